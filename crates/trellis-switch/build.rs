@@ -1,19 +1,19 @@
-//! With the feature `bpf`: compiles `switch/switch.bpf.c` and `switch/memory.bpf.c` for the kernel, the switch in two
-//! forms: for tc and for XDP.
+//! With the feature `bpf`: compiles `switch/switch.bpf.c` and `switch/memory.bpf.c` for the kernel; the switch in two
+//! forms, for tc and for XDP.
 //!
-//! Promises: a missing compiler is told with the next step. Without the feature it does nothing.
+//! Promises: if the compiler is missing, the error names the next step. Without the feature it must never do anything.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// In the order in which they are tried, after `TRELLIS_BPF_CLANG`.
+/// The compilers in the order in which they are tried, after `TRELLIS_BPF_CLANG`.
 const COMPILERS: [&str; 4] = ["clang-19", "clang", "clang-16", "clang-14"];
 const SOURCES: [&str; 5] = ["switch.bpf.c", "memory.bpf.c", "layout.h", "memory_layout.h", "kernel.h"];
 
 fn main() {
     println!("cargo::rerun-if-env-changed=TRELLIS_BPF_CLANG");
-    // Asked for when it runs: a target folder may be shared by several trees.
+    // Read at run time, because several source trees may share a target folder.
     let folder = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../switch");
     for source in SOURCES {
         println!("cargo::rerun-if-changed={}", folder.join(source).display());
@@ -40,7 +40,7 @@ fn compile(source: &Path, object: &Path, define: Option<&str>) -> Result<(), Str
     let mut command = Command::new(&compiler);
     command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-std=gnu11"]);
     command.args(define);
-    // Where Debian keeps what the kernel's headers include.
+    // The folder in which Debian keeps what the kernel's headers include.
     let machine = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     command.arg("-idirafter").arg(format!("/usr/include/{machine}-linux-gnu"));
     command.arg("-c").arg(source).arg("-o").arg(object);

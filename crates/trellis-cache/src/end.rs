@@ -1,21 +1,23 @@
-//! How a process ends that cannot have its memory: one sentence, and status 70; and whether another one has ended.
+//! Ends a process whose memory is not available, with one message and status 70; and tells whether another process has
+//! ended.
 //!
-//! Promises: nothing runs any more after the sentence, no destructor and no handler of the program's: any of them could
-//! touch the memory that is not there; a process is said to have ended only when it cannot run any more. Must never be
-//! reached while there is somebody to return an error to, or call a process dead because it is slow or elsewhere.
+//! Promises: after the message nothing of the process runs any more, no destructor and no handler of the program, because
+//! any of them could touch the missing memory. A process is reported as ended only if it can no longer run. Must never be
+//! used while there is a caller to which an error can be returned, and must never report a process as ended because it is
+//! slow or on another machine.
 
-/// Exit status of a process whose memory or cluster failed.
+/// The exit status of a process whose memory or cluster failed.
 pub const EXIT_CLUSTER: i32 = 70;
 
-/// Says why on standard error, and ends the process.
+/// Writes the reason to standard error, and ends the process.
 pub fn end_process(why: &dyn std::fmt::Display) -> ! {
     trellis_store::complain(format_args!("{why}"));
-    // SAFETY: ends the process without running anything else of it.
+    // SAFETY: ends the process without running any more of its code.
     unsafe { libc::_exit(EXIT_CLUSTER) }
 }
 
-/// What tells this process from every other one, for [`has_ended`]: when its machine started, its space of process numbers
-/// and, after the last blank, when it started itself. Empty where the system does not say.
+/// Distinguishes this process from every other one, for [`has_ended`]: the start time of its machine, its PID namespace
+/// and, after the last blank, its own start time. Empty if the system does not provide them.
 pub fn identity() -> String {
     let machine = machine();
     match started(std::process::id()) {
@@ -24,8 +26,8 @@ pub fn identity() -> String {
     }
 }
 
-/// Whether the process with this number and [`identity`] is known to have ended. False where it is not known: on another
-/// machine, or in another space of process numbers.
+/// Whether the process with this number and [`identity`] is known to have ended. False if that is not known: on another
+/// machine, or in another PID namespace.
 pub fn has_ended(process: u32, identity: &str) -> bool {
     let Some((_, since)) = identity.rsplit_once(' ').filter(|(of, _)| !of.is_empty() && *of == machine()) else {
         return false;
@@ -41,7 +43,7 @@ enum Found {
     Runs {
         since: String,
     },
-    /// It is there until its parent has asked how it ended.
+    /// The process exists until its parent has waited for it (a zombie).
     Ended,
 }
 
@@ -54,20 +56,20 @@ fn machine() -> String {
     read().unwrap_or_default()
 }
 
-/// What the system shows of a process; nothing where it shows none.
+/// What the system shows of a process; `None` if it shows nothing.
 fn started(process: u32) -> Option<Found> {
     let line = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The second field is a name in parentheses, which may have blanks and parentheses.
+    // The second field is a name in parentheses, which may itself contain blanks and parentheses.
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let since = fields.nth(18)?.to_owned();
     Some(if matches!(state, "Z" | "X") { Found::Ended } else { Found::Runs { since } })
 }
 
-/// Whether there is no such process; it may be there and not be shown.
+/// Whether there is no such process; a process may exist and not be shown.
 fn is_missing(process: u32) -> bool {
     let Some(process) = libc::pid_t::try_from(process).ok().filter(|process| *process > 0) else { return false };
-    // SAFETY: signal 0 is sent to nobody; only whether it could be is looked at.
+    // SAFETY: signal 0 sends nothing; the call only checks whether a signal could be sent.
     let answer = unsafe { libc::kill(process, 0) };
     answer != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }

@@ -1,10 +1,10 @@
-//! Threads that look after pages: how they wait for faults and for pages to fetch ahead, and how they end.
+//! The threads that serve pages: how they wait for faults and for pages to fetch ahead, and how they end.
 //!
-//! Stored memory (`trellis_stored::paging`) and leased remote memory (`trellis_remote::paging`) each decide for themselves what a
-//! fault means; both have threads of this kind round the same table of frames and the same guesses.
+//! Stored memory (`trellis_stored::paging`) and leased remote memory (`trellis_remote::paging`) each define the meaning
+//! of a fault; both use threads of this kind around the same table of frames and the same read-ahead.
 //!
-//! Promises: one thread at a time waits for faults; a thread that waits here is woken when it is over. A thread that panics
-//! ends the process: the program would wait for its page for ever.
+//! Promises: one thread at a time waits for faults. Every thread that waits here is woken at the end. A thread that
+//! panics ends the process, because the program would otherwise wait for its page forever.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use trellis_memory::Region;
 
 use crate::readahead::Window;
 
-/// Windows that wait to be fetched, at most: more would be read so late that what they guess is old.
+/// The maximum number of windows that wait to be fetched: more would be fetched so late that the guess is outdated.
 const WINDOWS_MAX: usize = 64;
 
 /// The threads, and what they wait for.
@@ -26,17 +26,17 @@ pub struct FaultThreads {
     wake_up: OwnedFd,
     creator: u32,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// What is to be fetched before it is touched.
+    /// The windows to be fetched.
     windows: Mutex<VecDeque<Window>>,
     window_came: Condvar,
 }
 
 impl FaultThreads {
-    /// Nobody yet.
+    /// Creates it without threads.
     ///
     /// # Errors
     ///
-    /// The system has no descriptor left.
+    /// If the system has no descriptor left.
     pub fn new() -> std::io::Result<FaultThreads> {
         // SAFETY: takes a number and flags by value and gives a new descriptor.
         let wake_up = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -46,7 +46,7 @@ impl FaultThreads {
         Ok(FaultThreads {
             leader: Mutex::new(()),
             stop: AtomicBool::new(false),
-            // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+            // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
             wake_up: unsafe { OwnedFd::from_raw_fd(wake_up) },
             creator: std::process::id(),
             threads: Mutex::default(),
@@ -55,11 +55,11 @@ impl FaultThreads {
         })
     }
 
-    /// One more thread.
+    /// Starts one more thread.
     ///
     /// # Errors
     ///
-    /// The system starts none.
+    /// If the system cannot start it.
     pub fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
@@ -73,18 +73,18 @@ impl FaultThreads {
         Ok(())
     }
 
-    /// Whether the threads shall end.
+    /// Whether the threads must end.
     pub fn is_over(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Says that it is over, to threads that wait here. False when it was said before, or in a fork of the process.
+    /// Tells the threads that wait here to end. False if that was done before, or in a forked child.
     pub fn end(&self) -> bool {
         if std::process::id() != self.creator || self.stop.swap(true, Ordering::SeqCst) {
             return false;
         }
         let one = 1u64;
-        // SAFETY: writes the eight bytes of `one`, as eventfd(2) wants.
+        // SAFETY: writes the eight bytes of `one`, as eventfd(2) requires.
         unsafe { libc::write(self.wake_up.as_raw_fd(), (&raw const one).cast(), 8) };
         drop(self.windows());
         self.window_came.notify_all();
@@ -95,28 +95,28 @@ impl FaultThreads {
     pub fn join(&self) {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A thread that panicked has said why.
+            // A thread that panicked has reported the reason.
             let _ = thread.join();
         }
     }
 
-    /// Who has it takes faults.
+    /// Waits to become the leader. The holder of the guard takes faults.
     pub fn become_leader(&self) -> MutexGuard<'_, ()> {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until faults may be taken from a region; false when it is over.
+    /// Waits until faults can be taken from a region; false at the end.
     pub fn wait_for_faults(&self, region: &Region) -> bool {
         let Some(event) = region.event_fd() else { return false };
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut waits = [wait(event), wait(self.wake_up.as_raw_fd())];
-        // SAFETY: two valid entries. An interrupted call says nothing, and is repeated by the caller.
+        // SAFETY: two valid entries. An interrupted call reports nothing, and the caller repeats it.
         unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
         !self.is_over()
     }
 
-    /// Lets a thread fetch a window. Where too many wait, the one that waited the longest is dropped: it is a guess, and
-    /// its pages come when they are touched.
+    /// Queues a window for a thread to fetch. If too many wait, the oldest is dropped: it is only a guess, and its pages
+    /// are fetched when they are touched.
     pub fn queue(&self, window: Window) {
         let mut windows = self.windows();
         if windows.len() == WINDOWS_MAX {
@@ -127,7 +127,7 @@ impl FaultThreads {
         self.window_came.notify_one();
     }
 
-    /// Waits for a window that is to be fetched, and says how many pages it has; none when it is over.
+    /// Waits for a window to be fetched, and returns its number of pages; `None` at the end.
     pub fn wait_for_window(&self) -> Option<usize> {
         let mut windows = self.windows();
         loop {
@@ -141,12 +141,12 @@ impl FaultThreads {
         }
     }
 
-    /// The window that waited the longest, when it was not taken meanwhile.
+    /// The oldest window, unless it was taken meanwhile.
     pub fn next_window(&self) -> Option<Window> {
         self.windows().pop_front()
     }
 
-    /// The window with this page, when nobody has begun to fetch it; it is the caller's then.
+    /// Takes the window with this page, if no thread has begun to fetch it.
     pub fn take_window_with(&self, page: u64) -> Option<Window> {
         let mut windows = self.windows();
         let index = windows.iter().position(|window| window.pages.contains(&page))?;

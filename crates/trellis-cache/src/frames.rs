@@ -1,39 +1,40 @@
 //! Frames: which pages of a region are in this process's memory, and in what state.
 //!
-//! Promises: one state for each page; what is in memory is counted, frames and twins together, and never more than was
-//! allowed is begun; a page that waits for its bytes, or whose change is on its way to the store, is not given up. Pure:
-//! no kernel, no store, no clock; `trellis_stored::paging` does what is decided here.
+//! Promises: each page has one state. Frames and twins are counted together, and no operation is begun that would exceed
+//! the allowed number. A page that waits for its bytes, or whose change is being written to the store, is not evicted.
+//! Must never use the kernel, a store or a clock: this module only decides, and `trellis_stored::paging` acts.
 //!
 //! # States
 //!
 //! | state | the program may | its bytes |
 //! |---|---|---|
-//! | absent | nothing | in the store, with what [`Table::overlay`] has on top; or known to be zero |
-//! | fetching | nothing | on their way here |
-//! | clean | read, when mapped | here, and the same as in the store with the overlay on top |
-//! | dirty | write, when mapped | here; its twin, or zero where it has none, is what was clean |
+//! | absent | nothing | in the store, with the layers of [`Table::overlay`] on top; or known to be zero |
+//! | fetching | nothing | being fetched |
+//! | clean | read, if mapped | here, and equal to the store's with the overlay on top |
+//! | dirty | write, if mapped | here; its twin, or zero if it has none, is the clean content |
 //!
-//! Frames that are not mapped are candidates for being given up: an access to one is a fault that costs no call of the
-//! store, and puts it back among the others. That is the second chance of the clock, with the kernel's help in noticing.
+//! Frames that are not mapped are candidates for eviction: an access to one is a fault that costs no call of the store,
+//! and moves it back to the active frames. This is the second chance of the clock algorithm, with the kernel detecting
+//! the access.
 //!
-//! A dirty page may be *open*: it stays dirty over releases, its twin being what was released last. So a page that every
-//! release finds changed costs no fault for each; one that several did not is closed.
+//! A dirty page may be *open*: it stays dirty over releases, and its twin is what was last released. A page that changes
+//! before every release thus costs no fault for each one; a page that did not change over several releases is closed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::patch::Patch;
 
-/// What a page is.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not here.
+    /// Not in memory.
     Absent,
-    /// Somebody asked for it.
+    /// Being fetched.
     Fetching,
-    /// Here, as the store has it.
+    /// In memory, and equal to the store's.
     Clean,
-    /// Here, and changed.
+    /// In memory, and changed.
     Dirty,
 }
 
@@ -42,59 +43,59 @@ const STATE: u8 = 3;
 const MAPPED: u8 = 4;
 /// While fetching: it changed in the store meanwhile. Otherwise: it has a twin.
 const STALE_OR_TWIN: u8 = 8;
-/// The store's page is not what pages of this region are at first.
+/// The page in the store differs from the initial content of this region's pages.
 const TOLD: u8 = 16;
-/// A change of it is on its way to the store.
+/// A change of it is being written to the store.
 const WRITING: u8 = 32;
-/// While fetching: somebody waits to write.
+/// While fetching: a thread waits to write.
 const WANTED: u8 = 64;
 
-/// What lies on top of the store's page until a release is acknowledged.
+/// A layer on top of the store's page until a release is acknowledged.
 #[derive(Clone, Debug)]
 pub enum Layer {
     /// A change.
     Kept(Arc<Patch>),
-    /// A chunk of the store that has changes of this page.
+    /// The number of a chunk in the store that has changes of this page.
     Staged(u64),
 }
 
-/// A layer, and whether a release took it along.
+/// A layer, and whether a release has collected it.
 #[derive(Clone, Debug)]
 struct Overlay {
     layer: Layer,
     is_taken: bool,
 }
 
-/// So many pages are passed over at once where nothing was told of any of them.
+/// The size of the groups of pages that are skipped if none of their pages is marked as told.
 const GROUP_PAGES: usize = 4096;
 
-/// The most open pages: every release compares all of them.
+/// The maximum number of open pages: every release compares all of them.
 const OPEN_MAX: usize = 32;
-/// So many of those that were changed by the last releases are remembered.
+/// How many pages that were changed by the last releases are remembered.
 const CLOSED_MAX: usize = 64;
-/// A page in which so many looks in a row found nothing is closed.
+/// An open page is closed after this many comparisons in a row that found no change.
 const LOOKS_MAX: u8 = 4;
 
-/// How much is fetched or given up at once where there is room for so many pages, and when giving up begins.
+/// For a given capacity: how much is fetched or evicted at once, and when eviction begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// The most pages of one call.
+    /// The maximum number of pages in one call.
     pub pages: usize,
-    /// When less is free, cleaning begins.
+    /// Cleaning begins if less than this is free.
     pub low: usize,
-    /// When so much is free, it ends.
+    /// Cleaning ends if this much is free.
     pub high: usize,
 }
 
 impl Measure {
-    /// Several batches must be free before they are needed, and what is free is not used: a small part of the memory.
+    /// Several batches must be free before they are needed, but free memory is unused: a small part of the capacity.
     pub fn of(room: usize, pages_max: usize) -> Measure {
         let pages = pages_max.min(room / 32).max(1);
         let low = (room / 8).max(2 * pages).min(room / 3);
         Measure { pages, low, high: (room / 6).max(3 * pages).min(room / 2) }
     }
 
-    /// Whether cleaning should begin: before so little is free that nothing is given or fetched ahead any more.
+    /// Whether cleaning should begin: before so little is free that nothing can be mapped or fetched ahead any more.
     pub fn is_short(&self, table: &Table) -> bool {
         table.free() < usize::midpoint(self.low, self.high)
     }
@@ -103,11 +104,11 @@ impl Measure {
 /// See the module.
 pub struct Table {
     states: Vec<u8>,
-    /// Groups of pages with a page that is or was told of: a region has more pages than can be looked at one by one.
+    /// Groups that contain or contained a page marked as told: a region has too many pages to examine one by one.
     told: Vec<bool>,
-    /// Whether a page that nothing is known of may be in the store.
+    /// Whether a page of which nothing is known may be in the store.
     assume_stored: bool,
-    /// How many frames and twins there may be.
+    /// The maximum number of frames and twins.
     room: usize,
     frames: usize,
     twins: usize,
@@ -115,18 +116,18 @@ pub struct Table {
     active: VecDeque<u64>,
     inactive: VecDeque<u64>,
     dirty: Vec<u64>,
-    /// Open pages, and how many looks in a row found nothing new in each.
+    /// Open pages, and how many comparisons in a row found no change in each.
     open: Vec<(u64, u8)>,
-    /// Pages that were made clean by a release lately, the oldest first.
+    /// Pages that a release has recently made clean, the oldest first.
     closed: VecDeque<u64>,
     fetches: HashSet<u64>,
     overlays: HashMap<u64, Vec<Overlay>>,
-    /// How many entries of the queues were looked at to list what is here.
+    /// How many queue entries were examined to list the frames.
     pub listed: std::cell::Cell<usize>,
 }
 
 impl Table {
-    /// A region of `pages`, nothing of it here; `room` is for frames and twins together.
+    /// The table of a region of `pages`, none in memory; `room` is the capacity for frames and twins together.
     pub fn new(pages: usize, room: usize, assume_stored: bool) -> Table {
         Table {
             states: vec![0; pages],
@@ -147,12 +148,12 @@ impl Table {
         }
     }
 
-    /// How many pages there are, here or not.
+    /// The number of pages, in memory or not.
     pub fn pages(&self) -> u64 {
         self.states.len() as u64
     }
 
-    /// Whether a page is here, and how.
+    /// The state of a page.
     pub fn state(&self, page: u64) -> State {
         match self.states[page as usize] & STATE {
             0 => State::Absent,
@@ -181,7 +182,7 @@ impl Table {
         self.has(page, MAPPED)
     }
 
-    /// Whether it is kept as it was before the program stored to it.
+    /// Whether a copy of it from before the program's stores is kept.
     pub fn has_twin(&self, page: u64) -> bool {
         self.state(page) == State::Dirty && self.has(page, STALE_OR_TWIN)
     }
@@ -191,7 +192,7 @@ impl Table {
         self.has(page, WRITING)
     }
 
-    /// Says that it is being written back, or is not any more.
+    /// Sets whether it is being written back.
     pub fn set_writing(&mut self, page: u64, on: bool) {
         let was = self.is_writing(page);
         self.writing = self.writing + usize::from(on) - usize::from(was);
@@ -203,7 +204,7 @@ impl Table {
         self.writing > 0
     }
 
-    /// Nothing is known to be zero any more.
+    /// Records that no page is known to be zero any more.
     pub fn forget_zeros(&mut self) {
         if !self.assume_stored {
             return;
@@ -215,17 +216,17 @@ impl Table {
         }
     }
 
-    /// The pages whose bytes are on their way here.
+    /// The pages that are being fetched.
     pub fn fetching(&self) -> Vec<u64> {
         self.fetches.iter().copied().collect()
     }
 
-    /// Whether the store has nothing of the page, and nobody changed it.
+    /// Whether the store has nothing of the page, and no change of it was made.
     pub fn is_zero(&self, page: u64) -> bool {
         self.has(page, TOLD) == self.assume_stored && !self.overlays.contains_key(&page)
     }
 
-    /// Says whether the store has nothing of the page.
+    /// Sets whether the store has nothing of the page.
     pub fn set_zero(&mut self, page: u64, zero: bool) {
         let told = zero == self.assume_stored;
         self.set(page, TOLD, told);
@@ -244,27 +245,27 @@ impl Table {
         self.room.saturating_sub(self.frames + self.twins)
     }
 
-    /// Sets how many frames and twins there may be.
+    /// Sets the maximum number of frames and twins.
     pub fn set_room(&mut self, room: usize) {
         self.room = room;
     }
 
-    /// How many frames and twins there may be.
+    /// The maximum number of frames and twins.
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// How many pages are here.
+    /// The number of pages in memory.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
-    /// How many of them have a twin.
+    /// The number of twins.
     pub fn twins(&self) -> usize {
         self.twins
     }
 
-    /// Its bytes will be asked for. The caller saw that there is room.
+    /// Marks a page as being fetched. The caller has checked that there is room.
     pub fn begin_fetch(&mut self, page: u64, wanted_for_writing: bool) {
         debug_assert_eq!(self.state(page), State::Absent);
         self.frames += 1;
@@ -274,7 +275,7 @@ impl Table {
         self.set(page, WANTED, wanted_for_writing);
     }
 
-    /// The right to store to a page that is here, and stays readable, will be asked for.
+    /// Marks a page that is in memory, and stays readable, as waiting for the right to store to it.
     pub fn begin_upgrade(&mut self, page: u64) {
         debug_assert_eq!(self.state(page), State::Clean);
         self.fetches.insert(page);
@@ -283,30 +284,30 @@ impl Table {
         self.set(page, WANTED, true);
     }
 
-    /// Whether somebody waits to write to a page that is fetched.
+    /// Whether a thread waits to write to a page that is being fetched.
     pub fn is_wanted(&self, page: u64) -> bool {
         self.state(page) == State::Fetching && self.has(page, WANTED)
     }
 
-    /// Somebody waits to write to a page that is fetched.
+    /// Records that a thread waits to write to a page that is being fetched.
     pub fn want(&mut self, page: u64) {
         self.set(page, WANTED, true);
     }
 
-    /// What is being fetched is old.
+    /// Records that the content being fetched is outdated.
     pub fn make_stale(&mut self, page: u64) {
         debug_assert_eq!(self.state(page), State::Fetching);
         self.set(page, STALE_OR_TWIN, true);
     }
 
-    /// Whether what was fetched is old, and must be fetched again.
+    /// Whether the fetched content is outdated and must be fetched again.
     pub fn take_stale(&mut self, page: u64) -> bool {
         let was = self.has(page, STALE_OR_TWIN);
         self.set(page, STALE_OR_TWIN, false);
         was
     }
 
-    /// Its bytes are here. Whether somebody wants to write.
+    /// Records that the page's bytes were fetched; returns whether a thread wants to write.
     pub fn end_fetch(&mut self, page: u64) -> bool {
         debug_assert_eq!(self.state(page), State::Fetching);
         self.fetches.remove(&page);
@@ -317,7 +318,7 @@ impl Table {
         wanted
     }
 
-    /// A page that is zero is here, and may be written.
+    /// Adds a zero page that is in memory, and may be writable.
     pub fn add_zero(&mut self, page: u64, dirty: bool) {
         debug_assert_eq!(self.state(page), State::Absent);
         self.frames += 1;
@@ -329,7 +330,7 @@ impl Table {
         }
     }
 
-    /// It may be written from now on.
+    /// Records that the page may be written from now on.
     pub fn make_dirty(&mut self, page: u64, twin: bool) {
         debug_assert_eq!(self.state(page), State::Clean);
         self.set_state(page, State::Dirty);
@@ -337,19 +338,19 @@ impl Table {
         self.twins += usize::from(twin);
         self.dirty.push(page);
         if self.dirty.len() > self.room.saturating_mul(2).saturating_add(1024) {
-            // Pages that were given up and came again, more than once.
+            // The list contains pages more than once that were evicted and fetched again.
             self.dirty = self.take_dirty();
         }
     }
 
-    /// A dirty page that had no twin has one.
+    /// Records that a dirty page that had no twin has one.
     pub fn add_twin(&mut self, page: u64) {
         debug_assert!(self.state(page) == State::Dirty && !self.has_twin(page));
         self.set(page, STALE_OR_TWIN, true);
         self.twins += 1;
     }
 
-    /// What changed is known. Whether it had a twin, which is needed no more.
+    /// Records that the page's changes are known; returns whether it had a twin, which is no longer needed.
     pub fn make_clean(&mut self, page: u64) -> bool {
         debug_assert_eq!(self.state(page), State::Dirty);
         let twin = self.has_twin(page);
@@ -360,7 +361,7 @@ impl Table {
         twin
     }
 
-    /// Whether a release should leave a dirty page open: it is, or a release not long ago changed it too.
+    /// Whether a release should leave a dirty page open: it is open, or a recent release changed it too.
     pub fn should_stay_open(&self, page: u64) -> bool {
         debug_assert_eq!(self.state(page), State::Dirty);
         match self.open.iter().find(|(open, _)| *open == page) {
@@ -372,7 +373,7 @@ impl Table {
         }
     }
 
-    /// It stays dirty over a release, which found a change or not. Its twin is what was released.
+    /// Keeps a page dirty over a release, which found a change or not. Its twin is what was released.
     pub fn keep_open(&mut self, page: u64, changed: bool) {
         debug_assert!(self.has_twin(page));
         match self.open.iter_mut().find(|(open, _)| *open == page) {
@@ -390,7 +391,7 @@ impl Table {
         self.open.iter().any(|(open, _)| *open == page)
     }
 
-    /// A release found a change in it and made it clean.
+    /// Records that a release found a change in the page and made it clean.
     pub fn note_closed(&mut self, page: u64) {
         if self.closed.contains(&page) {
             return;
@@ -401,12 +402,12 @@ impl Table {
         self.closed.push_back(page);
     }
 
-    /// Says whether the program can touch it without a fault.
+    /// Sets whether the program can touch it without a fault.
     pub fn set_mapped(&mut self, page: u64, mapped: bool) {
         self.set(page, MAPPED, mapped);
     }
 
-    /// It is not here any more. Whether it had a twin.
+    /// Removes a page from memory; returns whether it had a twin.
     pub fn drop_frame(&mut self, page: u64) -> bool {
         let twin = self.state(page) == State::Dirty && self.make_clean(page);
         debug_assert_eq!(self.state(page), State::Clean);
@@ -418,7 +419,7 @@ impl Table {
         twin
     }
 
-    /// Pages that were dirty at some time since the last call, ascending, each once.
+    /// The pages that were dirty at some time since the last call, ascending, each once.
     pub fn take_dirty(&mut self) -> Vec<u64> {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.sort_unstable();
@@ -427,12 +428,12 @@ impl Table {
         dirty
     }
 
-    /// These were not looked at.
+    /// Returns pages that were not compared.
     pub fn give_dirty_back(&mut self, pages: &[u64]) {
         self.dirty.extend_from_slice(pages);
     }
 
-    /// The frames that are here, ascending. Looks at all of them: not for each step of a long work.
+    /// The frames in memory, ascending. Examines all of them: not for each step of a long operation.
     pub fn here(&self) -> Vec<u64> {
         self.listed.set(self.listed.get() + self.active.len() + self.inactive.len());
         let mut pages: Vec<u64> = self.active.iter().chain(&self.inactive).copied().collect();
@@ -442,18 +443,17 @@ impl Table {
         pages
     }
 
-    /// How many candidates for being given up there are, at least.
+    /// A lower bound of the number of candidates for eviction.
     pub fn candidates(&self) -> usize {
         self.inactive.len()
     }
 
-    /// How long the queues are, active and inactive: what tells whether anything moved.
+    /// The lengths of the active and the inactive queue, which show whether anything moved.
     pub fn queued(&self) -> (usize, usize) {
         (self.active.len(), self.inactive.len())
     }
 
-    /// The frames that were put among the active ones the longest ago; they become candidates. Those that are mapped, to
-    /// be unmapped, are the answer.
+    /// Turns the oldest active frames into candidates. Returns those that are mapped, to be unmapped.
     pub fn deactivate(&mut self, count: usize) -> Vec<u64> {
         let mut mapped = Vec::new();
         for _ in 0..count.min(self.active.len()) {
@@ -475,7 +475,7 @@ impl Table {
         mapped
     }
 
-    /// Takes candidates: those that can go at once, and those that must be written first. At most `count` together.
+    /// Takes at most `count` candidates: those that can be evicted at once, and those that must be written first.
     pub fn take_candidates(&mut self, count: usize, writes_kept: bool) -> (Vec<u64>, Vec<u64>) {
         let (mut clean, mut dirty) = (Vec::new(), Vec::new());
         for _ in 0..self.inactive.len() {
@@ -487,7 +487,7 @@ impl Table {
                 State::Absent => {}
                 _ if self.is_mapped(page) || self.state(page) == State::Fetching => self.active.push_back(page),
                 _ if self.is_writing(page) => self.inactive.push_back(page),
-                // A release is writing it, and what comes later must not overtake that.
+                // A release is writing it, and a later change must not overtake that.
                 State::Dirty if !writes_kept && self.overlays.contains_key(&page) => self.inactive.push_back(page),
                 State::Dirty => dirty.push(page),
                 _ => clean.push(page),
@@ -500,12 +500,12 @@ impl Table {
         (clean, dirty)
     }
 
-    /// It is a candidate again.
+    /// Makes a page a candidate again.
     pub fn give_candidate_back(&mut self, page: u64) {
         self.inactive.push_front(page);
     }
 
-    /// Entries of frames that went and came again are not kept for ever.
+    /// Removes entries of frames that were evicted and fetched again, so that the queues stay bounded.
     fn bound_queues(&mut self) {
         if self.active.len() + self.inactive.len() <= self.room.saturating_mul(4).saturating_add(1024) {
             return;
@@ -517,12 +517,12 @@ impl Table {
         self.active.retain(&mut keep);
     }
 
-    /// A change that is not in the store's page.
+    /// Adds a change that is not in the store's page.
     pub fn lay_over(&mut self, page: u64, layer: Layer, is_taken: bool) {
         self.overlays.entry(page).or_default().push(Overlay { layer, is_taken });
     }
 
-    /// What lies on top of a page.
+    /// The layers on top of a page.
     pub fn overlay(&self, page: u64) -> Vec<Layer> {
         self.overlays
             .get(&page)
@@ -530,7 +530,7 @@ impl Table {
             .unwrap_or_default()
     }
 
-    /// The chunks that no release took along yet, with their pages; they are taken now.
+    /// The chunks that no release has collected yet, with their pages; they count as collected now.
     pub fn take_chunks(&mut self) -> (Vec<u64>, Vec<u64>) {
         let (mut chunks, mut pages) = (Vec::new(), Vec::new());
         for (page, layers) in &mut self.overlays {
@@ -542,7 +542,7 @@ impl Table {
                 }
             }
         }
-        // The numbers of chunks grow with time.
+        // The numbers of chunks increase with time.
         chunks.sort_unstable();
         chunks.dedup();
         pages.sort_unstable();
@@ -550,7 +550,7 @@ impl Table {
         (chunks, pages)
     }
 
-    /// These changes are in a chunk now.
+    /// Records that these changes are now in a chunk.
     pub fn stage(&mut self, chunk: u64, patches: &[Arc<Patch>]) {
         for patch in patches {
             for over in self.overlays.get_mut(&patch.page).into_iter().flatten() {
@@ -561,7 +561,7 @@ impl Table {
         }
     }
 
-    /// What releases took along is in the store's pages.
+    /// Records that what releases have collected is in the store's pages.
     pub fn settle(&mut self) {
         self.overlays.retain(|_, layers| {
             layers.retain(|over| !over.is_taken);
@@ -570,7 +570,7 @@ impl Table {
     }
 }
 
-/// Runs of neighbours in ascending pages: first and count.
+/// Ranges of adjacent pages in an ascending list: first page and count.
 pub fn runs(pages: &[u64]) -> impl Iterator<Item = (usize, usize)> + '_ {
     pages.chunk_by(|one, next| one + 1 == *next).map(|run| (run[0] as usize, run.len()))
 }

@@ -1,15 +1,15 @@
-//! Pages of far memory that are here: which, why, and who fetches them.
+//! The local copies of far memory's pages: which are here, which go next, and which threads fetch them.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`frames`] | which pages are here, in which state, and which goes next |
-//! | [`readahead`] | what is fetched before it is touched |
+//! | [`frames`] | which pages are in memory, in which state, and which is evicted next |
+//! | [`readahead`] | which pages are fetched before they are touched |
 //! | [`fault_threads`] | the threads that serve faults |
-//! | [`patch`] | what changed in a page |
-//! | [`end`] | how a process ends that cannot have its memory |
+//! | [`patch`] | the changes of a page |
+//! | [`end`] | how a process ends whose memory is not available |
 //!
-//! Memory in stores and memory of other machines both decide for themselves what a page is and where it comes from; what they
-//! share is here. Must never know a store, a link or a protocol.
+//! Memory in stores and memory of other machines each define what a page is and where it comes from; this crate is what
+//! they share. Must never depend on a store, a link or a protocol.
 
 pub mod end;
 pub mod fault_threads;

@@ -1,11 +1,11 @@
-//! What changed in a page.
+//! The changes of a page.
 
 /// Bytes of one page that changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
     /// The page.
     pub page: u64,
-    /// Where, and to what; ascending and apart.
+    /// Offsets and new bytes; ascending, and not adjacent.
     pub runs: Vec<(u16, Vec<u8>)>,
 }
 
@@ -15,7 +15,7 @@ impl Patch {
         self.runs.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// Changes the bytes in a copy of the page.
+    /// Applies the changes to a copy of the page.
     pub fn apply(&self, page: &mut [u8]) {
         for (offset, bytes) in &self.runs {
             let from = usize::from(*offset);

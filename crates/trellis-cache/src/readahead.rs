@@ -1,27 +1,27 @@
-//! Which pages to ask for before they are touched.
+//! Decides which pages to request before they are touched.
 //!
-//! Promises: nothing for accesses here and there; for neighbours in a row, either way, windows that double up to a bound,
-//! each asked for when the one before is entered, so that a program that keeps going never waits. Pure and small: numbers
-//! in, a window out. Must never name a page outside of the region.
+//! Promises: no request for scattered accesses. For sequential accesses in either direction, windows that double up to a
+//! bound, each requested when the previous one is entered, so that a steady program never waits. Pure: numbers in, a
+//! window out. Must never name a page outside the region.
 
 use std::ops::Range;
 
-/// How many streams are followed at a time.
+/// The maximum number of streams that are tracked at a time.
 const STREAMS: usize = 8;
 /// The first window of a stream.
 const FIRST_WINDOW: u64 = 4;
 
-/// Pages to ask for.
+/// Pages to request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// These pages.
     pub pages: Range<u64>,
-    /// Must stay a fault: the touch of it asks for the next window. None when that was asked for already.
+    /// Must remain a fault: touching it requests the next window. `None` if that was requested already.
     pub trigger: Option<u64>,
 }
 
 impl Window {
-    /// Cuts it in two: at most `count` pages that `page`, which is touched now, is followed by, and the others.
+    /// Divides it in two: at most `count` pages next to `page`, which is touched now, and the rest.
     pub fn share(self, page: u64, count: u64) -> (Option<Window>, Option<Window>) {
         let Range { start, end } = self.pages;
         let count = count.min(end - start);
@@ -31,7 +31,7 @@ impl Window {
         if is_backward {
             std::mem::swap(&mut near, &mut far);
         }
-        // Whichever has the page that must stay a fault.
+        // The part with the page that must remain a fault keeps the trigger.
         let part = |pages: Range<u64>| {
             let trigger = self.trigger.filter(|trigger| pages.contains(trigger));
             (!pages.is_empty()).then_some(Window { pages, trigger })
@@ -44,7 +44,7 @@ impl Window {
 struct Stream {
     /// The last fault, while there is no window.
     last: u64,
-    /// The window that was asked for last; empty when there is none.
+    /// The window that was requested last; empty if there is none.
     start: u64,
     end: u64,
     backward: bool,
@@ -56,7 +56,7 @@ impl Stream {
         self.start < self.end
     }
 
-    /// Whether a fault there means that the window was entered, or passed.
+    /// Whether a fault there means that the window was entered or passed.
     fn is_entered_at(&self, page: u64) -> bool {
         let (start, end) =
             if self.backward { (self.start.saturating_sub(1), self.end) } else { (self.start, self.end + 1) };
@@ -74,19 +74,19 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Of a memory of so many pages, with windows of at most so many.
+    /// For a memory of this many pages, with windows of at most `window_max` pages.
     pub fn new(pages: u64, window_max: u64) -> ReadAhead {
         ReadAhead { streams: [Stream::default(); STREAMS], clock: 0, pages, window_max: window_max.max(1) }
     }
 
-    /// A fault happened; what to ask for besides the page itself.
+    /// Handles a fault; returns what to request besides the page itself.
     pub fn fault(&mut self, page: u64) -> Option<Window> {
         self.clock += 1;
         let clock = self.clock;
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.is_entered_at(page)) {
             stream.used = clock;
             let window = (2 * (stream.end - stream.start)).min(self.window_max);
-            // A fault just behind the window: the program was faster.
+            // A fault just beyond the window: the program was faster.
             let passed = if stream.backward { page < stream.start } else { page >= stream.end };
             let from = match (stream.backward, passed) {
                 (false, false) => stream.end,
@@ -131,8 +131,8 @@ fn next(stream: &mut Stream, from: u64, window: u64, pages: u64) -> Option<Windo
 mod tests {
     use super::*;
 
-    /// Touches pages in order; a page that was asked for is a fault only when it is a trigger. Returns faults of pages
-    /// that nobody had asked for.
+    /// Touches pages in order; a page that was requested is a fault only if it is a trigger. Returns the number of faults
+    /// of pages that had not been requested.
     fn missed(pages: impl Iterator<Item = u64>, window_max: u64) -> usize {
         let mut ahead = ReadAhead::new(10_000, window_max);
         let (mut here, mut triggers) = (std::collections::HashSet::new(), std::collections::HashSet::new());

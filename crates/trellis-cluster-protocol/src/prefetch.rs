@@ -1,42 +1,40 @@
-//! Guesses which pages a faulting thread will want next.
+//! Guesses which pages a faulting thread will need next.
 //!
-//! Promises: the page that faulted is always asked for; a single fault, two neighbours, or faults in
-//! no order ask for nothing else; three in a row, or three loads a few pages apart by the same distance, make a *stream*,
-//! upwards or downwards, whose window grows fourfold up to the configured bound. It must never decide who may have a page: the wish
-//! is a hint that the coherence protocol may ignore.
+//! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
+//! request nothing else. Three faults in a row, or three loads at the same distance of a few pages, form a *stream*,
+//! upwards or downwards, whose window grows fourfold up to the configured bound. It must never decide who may have a page:
+//! the wish is a hint that the coherence protocol may ignore.
 //!
-//! A stream that has reached its full window also reads ahead while the program works on what it
-//! has: the next windows are asked for without their first pages, so that the fault on such a page,
-//! one short round trip, says when to ask for one window more (Linux' readahead marks a page for the
-//! same purpose).
+//! A stream that has reached its full window also reads ahead while the program works on the pages that it has. It requests
+//! the next windows without their first pages. The fault on such a first page costs one short round trip and shows that it
+//! is time to request one more window. (Linux' readahead marks a page for the same purpose.)
 
 use crate::page::{PageIndex, PageRange};
 
-/// Streams followed at the same time; the one that was idle longest gives way.
+/// The number of streams that are followed at the same time. A new stream replaces the one that was idle longest.
 const STREAMS: usize = 8;
 const GROWTH: u32 = 4;
-/// The window of a stream of two faults, which asks for no more than the second.
+/// The window of a stream after two faults: nothing beyond the second page is requested.
 const PROBATION: u32 = 2;
-/// Loads this far apart, three in a row and always by the same distance, are a stream too: a column of a matrix whose rows
-/// fill a few pages each. What lies between is fetched with them; it belongs to the next columns.
+/// The largest distance of three loads in a row that form a stream. An example is a column of a matrix whose rows fill a
+/// few pages each. The pages between them are fetched too; they belong to the next columns.
 const STRIDE_MAX: u32 = 4;
-/// Windows under way ahead of a full stream: while one is received, the other is being sent.
+/// The number of windows under way ahead of a full stream: while one is received, the other is being sent.
 const WINDOWS_AHEAD: usize = 2;
 
-/// What to ask for because of one fault.
+/// The pages to request because of one fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
-    /// Holds the page that faulted.
+    /// Contains the page that faulted.
     pub range: PageRange,
-    /// Ask for the right to write: the fault was a store, or stores have followed the loads of
-    /// this stream so far.
+    /// Request the right to write: the fault was a store, or stores have followed the loads of this stream so far.
     pub write: bool,
-    /// To be asked for right after, without waiting for it.
+    /// Ranges to request right afterwards, without waiting for them.
     pub ahead: [Option<PageRange>; WINDOWS_AHEAD],
 }
 
 impl Wish {
-    /// The page and nothing else.
+    /// Only the page itself.
     pub fn only(page: PageIndex, write: bool) -> Wish {
         Wish { range: PageRange::one(page), write, ahead: [None; WINDOWS_AHEAD] }
     }
@@ -53,20 +51,21 @@ pub struct Streams {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// What the program works on, `first..end`.
+    /// The pages that the program works on, `first..end`.
     first: u32,
     end: u32,
-    /// The far end of what was asked for.
+    /// The far end of the pages that were requested.
     frontier: u32,
-    /// The pages left out in front of the windows ahead, the nearest first.
+    /// The pages that were left out in front of the windows ahead, the nearest first.
     markers: [Option<u32>; WINDOWS_AHEAD],
     window: u32,
-    /// Pages from one fault to the next, once there were two.
+    /// The distance from one fault to the next, in pages, once there were two.
     stride: u32,
     downwards: bool,
-    /// Its faults are stores. Loads right behind stores are another stream: the neighbour's edge, say.
+    /// The faults of this stream are stores. Loads right behind stores form another stream, for example at the edge of a
+    /// neighbour.
     stores: bool,
-    /// Loads were followed by stores to the same pages: ask for the right to write at once.
+    /// Stores to the same pages followed the loads: request the right to write at once.
     write: bool,
     /// The page of the last fault, if that was a load.
     loaded: Option<u32>,
@@ -76,13 +75,13 @@ struct Stream {
 }
 
 impl Streams {
-    /// No streams yet, in a region of `pages` pages; `window_pages_max` of 1 turns guessing off.
+    /// No streams yet, in a region of `pages` pages. A `window_pages_max` of 1 turns guessing off.
     pub fn new(pages: u32, window_pages_max: u32) -> Streams {
         let streams = [Stream::default(); STREAMS];
         Streams { streams, clock: 0, window_pages_max: window_pages_max.max(1), pages }
     }
 
-    /// Notes a fault and says what to ask for.
+    /// Notes a fault and returns the pages to request.
     pub fn fault(&mut self, page: PageIndex, write: bool) -> Wish {
         self.clock = self.clock.wrapping_add(1);
         if self.window_pages_max == 1 {
@@ -110,8 +109,8 @@ impl Stream {
         self.first.min(self.frontier)..self.end.max(self.frontier)
     }
 
-    /// Whether a fault on `page` continues this stream: inside what was asked for (a store after a
-    /// load, or a page that was not given), or right behind its end and of the same kind.
+    /// Whether a fault on `page` continues this stream. It does if the page was requested before (a store after a load, or
+    /// a page that was not granted), or if it lies right behind the end of the stream and is of the same kind.
     fn meets(&self, page: u32, write: bool) -> bool {
         if self.window > 0 && self.asked_for().contains(&page) && !self.markers.contains(&Some(page)) {
             return true;
@@ -137,7 +136,8 @@ impl Stream {
             if write {
                 return self.store_behind_loads(page);
             }
-            // It was here and somebody took it, or it was not given: what lies behind it may be wanted no more.
+            // The page was here and another node took it, or it was not granted. The pages behind it may no longer be
+            // needed.
             *self = Stream::starting_at(page.0, false, self.used);
             return Wish::only(page, false);
         }
@@ -153,7 +153,7 @@ impl Stream {
                 self.downwards = page.0 < self.first;
                 self.stride = page.0.abs_diff(self.first);
             }
-            // Two neighbours may be chance, three are a stream.
+            // Two neighbours may be chance, three form a stream.
             self.window = match self.window {
                 1 => PROBATION,
                 PROBATION => GROWTH.min(window_max),
@@ -170,8 +170,9 @@ impl Stream {
         wish
     }
 
-    /// A store inside what was asked for. One to the page that was just loaded makes the stream ask for the right to write
-    /// from then on (a store to any other may be to a page that a neighbour read since); two to neighbours say that the rest of the window will be stored to as well.
+    /// Handles a store to a page that was requested. A store to the page that was just loaded makes the stream request the
+    /// right to write from then on. (A store to any other page may hit a page that a neighbour has read since.) Stores to
+    /// two neighbours show that the rest of the window will be stored to as well.
     fn store_behind_loads(&mut self, page: PageIndex) -> Wish {
         let goes_on = self.stored.is_some_and(|stored| stored.abs_diff(page.0) == 1);
         self.write |= self.loaded == Some(page.0);
@@ -183,7 +184,7 @@ impl Stream {
         wish
     }
 
-    /// Asks for as many windows as there are markers free, each without its first page.
+    /// Requests one window for each free marker, each without its first page.
     fn read_ahead(&mut self, wish: &mut Wish, pages: u32) {
         let free = self.markers.iter().position(Option::is_none).unwrap_or(WINDOWS_AHEAD);
         for index in free..WINDOWS_AHEAD {

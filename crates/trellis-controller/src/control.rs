@@ -1,8 +1,10 @@
-//! How operators ask a controller: a Unix socket, one line of JSON each way, any number of them on a connection.
+//! The operators' interface to a controller: a Unix socket, one line of JSON in each direction, any number of them on a
+//! connection.
 //!
-//! Promises: the socket is its owner's alone (mode 0600), and whoever else comes by it is told so; one that a controller left
-//! that is gone is taken over; every request gets one answer. What was asked for has been decided when it is answered, what
-//! shall last has been written, and it may not be done yet: the status says how far it is. Connections are bounded.
+//! Promises: only the owner can use the socket (mode 0600), and another user who connects is told so. A socket that a
+//! dead controller left behind is replaced. Every request gets one answer. When it is answered, the request has been
+//! decided and its lasting effects have been written, but it may not be complete: the status shows its progress. The
+//! number of connections is bounded.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -22,111 +24,111 @@ use trellis_switch::lab::space;
 use crate::ranges::{Moved, Status};
 use crate::records::Wish;
 
-/// Operators who ask at once.
+/// The maximum number of connections at the same time.
 const CONNECTIONS_MAX: usize = 64;
-/// For how long no connection is taken after the system gave none: it does not say when it has a descriptor again. Twice as
-/// long each time, up to the second.
+/// The pause in accepting connections after the system had no descriptor, because the system does not report when one is
+/// available again. It doubles from the first value to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Longer than a controller needs for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is asked.
+/// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// How things are.
+    /// The current state.
     Status,
-    /// What has happened after the sentence with this number.
+    /// The events after the one with this number.
     Events(u64),
-    /// Let a range go to a host.
+    /// Move a range to a host.
     Move {
-        /// Which.
+        /// The range.
         range: Host,
-        /// Where.
+        /// The destination.
         to: Host,
     },
-    /// Let pages of a range go to a host; to the range's own home: come home, and be the range's again.
+    /// Move pages of a range to a host. If that is the range's own home, they are merged into the range again.
     MovePages {
-        /// Which.
+        /// The range.
         range: Host,
-        /// Where.
+        /// The destination.
         to: Host,
         /// The first page.
         first: u64,
-        /// How many.
+        /// The number of pages.
         pages: u64,
     },
-    /// Say which backups a range has; nothing for as many as all have.
+    /// Set the backups of a range; `None` for as many as all ranges have.
     Backups {
-        /// Which.
+        /// The range.
         range: Host,
-        /// What.
+        /// The wish.
         wish: Option<Wish>,
     },
-    /// Let everything go away from a server, or let it have something again.
+    /// Move everything away from a server, or stop doing so.
     Drain {
-        /// Which.
+        /// The server.
         host: Host,
-        /// Or not.
+        /// Whether it is drained.
         is_drained: bool,
     },
-    /// Let a range begin anew that nobody has.
+    /// Reset a range of which no host has the content.
     Reset {
-        /// Which.
+        /// The range.
         range: Host,
-        /// Where; at its home, unless told.
+        /// The new home; by default its current home.
         at: Option<Host>,
         /// Also if there are copies of it at servers that are gone.
         may_lose_copies: bool,
     },
-    /// The range that should move, so that the busiest server has less to do; and let it.
+    /// Choose the range to move so that the busiest server has less load, and move it.
     Rebalance {
-        /// Only say which.
+        /// Only report the choice.
         only_says: bool,
     },
 }
 
-/// What is answered.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// It is decided.
     Done,
-    /// How things are.
+    /// The current state.
     Status(Status),
-    /// Numbers, and what happened.
+    /// The numbers and texts of events.
     Events(Vec<(u64, String)>),
-    /// These runs go: first page, and how many.
+    /// The page ranges that move: first page, and number of pages.
     Pages(Vec<(u64, u64)>),
-    /// This goes to a host; nothing if there is nothing to be gained.
+    /// The range and its destination; `None` if a move would not help.
     Moves(Option<Moved>),
-    /// A sentence.
+    /// The reason for a refusal.
     Refused(String),
 }
 
-/// A request, and where its answer goes.
+/// A request, and the channel for its answer.
 pub(crate) type Asked = (Request, SyncSender<Answer>);
 
-/// How the sockets of controllers are named.
+/// The beginning and the end of the names of controllers' sockets.
 const SOCKET: (&str, &str) = ("trellis-controller-", ".sock");
 
-/// Where the controller of a host is asked unless it is told: a folder for what runs, and its host's number.
+/// The default socket of a host's controller: in a folder for run-time files, with the host's number.
 pub fn default_socket(prefix: HostPrefix) -> PathBuf {
     let (before, after) = SOCKET;
     folder().join(format!("{before}{:06x}-{:04x}{after}", prefix.cluster.number(), prefix.host.0))
 }
 
-/// The sockets there at which somebody listens; of one cluster, if it is named.
+/// The sockets in that folder on which a process listens; of one cluster, if it is given.
 pub fn sockets_here(cluster: Option<Cluster>) -> Vec<PathBuf> {
     sockets(cluster).filter(|path| UnixStream::connect(path).is_ok()).collect()
 }
 
-/// Takes away what controllers of a cluster that were killed left behind: the sockets there at which nobody listens.
+/// Removes the sockets on which no process listens, left behind by killed controllers of a cluster.
 pub fn forget_sockets(cluster: Cluster) {
     let is_socket = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
     let is_left = |path: &PathBuf| {
         let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
         is_socket(path) && UnixStream::connect(path).is_err_and(refused)
     };
-    // One that another user left cannot be taken away, and does no harm.
+    // A socket of another user cannot be removed, and does no harm.
     sockets(Some(cluster)).filter(is_left).for_each(|path| drop(fs::remove_file(path)));
 }
 
@@ -141,7 +143,7 @@ fn sockets(cluster: Option<Cluster>) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path()).filter(is_one)
 }
 
-/// The same for who listens and who asks: the first folder that this user may write to.
+/// The folder, the same for both sides: the first one that this user may write to.
 fn folder() -> PathBuf {
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let mut folders = named.into_iter().chain([PathBuf::from("/run")]).filter(|folder| may_write(folder));
@@ -154,7 +156,7 @@ fn may_write(folder: &Path) -> bool {
     may && fs::remove_file(probe).is_ok()
 }
 
-/// Answers who connects, each in a thread, by what `asked` gets.
+/// Serves each connection on a thread, with the answers of the receiver of `asked`.
 pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T>, wrap: fn(Asked) -> T) {
     let connections = Arc::new(());
     let mut pause = PAUSE.0;
@@ -166,21 +168,22 @@ pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T
         };
         pause = PAUSE.0;
         if let Some(sentence) = why_not(&stream, Arc::strong_count(&connections) - 1) {
-            // Before it has asked: its first question waits for this. Who is gone needs no answer.
+            // This answer is sent before the request arrives; the client reads it after sending its first one. A client
+            // that has disconnected needs no answer.
             let _ = Lines::new(stream, PATIENCE).and_then(|mut lines| lines.send(&Answer::Refused(sentence)));
             continue;
         }
         let (asked, connection) = (asked.clone(), Arc::clone(&connections));
-        // Who gets no thread is as one whose connection broke.
+        // If no thread can be started, the connection is closed.
         let _ = std::thread::Builder::new().name("controller control".to_owned()).spawn(move || {
-            // Who is gone needs no answer.
+            // A client that has disconnected needs no answer.
             let _ = converse(stream, &asked, wrap);
             drop(connection);
         });
     }
 }
 
-/// Why nobody listens to who has connected, beside so many others.
+/// Why a connection is refused, given the number of others.
 fn why_not(stream: &UnixStream, others: usize) -> Option<String> {
     match space::peer(stream) {
         Ok((_, user)) if !may_ask(user, space::own_user()) => Some(format!(
@@ -210,7 +213,7 @@ fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T) -> i
     Ok(())
 }
 
-/// A controller of another process.
+/// A connection to a controller in another process.
 pub struct Remote {
     path: PathBuf,
     lines: Lines,
@@ -221,7 +224,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// A sentence, when nobody is there.
+    /// A message, if no controller listens.
     pub fn open(path: &Path) -> Result<Remote, String> {
         let opened = UnixStream::connect(path).and_then(|stream| {
             let lines = Lines::new(stream, PATIENCE)?;
@@ -232,13 +235,13 @@ impl Remote {
         Ok(Remote { path: path.to_owned(), lines })
     }
 
-    /// Asks something.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
     ///
-    /// A sentence, when it is gone, and what it refuses.
+    /// A message, if the controller is gone, or the reason for its refusal.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, String> {
-        // Who is turned away has an answer before the question.
+        // A refused connection has an answer before the request is sent.
         let sent = self.lines.send(request);
         let answer = match self.lines.receive() {
             Ok(Some(answer)) => Ok(answer),
@@ -290,7 +293,7 @@ mod tests {
         let sentence = late.ask(&Request::Status).expect_err("there is no place");
         assert!(sentence.contains("64 others ask"), "{sentence}");
         open.pop();
-        // The thread of the one that went ends by itself.
+        // The thread of the closed connection ends by itself.
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         while Remote::open(&path).expect("it listens").ask(&Request::Status) != Ok(Answer::Done) {
             assert!(std::time::Instant::now() < deadline, "its place is not free");

@@ -1,8 +1,9 @@
-//! The process: one thread that decides, and others that wait in its place.
+//! The controller process: one thread that decides, and others that wait on its behalf.
 //!
-//! Promises: it answers servers only while it leads by its own clock, looked at right before each word; when a record could
-//! not be written it stops speaking, and leads again only as somebody else, from what is written. When it is told to end it
-//! stops speaking first, and then takes its name away, so that another one leads at once.
+//! Promises: it answers servers only while it leads by its own clock, which it reads directly before each message. If a
+//! record could not be written, it stops sending, and leads again only under another name, from what is written. When it
+//! is stopped, it first stops sending and then removes its name, so that another controller can lead at once. Must never
+//! send what rests on an unwritten record.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,64 +30,64 @@ use crate::records;
 use crate::routes::{self, Router};
 use crate::workers::{self, Happening, Hardware, Heard, Room};
 
-/// By how many millionths the rate of a machine's clock may be wrong.
+/// The maximum error of a clock's rate, in parts per million.
 pub const CLOCK_ERROR_PPM: u32 = 1000;
-/// How many sentences are kept for operators.
+/// How many events are kept for operators.
 const SENTENCES: usize = 4_096;
-/// How many happenings are taken before time is looked at.
+/// How many inputs are handled before the time is checked.
 const HAPPENINGS: usize = 256;
 
-/// What a controller is.
+/// The options of a controller.
 pub struct Options {
     /// Its addresses.
     pub prefix: HostPrefix,
-    /// Where servers and controllers listen.
+    /// The port on which servers and controllers listen.
     pub port: u16,
-    /// Where records are.
+    /// The store of the records.
     pub records: Arc<dyn Store>,
     /// The switch, and its path if it has one.
     pub switch: Option<(Remote, Option<String>)>,
-    /// How many backups a range has unless it is told otherwise.
+    /// How many backups a range has by default.
     pub backups: u16,
-    /// How long a lease of a page lasts, as at all servers.
+    /// The duration of a lease of a page, as at all servers.
     pub lease_term: Duration,
-    /// How long a home answers without a controller's word, as at all servers.
+    /// The duration of a home lease: how long a home answers without hearing from a controller, as at all servers.
     pub tenure: Duration,
-    /// For how long a leader is waited for that says nothing.
+    /// How long a silent leader is waited for.
     pub leader_term: Duration,
-    /// Ranges that are busy move to servers that are not.
+    /// Whether ranges move from busy servers to others.
     pub rebalances: bool,
-    /// A page that is asked for so often in a second is answered by another server, too; 0: none is.
+    /// The number of requests per second from which a page is also answered by another server; 0 disables this.
     pub hot_from: u64,
-    /// Which hosts are near each other.
+    /// Which hosts are local to each other.
     pub near: Near,
-    /// Where operators ask.
+    /// The socket for operators.
     pub control: PathBuf,
 }
 
-/// Why there is no controller.
+/// Why a controller could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// What was asked for cannot be.
+    /// An invalid setting.
     #[error("{0}")]
     Setting(String),
-    /// The socket cannot be had.
+    /// The socket could not be opened.
     #[error("cannot listen at UDP port {port}: {error}; is another controller or server in this host?")]
     Socket {
         /// Which.
         port: u16,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// The socket for operators cannot be had.
+    /// The socket for operators could not be opened.
     #[error("cannot listen at {path}: {error}")]
     Control {
-        /// Which.
+        /// Its path.
         path: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// The system gives no thread, or no random number.
+    /// The system provides no thread, or no random number.
     #[error("the system refuses: {0}")]
     System(io::Error),
 }
@@ -102,47 +103,47 @@ pub struct Controller {
     heard: Sender<Happening>,
     deeds: Sender<Deed>,
     jobs: Sender<workers::Job>,
-    /// Nothing without a switch.
+    /// `None` without a switch.
     routes: Option<Sender<routes::Job>>,
     began: Instant,
-    /// Until when it leads, for who tells the switch.
+    /// Until when it leads, for the thread that configures the switch.
     until: Arc<AtomicU64>,
     leader_term: Duration,
     control: PathBuf,
-    /// It is to end, at the latest then.
+    /// Set when it is being stopped: the latest time of its end.
     ends: Option<Nanoseconds>,
-    /// Under which name it leads, and what it leads with once that was read.
+    /// The name under which it leads, and its ranges once they were read.
     leading: Option<([u8; NAME_BYTES], Option<Ranges>)>,
     orders: Vec<Order>,
     incarnation: Incarnation,
-    /// Datagrams that were sent.
+    /// The number of datagrams sent.
     sent: u64,
     sentences: VecDeque<(u64, String)>,
     next_sentence: u64,
-    /// Who was said to lead.
+    /// The last leader that was reported.
     leader: Option<Host>,
-    /// What the store complained of last.
+    /// The store's last error.
     complaint: Option<String>,
-    /// Operators whose answer waits until something is written, and what that is.
+    /// Answers to operators that wait until something is written.
     waiting: BTreeMap<u64, (SyncSender<Answer>, Answer)>,
     next_asked: u64,
 }
 
-/// Ends a controller, from any thread.
+/// Stops a controller, from any thread.
 #[derive(Clone)]
 pub struct Stop(Sender<Happening>);
 
 impl Stop {
-    /// Lets it say nothing any more, and let another one lead; [`Controller::run`] returns when the store has confirmed that, or
-    /// after the leader's term.
+    /// Makes the controller stop sending, so that another one can lead; [`Controller::run`] returns when the store has
+    /// confirmed that, or after the leader's term.
     pub fn stop(&self) {
-        // One that has ended is what is wanted.
+        // A controller that has ended already is the desired result.
         let _ = self.0.send(Happening::Ends);
     }
 }
 
 impl Controller {
-    /// Takes sockets, and begins to find out who leads.
+    /// Opens the sockets, and begins to find out which controller leads.
     ///
     /// # Errors
     ///
@@ -167,7 +168,7 @@ impl Controller {
         let term = Term::new(nanoseconds(options.leader_term), CLOCK_ERROR_PPM);
         let store = options.records;
         let capabilities = store.capabilities();
-        // What another process cannot open, and what this one alone has, has no other leader.
+        // A store that no other process can open has no other leader.
         let leadership = Leadership::new(term, drawn, prefix.host.0, !capabilities.shared);
         let (heard, happenings) = channel();
         let (deeds, deeds_to_do) = channel();
@@ -231,23 +232,23 @@ impl Controller {
         })
     }
 
-    /// What ends it.
+    /// A handle that stops the controller.
     #[must_use]
     pub fn stop(&self) -> Stop {
         Stop(self.heard.clone())
     }
 
-    /// Does its work until it is told to end, or its socket fails; `say` hears what operators want to know.
+    /// Runs until it is stopped or its socket fails; `say` receives the events for operators.
     ///
     /// # Errors
     ///
-    /// What the socket says.
+    /// The socket's.
     pub fn run(&mut self, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
         self.lead(leadership::Fact::Tick, say);
         loop {
             let now = self.now();
             if self.ends.is_some_and(|at| self.leadership.has_left() || now >= at) {
-                // One that is not there is what is wanted.
+                // A missing socket file is the desired result.
                 let _ = std::fs::remove_file(&self.control);
                 return Ok(());
             }
@@ -277,7 +278,8 @@ impl Controller {
         }
     }
 
-    /// Nobody's right ends while what renews it waits here: after a stop of this process, say.
+    /// Handles waiting input, so that no right ends while its renewal is queued here, for example after this process was
+    /// suspended.
     fn hear_what_is_there(&mut self, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
         for _ in 0..HAPPENINGS {
             let Ok(happening) = self.happenings.try_recv() else { break };
@@ -333,7 +335,7 @@ impl Controller {
                 }
             }
             Happening::NotWritten(of, error) if Some(of) == name => self.yield_to_nobody(&error.to_string(), say),
-            // Of a name that led before.
+            // These belong to an earlier name.
             Happening::Loaded(..) | Happening::Written(..) | Happening::NotWritten(..) => {}
             Happening::Routes(routes::Told::Done(ticket)) => self.step(Fact::Routed(ticket), say),
             Happening::Routes(routes::Told::Hot(counted)) => self.step(Fact::Hot(counted), say),
@@ -357,11 +359,11 @@ impl Controller {
         Ok(())
     }
 
-    /// Something about who leads.
+    /// Handles a fact about the leadership.
     fn lead(&mut self, fact: leadership::Fact, say: &mut dyn FnMut(&Event)) {
         let now = self.now();
         if let Some(deed) = self.leadership.step(now, fact) {
-            // Without that thread nothing is confirmed, and nothing is said.
+            // If that thread has ended, nothing is confirmed and nothing is sent.
             let _ = self.deeds.send(deed);
         }
         self.until.store(self.leadership.until(), Ordering::SeqCst);
@@ -398,7 +400,7 @@ impl Controller {
         self.say(&Event::Leads { ranges: count }, say);
     }
 
-    /// Says nothing any more, though nobody else leads yet.
+    /// Stops leading although no other controller leads yet.
     fn yield_to_nobody(&mut self, why: &str, say: &mut dyn FnMut(&Event)) {
         self.leadership.step_down(self.now());
         self.until.store(0, Ordering::SeqCst);
@@ -442,7 +444,7 @@ impl Controller {
                 }
                 Order::Route { ticket, place } => match &self.routes {
                     Some(routes) => drop(routes.send(routes::Job::Set { ticket, place })),
-                    // Routes are somebody else's business.
+                    // Without a switch, the range does not wait for its route.
                     None => routed.push(ticket),
                 },
                 Order::Forget(part) => self.tell_switch(routes::Job::Forget(part)),
@@ -461,7 +463,7 @@ impl Controller {
         }
     }
 
-    /// What is of use to a switch alone.
+    /// Sends a job that only concerns a switch.
     fn tell_switch(&self, job: routes::Job) {
         if let Some(routes) = &self.routes {
             let _ = routes.send(job);
@@ -484,7 +486,7 @@ impl Controller {
         let (mut header, _) = request.encode();
         let (from, to) = (source.encode(), destination.encode());
         if seal(&mut header, from, to, [&body, &[]], &Hardware) {
-            // What cannot go is as good as lost: it is said again.
+            // A datagram that cannot be sent counts as lost: it is sent again.
             let _ = self.endpoint.send(&Way { from: from.0, to: to.0, port: self.port }, &[&header, &body]);
         }
     }
@@ -500,12 +502,12 @@ impl Controller {
 
     fn say_to(&mut self, asked: u64, answer: Answer) {
         if let Some((waits, _)) = self.waiting.remove(&asked) {
-            // Who does not wait for the answer does not need it.
+            // A client that no longer waits does not need the answer.
             let _ = waits.send(answer);
         }
     }
 
-    /// What is answered to what has this number; nothing when the answer waits until something is written.
+    /// The answer to the request with this number; `None` if the answer waits until something is written.
     fn answer(&mut self, asked: u64, request: control::Request, say: &mut dyn FnMut(&Event)) -> Option<Answer> {
         let now = self.now();
         if let control::Request::Events(after) = request {
@@ -514,7 +516,8 @@ impl Controller {
         }
         let mut orders = std::mem::take(&mut self.orders);
         let (backups, timing) = (self.settings.backups, self.settings.timing);
-        // Whoever lost its right a moment ago may be the last that is known to have led: nobody is to ask it then.
+        // The last known leader may be this controller, if it has just lost its right: operators are not referred to it
+        // then.
         let leader = self.leadership.leader().filter(|leader| *leader != self.settings.me.host.0);
         let Some(ranges) = self.leading.as_mut().and_then(|(_, ranges)| ranges.as_mut()) else {
             if request == control::Request::Status {
@@ -597,7 +600,7 @@ fn timing(lease_term: Duration, tenure: Duration) -> Result<Timing, ControllerEr
     Ok(Timing::new(term, whole, retry, CLOCK_ERROR_PPM))
 }
 
-/// Bits that nobody can foretell.
+/// Unpredictable random bits.
 fn drawn() -> io::Result<u64> {
     use std::io::Read as _;
     let mut bytes = [0; 8];

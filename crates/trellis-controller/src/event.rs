@@ -1,4 +1,4 @@
-//! What an operator wants to know, one sentence each: fact, place, next step.
+//! The events for operators, one sentence each: fact, place, next step.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,63 +6,63 @@ use std::time::Duration;
 use trellis_fabric_protocol::wire::address::HostPrefix;
 use trellis_fabric_protocol::wire::refusals::Refusal;
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// This controller speaks from now on.
+    /// This controller leads from now on.
     Leads {
-        /// How many ranges there are records of.
+        /// The number of ranges that have records.
         ranges: usize,
     },
-    /// Another one speaks.
+    /// Another controller leads.
     Waits {
-        /// Where that one is.
+        /// Its host.
         leader: HostPrefix,
     },
-    /// It speaks no more.
+    /// This controller no longer leads.
     Yields {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The store of records fails.
+    /// The store of records failed.
     Store {
-        /// What it says.
+        /// Its error.
         sentence: String,
     },
-    /// What somebody sent is refused.
+    /// A datagram was refused.
     Refused(Refusal),
-    /// A server is heard for the first time, or again.
+    /// A server was heard for the first time, or again.
     Server {
-        /// It.
+        /// The server.
         server: HostPrefix,
-        /// What it gives to ranges of others.
+        /// The memory that it provides for ranges of other hosts.
         spare_bytes: u64,
     },
-    /// A server says nothing.
+    /// A server is silent.
     ServerSilent {
-        /// It.
+        /// The server.
         server: HostPrefix,
-        /// For so long.
+        /// How long it has been silent.
         silence: Duration,
     },
-    /// A server counts time otherwise than this controller: it is not answered.
+    /// A server has other times than this controller: it is not answered.
     Times {
-        /// It.
+        /// The server.
         server: HostPrefix,
-        /// Its lease term and its tenure.
+        /// The server's lease term and home lease.
         theirs: (Duration, Duration),
-        /// Those of this controller.
+        /// This controller's.
         ours: (Duration, Duration),
     },
-    /// A range that there never was.
+    /// A new range.
     New {
-        /// It.
+        /// The range.
         range: HostPrefix,
-        /// So many pages.
+        /// The number of its pages.
         pages: u64,
     },
-    /// A server tells of a range that no record names.
+    /// A server reports a range that no record names.
     Unknown {
         /// The range.
         range: HostPrefix,
@@ -73,94 +73,94 @@ pub enum Event {
     Size {
         /// The range.
         range: HostPrefix,
-        /// So many pages it has.
+        /// Its number of pages.
         pages: u64,
-        /// So many the server has now.
+        /// The number of pages that the server has now.
         offered: u64,
     },
-    /// The right of a home has ended, and nobody renewed it.
+    /// The home lease of a range has ended without being renewed.
     Silent {
         /// The range.
         range: HostPrefix,
         /// Its home.
         home: HostPrefix,
-        /// For so long.
+        /// How long the home has been silent.
         silence: Duration,
-        /// Who may take over.
+        /// The hosts that can take over.
         complete: Vec<HostPrefix>,
     },
-    /// Somebody else is home now, or the same one in another life.
+    /// A range has another home, or the same one after a restart.
     Home {
         /// The range.
         range: HostPrefix,
         /// Its home.
         home: HostPrefix,
-        /// In this incarnation.
+        /// The home's incarnation.
         incarnation: u16,
-        /// Who was before.
+        /// The previous home.
         before: HostPrefix,
-        /// Since the right of the one before had ended.
+        /// The time since the previous home lease had ended.
         after: Option<Duration>,
-        /// It began empty.
+        /// Whether the range began empty.
         is_anew: bool,
     },
-    /// A home that was silent is heard again, and nobody took over.
+    /// A silent home is heard again, before another host took over.
     Again {
         /// The range.
         range: HostPrefix,
         /// Its home.
         home: HostPrefix,
     },
-    /// Nobody can serve a range.
+    /// No host can serve a range.
     Unserved {
         /// The range.
         range: HostPrefix,
         /// Its home.
         home: HostPrefix,
-        /// That one came back, without what it had.
+        /// Whether the home came back without its content.
         is_blank: bool,
     },
     /// A server becomes a backup.
     Backs {
         /// The range.
         range: HostPrefix,
-        /// It.
+        /// The server.
         host: HostPrefix,
     },
-    /// Every backup has everything.
+    /// All backups are up to date.
     Complete {
         /// The range.
         range: HostPrefix,
-        /// They.
+        /// The backups.
         backups: Vec<HostPrefix>,
     },
-    /// A range has fewer complete copies than it shall have, for long.
+    /// A range has had too few complete copies for long.
     Incomplete {
         /// The range.
         range: HostPrefix,
-        /// So many are complete.
+        /// The number of complete copies.
         complete: usize,
-        /// So many shall be.
+        /// The required number.
         wanted: usize,
-        /// For so long.
+        /// How long this has lasted.
         since: Duration,
-        /// Who is being given what it lacks.
+        /// The hosts that are being updated.
         hosts: Vec<HostPrefix>,
     },
-    /// A backup counts no more.
+    /// A backup no longer counts.
     Dropped {
         /// The range.
         range: HostPrefix,
-        /// It.
+        /// The backup.
         host: HostPrefix,
     },
     /// A range begins to move.
     Moves {
         /// The range.
         range: HostPrefix,
-        /// From here.
+        /// Its home.
         from: HostPrefix,
-        /// To there.
+        /// The destination.
         to: HostPrefix,
     },
     /// A server did not take what it was given.
@@ -170,62 +170,62 @@ pub enum Event {
         /// The server.
         host: HostPrefix,
     },
-    /// A server is left by everything.
+    /// A drained server is empty.
     Drained {
-        /// It.
+        /// The server.
         server: HostPrefix,
     },
-    /// A range shall have more backups, and nobody can be one.
+    /// A range should have more backups, and no server can be one.
     Lacks {
         /// The range.
         range: HostPrefix,
-        /// So many it has.
+        /// The number of its backups.
         backups: usize,
-        /// So much a copy takes.
+        /// The size of a copy.
         bytes: u64,
-        /// Those that were wished for by name, and are none.
+        /// The hosts that were named in the wish and are not backups.
         hosts: Vec<HostPrefix>,
     },
-    /// There is nobody to take what a server has to give away.
+    /// No server can take what a drained server has.
     NoPlace {
         /// The range.
         range: HostPrefix,
         /// The server that is drained.
         server: HostPrefix,
     },
-    /// A server has a number that is none of a host.
+    /// A server has a host number that is reserved for parts.
     PartNumber {
-        /// It.
+        /// The server.
         server: HostPrefix,
     },
-    /// Pages of a range have a home and a record of their own from now on.
+    /// Pages of a range were split off: they have a home and a record of their own from now on.
     Cut {
         /// The range.
         range: HostPrefix,
         /// The first and the last of them.
         pages: (u64, u64),
-        /// By this number.
+        /// The number of the part.
         part: HostPrefix,
     },
-    /// They should, and do not.
+    /// Pages should be split off, but cannot be.
     NotCut {
         /// The range.
         range: HostPrefix,
         /// The first and the last of them.
         pages: (u64, u64),
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// They are the range's again.
+    /// A part was merged into its range again.
     Joined {
         /// The range.
         range: HostPrefix,
         /// The first and the last of them.
         pages: (u64, u64),
-        /// The part that is none any more.
+        /// The number that was the part's.
         part: HostPrefix,
     },
-    /// Most of what is asked of pages comes from hosts that are near a server, which their home is not.
+    /// Most requests for pages come from hosts that are local to a server but not to the pages' home.
     Pulled {
         /// The range.
         range: HostPrefix,
@@ -233,7 +233,7 @@ pub enum Event {
         pages: (u64, u64),
         /// That server.
         host: HostPrefix,
-        /// Requests for them.
+        /// Requests per second for them.
         per_second: u64,
     },
     /// Another server than its home answers READs of a hot page, too.
@@ -244,10 +244,10 @@ pub enum Event {
         page: u64,
         /// That server.
         host: HostPrefix,
-        /// Requests for the page.
+        /// Requests per second for the page.
         per_second: u64,
     },
-    /// It does so no more.
+    /// That server no longer answers READs of the page.
     NoReplica {
         /// The range.
         range: HostPrefix,
@@ -255,35 +255,35 @@ pub enum Event {
         page: u64,
         /// That server.
         host: HostPrefix,
-        /// READs that it answered.
+        /// The number of READs that it answered.
         answered: u64,
-        /// Why.
+        /// The reason.
         why: Because,
     },
-    /// The switch was told all routes, because it or this controller began.
+    /// The switch was sent all routes, because it or this controller was started.
     Routes {
-        /// Its kind.
+        /// The kind of the switch.
         switch: String,
-        /// How many ranges are elsewhere than at their own host.
+        /// The number of ranges that are not at their own hosts.
         elsewhere: usize,
     },
-    /// The switch does not do what it is told.
+    /// The switch failed to do what it was sent.
     Switch {
-        /// What it says.
+        /// Its error.
         sentence: String,
     },
 }
 
-/// Why a page is answered at home alone again.
+/// Why only its home answers a page again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Because {
-    /// Few ask for it.
+    /// Few requests for it.
     Cold,
-    /// It was changed, or nobody could have a copy.
+    /// It was changed, or no copy of it could be made.
     Changed,
-    /// The other server answered little of what was asked: writes, or more than one page at a time.
+    /// The other server answered little of what was requested: writes, or more than one page at a time.
     Useless,
-    /// The other server is not to be had.
+    /// The other server is not available.
     Gone,
 }
 

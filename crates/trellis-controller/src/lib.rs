@@ -1,18 +1,19 @@
-//! Says which memory server is home of which range, keeps copies of it, moves it, and tells the switch.
+//! The controller: assigns the home of each range, maintains its backups, moves ranges, and configures the switch.
 //!
-//! What a home, a backup and a controller owe each other is `trellis_fabric_protocol::lease`; here are all ranges of a cluster, the
-//! store that what is said was written to before, the switch that sends requests where homes are, the election of one of
-//! several controllers, and operators.
+//! The mutual obligations of a home, a backup and a controller are defined in `trellis_fabric_protocol::lease`. This
+//! crate adds all ranges of a cluster, the store to which decisions are written before they are sent, the switch that
+//! sends requests to homes, the election of one of several controllers, and the operators' interface.
 //!
 //! Promises:
 //!
-//! - **One speaks**: of several controllers with one store, one leads at an instant ([`leadership`]), and what another one
-//!   writes is refused ([`records`]).
-//! - **Written before said** ([`ranges`]): it may be killed at any moment and started again.
-//! - **Nothing rests on the switch** ([`routes`]): it is told at once, again after it forgot, and may be wrong.
+//! - **One leader**: of several controllers with one store, one leads at any instant ([`leadership`]), and writes of
+//!   another one are refused ([`records`]).
+//! - **Write before send** ([`ranges`]): a controller may be killed at any moment and started again.
+//! - **No reliance on the switch** ([`routes`]): it is configured at once, and again if it has lost its state, and it may
+//!   be wrong.
 //!
-//! It must never give a range to a host that has not all of it, nor let one begin anew that somebody has; what cannot be
-//! served is said to the operator with what can be done ([`Event`]).
+//! Must never give a range to a host that does not have all of it, nor reset a range of which a host has a copy. If a
+//! range cannot be served, the operator gets an event that says what can be done ([`Event`]).
 
 pub mod control;
 mod controller;

@@ -1,15 +1,16 @@
-//! What lasts: who is home of which range, which servers are to be empty, and who leads. In any store of `trellis-store`.
+//! The records: the home of each range, the drained servers, and the leader. They can be in any store of `trellis-store`.
 //!
-//! Promises: a record is written whole, under the name of who leads: a store refuses what a controller writes that leads no
-//! more. Reading is total: a record that cannot be read is an error that names it, never a guess. What belongs together is
-//! written at once: a range and the part that was cut from it.
+//! Promises: a record is written completely, guarded by the leader's name: the store refuses what a controller writes
+//! that no longer leads. Related records are written at once: a range and the part that was split from it. Must never
+//! guess: a record that cannot be read is an error that names it.
 //!
-//! A part has a record like a range, and lives as long as its range names it: from the write that names it to the write that does
-//! not, whatever became of its own record. That one stays, and says up to which incarnation its number was used.
+//! A part (a subrange with a home of its own) has a record like a range. It exists as long as its range names it: from
+//! the write that first names it to the write that no longer does, whatever its own record says. Its own record remains,
+//! and shows the last incarnation in which its number was used.
 //!
 //! | key of the region `0xc0000000` + cluster | value |
 //! |---|---|
-//! | synchronisation 0 | who leads: see [`crate::leadership`] |
+//! | synchronisation 0 | the leader: see [`crate::leadership`] |
 //! | directory, number of the range | JSON of [`RangeRecord`] |
 //! | member, number of the host | JSON of [`ServerRecord`] |
 
@@ -26,17 +27,17 @@ use crate::leadership::{Deed, Fact, NAME_BYTES};
 const REGION: u32 = 0xc000_0000;
 /// How many records are read at once.
 const AT_ONCE: usize = 256;
-/// Of the layout of records.
+/// The version of the records' format.
 const VERSION: u8 = 2;
 
-/// What a range is.
+/// The record of a range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeRecord {
-    /// Of this layout.
+    /// The version of the format.
     pub version: u8,
-    /// How many pages clients can name.
+    /// The number of pages that clients can name.
     pub pages: u64,
-    /// How many backups it shall have, if not as many as all.
+    /// The backups that an operator wants, if not the default.
     pub wish: Option<Wish>,
     /// [`controller::Record::incarnation`].
     pub incarnation: u16,
@@ -54,9 +55,9 @@ pub struct RangeRecord {
     pub anew: bool,
     /// [`controller::Record::parts`].
     pub parts: Vec<PartRecord>,
-    /// Of a part: where it was cut from.
+    /// For a part: the range and the pages from which it was split.
     pub within: Option<WithinRecord>,
-    /// Of a part: it goes to the home of its range, and is joined with it.
+    /// For a part: it moves to the home of its range, to be merged.
     pub returns: bool,
 }
 
@@ -84,24 +85,24 @@ pub struct WithinRecord {
     pub since: u16,
 }
 
-/// Which backups an operator wants a range to have.
+/// The backups that an operator wants for a range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wish {
-    /// So many.
+    /// This number of backups.
     Count(u16),
-    /// These.
+    /// These hosts.
     Hosts(Vec<Host>),
 }
 
-/// What is known of a server besides what it says itself.
+/// What is recorded of a server besides its own reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
-    /// Everything shall move away from it.
+    /// Whether everything has to move away from it.
     pub is_drained: bool,
 }
 
 impl RangeRecord {
-    /// Of a range, not of a part, as its machine has it.
+    /// The record of a range that is not a part, from its state machine.
     pub fn new(record: &controller::Record, pages: u64, wish: Option<Wish>) -> RangeRecord {
         let controller::Record { incarnation, home, life, backups, complete, moving, anew, parts } = record.clone();
         let part = |Part { number, first, pages, since }| PartRecord { number, first, pages, since };
@@ -124,13 +125,13 @@ impl RangeRecord {
         }
     }
 
-    /// The same of a part.
+    /// Turns it into the record of a part.
     #[must_use]
     pub fn part_of(self, Within { range, first, since }: Within, returns: bool) -> RangeRecord {
         RangeRecord { within: Some(WithinRecord { range, first, since }), returns, ..self }
     }
 
-    /// As the range's machine has it.
+    /// The record for the range's state machine.
     pub fn of_machine(&self) -> controller::Record {
         let RangeRecord { incarnation, home, life, backups, complete, moving, anew, parts, .. } = self.clone();
         let part = |PartRecord { number, first, pages, since }| Part { number, first, pages, since };
@@ -139,44 +140,44 @@ impl RangeRecord {
     }
 }
 
-/// Something to write.
+/// A record to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Of this range.
+    /// The record of a range.
     Range(Host, RangeRecord),
-    /// Of this server.
+    /// The record of a server.
     Server(Host, ServerRecord),
 }
 
-/// Everything that is kept.
+/// All records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// By the number of the range.
+    /// Ranges by number.
     pub ranges: Vec<(Host, RangeRecord)>,
-    /// By the number of the host.
+    /// Servers by host number.
     pub servers: Vec<(Host, ServerRecord)>,
 }
 
 /// Why records could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The store says so.
+    /// The store's error.
     #[error("{0}")]
     Store(#[from] StoreError),
     /// Another controller leads.
     #[error("store {store}: another controller leads, and this one wrote nothing")]
     Fenced {
-        /// Which.
+        /// The store.
         store: String,
     },
-    /// What is there is none of ours.
+    /// A record cannot be decoded.
     #[error("store {store}: the record of {what} cannot be read: {why}; is it of another version?")]
     Unreadable {
-        /// Which.
+        /// The store.
         store: String,
-        /// Of what.
+        /// The range or server of the record.
         what: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -190,7 +191,7 @@ fn leader_key(region: u32) -> Key {
     Key::new(region, Kind::Synchronisation, 0)
 }
 
-/// Asks of the store what the leadership wants; what came of it, and what the store complains of.
+/// Carries out a deed of the leadership in the store; returns the resulting fact, and the store's error.
 pub fn carry_out(store: &dyn Store, region: u32, deed: &Deed) -> (Fact, Option<StoreError>) {
     let key = leader_key(region);
     let done = match deed {
@@ -211,11 +212,11 @@ pub fn carry_out(store: &dyn Store, region: u32, deed: &Deed) -> (Fact, Option<S
     done.map_or_else(|error| (Fact::Unknown, Some(error)), |fact| (fact, None))
 }
 
-/// Writes records, all of them or none, while the name leads.
+/// Writes records, all of them or none, while `name` leads.
 ///
 /// # Errors
 ///
-/// [`RecordError::Fenced`] when another one leads; [`RecordError::Store`]: it may count or not.
+/// [`RecordError::Fenced`] if another controller leads; after [`RecordError::Store`] it may have taken effect or not.
 pub fn write(store: &dyn Store, region: u32, name: &[u8; NAME_BYTES], writes: &[Write]) -> Result<(), RecordError> {
     let guard = Guard { key: leader_key(region), expect: Expect::Range { offset: 0, bytes: name.to_vec() } };
     let put = |write: &Write| {
@@ -237,15 +238,15 @@ pub fn write(store: &dyn Store, region: u32, name: &[u8; NAME_BYTES], writes: &[
 }
 
 fn text<T: Serialize>(record: &T) -> Vec<u8> {
-    // Numbers, lists and names always have a text.
+    // Numbers, lists and names can always be encoded.
     serde_json::to_vec(record).unwrap_or_default()
 }
 
-/// Reads everything.
+/// Reads all records.
 ///
 /// # Errors
 ///
-/// What the store says, and [`RecordError::Unreadable`].
+/// The store's, and [`RecordError::Unreadable`].
 pub fn load(store: &dyn Store, region: u32) -> Result<Kept, RecordError> {
     let ranges = load_kind(store, region, Kind::Directory, "range", range_of)?;
     if let Some((range, why)) = lost_part(&ranges) {
@@ -256,7 +257,7 @@ pub fn load(store: &dyn Store, region: u32) -> Result<Kept, RecordError> {
     Ok(Kept { ranges, servers: load_kind(store, region, Kind::Member, "server", server_of)? })
 }
 
-/// The version first: another one may have other fields.
+/// The version is decoded first: another version may have other fields.
 fn range_of(bytes: &[u8]) -> Result<RangeRecord, String> {
     #[derive(Deserialize)]
     struct Head {
@@ -269,7 +270,7 @@ fn range_of(bytes: &[u8]) -> Result<RangeRecord, String> {
     }
 }
 
-/// A range one of whose parts has no record, and a sentence.
+/// A range one of whose parts has no record, and a message.
 fn lost_part(ranges: &[(Host, RangeRecord)]) -> Option<(Host, String)> {
     let records: BTreeMap<Host, &RangeRecord> = ranges.iter().map(|(range, record)| (*range, record)).collect();
     ranges.iter().find_map(|(range, record)| {

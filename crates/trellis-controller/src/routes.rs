@@ -1,14 +1,15 @@
-//! What the switch has to have: where requests for the pages of a range go.
+//! Configures the switch: where requests for the pages of a range are sent.
 //!
-//! A host keeps its own 48 bits, whoever is home of its range: what servers and controllers tell it is delivered there.
-//! Only requests about pages go elsewhere: everything below the commands that hosts tell each other.
+//! A host keeps its own 48-bit prefix, whichever host is home of its range: messages of servers and controllers to it are
+//! delivered there. Only requests about pages are redirected: everything below the commands that hosts send to each
+//! other. Requests for the pages of a part (a subrange with a home of its own) are redirected by page ranges, in addition
+//! to the prefixes of its range.
 //!
-//! Requests for the pages of a part go elsewhere by *runs* of pages, beside the prefixes of its range.
-//!
-//! Promises: what was wished is told again when the switch has begun another life, and when it refused; a range that is at
-//! its own host costs no entry. Nothing is told while this controller does not lead; what one that led before tells all the
-//! same, because it was stopped in the middle of it, does not stay: ranges are told again in turn. The switch may fail: then
-//! clients find homes more slowly, and nothing else happens. Redirects of pages end with the time that was said.
+//! Promises: routes are sent again after the switch was restarted, and after it refused some; a range at its own host
+//! needs no entry. While this controller does not lead, it must never send anything. If it does so all the same, because
+//! it was suspended in the middle of sending, the route does not last, because the leader sends ranges again in turn. If
+//! the switch fails, clients find homes more slowly, and nothing else happens. Redirects of pages end after the given
+//! time.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,15 +25,16 @@ use trellis_switch::{Cluster, HotPage, Page, PageRun, Prefix, Redirect, Route, S
 use crate::event::Event;
 use crate::ranges::{Counted, Place};
 
-/// How often it is looked whether the switch is the same.
+/// How often it is checked whether the switch was restarted.
 const LOOK: Duration = Duration::from_millis(100);
-/// Over how long requests for pages are counted.
+/// The interval over which requests for pages are counted.
 const HOT_OVER: Duration = Duration::from_secs(1);
-/// Of so many pages, where each of them matters.
+/// How many pages are requested when only hot pages matter.
 const HOT_PAGES: usize = 256;
-/// Where all that others ask for does: as many as a switch counts.
+/// How many pages are requested when all requests of other hosts matter: as many as a switch counts.
 const HOT_PAGES_OF_RUNS: usize = trellis_switch::layout::HOT_MAX as usize;
-/// The first byte behind the host, and how many bits of it count: READ to RELEASE, HELLO to INVALIDATE, CLONE and INVALIDATED.
+/// The first byte after the host, and how many of its bits are significant: READ to RELEASE, HELLO to INVALIDATE, CLONE
+/// and INVALIDATED.
 const COMMANDS: [(u8, u8); 3] = [(0x00, 50), (0x40, 54), (0x44, 55)];
 
 /// The prefixes of requests for the pages of a range.
@@ -43,56 +45,56 @@ pub fn prefixes(cluster: Cluster, range: Host) -> [Prefix; 3] {
     })
 }
 
-/// Something for the thread that tells the switch.
+/// A job for the thread that configures the switch.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// This is there.
+    /// A range or part is at this place.
     Set { ticket: u64, place: Place },
-    /// This is a part no more.
+    /// This number is no longer a part.
     Forget(Host),
-    /// Everything; what else the switch has is none of this controller's.
+    /// All places; any other entries of the switch are not this controller's.
     All(Vec<Place>),
-    /// Requests for this page, by range and number, go to this host for so many nanoseconds; or home.
+    /// Requests for this page, by range and number, go to this host for this many nanoseconds, or to its home.
     Redirect { page: (Host, u64), to: Option<(Host, Nanoseconds)> },
-    /// Who asks any server is answered by this one.
+    /// Requests to any server are answered by this one.
     Anywhere(Host),
-    /// This controller says nothing any more.
+    /// This controller no longer leads.
     Rest,
 }
 
-/// What came of it.
+/// A result of the thread.
 pub(crate) enum Told {
-    /// The switch has it, or refused.
+    /// The switch has the route, or refused it.
     Done(u64),
-    /// Requests a second, by range and page; most first.
+    /// Requests per second, by range and page; most first.
     Hot(Vec<Counted>),
     Say(Event),
 }
 
-/// Where everything shall be.
+/// The intended places.
 #[derive(Debug, Default)]
 struct Wanted {
-    /// By range.
+    /// The homes by range.
     homes: BTreeMap<Host, Host>,
-    /// By part: where it was cut from, how many pages, and its home.
+    /// The parts: where each was split from, its number of pages, and its home.
     parts: BTreeMap<Host, (Within, u64, Host)>,
 }
 
 impl Wanted {
-    /// Takes one; the range that it is, or is within.
+    /// Sets a place; returns the range that it is, or is part of.
     fn set(&mut self, Place { number, home, part }: Place) -> Host {
         let Some((within, pages)) = part else {
             self.homes.insert(number, home);
             return number;
         };
         self.parts.insert(number, (within, pages, home));
-        // One that never went anywhere is at its own host.
+        // A range that never moved is at its own host.
         self.homes.entry(within.range).or_insert(within.range);
         within.range
     }
 
-    /// Pages of a range that are elsewhere than its home, in their order: the first, how many, where. Neighbours at one host are
-    /// together.
+    /// Pages of a range that are not at its home, in their order: first page, number of pages, host. Adjacent ones at one
+    /// host are combined.
     fn stretches(&self, range: Host) -> Vec<(u64, u64, Host)> {
         let own = self.homes.get(&range);
         let elsewhere = self.parts.values().filter(|(within, _, home)| within.range == range && Some(home) != own);
@@ -108,7 +110,8 @@ impl Wanted {
     }
 }
 
-/// What a switch with these runs has to be told, so that it has those that are wanted: what it lacks, and what it has too much.
+/// The changes that turn the page ranges of a switch into the wanted ones: those that it lacks, and those that it must
+/// drop.
 fn differences(wanted: &BTreeMap<PageRun, u16>, set: &[(PageRun, u16)]) -> (Vec<(PageRun, u16)>, Vec<PageRun>) {
     let set: BTreeMap<PageRun, u16> = set.iter().copied().collect();
     let lacking = wanted.iter().filter(|(run, port)| set.get(run) != Some(port)).map(|(run, port)| (*run, *port));
@@ -116,30 +119,30 @@ fn differences(wanted: &BTreeMap<PageRun, u16>, set: &[(PageRun, u16)]) -> (Vec<
     (lacking.collect(), surplus.collect())
 }
 
-/// The thread that tells a switch.
+/// The thread that configures a switch.
 pub(crate) struct Router {
     at: Option<String>,
     switch: Remote,
     life: u64,
-    /// What shall be; nothing while this controller does not lead.
+    /// The intended state; `None` while this controller does not lead.
     wanted: Option<Wanted>,
-    /// Who answers who asks any server.
+    /// The server that answers requests to any server.
     anywhere: Option<Host>,
-    /// When pages were counted last, if they are, and how many are wanted.
+    /// When pages were last counted, if they are, and how many are requested.
     counted: Option<(Instant, usize)>,
-    /// The switch has not all of it.
+    /// Whether the switch lacks some of it.
     is_dirty: bool,
-    /// What was said last of what it refused.
+    /// The last refusal that was reported.
     complaint: Option<String>,
     /// Whether this controller leads at this moment.
     leads: Box<dyn Fn() -> bool + Send>,
-    /// The range that was told last of those that are told again in turn.
+    /// The range that was last sent of those that are sent again in turn.
     told_again: Host,
 }
 
 impl Router {
-    /// Of a switch that was opened; `at` is where it is, if that is a path; `leads` says whether this controller may speak.
-    /// Requests are counted where hot pages are copied, and where pages go to who asks for them.
+    /// For an open switch; `at` is its path, if it has one; `leads` says whether this controller may send. Requests are
+    /// counted if hot pages are copied, or if pages move towards their clients.
     pub(crate) fn new(
         switch: Remote,
         at: Option<String>,
@@ -152,7 +155,7 @@ impl Router {
         Router { at, switch, life, wanted, anywhere, counted, is_dirty: false, complaint, leads, told_again: 0 }
     }
 
-    /// Does jobs until nobody has any more.
+    /// Does jobs until the channel is closed.
     pub(crate) fn run(&mut self, jobs: &Receiver<Job>, told: &Sender<Told>) {
         loop {
             match jobs.recv_timeout(LOOK) {
@@ -192,15 +195,15 @@ impl Router {
         }
     }
 
-    /// How often pages were asked for.
+    /// Reads how often pages were requested.
     fn count(&mut self, told: &Sender<Told>) {
         let is_due = |(since, _): &(Instant, usize)| since.elapsed() >= HOT_OVER && self.wanted.is_some();
         let Some((since, pages_max)) = self.counted.filter(is_due) else { return };
         self.counted = Some((Instant::now(), pages_max));
         let milliseconds = since.elapsed().as_millis().max(1) as u64;
-        // Of a switch that does not answer nothing is hot.
+        // If the switch does not answer, no page counts as hot.
         let Ok(pages) = self.switch.hot_pages(pages_max) else { return };
-        // To the nearest: of many pages with few requests each all that was cut off would be missing.
+        // Rounded to the nearest: for many pages with few requests each, truncation would lose everything.
         let rate = |count: u64| (count.saturating_mul(1_000) + milliseconds / 2) / milliseconds;
         let ports = &self.switch.description().ports;
         let host = |number: u16| ports.iter().find(|port| port.port == number).map(|port| port.host);
@@ -212,7 +215,7 @@ impl Router {
         let _ = told.send(Told::Hot(pages.into_iter().map(rate).collect()));
     }
 
-    /// Lets requests for a page go to who has a copy. What a switch refuses is asked at home.
+    /// Sends requests for a page to a host that has a copy. Requests that a switch refuses to redirect go to the home.
     fn redirect(&self, (home, number): (Host, u64), to: Option<(Host, Nanoseconds)>) {
         if self.wanted.is_none() || !(self.leads)() {
             return;
@@ -228,7 +231,7 @@ impl Router {
         };
     }
 
-    /// The next range in turn is told again.
+    /// Sends the next range in turn again.
     fn tell_next(&mut self, told: &Sender<Told>) {
         let Some(Wanted { homes, .. }) = &self.wanted else { return };
         let next = homes.range((Bound::Excluded(self.told_again), Bound::Unbounded)).next();
@@ -238,12 +241,12 @@ impl Router {
         }
     }
 
-    /// Whether the switch is the one that was told; whatever is lacking is told again.
+    /// Checks whether the switch is still the one that was configured; sends again what it lacks.
     fn look(&mut self, told: &Sender<Told>) {
         if self.wanted.is_none() {
             return;
         }
-        // Asked for its answer's sake: a switch of another life refuses once.
+        // Sent for the sake of the answer: a switch that was restarted refuses once.
         let _ = self.switch.redirect(Page { home: 0, number: 0 });
         if self.switch.life() != self.life || self.is_dirty {
             self.tell_all(told);
@@ -253,7 +256,7 @@ impl Router {
     fn tell_all(&mut self, told: &Sender<Told>) {
         let life = self.switch.life();
         if life != self.life {
-            // Its ports may be others.
+            // Its ports may have changed.
             if let Some(Ok(switch)) = self.at.as_ref().map(|at| Remote::open(At::Path(at.into()))) {
                 self.switch = switch;
             }
@@ -286,10 +289,10 @@ impl Router {
         self.check(|router| router.try_set_runs(range, &stretches), told);
     }
 
-    /// Tells the switch something; what it refuses is told again, and said.
+    /// Sends something to the switch; a refusal is reported, and the route is sent again later.
     fn check(&mut self, tells: impl Fn(&Router) -> Result<(), String>, told: &Sender<Told>) {
         if !(self.leads)() {
-            // It rests in a moment, or leads again.
+            // The controller will stop soon, or lead again.
             self.is_dirty = true;
             return;
         }
@@ -317,7 +320,7 @@ impl Router {
         self.switch.set_prefix(Prefix::host(self.switch.cluster(), 0), route).map_err(|error| error.to_string())
     }
 
-    /// Lets requests for these pages of a range go where they are, and for all others where the range is.
+    /// Sends requests for these pages of a range to their hosts, and all others to the range's home.
     fn try_set_runs(&self, range: Host, stretches: &[(u64, u64, Host)]) -> Result<(), String> {
         let (mut wanted, mut without) = (BTreeMap::new(), Ok(()));
         for &(first, pages, host) in stretches {
@@ -333,7 +336,8 @@ impl Router {
         }
         let said = |error: SwitchError| error.to_string();
         let (lacking, surplus) = differences(&wanted, &self.switch.runs(range).map_err(said)?);
-        // New ones first: no request goes elsewhere in between. One that finds no room does when others have gone.
+        // New entries first, so that no request goes elsewhere in between. An entry for which there is no room is added
+        // when others were dropped.
         let set = lacking.into_iter().try_for_each(|(run, port)| self.switch.set_run(run, port).map_err(said));
         surplus.into_iter().try_for_each(|run| self.switch.drop_run(run).map(drop).map_err(said))?;
         set.and(without)
@@ -351,7 +355,7 @@ impl Router {
         let cluster = self.switch.cluster();
         if range == home {
             return prefixes(cluster, range).into_iter().try_for_each(|prefix| {
-                // One that was not there is what is wanted.
+                // A missing entry is the desired result.
                 self.switch.drop_prefix(prefix).map(drop).map_err(said)
             });
         }
@@ -406,7 +410,7 @@ mod tests {
         assert_eq!(wanted.stretches(7), [(8, 2, 7), (20, 9, 7)]);
         wanted.parts.clear();
         assert_eq!(wanted.stretches(7), []);
-        // A range that never went anywhere is told with its first part.
+        // A range that never moved is sent with its first part.
         let mut wanted = Wanted::default();
         wanted.set(part(0xf000, 0, 4, 8));
         assert_eq!((wanted.homes, wanted.parts.len()), ([(7, 7)].into(), 1));

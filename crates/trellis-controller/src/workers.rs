@@ -1,11 +1,11 @@
-//! Threads that wait in the controller's place: for datagrams, for the store, for the switch. What they learn goes to the
-//! one thread that decides, over one channel.
+//! Threads that wait on the controller's behalf: for datagrams, for the store, for the switch. They pass what they learn
+//! to the one thread that decides, over one channel.
 //!
-//! Promises: records are written in the order in which that was asked for, several at once where several wait; after one
-//! that failed nothing is written under the same name. What arrives and is no report of a server, from this cluster and
-//! whole, is refused here: counted, and said once. What waits to be decided is bounded: datagrams that find too many before them are dropped as a
-//! network would drop them, and are said again; of the store and the switch there is one answer for each thing that was asked,
-//! and of operators one question for each connection.
+//! Promises: records are written in the order of the requests, several at once if several wait; after a failed write,
+//! nothing more is written under the same name. A datagram that is not an intact report of a server of this cluster is
+//! refused, counted and reported once. The input that waits for decisions is bounded: datagrams beyond the limit are
+//! dropped as by a network, and senders repeat them. From the store and the switch there is one answer to each request,
+//! and from operators one request for each connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,42 +25,42 @@ use crate::leadership::{Deed, Fact, NAME_BYTES};
 use crate::records::{self, Kept, RecordError, Write};
 use crate::routes;
 
-/// The longest datagram there can be.
+/// The maximum length of a datagram.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// How many datagrams wait to be decided at most: more than a second's of 400 servers.
+/// The maximum number of datagrams that wait to be handled: more than 400 servers send in a second.
 const WAITING_MAX: usize = 4_096;
-/// How many records are written at once, and those that belong to the last of them.
+/// How many records are written at once, plus those that belong to the last of them.
 const AT_ONCE: usize = 64;
 
-/// What the thread that decides hears.
+/// An input of the deciding thread.
 pub(crate) enum Happening {
-    /// A host says this.
+    /// A message of a host.
     Told(Host, Told, Place),
-    /// Something that somebody says is refused.
+    /// A refused datagram.
     Refused(Refusal),
-    /// The store, about who leads.
+    /// The store's answer about the leadership.
     Leadership(Fact, Option<StoreError>),
-    /// Everything that was kept, as it was when this name began to lead.
+    /// All records, as of the time at which this name began to lead.
     Loaded([u8; NAME_BYTES], Result<Kept, RecordError>),
     /// These were written under this name.
     Written([u8; NAME_BYTES], Vec<u64>),
-    /// Something was not, or nobody knows.
+    /// A write failed, or its result is unknown.
     NotWritten([u8; NAME_BYTES], RecordError),
-    /// The thread that tells the switch.
+    /// A result of the thread that configures the switch.
     Routes(routes::Told),
-    /// An operator.
+    /// A request of an operator.
     Asked(Asked),
-    /// The socket fails.
+    /// The socket failed.
     Failed(std::io::Error),
-    /// This process is to end.
+    /// This process is being stopped.
     Ends,
 }
 
-/// The place of a datagram among those that wait; free again with its value.
+/// The place of a datagram in the bounded queue; freed when it is dropped.
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    /// The next one; nothing when all are taken.
+    /// The next place; `None` if all are taken.
     fn take(places: &Arc<AtomicUsize>) -> Option<Place> {
         let place = Place(Arc::clone(places));
         (places.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(place)
@@ -73,13 +73,13 @@ impl Drop for Place {
     }
 }
 
-/// Something for the thread that keeps records.
+/// A job for the thread that reads and writes records.
 pub(crate) enum Job {
     Load([u8; NAME_BYTES]),
     Write([u8; NAME_BYTES], u64, Vec<Write>),
 }
 
-/// Checksums by the processor's own instruction, where it has one; no keys.
+/// Checksums with the processor's own instruction, if it has one; no keys.
 pub(crate) struct Hardware;
 
 impl Tags for Hardware {
@@ -88,17 +88,17 @@ impl Tags for Hardware {
     }
 }
 
-/// Room for a datagram, and what was refused so far.
+/// A buffer for a datagram, and the refusals so far.
 pub(crate) struct Room {
     bytes: Box<[u8]>,
     refusals: Refusals,
 }
 
-/// What a host has said.
+/// A received datagram.
 pub(crate) enum Heard {
-    /// This.
+    /// A message of a host.
     Told(Host, Told),
-    /// Something that is refused.
+    /// A refused datagram.
     Refused(Refusal),
 }
 
@@ -107,7 +107,7 @@ impl Room {
         Room { bytes: vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice(), refusals: Refusals::default() }
     }
 
-    /// The next thing that a host has said, or that is refused and shall be said; nothing when there is none.
+    /// The next message, or the next refusal to be reported; `None` if there is none.
     pub(crate) fn take(&mut self, endpoint: &Endpoint, me: HostPrefix) -> std::io::Result<Option<Heard>> {
         while let Some(arrived) = endpoint.receive(&mut self.bytes)? {
             let (source, destination) = (Address(arrived.source), Address(arrived.destination));
@@ -128,7 +128,7 @@ impl Room {
     }
 }
 
-/// Hears what arrives, until nobody wants to know.
+/// Receives datagrams until the channel is closed.
 pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Happening>) {
     let mut room = Room::new();
     let places = Arc::default();
@@ -157,7 +157,7 @@ fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -
     let request =
         Request::decode(source, destination, payload, &rules).map_err(|refused| Reason::NoRequest(refused.why))?;
     let command = request.command();
-    // Whatever else arrives waits for nothing here.
+    // No other message is expected here.
     let is_heard = matches!(command, Command::Report | Command::Locate | Command::Followed);
     if !is_heard || request.destination.pointer.home() != me.host {
         return Err(Reason::NotToController(command));
@@ -166,7 +166,7 @@ fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -
     told.map(|told| (request.source.host.0, told)).ok_or(Reason::NotUnderstood(command))
 }
 
-/// Asks the store who leads.
+/// Carries out the leadership's deeds in the store.
 pub(crate) fn lead(store: &Arc<dyn Store>, region: u32, deeds: &Receiver<Deed>, heard: &Sender<Happening>) {
     for deed in deeds {
         let (fact, complaint) = records::carry_out(&**store, region, &deed);
@@ -214,7 +214,7 @@ pub(crate) fn keep(store: &Arc<dyn Store>, region: u32, jobs: &Receiver<Job>, he
     }
 }
 
-/// Tells the switch.
+/// Configures the switch.
 pub(crate) fn route(router: &mut routes::Router, jobs: &Receiver<routes::Job>, heard: &Sender<Happening>) {
     let (sender, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

@@ -1,12 +1,12 @@
-//! What multiple writers cost on this machine, without any network: diffs of pages, stores that the kernel notes, and
-//! finding them.
+//! Measures the cost of multiple writers on this machine, without a network: diffs of pages, stores that the kernel
+//! records, and finding those.
 //!
 //! ```text
 //! cargo run --release -p trellis-memory --example diff_cost
 //! ```
 //!
 //! Prints the median of several rounds, in microseconds for a page of 4 KiB. `stored_to` is one request over all pages,
-//! divided by their number: none of them stored to, each of them, and every second one.
+//! divided by their number: with stores to none of them, to each, and to every second one.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use trellis_memory::{
 const PAGE: usize = 4096;
 const PAGES: usize = 4096;
 const ROUNDS: usize = 31;
-/// Diffs in a round: so many pages fit the second-level cache.
+/// Diffs in a round: this many pages fit into the second-level cache.
 const BATCH: usize = 32;
 
 /// No page is touched that was not installed.
@@ -173,7 +173,7 @@ fn one_round(region: &Region) -> [f64; STEPS.len()] {
     ]
 }
 
-/// The time for a page, of a step that is made for so many at once.
+/// The time for one page of a step that handles `at_once` pages.
 fn per_page(at_once: usize, mut step: impl FnMut(usize)) -> f64 {
     let start = Instant::now();
     (0..PAGES).step_by(at_once).for_each(&mut step);

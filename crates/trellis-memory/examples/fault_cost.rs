@@ -1,13 +1,12 @@
-//! What a fault costs on this machine, without any network: each catcher, one page at a time, one
-//! thread.
+//! Measures the cost of a fault on this machine, without a network: each catcher, one page at a time, one thread.
 //!
 //! ```text
 //! cargo run --release -p trellis-memory --example fault_cost
 //! ```
 //!
-//! Prints the median of several rounds, in microseconds. `install` is a load of a page whose bytes
-//! are there already, `upgrade` a store to a readable page, `zero fill` a store to a page that was
-//! never written. The requests below it are measured from outside, page by page.
+//! Prints the median of several rounds, in microseconds. `install` is a load from a page whose bytes are there already,
+//! `upgrade` a store to a readable page, `zero fill` a store to a page that was never written. The requests listed below
+//! these are measured from outside, page by page.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -39,7 +38,7 @@ impl FaultServer for Local {
 }
 
 impl Local {
-    /// Nothing is accessible any more.
+    /// Makes all pages inaccessible.
     fn forget(&self) {
         for readable in &self.readable {
             readable.store(false, Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! Private memory of one owner, read and written by offset: what a memory server keeps for others.
+//! Private memory of one owner, read and written by offset: the memory that a memory server holds for clients.
 //!
-//! Promises: all of it is zero at first, a page is taken from the machine when it is written first, and goes back when it is
-//! made zero as a whole. A forked child does not have it, and a core dump leaves it out.
+//! Promises: all of it is zero at first. A page is allocated when it is first written, and returned to the machine when
+//! it is zeroed as a whole. A forked child does not have it, and a core dump leaves it out.
 //!
-//! Whole pages go from one memory to another with [`Arena::take_from`]: not copied, where the kernel can do without.
+//! Whole pages move from one memory to another with [`Arena::take_from`], without copying if the kernel can do that.
 //!
-//! Must never be reached at an offset outside of it: that panics, because whoever asks has checked the bounds.
+//! Must never be accessed at an offset outside it: that panics, because the caller must have checked the bounds.
 
 #![allow(unsafe_code)]
 
@@ -26,19 +26,19 @@ unsafe impl Send for Arena {}
 // SAFETY: through a shared reference it is only read.
 unsafe impl Sync for Arena {}
 
-/// What the kernel gives and takes.
+/// The kernel's unit of memory.
 const KERNEL_PAGE_BYTES: u64 = 4096;
 
 impl Arena {
-    /// Memory of so many bytes, a whole number of pages of 4 KiB.
+    /// Memory of this many bytes, a whole number of pages of 4 KiB.
     ///
     /// # Errors
     ///
-    /// The system's, when there is not so much address space.
+    /// The system's, if there is not enough address space.
     ///
     /// # Panics
     ///
-    /// When `bytes` is zero or no multiple of 4,096.
+    /// When `bytes` is zero or not a multiple of 4,096.
     pub fn new(bytes: u64) -> io::Result<Arena> {
         assert!(bytes > 0 && bytes.is_multiple_of(KERNEL_PAGE_BYTES), "{bytes} bytes are no whole pages");
         let bytes = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
@@ -47,32 +47,33 @@ impl Arena {
         Ok(Arena { memory, base, bytes })
     }
 
-    /// How many bytes there are.
+    /// The size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Bytes from one offset up to another.
+    /// The bytes in a range of offsets.
     ///
     /// # Panics
     ///
-    /// When they are not all inside, as all functions here.
+    /// When the range is not entirely inside, as in all functions here.
     #[inline]
     pub fn read(&self, range: Range<u64>) -> &[u8] {
         let range = self.inside(range);
-        // SAFETY: inside the mapping, which lives as long as `self`; nobody writes while it is borrowed.
+        // SAFETY: inside the mapping, which lives as long as `self`; there is no writer while it is borrowed.
         unsafe { std::slice::from_raw_parts(self.base.add(range.start), range.len()) }
     }
 
-    /// The same, to be written.
+    /// Like [`Arena::read`], for writing.
     #[inline]
     pub fn write(&mut self, range: Range<u64>) -> &mut [u8] {
         let range = self.inside(range);
-        // SAFETY: inside the mapping, which lives as long as `self`; nobody else has it while it is borrowed.
+        // SAFETY: inside the mapping, which lives as long as `self`; it is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.base.add(range.start), range.len()) }
     }
 
-    /// Makes bytes zero. Whole pages go back to the machine, so it takes no memory and little time, however many they are.
+    /// Zeroes bytes. Whole pages are returned to the machine, so this needs no memory and little time for any number of
+    /// pages.
     pub fn zero(&mut self, range: Range<u64>) {
         let first = range.start.next_multiple_of(KERNEL_PAGE_BYTES).min(range.end);
         let last = (range.end / KERNEL_PAGE_BYTES * KERNEL_PAGE_BYTES).max(first);
@@ -82,13 +83,13 @@ impl Arena {
         self.memory.give_back(pages.start, pages.len());
     }
 
-    /// Takes the pages `range` of another memory, to be this one's from `at` on; they are zero there afterwards. What was here
-    /// is gone. It takes no memory, and about as long as a few copied pages, where the kernel moves pages (Linux 5.7); elsewhere
-    /// they are copied.
+    /// Moves the pages `range` of another memory to offset `at` of this one; they are zero there afterwards, and the
+    /// previous content here is lost. Where the kernel can move pages (Linux 5.7), this needs no memory and about the
+    /// time of copying a few pages; elsewhere the pages are copied.
     ///
     /// # Panics
     ///
-    /// When these are no whole pages, or not all inside.
+    /// When these are not whole pages, or not entirely inside.
     pub fn take_from(&mut self, at: u64, other: &mut Arena, range: Range<u64>) {
         let is_whole = [at, range.start, range.end].iter().all(|offset| offset.is_multiple_of(KERNEL_PAGE_BYTES));
         assert!(is_whole, "{range:?} to {at} are no whole pages");
@@ -102,7 +103,7 @@ impl Arena {
             range.clone().step_by(KERNEL_PAGE_BYTES as usize).zip((at..).step_by(KERNEL_PAGE_BYTES as usize))
         {
             let bytes = other.read(page..page + KERNEL_PAGE_BYTES);
-            // A page of zeros takes no memory.
+            // A page of zeros needs no memory.
             if bytes.iter().any(|byte| *byte != 0) {
                 self.write(at..at + KERNEL_PAGE_BYTES).copy_from_slice(bytes);
             }

@@ -1,7 +1,7 @@
-//! What this machine can do for a region, each with the reason when it cannot. For `trellis doctor`
-//! and for the choice of a catcher.
+//! What this machine can do for a region, with a reason for everything that it cannot. For `trellis doctor` and for the
+//! choice of a catcher.
 //!
-//! Asks the kernel by trying, not by its version. Changes nothing that outlives the call.
+//! Promises to find out by trying, not from the kernel's version. Must never change anything that outlives the call.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,14 @@ use std::io;
 use crate::sys::linux::pagemap;
 use crate::sys::linux::uffd::{self, Door, Uffd};
 
-/// One thing that a machine can do or cannot.
+/// One thing that a machine can or cannot do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether it is available.
     pub available: bool,
-    /// What was found; when it is not there, why, and what would bring it.
+    /// What was found; if it is not available, why, and how to get it.
     pub detail: String,
 }
 
@@ -27,9 +27,9 @@ pub struct Capabilities {
     pub kernel: String,
     /// `/dev/userfaultfd` can be opened.
     pub device: Capability,
-    /// The system call gives a userfaultfd for all faults.
+    /// The system call provides a userfaultfd for all faults.
     pub system_call: Capability,
-    /// The system call gives a userfaultfd for faults of user code.
+    /// The system call provides a userfaultfd for faults of user code.
     pub user_mode_only: Capability,
     /// Minor faults of shared memory are reported.
     pub minor_shmem: Capability,
@@ -47,7 +47,7 @@ pub struct Capabilities {
     pub marks: Capability,
     /// Shared memory can have huge pages.
     pub shmem_huge_pages: Capability,
-    /// Sysctls that matter, with their values.
+    /// Relevant sysctls, with their values.
     pub sysctls: Vec<(&'static str, String)>,
 }
 
@@ -69,8 +69,7 @@ impl Capabilities {
         ]
     }
 
-    /// Whether a fault inside a system call can wait, which takes a userfaultfd that is not for
-    /// user code only.
+    /// Whether a fault inside a system call can wait; this needs a userfaultfd that is not restricted to user code.
     pub fn kernel_faults_wait(&self) -> bool {
         self.device.available || self.system_call.available
     }
@@ -96,7 +95,7 @@ impl Capabilities {
     }
 }
 
-/// Looks at this machine with this process's permissions.
+/// Examines this machine with this process's permissions.
 pub fn probe() -> Capabilities {
     let doors = Door::ALL.map(|door| (door, uffd::features(door)));
     let features = doors.iter().find_map(|(_, features)| features.as_ref().ok().copied());

@@ -1,7 +1,6 @@
-//! Every way in which this crate says no: the fact, its cause, and what to do next, in one
-//! sentence.
+//! The errors of this crate. Each message gives the fact, its cause and the next step, in one sentence.
 //!
-//! Errors of the fault path ([`MapError`]) hold numbers only, so that making one allocates nothing.
+//! Promises that the errors of the fault path ([`MapError`]) hold numbers only, so that creating one allocates nothing.
 
 use std::fmt;
 use std::io;
@@ -9,11 +8,11 @@ use std::io;
 use crate::catch::Catcher;
 use crate::region::{PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGION_BYTES_MAX, REGION_BYTES_MIN};
 
-/// Why a region could not be made, or could not start to catch faults.
+/// Why a region could not be created, or could not start to catch faults.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// The size is outside what a region can have.
+    /// The size is outside the supported range.
     #[error(
         "a region of {} is outside what is supported; choose region_bytes from {} to {}",
         Bytes(*bytes), Bytes(REGION_BYTES_MIN), Bytes(REGION_BYTES_MAX)
@@ -40,10 +39,10 @@ pub enum RegionError {
     KernelPageSize {
         /// The page size asked for.
         page_bytes: usize,
-        /// What `sysconf(_SC_PAGESIZE)` says.
+        /// The result of `sysconf(_SC_PAGESIZE)`.
         kernel_page_bytes: usize,
     },
-    /// The size is no multiple of the page size.
+    /// The size is not a multiple of the page size.
     #[error(
         "a region of {bytes} bytes is not a whole number of pages of {page_bytes} bytes; \
          choose region_bytes = {next}, or a smaller page_bytes",
@@ -55,7 +54,7 @@ pub enum RegionError {
         /// The page size asked for.
         page_bytes: usize,
     },
-    /// The base address is no multiple of the page size.
+    /// The base address is not a multiple of the page size.
     #[error("base_address {base:#x} is not a multiple of page_bytes = {page_bytes}; {next:#x} is the next one that is",
         next = base.next_multiple_of(*page_bytes))]
     BaseUnaligned {
@@ -64,7 +63,7 @@ pub enum RegionError {
         /// The page size asked for.
         page_bytes: usize,
     },
-    /// Something else of this process is already where the region should be.
+    /// Another mapping of this process occupies the region's addresses.
     #[error(
         "base_address {base:#x} is taken: {mapping} is mapped inside the {} that the region needs; \
          choose another base_address (all nodes need the same one)",
@@ -99,21 +98,21 @@ pub enum RegionError {
     DoesNotFit {
         /// The size asked for.
         bytes: usize,
-        /// What limits it, with the number and where the number was read.
+        /// The limit, with its value and its source.
         limit: String,
     },
-    /// The catcher does not work here.
+    /// The catcher does not work on this machine.
     #[error("catch = \"{catcher}\" does not work here: {why}")]
     Catcher {
         /// The catcher asked for.
         catcher: Catcher,
-        /// What is missing, and what would bring it.
+        /// What is missing, and how to get it.
         why: String,
     },
-    /// All places for regions that catch faults are taken.
+    /// The maximum number of regions that catch faults is reached.
     #[error("this process has {max} regions that catch faults, which is the most it can have; drop one first")]
     TooManyRegions {
-        /// The number of places.
+        /// That maximum.
         max: usize,
     },
     /// [`crate::Region::catch`] was called twice.
@@ -122,11 +121,11 @@ pub enum RegionError {
     /// The kernel refused something that it normally grants.
     #[error("{operation} failed: {source}; {next}")]
     Kernel {
-        /// What was asked of the kernel.
+        /// The request to the kernel.
         operation: &'static str,
-        /// What it answered.
+        /// The kernel's answer.
         source: io::Error,
-        /// What to look at.
+        /// What to check.
         next: &'static str,
     },
 }
@@ -146,7 +145,7 @@ pub enum MapError {
         /// How many pages.
         count: usize,
     },
-    /// The mprotect catcher cut the region into more pieces than the kernel allows.
+    /// The catcher `mprotect` split the region into more mappings than the kernel allows.
     #[error(
         "the kernel allows no further mapping while protecting page {page} ({count} page(s)); raise the sysctl \
          vm.max_map_count, choose larger page_bytes, or a catcher with userfaultfd (see `trellis doctor`)"
@@ -157,7 +156,7 @@ pub enum MapError {
         /// How many pages.
         count: usize,
     },
-    /// The kernel cannot note stores.
+    /// The kernel cannot record stores.
     #[error(
         "stores to {count} page(s) from page {page} cannot be noted without faults here; use Linux 6.7 or newer and the \
          catcher signal or handler (see `trellis doctor`), or let stores be faults"
@@ -182,17 +181,17 @@ pub enum MapError {
     },
 }
 
-/// A word that is none of a choice's words.
+/// A word that is not among the accepted ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{word}\" is not known; use {accepted}")]
 pub struct UnknownWord {
-    /// What was written.
+    /// The word as given.
     pub word: String,
-    /// What can be written.
+    /// The accepted words.
     pub accepted: &'static str,
 }
 
-/// A number of bytes as people say it: exact where a unit divides it, one decimal elsewhere.
+/// A number of bytes for people: exact if a unit divides it, with one decimal otherwise.
 pub(crate) struct Bytes(pub(crate) usize);
 
 impl fmt::Display for Bytes {

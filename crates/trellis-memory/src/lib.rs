@@ -1,18 +1,16 @@
-//! Regions: memory whose every access can be caught, one page at a time.
+//! Regions: memory in which every access can be caught, one page at a time.
 //!
-//! A [`Region`] is one memfd mapped twice. The *application view* is what the program touches; an
-//! access that it may not make now is caught by the chosen [`Catcher`] and handed over as a
-//! [`Fault`]. The *engine view* is always readable and writable; bytes are received straight into
-//! it and become visible with [`Region::install`].
+//! A [`Region`] is one memfd mapped twice. The *application view* is what the program touches; an access that is not
+//! allowed now is caught by the chosen [`Catcher`] and passed on as a [`Fault`]. The *engine view* is always readable and
+//! writable; bytes are received directly into it and become visible with [`Region::install`].
 //!
-//! Where several nodes may store to a page at once, the kernel notes stores instead of making them faults
-//! ([`Region::detect`], [`Region::stored_to`]), and what was stored is the difference of the page from its twin
+//! Where several nodes may store to a page at once, the kernel records stores instead of turning them into faults
+//! ([`Region::detect`], [`Region::stored_to`]), and what was stored is the difference between the page and its twin
 //! ([`Region::keep_twin`], [`diff`]).
 //!
-//! The crate promises that the path of a fault allocates nothing, logs nothing and takes no lock,
-//! and that what a machine cannot do is refused at the start with a sentence. It must never decide
-//! *who* may read or write a page, never wait for another process and never open a socket: those
-//! are the other crates' work.
+//! Promises: the path of a fault allocates nothing, logs nothing and takes no lock; what a machine cannot do is refused
+//! at the start with a message. Must never decide *which node* may read or write a page, never wait for another process
+//! and never open a socket: other crates do that.
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("trellis-memory needs Linux on x86-64 or aarch64: it tells read faults from write faults there");

@@ -1,10 +1,9 @@
-//! A region: one memfd with an application view, where accesses are caught, and an engine view,
-//! which always works.
+//! A region: one memfd with an application view, in which accesses are caught, and an engine view, which is always
+//! accessible.
 //!
-//! Promises: what does not fit, or cannot be mapped where it must be, is refused by
-//! [`Region::create`] with a sentence. Changes of access allocate nothing and take no lock, so they
-//! may be made while a fault is served. The runtime must never touch the application view itself,
-//! and this file never does.
+//! Promises: [`Region::create`] refuses with a message what does not fit or cannot be mapped at its address. Changes of
+//! access allocate nothing and take no lock, so they may be made while a fault is served. The runtime must never touch
+//! the application view itself, and this file never does.
 
 use std::fmt;
 use std::io;
@@ -21,15 +20,15 @@ use crate::sys::linux::uffd::Message;
 use crate::sys::linux::watches::{self, Place, Watched};
 use crate::sys::linux::{kernel_page_bytes, limits, signals};
 
-/// The smallest region.
+/// The minimum size of a region.
 pub const REGION_BYTES_MIN: usize = 64 << 10;
-/// The largest region.
+/// The maximum size of a region.
 pub const REGION_BYTES_MAX: usize = 1 << 40;
-/// The smallest page.
+/// The minimum size of a page.
 pub const PAGE_BYTES_MIN: usize = 4 << 10;
-/// The largest page.
+/// The maximum size of a page.
 pub const PAGE_BYTES_MAX: usize = 2 << 20;
-/// The most faults that [`Region::take_faults`] takes at once.
+/// The maximum number of faults that [`Region::take_faults`] takes at once.
 pub const FAULT_BATCH: usize = 64;
 
 /// What the application may do with a page of its view.
@@ -43,12 +42,12 @@ pub enum Access {
     Write,
 }
 
-/// How a store to a page that allows loads is noticed.
+/// How a store to a page that allows loads is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Detection {
-    /// It is a fault.
+    /// Each store is a fault.
     Faults,
-    /// The kernel notes it and lets it pass; see [`Region::stored_to`].
+    /// The kernel records the store and lets it pass; see [`Region::stored_to`].
     Marks,
 }
 
@@ -61,7 +60,7 @@ pub struct Fault {
     pub write: bool,
 }
 
-/// Answers faults of the catchers that serve them in the faulting thread.
+/// Serves faults, for catchers that serve them in the faulting thread.
 pub trait FaultServer: Send + Sync {
     /// Returns when the access may be retried; a page that is still not accessible faults again.
     ///
@@ -72,14 +71,13 @@ pub trait FaultServer: Send + Sync {
     fn serve(&self, fault: Fault);
 }
 
-/// How much is made sure at the start.
+/// How much memory is secured at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reserve {
-    /// The region is refused when the machine could not hold all of it now; memory is taken page by
-    /// page.
+    /// The region is refused if the machine could not hold all of it now; memory is allocated page by page.
     #[default]
     Lazy,
-    /// All memory is taken at the start.
+    /// All memory is allocated at the start.
     Full,
     /// Nothing is checked: for a program that touches a small part of a large region.
     Overcommit,
@@ -114,25 +112,25 @@ impl FromStr for Reserve {
     }
 }
 
-/// What a region shall be.
+/// The parameters of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionOptions {
-    /// Where the application view shall be; `None` leaves it to the kernel.
+    /// The address of the application view; `None` leaves it to the kernel.
     pub base_address: Option<usize>,
     /// The size: 64 KiB to 1 TiB, a multiple of `page_bytes`.
     pub bytes: usize,
     /// The size of a page: a power of two, 4 KiB to 2 MiB.
     pub page_bytes: usize,
-    /// How accesses are noticed.
+    /// How accesses are caught.
     pub catcher: Catcher,
-    /// How much is made sure now.
+    /// How much memory is secured now.
     pub reserve: Reserve,
 }
 
-/// A region. It is unmapped when dropped; nothing may touch it then.
+/// A region. It is unmapped when dropped, and must not be touched after that.
 ///
-/// A forked child does not have the region: neither view is mapped there, and dropping the child's
-/// copy of this value does nothing.
+/// A forked child does not have the region: neither view is mapped there, and dropping the child's copy of this value
+/// does nothing.
 pub struct Region {
     parts: ManuallyDrop<Parts>,
     page_bytes: usize,
@@ -141,8 +139,7 @@ pub struct Region {
     creator: libc::pid_t,
 }
 
-/// Dropped in this order: first nobody serves any more, then faults are no longer caught, then the
-/// views go.
+/// Dropped in this order: first serving ends, then catching faults, and then the views are unmapped.
 struct Parts {
     place: Mutex<Option<Place>>,
     catch: Box<dyn Catch>,
@@ -153,11 +150,10 @@ struct Parts {
 }
 
 impl Region {
-    /// Maps a region in which no page is accessible yet. Faults are caught from [`Region::catch`]
-    /// on.
+    /// Maps a region in which no page is accessible yet. Faults are caught from [`Region::catch`] on.
     ///
     /// # Errors
-    /// Each says what is in the way and what to change.
+    /// Each says what prevents the mapping and what to change.
     pub fn create(options: &RegionOptions) -> Result<Region, RegionError> {
         check_options(options)?;
         check_room(options)?;
@@ -173,7 +169,8 @@ impl Region {
             .map_err(|error| error_without_base(error, bytes))?;
         keep_private(&application, &engine)?;
         if options.reserve == Reserve::Full {
-            // Mapped as well, where the kernel can: then no first touch costs anything later.
+            // The engine view is populated too where the kernel supports this, so that no first touch costs anything
+            // later.
             let taken = file.populate(0, bytes).and_then(|()| match engine.populate(0, bytes) {
                 Err(libc::EINVAL) => Ok(()),
                 done => done,
@@ -203,15 +200,15 @@ impl Region {
         })
     }
 
-    /// Starts to catch faults. `server` answers them; with the catcher `handler` it is not called,
-    /// and the faults are taken with [`Region::take_faults`] instead.
+    /// Starts to catch faults. `server` serves them; with the catcher `handler` it is not called, and the faults are
+    /// taken with [`Region::take_faults`] instead.
     ///
-    /// The handler of SIGSEGV, and of SIGBUS where the catcher needs it, is taken over here. The
-    /// handlers that the application installed before get every fault outside the regions; see
-    /// [`crate::claim_signal`] for later ones.
+    /// This takes over the handler of SIGSEGV, and of SIGBUS if the catcher needs it. The handlers that the application
+    /// installed before receive every fault outside the regions; see [`crate::claim_signal`] for handlers installed
+    /// later.
     ///
     /// # Errors
-    /// All places for regions are taken, or this region catches already.
+    /// The maximum number of regions that catch faults is reached, or this region catches already.
     pub fn catch(&self, server: Arc<dyn FaultServer>) -> Result<(), RegionError> {
         let mut place = self.parts.place.lock().unwrap_or_else(PoisonError::into_inner);
         if place.is_some() {
@@ -236,15 +233,14 @@ impl Region {
         if let Some(signal) = signal {
             signals::take_over(signal, true).map_err(refused)?;
         }
-        // Whatever the catcher: a forked child that touches the region gets SIGSEGV, and a
-        // sentence.
+        // For any catcher: a forked child that touches the region gets SIGSEGV and a message.
         signals::take_over(libc::SIGSEGV, signal == Some(libc::SIGSEGV)).map_err(refused)?;
         *place = Some(taken);
         Ok(())
     }
 
-    /// Stops catching and lets go of the server: for a server that itself holds the region. A page
-    /// that is not accessible must not be touched any more.
+    /// Stops catching and drops the server: for a server that itself holds the region. A page that is not accessible must
+    /// not be touched after that.
     pub fn release(&self) {
         *self.parts.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -269,12 +265,12 @@ impl Region {
         self.bytes / self.page_bytes
     }
 
-    /// How accesses are noticed.
+    /// How accesses are caught.
     pub fn catcher(&self) -> Catcher {
         self.catcher
     }
 
-    /// Whether a system call on a page that is not held waits for it, here and with this process's
+    /// Whether a system call on a page that is not held waits for it, on this machine and with this process's
     /// permissions; otherwise it fails with EFAULT.
     pub fn system_calls_wait(&self) -> bool {
         self.parts.catch.system_calls_wait()
@@ -282,8 +278,8 @@ impl Region {
 
     /// The engine view of these pages: always readable and writable.
     ///
-    /// Writing to a page that never existed takes memory, and a machine without memory answers with
-    /// SIGBUS; so call [`Region::populate`] first.
+    /// Writing to a page that never existed allocates memory, and a machine without memory answers with SIGBUS; call
+    /// [`Region::populate`] first.
     ///
     /// # Panics
     /// When the range is not inside the region.
@@ -292,16 +288,16 @@ impl Region {
         (self.parts.engine.base() + page * self.page_bytes) as *mut u8
     }
 
-    /// The file that holds the bytes, from its start; its size is sealed. For those who map it in another process; it
-    /// belongs to the region.
+    /// The file that holds the bytes, from its start; its size is sealed. For mapping it in another process. The region
+    /// owns the descriptor.
     pub fn file(&self) -> RawFd {
         self.parts.file.number()
     }
 
-    /// Makes pages that were *none* accessible, and wakes who waits for them.
+    /// Makes pages that were *none* accessible, and wakes the threads that wait for them.
     ///
-    /// With `zero`, the pages were never written anywhere: they are made to exist. Without, their
-    /// bytes have been put into the engine view.
+    /// With `zero`, the pages were never written anywhere, and are created. Otherwise their bytes must have been put into
+    /// the engine view.
     ///
     /// # Errors
     /// There is no memory, or the kernel allows no further mapping.
@@ -316,7 +312,7 @@ impl Region {
             self.populate(page, count)?;
         }
         match self.parts.catch.install(span, writable) {
-            // A part of the pages was never written, so it does not exist.
+            // Some of the pages were never written, so they do not exist.
             Err(refusal) if refusal.errno == libc::EFAULT => {
                 self.populate(page, count)?;
                 self.parts.catch.install(span, writable)
@@ -326,7 +322,7 @@ impl Region {
         .map_err(|refusal| map_error(refusal, page, count))
     }
 
-    /// Lets pages that are readable be written, and wakes who waits for that.
+    /// Makes readable pages writable, and wakes the threads that wait for that.
     ///
     /// # Errors
     /// The kernel allows no further mapping (catcher `mprotect`).
@@ -338,8 +334,8 @@ impl Region {
         self.parts.catch.upgrade(span).map_err(|refusal| map_error(refusal, page, count))
     }
 
-    /// Takes the right to write away from pages that have it. When it returns, every store of the
-    /// application is visible in the engine view.
+    /// Removes write access from pages that have it. When it returns, every store of the application is visible in the
+    /// engine view.
     ///
     /// # Errors
     /// The kernel allows no further mapping (catcher `mprotect`) or has no memory for page tables.
@@ -351,8 +347,8 @@ impl Region {
         self.parts.catch.downgrade(span).map_err(|refusal| map_error(refusal, page, count))
     }
 
-    /// Takes all access away. When it returns, every store of the application is visible in the
-    /// engine view, where the bytes stay.
+    /// Removes all access. When it returns, every store of the application is visible in the engine view, which keeps the
+    /// bytes.
     ///
     /// # Errors
     /// The kernel allows no further mapping (catcher `mprotect`).
@@ -364,10 +360,10 @@ impl Region {
         self.parts.catch.revoke(span).map_err(|refusal| map_error(refusal, page, count))
     }
 
-    /// Takes all access away and gives the memory of the bytes back: the pages are as if they had never been written.
+    /// Removes all access and frees the memory of the bytes: the pages are as if they had never been written.
     ///
     /// # Errors
-    /// The kernel allows no further mapping (catcher `mprotect`), or does not give memory of the file back.
+    /// The kernel allows no further mapping (catcher `mprotect`), or does not free memory of the file.
     ///
     /// # Panics
     /// When the range is not inside the region.
@@ -381,8 +377,7 @@ impl Region {
         given.map_err(|errno| MapError::Kernel { operation: "fallocate(FALLOC_FL_PUNCH_HOLE)", page, count, errno })
     }
 
-    /// Wakes the threads that wait for pages whose access is good already (catcher `handler`;
-    /// nothing otherwise).
+    /// Wakes the threads that wait for pages that are accessible already (catcher `handler`; no effect otherwise).
     ///
     /// # Panics
     /// When the range is not inside the region.
@@ -390,8 +385,7 @@ impl Region {
         self.parts.catch.wake(self.span(page, count));
     }
 
-    /// Makes pages exist, zero where nothing was written yet, so that writing to the engine view
-    /// cannot fail.
+    /// Creates pages, zero if nothing was written yet, so that writing to the engine view cannot fail.
     ///
     /// # Errors
     /// There is no memory.
@@ -410,8 +404,8 @@ impl Region {
         })
     }
 
-    /// Makes pages exist and maps them in the engine view, so that receiving into them faults nowhere in the kernel:
-    /// half a microsecond a page that a thread can spend while its request travels.
+    /// Creates pages and maps them in the engine view, so that receiving into them causes no fault in the kernel. This
+    /// takes half a microsecond for each page, which a thread can spend while its request is under way.
     ///
     /// # Errors
     /// There is no memory.
@@ -425,20 +419,20 @@ impl Region {
         }
         match self.parts.engine.populate(page * self.page_bytes, count * self.page_bytes) {
             Ok(()) => Ok(()),
-            // Before Linux 5.14 there is no such advice: then receiving maps the pages.
+            // This advice does not exist before Linux 5.14; receiving maps the pages then.
             Err(libc::EINVAL) => self.populate(page, count),
             Err(libc::ENOMEM | libc::EFAULT) => Err(MapError::OutOfMemory { page, count }),
             Err(errno) => Err(MapError::Kernel { operation: "madvise", page, count, errno }),
         }
     }
 
-    /// The descriptor that is readable while faults wait: catcher `handler` only.
+    /// The descriptor that is readable while faults are queued: catcher `handler` only.
     pub fn event_fd(&self) -> Option<RawFd> {
         self.parts.catch.event()
     }
 
-    /// Takes faults that wait, at most [`FAULT_BATCH`] and at most what `into` has room for. Never
-    /// blocks, never allocates. Catcher `handler` only; nothing otherwise.
+    /// Takes queued faults, at most [`FAULT_BATCH`] and at most as many as `into` has room for. Never blocks, never
+    /// allocates. Catcher `handler` only; none otherwise.
     ///
     /// # Panics
     /// When `into` has no room: the faults would never be taken.
@@ -454,17 +448,18 @@ impl Region {
         }
     }
 
-    /// Whether [`Detection::Marks`] works here. It was tried out when the region was made; never with the catcher
+    /// Whether [`Detection::Marks`] works. This was tested when the region was created; it never works with the catcher
     /// `mprotect`, nor before Linux 6.7.
     pub fn marks_work(&self) -> bool {
         self.parts.catch.marks_work()
     }
 
-    /// From now on stores to these pages are noticed so. Pages may be in any state: *none* and *read* stay what they
-    /// are, a *write* page stays *write* and counts as stored to.
+    /// Sets how stores to these pages are detected from now on. Pages may be in any state: *none* and *read* pages keep
+    /// their state, and a *write* page stays *write* and counts as stored to.
     ///
-    /// Threads may use the pages meanwhile; a fault may be reported for a page whose access is good already. Nobody may
-    /// change the access of these pages meanwhile. Starts a thread and waits for it: not while a fault is served.
+    /// Threads may use the pages meanwhile; a fault may be reported for a page that is accessible already. The access of
+    /// these pages must not be changed meanwhile. Starts a thread and waits for it: not to be called while a fault is
+    /// served.
     ///
     /// # Errors
     /// Marks do not work here, or the kernel refused.
@@ -476,11 +471,11 @@ impl Region {
         self.parts.catch.detect(span, detection).map_err(|refusal| map_error(refusal, page, count))
     }
 
-    /// Calls `found` with runs of pages, first and count, that were stored to since they were installed or downgraded;
-    /// *write* pages count as stored to. Changes nothing: downgrade the pages, then look at their bytes.
+    /// Calls `found` with ranges of pages, first and count, that were stored to since they were installed or downgraded;
+    /// *write* pages count as stored to. Changes nothing: downgrade the pages, then examine their bytes.
     ///
-    /// Under marks, `install` for [`Access::Read`] maps pages that let stores pass and notes them. A page that the
-    /// kernel reclaimed may be told although nobody stored to it. Allocates nothing and takes no lock.
+    /// Under marks, `install` for [`Access::Read`] maps pages in which stores pass and are recorded. A page that the
+    /// kernel reclaimed may be reported although it was not stored to. Allocates nothing and takes no lock.
     ///
     /// # Errors
     /// Marks do not work here, or the kernel refused.
@@ -492,21 +487,22 @@ impl Region {
         self.parts.catch.stored_to(span, found).map_err(|refusal| map_error(refusal, page, count))
     }
 
-    /// Keeps what the engine view of these pages holds now, as their twins.
+    /// Copies the current content of these pages' engine view to their twins.
     ///
     /// # Panics
-    /// When the range is not inside the region, or this process can have no second memory of the region's size.
+    /// When the range is not inside the region, or this process cannot have a second memory of the region's size.
     pub fn keep_twin(&self, page: usize, count: usize) {
         let (bytes, twin) = (count * self.page_bytes, self.twin(page, count));
-        // SAFETY: both are `count` pages long, of different mappings. Threads of the application may store to the page
-        // meanwhile: then each byte of the twin is an earlier or a later one, and a later diff is taken against it.
+        // SAFETY: both are `count` pages long, in different mappings. Threads of the application may store to the page
+        // meanwhile: each byte of the twin is then either an earlier or a later one, and a later diff is taken against
+        // it.
         unsafe { self.engine(page, count).copy_to_nonoverlapping(twin, bytes) };
     }
 
-    /// The twins of these pages: private memory, zero until something is kept.
+    /// The twins of these pages: private memory, zero until a twin is kept.
     ///
     /// # Panics
-    /// When the range is not inside the region, or this process can have no second memory of the region's size.
+    /// When the range is not inside the region, or this process cannot have a second memory of the region's size.
     pub fn twin(&self, page: usize, count: usize) -> *mut u8 {
         self.check(page, count);
         let base = self.parts.twins.base().unwrap_or_else(|error| {
@@ -518,10 +514,10 @@ impl Region {
         (base + page * self.page_bytes) as *mut u8
     }
 
-    /// Takes the memory of all twins now: as much again as the region has.
+    /// Allocates the memory of all twins now: as much again as the region has.
     ///
     /// # Errors
-    /// The machine has not that much.
+    /// The machine does not have that much.
     pub fn reserve_twins(&self) -> Result<(), RegionError> {
         let bytes = self.bytes;
         limits::can_hold(bytes).map_err(|limit| RegionError::DoesNotFit { bytes, limit })?;
@@ -529,10 +525,10 @@ impl Region {
         taken.map_err(|error| RegionError::DoesNotFit { bytes, limit: not_taken(&error) })
     }
 
-    /// Gives the memory of twins back.
+    /// Frees the memory of twins.
     ///
     /// # Panics
-    /// When the range is not inside the region.
+    /// When the range is not inside the region, as in all functions here.
     pub fn drop_twins(&self, page: usize, count: usize) {
         self.check(page, count);
         self.parts.twins.give_back(page * self.page_bytes, count * self.page_bytes);
@@ -567,7 +563,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: getpid has no conditions.
         if unsafe { libc::getpid() } == self.creator {
-            // SAFETY: dropped once, here, and not used after.
+            // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
     }
@@ -636,7 +632,7 @@ fn error_without_base(error: ViewError, bytes: usize) -> RegionError {
     }
 }
 
-/// A forked child gets neither view, and a core dump has the bytes once.
+/// Keeps both views out of forked children, and one of them out of core dumps, so that a dump has the bytes once.
 fn keep_private(application: &View, engine: &View) -> Result<(), RegionError> {
     let refused = |source| RegionError::Kernel { operation: "madvise", source, next: "run `trellis doctor`" };
     application.advise(libc::MADV_DONTFORK).map_err(refused)?;

@@ -1,7 +1,6 @@
-//! One suite for every catcher: the contract in `src/catch/mod.rs`, promise by promise, against a
-//! fake peer.
+//! One test suite for every catcher: the contract in `src/catch/mod.rs`, promise by promise, against a fake peer.
 //!
-//! What ends with a signal is in `tests/signals.rs`.
+//! Tests that end with a signal are in `tests/signals.rs`.
 
 mod peer;
 

@@ -1,5 +1,5 @@
-//! Stores that the kernel notes: what is told, what is not, and pages that change from one way to the other while
-//! threads use them. Every catcher that can do it.
+//! Tests stores that the kernel records: what is reported, what is not, and pages that switch from one way of detection
+//! to the other while threads use them. For every catcher that supports it.
 
 mod peer;
 
@@ -361,7 +361,7 @@ fn threads_use_pages_that_are_switched(test: &str, catcher: Catcher) {
             let detection = if round % 2 == 0 { Detection::Marks } else { Detection::Faults };
             world.switched(0, PAGES, detection);
             world.withdraw(round % PAGES, 1, Access::None);
-            // Each thread has to get over every page: one that waits where nobody wakes it never does.
+            // Each thread has to get past every page: one that waits where no thread wakes it never does.
             for steps in &steps {
                 let enough = steps.load(Ordering::SeqCst) + 2 * PAGES as u64;
                 while steps.load(Ordering::SeqCst) < enough {
@@ -381,7 +381,7 @@ fn threads_use_pages_that_are_switched(test: &str, catcher: Catcher) {
     assert_eq!(sum, total, "no store was lost");
 }
 
-/// What a publishing node does: ask, downgrade, look. Every store of the other threads is found in the round in which
+/// What a publishing node does: ask, downgrade, compare. Every store of the other threads is found in the round in which
 /// it was made or in a later one, never lost between two.
 fn a_collector_misses_no_store(test: &str, catcher: Catcher) {
     const PAGES: usize = 64;

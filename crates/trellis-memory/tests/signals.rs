@@ -1,7 +1,6 @@
-//! Faults that are not ours, forked children, and everything else that ends with a signal.
+//! Tests faults outside regions, forked children, and everything else that ends with a signal.
 //!
-//! Each test that must end with a signal starts this program again and looks at how that process
-//! ended.
+//! Each test that must end with a signal starts this program again and examines how that process ended.
 
 mod peer;
 
@@ -22,8 +21,7 @@ use trellis_memory::{Access, Catcher, Fault, FaultServer, REGIONS_MAX, Region, R
 /// An address where nothing is ever mapped.
 const NOWHERE: usize = 0x10;
 
-/// Answers every fault with a writable page and remembers nothing: for tests that fault while a
-/// fault is served.
+/// Serves every fault with a writable page and records nothing: for tests that fault while a fault is served.
 struct Opener {
     region: OnceLock<Arc<Region>>,
     /// Runs before the answer.
@@ -554,7 +552,7 @@ fn faults_are_taken_in_batches_and_none_is_lost() {
     }
 }
 
-/// The kernel kills with SIGXFSZ who makes a file that is too large; the limit is looked at first.
+/// The kernel kills a process with SIGXFSZ that creates a file that is too large; the limit is checked first.
 #[test]
 fn a_limit_on_file_sizes_is_a_sentence() {
     let test = "a_limit_on_file_sizes_is_a_sentence";

@@ -1,17 +1,17 @@
-//! Where the time of a program went: the six shares of an execution-time breakdown.
+//! The execution-time breakdown of a program: the six shares of its threads' time.
 //!
-//! Promises: the six parts are disjoint and add up to the time of the program's threads. Computation is what is left when
-//! everything that Trellis measures is taken away, so what Trellis cannot see is in it: the way of a fault into the
-//! kernel and back, caches that must be filled again, and other processes on the same core.
+//! Promises: the six parts are disjoint and add up to the time of the program's threads. Computation is what remains
+//! after everything that Trellis measures is subtracted. It therefore includes what Trellis cannot see: a fault's way
+//! into the kernel and back, caches that must be refilled, and other processes on the same core.
 
 use serde::{Deserialize, Serialize};
 
 use super::Counters;
 
-/// What a call reads clocks most often: publishing, waiting, and refreshing, at both ends.
+/// The maximum number of clock readings in a call: publishing, waiting and refreshing, at both ends.
 const READINGS_OF_A_CALL: f64 = 6.0;
 
-/// Seconds of the program's threads, by what they were used for.
+/// The time of the program's threads in seconds, by its use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Breakdown {
     /// The program itself.
@@ -22,21 +22,21 @@ pub struct Breakdown {
     pub lock: f64,
     /// Waiting in barriers.
     pub barrier: f64,
-    /// The service thread, while the program computed. It counts as taken from the program, as it is where both share a
-    /// core (`pin = core`).
+    /// The service thread's time while the program computed. It counts as taken from the program, as it is when both
+    /// share a core (`pin = core`).
     pub handler: f64,
-    /// The protocol's other work: twins, diffs and their homes' answers, invalidations, the shared heap.
+    /// Other work of the protocol: twins, diffs and the homes' answers to them, invalidations, the shared heap.
     pub overhead: f64,
 }
 
 impl Breakdown {
     /// The parts as the literature names them, in its order.
     pub const WORDS: [&'static str; 6] = ["Computation", "Page Fetch", "Lock", "Barrier", "Handler", "Overhead"];
-    /// The same as they are named in JSON.
+    /// The names of the parts in JSON.
     pub const NAMES: [&'static str; 6] = ["computation", "page_fetch", "lock", "barrier", "handler", "overhead"];
 
-    /// What these counters say. Where threads that never synchronised waited, the parts may be more than
-    /// `program_ns` of each counted thread; then nothing is left for computation.
+    /// The breakdown that these counters give. If threads that never synchronised have waited, the parts may exceed the
+    /// `program_ns` of the counted threads; then nothing remains for computation.
     pub fn of(counters: &Counters) -> Breakdown {
         let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
         let mut breakdown = Breakdown {
@@ -57,15 +57,15 @@ impl Breakdown {
         [self.computation, self.page_fetch, self.lock, self.barrier, self.handler, self.overhead]
     }
 
-    /// All parts together.
+    /// The sum of all parts.
     pub fn total(&self) -> f64 {
         self.parts().iter().sum()
     }
 
-    /// At most so many seconds went into measuring this, as the clocks of this machine are now.
+    /// An upper bound of the time that these measurements took, from the present speed of this machine's clocks.
     ///
-    /// Counted are the readings of clocks round every fault, barrier, lock and word, and those of the service thread as
-    /// if it had slept before every message. Most of them would be there without a breakdown.
+    /// It counts the clock readings around every fault, barrier, lock and word, and those of the service thread as if it
+    /// had slept before every message. Most of them would exist without a breakdown.
     pub fn seconds_to_measure(counters: &Counters) -> f64 {
         let faults = counters.read_faults
             + counters.write_faults
@@ -77,7 +77,7 @@ impl Breakdown {
         (calls as f64 * READINGS_OF_A_CALL * clock + counters.messages_in as f64 * (2.0 * clock + thread_clock)) / 1e9
     }
 
-    /// Each part of the whole, 0 to 1; all of nothing is computation.
+    /// The share of each part, 0 to 1. If the total is zero, computation has the whole share.
     pub fn shares(&self) -> [f64; 6] {
         let total = self.total();
         if total <= 0.0 {

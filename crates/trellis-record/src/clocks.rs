@@ -1,16 +1,16 @@
-//! What measuring costs.
+//! The cost of reading clocks.
 
 use std::time::Instant;
 
-/// How long this thread has run.
+/// The processor time of this thread.
 pub fn thread_time_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec to this stack; the clock is always there.
+    // SAFETY: the kernel writes one timespec to this stack; the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What one reading costs here: of the clock, and of the time that a thread has run.
+/// The cost of one reading on this machine: of the clock, and of a thread's processor time.
 pub(crate) fn clock_costs_ns() -> (f64, f64) {
     const READINGS: u32 = 2000;
     let cost = |read: &dyn Fn() -> u64| {

@@ -1,7 +1,8 @@
-//! What a node did: its counters, the phases it named and its faults, as one JSON file per node.
+//! The record of a node's run: its counters, the phases that the program named, and its faults, as one JSON file for each
+//! node.
 //!
-//! Promises: a record is written whole or not at all (a temporary file renamed into place); reading one back gives what
-//! was written; a record that a later version wrote is refused by name, never half understood.
+//! Promises: a record is written completely or not at all (a temporary file is renamed into place). Reading a record
+//! returns what was written. Must never interpret a record of a later version: it is refused by its version.
 
 mod breakdown;
 mod clocks;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use breakdown::Breakdown;
 pub use clocks::thread_time_ns;
 
-/// The version of the record's form.
+/// The version of the record's format.
 pub const VERSION: u32 = 2;
 
 /// Declares the counters once: as plain numbers, and as cells that threads count in.
@@ -73,7 +74,7 @@ counters! {
     upgrade_faults,
     /// Faults that were resolved without a message.
     local_faults,
-    /// Pages that were asked for before they were touched.
+    /// Pages that were requested before they were touched.
     prefetched_pages,
     /// Pages received.
     pages_in,
@@ -87,7 +88,7 @@ counters! {
     messages_in,
     /// Messages sent.
     messages_out,
-    /// Copies given up because another node writes.
+    /// Copies dropped because another node writes.
     invalidations,
     /// Locks taken.
     lock_acquires,
@@ -97,15 +98,15 @@ counters! {
     barriers,
     /// Atomic operations on words.
     atomics,
-    /// Time threads waited for pages that others have.
+    /// Time threads waited for pages of other nodes.
     fault_wait_ns,
-    /// Time threads waited for locks, words and the other objects of synchronisation that are no barriers.
+    /// Time threads waited for locks, words and all other synchronisation objects except barriers.
     lock_wait_ns,
     /// Time threads waited in barriers.
     barrier_wait_ns,
-    /// Connections refused because they did not know the secret.
+    /// Connections refused because the peer did not know the secret.
     strangers_refused,
-    /// Nodes refused that know the secret: another version, another configuration, or no place for them.
+    /// Nodes refused that know the secret: another version, another configuration, or no free place.
     nodes_refused,
     /// Datagrams refused that were damaged, forged or sent twice.
     packets_refused,
@@ -117,37 +118,37 @@ counters! {
     retries,
     /// Answers that another node may own a page.
     redirects,
-    /// Datagrams received; frames, where the kernel cuts them.
+    /// Datagrams received; frames, if the kernel divides them into packets.
     packets_in,
-    /// Datagrams sent, those that were sent again included; frames, where the kernel cuts them.
+    /// Datagrams sent, including retransmissions; frames, if the kernel divides them into packets.
     packets_out,
-    /// Time threads spent on the protocol itself: on publishing what they stored, on dropping what others changed, on
-    /// faults that no other node was asked about, and in the shared heap.
+    /// Time threads spent on the protocol itself: publishing what they stored, dropping what others changed, serving
+    /// faults without another node, and in the shared heap.
     overhead_ns,
     /// Diffs sent.
     diffs_out,
-    /// Diffs put into pages.
+    /// Diffs applied to pages.
     diffs_in,
     /// Time the service thread ran while no thread of the program waited for Trellis.
     handler_ns,
     /// Time from joining to leaving, or until now.
     program_ns,
-    /// Threads of the program that synchronised, at least one: each has had that time.
+    /// Threads of the program that synchronised, at least one: each has been running for that time.
     program_threads,
     /// Pages sent along with the token of a lock.
     pages_carried_out,
-    /// Pages that came so and were put into copies.
+    /// Pages that arrived in this way and were written into copies.
     pages_carried_in,
-    /// Pages given up because memory was short (home `memory-server`).
+    /// Pages evicted because memory was short (home `memory-server`).
     pages_evicted,
-    /// Changed pages that went back to their memory servers.
+    /// Changed pages that were written back to their memory servers.
     pages_written_back,
-    /// Pages given back because their memory server recalled the lease.
+    /// Pages returned because their memory server recalled the lease.
     recalls,
 }
 
 impl LiveCounters {
-    /// Adds to a counter; order against other memory does not matter to a count.
+    /// Adds to a counter. Its order relative to other memory accesses does not matter.
     pub fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
     }
@@ -163,7 +164,7 @@ pub enum FaultKind {
     Write = 1,
     /// A write to a page that was held for reading and that another node owned.
     Upgrade = 2,
-    /// The first touch of a page nobody ever wrote, resolved here.
+    /// The first touch of a page that was never written, resolved here.
     Local = 3,
     /// A write to a page that was held for reading and that this node owned.
     UpgradeOwner = 4,
@@ -173,15 +174,15 @@ pub enum FaultKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u64, u64, u8, u64, u64)", try_from = "(u64, u64, u8, u64, u64)")]
 pub struct FaultRecord {
-    /// When the access happened, since the node started.
+    /// The time of the access since the node started.
     pub time_us: u64,
-    /// Which page.
+    /// The page.
     pub page: u64,
-    /// Why.
+    /// The kind of the fault.
     pub kind: FaultKind,
     /// How long the thread waited, in tenths of a microsecond.
     pub wait_us_x10: u64,
-    /// Which thread of the node, numbered from 0 in the order of their first fault.
+    /// The thread of the node, numbered from 0 in the order of their first faults.
     pub thread: u64,
 }
 
@@ -210,38 +211,38 @@ impl TryFrom<(u64, u64, u8, u64, u64)> for FaultRecord {
 /// A part of the run that the program named.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phase {
-    /// The name the program gave.
+    /// The name that the program gave.
     pub name: String,
-    /// When it began, since the node started.
+    /// Its start, since the node started.
     pub start_us: u64,
-    /// When the next one began, or the node left.
+    /// The start of the next phase, or the end of the node.
     pub end_us: u64,
-    /// What was counted in it; the threads are those of the whole run.
+    /// The counts of this phase; the number of threads is that of the whole run.
     #[serde(default)]
     pub counters: Counters,
 }
 
-/// What one node did, from start to end.
+/// The record of one node, from start to end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The version of this form: [`VERSION`].
+    /// The version of the format: [`VERSION`].
     pub version: u32,
     /// The node.
     pub node: usize,
-    /// How many nodes there were.
+    /// The number of nodes.
     pub nodes: usize,
-    /// The program, without its folder.
+    /// The program's name, without its folder.
     pub program: String,
     /// The unit of coherence.
     pub page_bytes: usize,
-    /// Size of the region.
+    /// The size of the region.
     pub region_bytes: usize,
     /// The catcher in use.
     pub catch: String,
-    /// The link that was asked for.
+    /// The requested link.
     pub link: String,
-    /// How frames travelled to each node, by number: the name of a link, and after a colon why no better one was taken.
-    /// Empty for this node and for those that never came.
+    /// How frames travelled to each node, by number: the name of a link, followed after a colon by the reason why no
+    /// better one was used. Empty for this node and for nodes that never joined.
     #[serde(default)]
     pub ways: Vec<String>,
     /// The protocol in use.
@@ -250,19 +251,19 @@ pub struct Record {
     pub home: String,
     /// The protection of frames in use.
     pub security: String,
-    /// From joining to leaving.
+    /// The time from joining to leaving.
     pub seconds: f64,
-    /// How often things happened.
+    /// The counters.
     pub counters: Counters,
     /// The phases, in order.
     pub phases: Vec<Phase>,
-    /// How many faults found no room in `faults`.
+    /// The number of faults for which there was no room in `faults`.
     pub faults_dropped: u64,
-    /// The faults, in the order they ended.
+    /// The faults, in the order in which they ended.
     pub faults: Vec<FaultRecord>,
 }
 
-/// What every version of the form has.
+/// The fields that every version of the format has.
 #[derive(Deserialize)]
 struct Head {
     version: u32,
@@ -271,47 +272,47 @@ struct Head {
 /// A record that could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The folder or the file.
+    /// The folder or the file could not be read or written.
     #[error("{}: the record cannot be {verb} ({source}); check that the folder exists and belongs to you", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// `written` or `read`.
         verb: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The text is no record.
+    /// The text is not a record.
     #[error("{}: this is no record of a node ({source}); give the folder that the key `record` named", path.display())]
     Form {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the reader said.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// The text is a record of another version.
     #[error("{}: the record has version {found}, this program reads version {VERSION}; use the version that wrote it", path.display())]
     Version {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its version.
         found: u32,
     },
-    /// There is nothing to read.
+    /// The folder contains no record.
     #[error("{}: no node-<number>.json is in this folder; run the program with TRELLIS_RECORD set to it", path.display())]
     Empty {
-        /// Which folder.
+        /// The folder.
         path: PathBuf,
     },
 }
 
 impl Record {
-    /// The file of a node's record in a folder.
+    /// The path of a node's record in a folder.
     pub fn path(folder: &Path, node: usize) -> PathBuf {
         folder.join(format!("node-{node}.json"))
     }
 
-    /// Writes the record into a folder, which is made if need be.
+    /// Writes the record into a folder, which is created if need be.
     pub fn write(&self, folder: &Path) -> Result<(), RecordError> {
         let path = Record::path(folder, self.node);
         let failed = |source| RecordError::File { path: path.clone(), verb: "written", source };
@@ -319,7 +320,7 @@ impl Record {
         let unfinished = folder.join(format!(".node-{}.json.{}", self.node, std::process::id()));
         let written = self.write_to(&unfinished).and_then(|()| std::fs::rename(&unfinished, &path));
         written.map_err(|source| {
-            // The error about the record matters, not one about the cleaning up.
+            // The error about the record matters, not one about the clean-up.
             let _ = std::fs::remove_file(&unfinished);
             failed(source)
         })
@@ -337,7 +338,7 @@ impl Record {
         let failed = |source| RecordError::File { path: path.to_owned(), verb: "read", source };
         let formless = |source| RecordError::Form { path: path.to_owned(), source };
         let text = std::fs::read(path).map_err(failed)?;
-        // The version first: another version's form may differ in everything else.
+        // The version is read first: the format of another version may differ in everything else.
         let head: Head = serde_json::from_slice(&text).map_err(formless)?;
         if head.version != VERSION {
             return Err(RecordError::Version { path: path.to_owned(), found: head.version });
@@ -397,7 +398,7 @@ mod tests {
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("trellis-record-{name}-{}", std::process::id()));
-        // A run that was killed may have left one; most have not.
+        // A run that was killed may have left the folder; usually it does not exist.
         let _ = std::fs::remove_dir_all(&folder);
         folder
     }

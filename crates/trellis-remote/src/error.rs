@@ -1,4 +1,4 @@
-//! Why a call about remote memory failed: the fact, the place, and what to do.
+//! Why a call about remote memory failed: the fact, the place, and the next step.
 
 use std::io;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use trellis_transport::links::ipv6::NoAnswer;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// The socket cannot be had.
+    /// The socket could not be opened.
     #[error("no socket for UDP port {port} over IPv6: {error}; look whether another server has it and IPv6 is on")]
     Socket {
         /// The port.
         port: u16,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// The memory cannot be had.
+    /// The memory could not be allocated.
     #[error("{bytes} bytes of memory cannot be had: {error}; ask for less")]
     Memory {
-        /// How much.
+        /// The size.
         bytes: u64,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// A setting that cannot be.
+    /// An invalid setting.
     #[error("{0}")]
     Setting(String),
     /// A host did not answer in time, or cannot be reached.
@@ -39,62 +39,63 @@ pub enum RemoteError {
     /// A host refused.
     #[error("{command} of {pointer} was refused: {status}")]
     Refused {
-        /// What was asked.
+        /// The request.
         command: Command,
-        /// About what.
+        /// Its pointer.
         pointer: Pointer,
-        /// Why.
+        /// The reason.
         status: Status,
     },
-    /// The range has moved, or its home starts again, and that lasted until the deadline.
+    /// The range has moved, or its home is restarting, and that lasted until the deadline.
     #[error(
         "{command} of {pointer} was not done within {:.3} s, though it was asked {sent} times; what was heard last of the range {}{}: \
          {status}; look which server is its home, and whether the switch takes requests there",
         waited.as_secs_f64(), range_of(pointer), there(pointer, *told)
     )]
     Unserved {
-        /// What was asked.
+        /// The request.
         command: Command,
-        /// About what.
+        /// Its pointer.
         pointer: Pointer,
-        /// What was heard last.
+        /// The last status received.
         status: Status,
-        /// The host that was named then.
+        /// The host that it named.
         told: Option<Host>,
-        /// How often was asked.
+        /// How often the request was sent.
         sent: u32,
-        /// For how long.
+        /// How long the call waited.
         waited: Duration,
     },
-    /// A change was sent under a lease, and the lease was over when an answer came.
+    /// A change was sent under a lease, and the lease had ended when an answer came.
     #[error(
         "nobody knows whether {command} of {pointer} was done: its lease ended before an answer came, and others have changed the \
          page since; read it, and decide"
     )]
     Unknown {
-        /// What was asked.
+        /// The request.
         command: Command,
-        /// About what.
+        /// Its pointer.
         pointer: Pointer,
     },
-    /// The range is not one of a server's memory.
+    /// The range is not within one server's memory.
     #[error("{bytes} bytes from {pointer} on are more than an address can name; look at the pointer and the length")]
     Range {
         /// The first byte.
         pointer: Pointer,
-        /// How many.
+        /// Its length.
         bytes: u64,
     },
-    /// More than can be written in one step.
+    /// More bytes than one atomic write can have.
     #[error(
         "{bytes} bytes cannot be written in one step, but {WRITE_BYTES_MAX}; write them without `whole`, and let nobody read them \
          meanwhile"
     )]
     TooLong {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// More than one page, where one step is one page: a COMMIT is of one, and backups keep nothing but commits.
+    /// More than one page, where an atomic write is limited to one page: a COMMIT is of one page, and backups store only
+    /// commits.
     #[error(
         "{bytes} bytes at {pointer} are in several pages, and cannot be written in one step: other hosts keep copies of them, or are \
          home of some, and one step is one page there; put what belongs together into one page of {PAGE_BYTES} bytes, or write \
@@ -103,23 +104,23 @@ pub enum RemoteError {
     SeveralPages {
         /// The first byte.
         pointer: Pointer,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// The socket of a server failed.
+    /// A server's socket failed.
     #[error("the server's socket failed: {0}; start it again")]
     Failed(#[source] io::Error),
-    /// No random bits.
+    /// No random bits are available.
     #[error("no random number can be drawn from getrandom ({0}); see random(4)")]
     Random(#[source] io::Error),
 }
 
-/// The range of a pointer: the memory of its host number, wherever that is.
+/// The range of a pointer: the memory of its host number, wherever its home is.
 fn range_of(pointer: &Pointer) -> HostPrefix {
     HostPrefix { cluster: pointer.cluster(), host: pointer.home() }
 }
 
-/// Where another host was named.
+/// A phrase that names the other host.
 fn there(pointer: &Pointer, told: Option<Host>) -> String {
     told.map_or(String::new(), |host| format!(" (said to be at {})", HostPrefix { host, ..range_of(pointer) }))
 }

@@ -1,14 +1,15 @@
-//! Remote memory: a server that keeps bytes for others, and a client that makes, reads, writes and deletes objects there.
+//! Remote memory: a server that holds bytes for clients, and a client that creates, reads, writes and deletes objects
+//! there.
 //!
-//! An object is named by a [`Pointer`], an IPv6 address, and every request about it is one datagram to that very address
-//! (`docs/reference/ipv6-address.md`, `docs/reference/ipv6-datagram.md`): nobody keeps a table of where objects are. The
-//! rules are [`trellis_fabric_protocol::memory_server`]'s; here are memory, sockets and time.
+//! An object is named by a [`Pointer`], which is an IPv6 address, and every request about it is one datagram to that
+//! address (`docs/reference/ipv6-address.md`, `docs/reference/ipv6-datagram.md`): no host keeps a table of where objects
+//! are. The rules are in [`trellis_fabric_protocol::memory_server`]; this crate adds memory, sockets and time.
 //!
-//! Promises: every call of a [`Client`] ends until its deadline, and an error says which host or pointer it is about; what
-//! was acknowledged was done, once for requests that change something by what was there. Must never be told an address of
-//! a machine's own memory: a pointer is an offset in a server's, and the server checks it.
+//! Promises: every call of a [`Client`] ends by its deadline, and an error names the host or the pointer. What was
+//! acknowledged was done, and exactly once if its effect depends on the previous content. Must never accept an address of
+//! a machine's own memory: a pointer is an offset in a server's memory, and the server checks it.
 //!
-//! What the machine needs: routes that take the cluster's addresses in and out (`trellis serve --help` names them).
+//! The machine needs routes that carry the cluster's addresses in both directions (`trellis serve --help` names them).
 
 mod client;
 mod error;
@@ -27,7 +28,7 @@ pub use trellis_fabric_protocol::wire::refusals;
 
 use trellis_fabric_protocol::wire::datagram::Tags;
 
-/// Checksums by the processor's own instruction, where it has one; no keys.
+/// Checksums with the processor's own instruction, if it has one; no keys.
 struct Hardware;
 
 impl Tags for Hardware {
@@ -36,15 +37,15 @@ impl Tags for Hardware {
     }
 }
 
-/// By how many millionths the rate of a machine's clock may be wrong.
+/// The maximum error of a clock's rate, in parts per million.
 const CLOCK_ERROR_PPM: u32 = 1000;
 
-/// Nanoseconds since a moment of this process.
+/// Nanoseconds since an instant of this process.
 fn nanoseconds(since: std::time::Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Bits that nobody can foretell.
+/// Unpredictable random bits.
 fn drawn() -> Result<u64, RemoteError> {
     trellis_transport::random().map(u64::from_ne_bytes).map_err(RemoteError::Random)
 }

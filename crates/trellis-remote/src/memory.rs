@@ -1,9 +1,9 @@
-//! Where a server's bytes are: memory of its own, or memory that somebody shares who answers some requests by himself.
+//! A server's memory: its own, or memory that is shared with a device that answers some requests itself.
 //!
-//! Contract of a [`ServerMemory`]: it is zero at first; what is written is read; each call is one step for everybody who
-//! shares it. Its server checks every range against the page table before it names one; a range that is not inside the
-//! memory panics. Who shares it obeys the entries that were published last, and only these: it touches no byte that they
-//! do not admit.
+//! Promises of a [`ServerMemory`]: it is zero at first; reads return what was written; each call is one step for
+//! everything that shares the memory. The server checks every range against the page table before it passes one; a range
+//! that is not inside the memory panics. Whatever shares the memory obeys only the entries that were published last, and
+//! must never touch a byte that they do not admit.
 
 use std::ops::Range;
 
@@ -12,29 +12,29 @@ use trellis_memory::Arena;
 
 /// See the top of this file.
 pub trait ServerMemory: Send {
-    /// How many bytes there are.
+    /// The size in bytes.
     fn bytes(&self) -> u64;
 
-    /// Bytes from one offset up to another, as they are at one moment: where they lie, if nobody else can change them, or
-    /// copied into `room`.
+    /// Bytes in a range of offsets, as of one moment: in place if nothing else can change them, otherwise copied into
+    /// `room`.
     fn read<'a>(&'a self, range: Range<u64>, room: &'a mut Vec<u8>) -> &'a [u8];
 
     /// Writes bytes from an offset on.
     fn write(&mut self, offset: u64, bytes: &[u8]);
 
-    /// Makes bytes zero: those of an object to be, which no entry admits.
+    /// Zeroes the bytes of a future object, which no entry admits yet.
     fn zero(&mut self, range: Range<u64>);
 
-    /// Puts what `with` makes of eight bytes, little-endian, in their place, if it makes something; what was there.
+    /// Replaces eight bytes, little-endian, by the result of `with`, if it returns one; returns the previous value.
     fn replace(&mut self, offset: u64, with: &dyn Fn(u64) -> Option<u64>) -> u64;
 
-    /// The memory itself, where nobody else has it.
+    /// The memory itself, if nothing else shares it.
     fn as_arena(&mut self) -> Option<&mut Arena> {
         None
     }
 
-    /// Puts entries of the page table, as words ([`entry_word`]), in the place of those of the pages from `first_page` on.
-    /// When it returns, nothing goes on that those before admitted.
+    /// Replaces the page-table entries, as words ([`entry_word`]), of the pages from `first_page` on. When it returns, no
+    /// access that the previous entries admitted is still under way.
     fn publish(&mut self, first_page: u64, entries: &mut dyn Iterator<Item = u64>);
 }
 
@@ -68,11 +68,11 @@ impl ServerMemory for Arena {
         Some(self)
     }
 
-    /// Nobody else reads entries.
+    /// Nothing else reads the entries.
     fn publish(&mut self, _: u64, _: &mut dyn Iterator<Item = u64>) {}
 }
 
-/// Moves whole pages from one memory to another, from its offset `at` on; they are zero there afterwards.
+/// Moves whole pages to another memory, at its offset `at`; they are zero in the source afterwards.
 pub(super) fn move_pages(from: &mut dyn ServerMemory, range: Range<u64>, to: &mut dyn ServerMemory, at: u64) {
     if let (Some(from), Some(to)) = (from.as_arena(), to.as_arena()) {
         return to.take_from(at, from, range);
@@ -82,7 +82,7 @@ pub(super) fn move_pages(from: &mut dyn ServerMemory, range: Range<u64>, to: &mu
     from.zero(range);
 }
 
-/// An entry as one number of the machine's byte order, whose bytes are those of the entry.
+/// An entry as a number in the machine's byte order whose bytes are those of the entry.
 pub fn entry_word(entry: PageEntry) -> u64 {
     let PageEntry { generation, valid_bytes, flags, laps } = entry;
     let mut bytes = [0; 8];

@@ -1,4 +1,4 @@
-//! Memory servers and their clients over real sockets, in networks of their own.
+//! Tests memory servers and their clients over real sockets, in networks of their own.
 
 #[path = "../../trellis-transport/tests/support/network.rs"]
 mod network;

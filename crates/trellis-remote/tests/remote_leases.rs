@@ -1,5 +1,5 @@
-//! Leases and copies of remote pages over real sockets, in networks of their own: who changes a page, who reads it, and what
-//! happens when somebody is silent or a server starts again.
+//! Tests leases and copies of remote pages over real sockets, in networks of their own: which process changes a page,
+//! which read it, and what happens when one is silent or a server restarts.
 
 #[path = "../../trellis-transport/tests/support/network.rs"]
 mod network;

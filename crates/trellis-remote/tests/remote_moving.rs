@@ -1,5 +1,5 @@
-//! Clients of ranges that move, fail over and have backups, over real sockets in networks of their own: what a home says then
-//! is put between a client and a memory server by one that passes everything on but what a test wants otherwise.
+//! Tests clients of ranges that move, fail over and have backups, over real sockets in networks of their own: a proxy
+//! between the client and a memory server gives the answers that a home would give then, and passes everything else on.
 
 #[path = "../../trellis-transport/tests/support/network.rs"]
 mod network;
@@ -25,24 +25,25 @@ use trellis_transport::links::ipv6::{Arrived, Endpoint, Way};
 const PAGE: usize = 4096;
 const SERVER: Host = Host(7);
 const OTHER: Host = Host(8);
-/// Where clients ask, and somebody stands between.
+/// The port of the proxy.
 const BETWEEN: u16 = 5001;
 
-/// What becomes of a request.
+/// What happens to a request.
 enum Turn {
-    /// The server gets it.
+    /// The server receives it.
     Pass,
-    /// Nobody does.
+    /// It is lost.
     Lose,
-    /// Done, with this, is answered.
+    /// It is answered as done, with this body.
     Body(Body),
-    /// This is answered, with the epoch.
+    /// It is answered with this status and epoch.
     Say(Status, u64),
-    /// The server gets it, and its answer is lost.
+    /// The server receives it, and its answer is lost.
     PassAndLose,
 }
 
-/// The requests that were seen. A client that waits sends a request again, and such a copy may come when the script is another.
+/// The requests that were seen. A waiting client repeats a request, and such a copy may arrive when the script has
+/// changed.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeSet<[u8; 16]>>>);
 
@@ -53,7 +54,7 @@ impl Seen {
     }
 }
 
-/// The first request of each command that nobody has seen before.
+/// The first request of each command that was not seen before.
 struct Chosen {
     seen: Seen,
     sources: BTreeMap<Command, Source>,
@@ -75,7 +76,7 @@ impl Chosen {
 
 type Script = Box<dyn FnMut(&Request) -> Turn + Send>;
 
-/// A memory server with somebody before it.
+/// A memory server with a proxy in front of it.
 struct Between {
     stop: Stop,
     is_over: Arc<AtomicBool>,
@@ -208,7 +209,7 @@ fn good<T>(result: Result<T, RemoteError>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What a home with backups says of changes without a lease.
+/// The answers of a home with backups to changes without a lease.
 fn with_backups(request: &Request) -> Turn {
     match request.command() {
         Command::Write | Command::FetchAdd | Command::CompareSwap | Command::CreateWrite => {
@@ -272,7 +273,7 @@ fn where_others_keep_copies_changes_are_made_under_leases() {
     });
 }
 
-/// What a server says where pages of odd numbers are at another place.
+/// The answers of a server whose pages of odd numbers are at another home.
 fn with_parts(request: &Request) -> Turn {
     let pointer = request.destination.pointer;
     let at = pointer.offset() % PAGE as u64;

@@ -1,4 +1,4 @@
-//! What a call of a store costs: `call_cost URL [COUNT]` prints medians in microseconds.
+//! Measures what one call of a store costs: `call_cost URL [COUNT]` prints medians in microseconds.
 
 use std::time::Instant;
 

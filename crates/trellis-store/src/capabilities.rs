@@ -1,34 +1,34 @@
 //! What a store can do.
 
-/// What is changed all or nothing.
+/// The scope within which a change is all or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Atomic {
     /// Everything in one call.
     Call,
-    /// The control keys of one region together, and each other key by itself. A call that mixes them is refused with
-    /// [`crate::StoreError::Unsupported`]; a guard is honoured for control keys, and checked before the others.
+    /// The control keys of one region together, and every other key by itself. A call that mixes them is refused with
+    /// [`crate::StoreError::Unsupported`]. A guard works for control keys and is checked before the other comparisons.
     Control,
 }
 
-/// What a store can do, and how much at once. Never changes while the store is open.
+/// What a store can do, and how much in one call. Constant while the store is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// What is changed all or nothing.
+    /// The scope within which a change is all or nothing.
     pub atomic: Atomic,
-    /// Whether a change of some bytes goes as those bytes, not as a read and a write of the whole value.
+    /// Whether a change of some bytes sends only those bytes, rather than reading and writing the whole value.
     pub byte_ranges: bool,
-    /// Whether a number is added to in one round trip.
+    /// Whether [`crate::Operation::Add`] takes one round trip.
     pub native_add: bool,
-    /// Whether [`crate::Store::apply_when`] sleeps until something changes, instead of asking again and again.
+    /// Whether [`crate::Store::apply_when`] sleeps until something changes, instead of polling.
     pub wait: bool,
-    /// Whether what was acknowledged survives the store's end.
+    /// Whether acknowledged changes survive the end of the store's process.
     pub durable: bool,
     /// Whether other processes can open the same store.
     pub shared: bool,
-    /// The longest value.
+    /// The maximum length of a value.
     pub value_bytes_max: usize,
-    /// The most steps in a call.
+    /// The maximum number of steps in a call.
     pub operations_max: usize,
-    /// The most bytes in a call, keys and values together.
+    /// The maximum number of bytes in a call, keys and values together.
     pub call_bytes_max: usize,
 }

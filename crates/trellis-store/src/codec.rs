@@ -1,15 +1,15 @@
-//! Calls and what came of them as bytes.
+//! Calls and their results as bytes.
 //!
-//! For the front end and its clients, and for the script in Redis, which writes outcomes in the same form. Numbers are
-//! little-endian; bytes have their length (u32) in front, and `0xffff_ffff` there means that there are none. Reading
-//! never panics and never allocates more than it was given.
+//! The front end and its clients use this form, and so does the script in Redis, which writes outcomes in it. Numbers are
+//! little-endian. Byte strings are preceded by their length (u32); the length `0xffff_ffff` means that there is no value.
+//! Reading never panics and never allocates more than the input holds.
 
 use crate::key::Key;
 use crate::operation::{Applied, Change, Entry, Expect, Guard, Operation, Outcome, Refused};
 
 const NONE: u32 = u32::MAX;
 
-/// Writes a call.
+/// Encodes a call.
 pub(crate) fn encode_call(operations: &[Operation], guard: Option<&Guard>) -> Vec<u8> {
     let mut out = Writer(Vec::with_capacity(64));
     match guard {
@@ -25,7 +25,7 @@ pub(crate) fn encode_call(operations: &[Operation], guard: Option<&Guard>) -> Ve
     out.0
 }
 
-/// Reads a call; nothing for bytes that are none.
+/// Decodes a call; `None` if the bytes are not one.
 pub(crate) fn decode_call(bytes: &[u8]) -> Option<(Vec<Operation>, Option<Guard>)> {
     let mut reader = Reader(bytes);
     let guard = match reader.byte()? {
@@ -41,7 +41,7 @@ pub(crate) fn decode_call(bytes: &[u8]) -> Option<(Vec<Operation>, Option<Guard>
     reader.0.is_empty().then_some((operations, guard))
 }
 
-/// Writes what came of a call.
+/// Encodes the result of a call.
 pub(crate) fn encode_applied(applied: &Applied) -> Vec<u8> {
     let mut out = Writer(Vec::with_capacity(64));
     let outcomes = match applied {
@@ -65,7 +65,7 @@ pub(crate) fn encode_applied(applied: &Applied) -> Vec<u8> {
     out.0
 }
 
-/// Reads what came of a call; nothing for bytes that are none.
+/// Decodes the result of a call; `None` if the bytes are not one.
 pub(crate) fn decode_applied(bytes: &[u8]) -> Option<Applied> {
     let mut reader = Reader(bytes);
     let refused = match reader.byte()? {
@@ -211,7 +211,7 @@ impl Writer {
                 self.byte(5);
                 self.u64(*last);
                 self.u64(*first);
-                // Numbers of entries follow each other.
+                // The sequence numbers of entries are consecutive.
                 self.u64(entries.first().map_or(0, |entry| entry.sequence));
                 self.u32(entries.len() as u32);
                 entries.iter().for_each(|entry| self.bytes(&entry.bytes));

@@ -1,33 +1,33 @@
-//! Why a store did not do what it was asked.
+//! Why a store did not carry out a call.
 
-/// Why a call failed. Every sentence names the store, the cause and the next step.
+/// Why a call failed. Every message names the store, the cause and the next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The address is no address of a store.
+    /// The address is not the address of a store.
     #[error("store `{url}`: {reason}; accepted: {accepted}")]
     Address {
-        /// What was given.
+        /// The address as given.
         url: String,
         /// What is wrong with it.
         reason: String,
-        /// What would be right.
+        /// The accepted forms.
         accepted: String,
     },
-    /// Nobody answers there, or no longer.
+    /// The store does not answer, or its connection was lost.
     #[error("store {store}: {reason}; is it running, and reachable from here?")]
     Unreachable {
-        /// Which.
+        /// The store.
         store: String,
         /// What happened.
         reason: String,
     },
-    /// It does not let us in.
+    /// The store refused the credentials or the access.
     #[error("store {store}: access was denied: {reason}; {hint}")]
     Denied {
-        /// Which.
+        /// The store.
         store: String,
-        /// What it said.
+        /// The store's answer.
         reason: String,
         /// Where credentials come from.
         hint: String,
@@ -35,17 +35,17 @@ pub enum StoreError {
     /// A table, a database or an instance is missing.
     #[error("store {store}: {what} does not exist; {hint}")]
     Missing {
-        /// Which.
+        /// The store.
         store: String,
         /// What is missing.
         what: String,
-        /// How to make it.
+        /// How to create it.
         hint: String,
     },
-    /// More than the store takes.
+    /// The call or value exceeds a limit of the store.
     #[error("store {store}: {what} of {bytes} bytes is more than the {limit} it takes; {hint}")]
     TooLarge {
-        /// Which.
+        /// The store.
         store: String,
         /// What is too large.
         what: String,
@@ -53,20 +53,20 @@ pub enum StoreError {
         bytes: usize,
         /// How large it may be.
         limit: usize,
-        /// What to do.
+        /// How to stay within the limit.
         hint: String,
     },
-    /// It took too long.
+    /// The store did not answer within the deadline.
     #[error(
         "store {store}: no answer to {what} within {milliseconds} ms; is it overloaded, or cut off from here? (?deadline=SECONDS \
          in its address gives it longer)"
     )]
     Deadline {
-        /// Which.
+        /// The store.
         store: String,
-        /// What was asked.
+        /// The request.
         what: String,
-        /// How long was waited.
+        /// The deadline in milliseconds.
         milliseconds: u64,
     },
     /// The connection ended after the call was sent, and the store cannot tell whether it was applied.
@@ -75,38 +75,38 @@ pub enum StoreError {
          store answers again, look whether it did before doing it again"
     )]
     OutcomeUnknown {
-        /// Which.
+        /// The store.
         store: String,
-        /// What was asked.
+        /// The request.
         what: String,
         /// What happened.
         reason: String,
     },
-    /// What it keeps is not what was written.
+    /// The content of the store's file is not what was written.
     #[error(
         "store {store}: its file is damaged: {reason}; `trellis store check {path}` says where, `trellis store salvage {path} \
          NEW` reads what can still be read into a new store, and a copy that `trellis store backup` made can be used as it is"
     )]
     Damaged {
-        /// Which.
+        /// The store.
         store: String,
         /// Its file.
         path: String,
-        /// What was noticed.
+        /// What was found.
         reason: String,
     },
-    /// What this store cannot do.
+    /// The store does not support the request.
     #[error("store {store}: {what}")]
     Unsupported {
-        /// Which.
+        /// The store.
         store: String,
-        /// What it cannot do, and what can.
+        /// What it does not support, and which store does.
         what: String,
     },
-    /// It answered something that makes no sense.
+    /// The store's answer violates its protocol.
     #[error("store {store}: {reason}")]
     Protocol {
-        /// Which.
+        /// The store.
         store: String,
         /// What it answered.
         reason: String,

@@ -1,9 +1,10 @@
-//! What a value is kept under.
+//! The keys under which values are kept.
 
 use std::sync::Arc;
 
-/// What kind of thing a key names. All kinds but [`Kind::Memory`], [`Kind::Staged`] and [`Kind::Named`] are *control*: of
-/// one region they are few, small, and every store changes several of them at once (see [`crate::Atomic`]).
+/// What kind of thing a key names. All kinds but [`Kind::Memory`], [`Kind::Staged`] and [`Kind::Named`] are *control*: a
+/// region has few of these keys, their values are small, and every store changes several of them atomically (see
+/// [`crate::Atomic`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -13,13 +14,13 @@ pub enum Kind {
     Staged = 2,
     /// A key that a client of the front end chose.
     Named = 3,
-    /// What a region is: size, page size, where it is mapped.
+    /// What a region is: size, page size, mapping address.
     Header = 16,
-    /// Who releases what: the log of changes.
+    /// The log of changes: who released what.
     Log = 17,
     /// Locks, semaphores, barriers, condition variables.
     Synchronisation = 18,
-    /// What a heap knows of its blocks.
+    /// The heap's records of its blocks.
     Heap = 19,
     /// A process that uses the region.
     Member = 20,
@@ -41,7 +42,7 @@ impl Kind {
         Kind::Directory,
     ];
 
-    /// Whether keys of this kind are changed together with others of the region in every store.
+    /// Whether every store can change keys of this kind together with other control keys of the region.
     pub const fn is_control(self) -> bool {
         !matches!(self, Kind::Memory | Kind::Staged | Kind::Named)
     }
@@ -62,7 +63,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// How many bytes [`Key::encode`] gives for a key without a name.
+    /// The length of [`Key::encode`] for a key without a name.
     pub const ENCODED_BYTES: usize = 14;
 
     /// The key of thing `number` of one kind in a region.
@@ -100,14 +101,14 @@ impl Key {
         self.name.as_deref()
     }
 
-    /// The name, for whoever keeps it.
+    /// The name, shared, for callers that keep it.
     pub(crate) fn shared_name(&self) -> Option<Arc<[u8]>> {
         self.name.clone()
     }
 
     /// The key as bytes: `kind u8, spread u8, region u32, number u64`, big-endian, then the name. The second byte spreads
-    /// neighbouring pages over the servers of a store that cuts its keys into ranges; control keys of a region have the
-    /// same one, so that they lie together.
+    /// neighbouring pages over the servers of a store that partitions its keys into ranges. All control keys of a region
+    /// have the same second byte, so that they are adjacent.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Key::ENCODED_BYTES + self.name().map_or(0, <[u8]>::len));
         bytes.push(self.kind as u8);
@@ -118,7 +119,7 @@ impl Key {
         bytes
     }
 
-    /// The key that [`Key::encode`] made these bytes from; nothing for other bytes.
+    /// The key that [`Key::encode`] turned into these bytes; `None` for any other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Key> {
         let (fixed, name) = bytes.split_at_checked(Key::ENCODED_BYTES)?;
         let kind = Kind::from_number(fixed[0])?;

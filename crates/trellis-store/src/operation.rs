@@ -1,50 +1,50 @@
-//! What can be done to a store in one call, and what came of it.
+//! What one call can do to a store, and what it returns.
 
 use crate::key::Key;
 
 /// One step of a call of [`crate::Store::apply`].
 ///
-/// Steps see what earlier steps of the same call did. Keys of [`crate::Kind::Log`] are logs: only `Append`, `Entries`, `Trim`
-/// and [`Change::Delete`] (which forgets the whole log) are about them; all other keys are values, and nothing of that
-/// is about those.
+/// A step sees the effects of earlier steps of the same call. Keys of [`crate::Kind::Log`] are logs: only `Append`,
+/// `Entries`, `Trim` and [`Change::Delete`] (which deletes the whole log) apply to them. All other keys are values, to
+/// which those log steps do not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Read a value, or `length` bytes of it from `offset` on when `range` is `Some((offset, length))`; bytes beyond its end
-    /// are left out.
+    /// Read a value, or `length` bytes of it from `offset` on when `range` is `Some((offset, length))`. Bytes beyond its
+    /// end are left out.
     Get {
-        /// Which.
+        /// The key.
         key: Key,
-        /// Which bytes; all of them without.
+        /// The bytes to read; `None` reads all of them.
         range: Option<(u32, u32)>,
     },
-    /// Change a value, whatever it was.
+    /// Change a value unconditionally.
     Change {
-        /// Which.
+        /// The key.
         key: Key,
-        /// To what.
+        /// The change.
         change: Change,
     },
-    /// Change a value if it is what was expected; refused otherwise.
+    /// Change a value if it is as expected; refuse the call otherwise.
     CompareAndSwap {
-        /// Which.
+        /// The key.
         key: Key,
-        /// What it must be.
+        /// The expected value.
         expect: Expect,
-        /// To what.
+        /// The change.
         change: Change,
     },
-    /// Add to the little-endian integer of `width` bytes at `offset` (missing bytes are zero), wrapping at its width;
-    /// refused where the sum, as a signed number, would leave `bounds`.
+    /// Add to the little-endian integer of `width` bytes at `offset` (missing bytes are zero), wrapping at its width. The
+    /// call is refused if the sum, as a signed number, would leave `bounds`.
     Add {
-        /// Which.
+        /// The key.
         key: Key,
-        /// Where the number begins.
+        /// The offset of the integer.
         offset: u32,
         /// 1, 2, 4 or 8.
         width: u8,
         /// What to add.
         delta: i64,
-        /// Least and most that the sum may be.
+        /// The least and the greatest allowed sum.
         bounds: Option<(i64, i64)>,
     },
     /// Append an entry to a log; its sequence number is one more than the last one's. The first is 1.
@@ -58,124 +58,124 @@ pub enum Operation {
     Entries {
         /// The log.
         log: Key,
-        /// The last one that is known.
+        /// The last sequence number that the caller knows.
         after: u64,
-        /// The most to read.
+        /// The maximum number of entries.
         count: u32,
     },
-    /// Forget the entries of a log up to and with a sequence number. Numbers go on as before.
+    /// Delete the entries of a log up to and including a sequence number. Numbering continues as before.
     Trim {
         /// The log.
         log: Key,
-        /// The last one to forget.
+        /// The last sequence number to delete.
         upto: u64,
     },
 }
 
-/// What becomes of a value.
+/// The effect of a change on a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is these bytes.
+    /// The value becomes these bytes.
     Put(Vec<u8>),
-    /// These bytes of it change; a value that is shorter grows with zeros.
+    /// These bytes of the value change; a shorter value is first extended with zeros.
     PutRange {
-        /// Where the bytes go.
+        /// The offset of the bytes.
         offset: u32,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// It is gone.
+    /// The value is deleted.
     Delete,
 }
 
-/// What a value must be for a change to happen.
+/// The condition on a value for a change to happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// There is none.
+    /// There is no value.
     Absent,
-    /// It is these bytes.
+    /// The value is exactly these bytes.
     Value(Vec<u8>),
-    /// It has these bytes at `offset`; bytes that are missing count as zero.
+    /// The value has these bytes at `offset`; missing bytes count as zero.
     Range {
-        /// Where they begin.
+        /// The offset of the bytes.
         offset: u32,
         /// The bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// What must hold for a call to have any effect: fencing.
+/// A condition for the whole call to have any effect: fencing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// Of which value; always a control key of the region that is changed.
+    /// The key of the value that is compared; always a control key of the region that is changed.
     pub key: Key,
-    /// What it must be.
+    /// The expected value.
     pub expect: Expect,
 }
 
-/// What one step gave.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The bytes that were read; nothing where there is no value.
+    /// The bytes that were read; `None` if there is no value.
     Value(Option<Vec<u8>>),
-    /// It was changed.
+    /// The value was changed.
     Changed,
-    /// What the number was before (sign-extended).
+    /// The integer before the addition, sign-extended.
     Added(i64),
-    /// The number of the new entry.
+    /// The sequence number of the new entry.
     Appended(u64),
     /// Entries of a log.
     Entries {
-        /// The newest number ever given; 0 for a log that has none.
+        /// The newest sequence number ever assigned; 0 for a log that has none.
         last: u64,
-        /// The oldest number that is still kept, `last + 1` when none is. Where it is above `after + 1`, entries between
-        /// were forgotten.
+        /// The oldest sequence number still kept; `last + 1` if none is. If it is above `after + 1`, entries in between
+        /// were deleted.
         first: u64,
-        /// What was asked for.
+        /// The entries.
         entries: Vec<Entry>,
     },
-    /// It was forgotten.
+    /// The entries were deleted.
     Trimmed,
-    /// The call was refused at another step, so that this one (which would have changed something) did nothing.
+    /// The call was refused at another step, so this step, which would have changed something, had no effect.
     Skipped,
 }
 
 /// An entry of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number.
+    /// Its sequence number.
     pub sequence: u64,
     /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Which step refused a call, and what it found instead.
+/// Which step refused a call, and the value that it found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The step.
+    /// The index of the step.
     pub step: usize,
-    /// The whole value as it is.
+    /// The whole current value.
     pub found: Option<Vec<u8>>,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// Everything was done; one outcome for each step.
+    /// Every step was done; one outcome for each.
     Done(Vec<Outcome>),
-    /// A comparison or a bound failed, and nothing was changed. There is an outcome for each step: that of a step that
-    /// only reads is what it finds in the unchanged store (wherever it stands in the call), every other is
+    /// A comparison or a bound failed, and nothing was changed. There is an outcome for each step. A step that only reads
+    /// has what it finds in the unchanged store, wherever it stands in the call; every other step has
     /// [`Outcome::Skipped`].
     Refused(Refused, Vec<Outcome>),
-    /// The guard did not hold, and nothing was changed or read.
+    /// The guard did not hold; nothing was changed or read.
     Fenced {
-        /// What the guard's value is.
+        /// The current value of the guard's key.
         found: Option<Vec<u8>>,
     },
 }
 
 impl Operation {
-    /// The key that it is about.
+    /// The key that the step is about.
     pub fn key(&self) -> &Key {
         match self {
             Operation::Get { key, .. }
@@ -186,7 +186,7 @@ impl Operation {
         }
     }
 
-    /// Whether it only reads.
+    /// Whether the step only reads.
     pub fn only_reads(&self) -> bool {
         matches!(self, Operation::Get { .. } | Operation::Entries { .. })
     }

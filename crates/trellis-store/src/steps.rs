@@ -1,14 +1,14 @@
-//! What each step of a call means, for stores that carry the steps out in this process.
+//! The meaning of each step of a call, for stores that carry out steps in this process.
 //!
-//! Promises that every such store agrees on the smallest detail: ranges beyond the end, missing bytes, wrapping, bounds.
-//! It must never touch a store: values go in, values come out.
+//! Promises: every such store agrees in the smallest detail, including ranges beyond the end, missing bytes, wrapping and
+//! bounds. Must never touch a store: values go in, and values come out.
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
 use crate::key::{Key, Kind};
 use crate::operation::{Change, Expect, Guard, Operation};
 
-/// The bytes of `value` that `range` names; all of them without one.
+/// The bytes of `value` that `range` names; without a range, all of them.
 pub(crate) fn part(value: &[u8], range: Option<(u32, u32)>) -> &[u8] {
     let Some((offset, length)) = range else { return value };
     let from = (offset as usize).min(value.len());
@@ -16,7 +16,7 @@ pub(crate) fn part(value: &[u8], range: Option<(u32, u32)>) -> &[u8] {
     &value[from..to]
 }
 
-/// Whether a value is what was expected.
+/// Whether a value is as expected.
 pub(crate) fn holds(expect: &Expect, value: Option<&[u8]>) -> bool {
     match expect {
         Expect::Absent => value.is_none(),
@@ -28,7 +28,7 @@ pub(crate) fn holds(expect: &Expect, value: Option<&[u8]>) -> bool {
     }
 }
 
-/// Changes a value; nothing is left of it when it was deleted.
+/// Changes a value; `None` after a deletion.
 pub(crate) fn change(value: Option<Vec<u8>>, change: &Change) -> Option<Vec<u8>> {
     match change {
         Change::Put(bytes) => {
@@ -45,7 +45,7 @@ pub(crate) fn change(value: Option<Vec<u8>>, change: &Change) -> Option<Vec<u8>>
     }
 }
 
-/// Changes some bytes of a value, which grows with zeros where it is shorter.
+/// Changes some bytes of a value, after extending a shorter one with zeros.
 pub(crate) fn put_range(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     let from = offset as usize;
     let to = from + bytes.len();
@@ -55,16 +55,16 @@ pub(crate) fn put_range(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     value[from..to].copy_from_slice(bytes);
 }
 
-/// A number that [`Operation::Add`] changed.
+/// The integer that [`Operation::Add`] changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
-    /// What it was, sign-extended.
+    /// The integer before, sign-extended.
     pub(crate) before: i64,
-    /// What it is; the first `width` bytes count.
+    /// The integer after; the first `width` bytes count.
     pub(crate) bytes: [u8; 8],
 }
 
-/// The sum that an addition gives; nothing when a bound refuses it.
+/// The result of an addition; `None` if a bound refuses it.
 pub(crate) fn add(value: Option<&[u8]>, offset: u32, width: u8, delta: i64, bounds: Option<(i64, i64)>) -> Option<Sum> {
     let mut number = [0; 8];
     let found = part(value.unwrap_or_default(), Some((offset, u32::from(width))));
@@ -77,7 +77,7 @@ pub(crate) fn add(value: Option<&[u8]>, offset: u32, width: u8, delta: i64, boun
     allowed.then_some(Sum { before, bytes: after.to_le_bytes() })
 }
 
-/// Refuses a call that no store takes, or that is more than this one takes, before anything of it is done.
+/// Refuses a call that no store accepts or that exceeds this store's limits, before any step is carried out.
 pub(crate) fn check(
     store: &str,
     can: &Capabilities,
@@ -117,7 +117,7 @@ pub(crate) fn check(
     if can.atomic == Atomic::Control { limits.not_mixed(operations) } else { Ok(()) }
 }
 
-/// Refuses more keys in one call than a store takes.
+/// Refuses more keys than a store accepts in one call.
 pub(crate) fn check_keys(store: &str, keys: &[Key]) -> Result<(), StoreError> {
     keys.iter().find(|key| key.kind() == Kind::Log).map_or(Ok(()), |_| Err(log_is_no_value(store)))
 }
@@ -128,12 +128,12 @@ struct Limits<'a> {
 }
 
 impl Limits<'_> {
-    /// How long the value may become by this step, as far as can be told, and how many bytes the step carries.
+    /// How long the value may become by this step, as far as can be known, and how many bytes the step holds.
     fn operation(&self, operation: &Operation) -> Result<(usize, usize), StoreError> {
         let key = key_bytes(operation.key());
         match operation {
             Operation::Change { key: of, change } => {
-                // A log may only be forgotten as a whole.
+                // A log can only be deleted as a whole.
                 if !matches!(change, Change::Delete) {
                     self.no_log(of)?;
                 }

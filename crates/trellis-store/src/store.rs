@@ -7,35 +7,35 @@ use crate::error::StoreError;
 use crate::key::{Key, Kind};
 use crate::operation::{Applied, Guard, Operation};
 
-/// Keeps bytes under keys. Every method may be called by many threads at once, and none is called while a lock is held
-/// that another call could need.
+/// Keeps bytes under keys. Any number of threads may call every method at once. A caller must hold no lock that another
+/// call could need.
 pub trait Store: Send + Sync {
-    /// How sentences call it: kind and address, never credentials.
+    /// The store's name in messages: kind and address, never credentials.
     fn name(&self) -> &str;
 
-    /// What it can do.
+    /// What the store can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// The values of some keys, in the order of the keys, all read after the call began. One round trip, or as many as
-    /// the limits of the store make of it.
+    /// The values of some keys, in the order of the keys, all read after the call began. Takes one round trip, or as many
+    /// as the store's limits require.
     ///
     /// # Errors
     ///
     /// As [`StoreError`] says.
     fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError>;
 
-    /// Does all of it or nothing, in the order of the steps; see [`crate::Atomic`] for what "all" is here.
+    /// Carries out all steps in their order, or none; see [`crate::Atomic`] for the scope of "all".
     ///
     /// # Errors
     ///
     /// As [`StoreError`] says. After any error but [`StoreError::OutcomeUnknown`] nothing was changed.
     fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError>;
 
-    /// Does the same as soon as no step refuses it; refused when that was not so at any time before the deadline.
-    /// Fenced at once where the guard does not hold.
+    /// Like [`Store::apply`], but waits until no step refuses the call. The call is refused if that did not happen before
+    /// the deadline, and fenced at once if the guard does not hold.
     ///
-    /// Stores that can wait override this and count one round trip; without, the store is asked again and again, from 1
-    /// to at most 50 ms apart.
+    /// Stores that can wait override this method, and count one round trip. The default implementation polls at intervals
+    /// of 1 to 50 ms.
     ///
     /// # Errors
     ///
@@ -49,15 +49,15 @@ pub trait Store: Send + Sync {
         ask_again(self, operations, guard, deadline)
     }
 
-    /// The numbers of the keys of one kind in a region, ascending, from `from` on, at most `count`. For tools and for
-    /// cleaning up, not for the path of a fault. (Named keys have none: [`Store::names`].)
+    /// The numbers of the keys of one kind in a region, ascending, starting at `from`, at most `count`. For tools and
+    /// cleaning up, not for the path of a fault. (Named keys have no numbers; see [`Store::names`].)
     ///
     /// # Errors
     ///
     /// As [`StoreError`] says.
     fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError>;
 
-    /// The names of the named keys of a region, ascending, after `after`, at most `count`.
+    /// The names of the named keys of a region that follow `after`, ascending, at most `count`.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ pub trait Store: Send + Sync {
     fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError>;
 }
 
-/// Waits by asking again and again.
+/// Waits by polling.
 pub(crate) fn ask_again<S: Store + ?Sized>(
     store: &S,
     operations: &[Operation],

@@ -1,7 +1,7 @@
-//! Carries a whole call out on values that a store hands out one by one, and says what to write.
+//! Carries out a whole call on values that a store supplies one by one, and computes what to write.
 //!
-//! For stores that have transactions: they read what is asked for inside the transaction, write what comes out, and
-//! commit. Promises the semantics of [`crate::Store::apply`] exactly. It must never write.
+//! For stores that have transactions: they read the requested values inside the transaction, write the result, and
+//! commit. Promises exactly the semantics of [`crate::Store::apply`]. Must never write.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use crate::key::{Key, Kind};
 use crate::operation::{Applied, Change, Entry, Guard, Operation, Outcome, Refused};
 use crate::steps;
 
-/// What a store knows, as of one moment.
+/// The content of a store at one moment.
 pub(crate) trait Snapshot {
     /// The value of a key.
     fn value(&mut self, key: &Key) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// The oldest kept number and the newest number of a log: `last + 1` and `last` when nothing is kept, `(1, 0)` for
-    /// one that does not exist.
+    /// The oldest kept and the newest sequence number of a log: `last + 1` and `last` if no entry is kept, `(1, 0)` for a
+    /// log that does not exist.
     fn bounds(&mut self, log: &Key) -> Result<(u64, u64), StoreError>;
 
-    /// The kept entries of a log with these numbers.
+    /// The kept entries of a log whose sequence numbers are in this range.
     fn entries(&mut self, log: &Key, numbers: std::ops::RangeInclusive<u64>) -> Result<Vec<Entry>, StoreError>;
 }
 
-/// What a call changes. Empty for a call that was refused or that only reads.
+/// The changes of a call. Empty for a call that was refused or that only reads.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// New values; nothing for one that is deleted.
+    /// New values; `None` for a deleted one.
     pub(crate) values: BTreeMap<Key, Option<Vec<u8>>>,
-    /// What becomes of logs.
+    /// Changes of logs.
     pub(crate) logs: BTreeMap<Key, LogChange>,
 }
 
@@ -39,25 +39,25 @@ impl Changes {
     }
 }
 
-/// What becomes of a log: everything up to `forgotten` goes, the entries come, and then it is as `first` and `last` say.
-/// A log with `last` 0 exists no longer.
+/// The change of a log: entries up to `forgotten` are deleted, the new entries are added, and then `first` and `last`
+/// hold. A log whose `last` is 0 no longer exists.
 #[derive(Clone, Debug)]
 pub(crate) struct LogChange {
-    /// What the oldest kept number was.
+    /// The oldest kept sequence number before.
     pub(crate) first_before: u64,
-    /// What the newest number was.
+    /// The newest sequence number before.
     pub(crate) last_before: u64,
-    /// The oldest kept number.
+    /// The oldest kept sequence number after.
     pub(crate) first: u64,
-    /// The newest number.
+    /// The newest sequence number after.
     pub(crate) last: u64,
-    /// Entries that come, and are still kept at the end of the call.
+    /// Entries that the call adds and that are still kept at its end.
     pub(crate) appended: Vec<Entry>,
-    /// Whether nothing of what was there before stays.
+    /// Whether no earlier entry is kept.
     pub(crate) emptied: bool,
 }
 
-/// Does a call on a snapshot.
+/// Carries out a call on a snapshot.
 pub(crate) fn run(
     snapshot: &mut dyn Snapshot,
     operations: &[Operation],
@@ -85,12 +85,12 @@ pub(crate) fn run(
 
 struct Transaction<'a> {
     snapshot: &'a mut dyn Snapshot,
-    /// What was read, so that nothing is read twice.
+    /// Values that were read, so that none is read twice.
     read: BTreeMap<Key, Option<Vec<u8>>>,
     changes: Changes,
 }
 
-/// An outcome, or the value that refused.
+/// An outcome, or the value that made the step refuse.
 type Step = Result<Outcome, Option<Vec<u8>>>;
 
 impl Transaction<'_> {

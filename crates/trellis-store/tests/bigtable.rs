@@ -1,4 +1,4 @@
-//! The store `bigtable`, against Google's emulator.
+//! Tests the store `bigtable` against Google's emulator.
 
 #![cfg(feature = "bigtable")]
 
@@ -11,7 +11,7 @@ use servers::proxy::Proxy;
 use servers::{Server, free_port};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, StoreError, open};
 
-/// Google's emulator; nothing where it cannot be built.
+/// Google's emulator; `None` if it cannot be built.
 fn emulator(test: &str) -> Option<Server> {
     servers::kinds::Kind::Bigtable.start(test, &[])
 }
@@ -39,7 +39,7 @@ fn the_variable_names_the_emulator() {
     let Some(server) = emulator("the_variable_names_the_emulator") else { return };
     let said = opened_with("BIGTABLE_EMULATOR_HOST", &server.address().to_string());
     assert!(said.contains("it holds what was put"), "{said}");
-    // Nobody is there, so that the variable is what decides.
+    // No server listens there, so that the variable alone decides.
     let said = opened_with("BIGTABLE_EMULATOR_HOST", &format!("127.0.0.1:{}", free_port()));
     assert!(said.contains("is it running, and reachable from here?"), "{said}");
 }
@@ -51,7 +51,7 @@ fn without_credentials_nothing_is_sent_and_the_sentence_says_where_they_come_fro
     assert!(said.contains("gcloud auth application-default login"), "{said}");
 }
 
-/// What is said when the store is opened by its address alone, with nothing but this variable.
+/// The message when the store is opened by its address alone, with only this variable set.
 fn opened_with(variable: &str, value: &str) -> String {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args(["--ignored", "--exact", "a_store_by_its_address_alone", "--nocapture"])
@@ -64,7 +64,7 @@ fn opened_with(variable: &str, value: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Does something only where [`opened_with`] runs it.
+/// Does something only when [`opened_with`] runs it.
 #[test]
 #[ignore = "a role that tests start"]
 fn a_store_by_its_address_alone() {
@@ -130,7 +130,7 @@ fn a_change_whose_request_or_answer_is_lost_is_done_once() {
         let add = [Operation::Add { key: key.clone(), offset: 0, width: 8, delta: 1, bounds: None }];
         let mut unknown = 0;
         for round in 0..24i64 {
-            // Either the read or the change meets with it.
+            // Either the read or the change is affected.
             match round % 4 {
                 0 => proxy.lose_request(),
                 1 => proxy.lose_answer(),
@@ -140,7 +140,7 @@ fn a_change_whose_request_or_answer_is_lost_is_done_once() {
             assert_eq!(before, Applied::Done(vec![Outcome::Added(round)]));
             assert!(proxy.is_done());
         }
-        // What depends on nothing is sent once; what became of it is read from its mark, or it is said that nobody knows.
+        // An unconditional change is sent once; its result is read from its mark, or the error says that it is unknown.
         for round in 0..24u8 {
             let lost = round % 3;
             match lost {
@@ -193,7 +193,7 @@ fn a_server_that_stays_away_is_an_error_and_not_a_wait_without_end() {
     assert!(matches!(&error, StoreError::Unreachable { .. }), "{error}");
     let error = store.apply(&[put(&lock, b"free")], None).unwrap_err();
     assert!(matches!(&error, StoreError::Unreachable { .. } | StoreError::OutcomeUnknown { .. }), "{error}");
-    // The emulator forgets its tables when it ends; then the sentence says how to make one.
+    // The emulator loses its tables when it ends; the message then says how to create one.
     server.start_again();
     let error = store.get_many(&[lock]).unwrap_err();
     assert!(matches!(&error, StoreError::Missing { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! The file of `embedded-durable`: who may read it, what is refused, and what is left of a damaged one.
+//! Tests the file of `embedded-durable`: its access rights, what is refused, and what is recovered from a damaged one.
 
 mod conformance;
 
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 const PAGES: u64 = 90;
 const ENTRIES: u64 = 40;
 
-/// A folder in memory where there is one, gone with the test.
+/// A folder, in memory if possible, removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -69,7 +69,7 @@ fn the_file_is_its_owners_alone() {
     drop(EmbeddedDurable::open(&file).unwrap());
     assert_eq!(mode(&file), 0o600);
     assert_eq!(folder.names(), ["store"], "what it was made of is gone");
-    // An older one is tightened, and nothing else about it changes.
+    // The rights of an older file are restricted, and nothing else about it changes.
     for wide in [0o644, 0o666, 0o640] {
         std::fs::set_permissions(&file, Permissions::from_mode(wide)).unwrap();
         drop(EmbeddedDurable::open(&file).unwrap());
@@ -104,7 +104,7 @@ fn a_file_that_is_no_store_is_refused_and_stays_as_it_is() {
     assert!(refused(&folder.file("no/where")).contains("/no does not exist; make it"));
 }
 
-/// Everything that a store has, in the order of its keys: values, and logs with their entries.
+/// The whole content of a store, in the order of its keys: values, and logs with their entries.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 struct Content {
     values: BTreeMap<Key, Vec<u8>>,
@@ -168,7 +168,7 @@ fn content(store: &EmbeddedDurable) -> Content {
     content
 }
 
-/// A file, what it has, and what it had before the last commit.
+/// A file, its content, and its content before the last commit.
 struct World {
     folder: Folder,
     bytes: Vec<u8>,
@@ -177,7 +177,7 @@ struct World {
 }
 
 impl World {
-    /// Closed as it should be, or as after the end of its process.
+    /// Closed properly, or as after the end of its process.
     fn new(test: &str, is_closed: bool) -> World {
         let folder = Folder::new(test);
         let file = folder.file("store");
@@ -192,7 +192,7 @@ impl World {
         World { folder, bytes, now, before }
     }
 
-    /// The file with something changed.
+    /// A copy of the file with a change.
     fn damaged(&self, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
         let mut bytes = self.bytes.clone();
         change(&mut bytes);
@@ -201,7 +201,7 @@ impl World {
         file
     }
 
-    /// What is left, and what is said of it.
+    /// What is recovered, and the report.
     fn salvaged(&self, file: &Path) -> (Report, Content) {
         let new = self.folder.file("new");
         std::fs::remove_file(&new).ok();
@@ -211,9 +211,9 @@ impl World {
         (report, content)
     }
 
-    /// Nothing is there that was not written, and what is missing was said to be.
+    /// Checks that nothing is there that was not written, and that everything missing was reported.
     fn compare(&self, what: &str, report: &Report, left: &Content) {
-        // A store that is closed makes a commit that changes nothing.
+        // A store that is closed makes a commit without changes.
         let changed = Key::page(3, 4);
         let is_older = report.commits_back > 0 && left.values.get(&changed) != self.now.values.get(&changed);
         let was = if is_older { &self.before } else { &self.now };
@@ -240,14 +240,14 @@ impl World {
     }
 }
 
-/// Every bit flip in one page or the header is noticed where the page is in use, and takes nothing along.
+/// Every flipped bit in one page or the header is detected if the page is in use, and causes no loss.
 fn one_flipped_bit(test: &str, is_closed: bool) {
     let world = World::new(test, is_closed);
     let whole = check(&world.damaged(|_| {}), &mut quiet()).unwrap();
     assert!(whole.is_whole() && whole.commits_back == 0, "{whole:?}");
     let mut noticed = BTreeMap::new();
     for first in (PAGE..world.bytes.len()).step_by(PAGE) {
-        // What a page is stands in its first byte; that is always in use. The others lie somewhere in the page.
+        // The first byte of a page gives its type and is always in use. The other bytes are anywhere in the page.
         for (at, bit) in [(0, 1), (2, 0), (4 + first / PAGE % 37, 5), (1000 + first / PAGE % 1000, 7)] {
             let file = world.damaged(|bytes| bytes[first + at] ^= 1 << bit);
             let report = check(&file, &mut quiet()).unwrap();
@@ -290,7 +290,7 @@ fn a_header_that_is_damaged_takes_at_most_the_last_commit_along() {
             let file = world.damaged(|bytes| bytes[at] ^= change);
             let report = check(&file, &mut quiet()).unwrap();
             let is_used = at < 10 || (12..32).contains(&at) || (64..320).contains(&at);
-            // Of the flags that nobody sets nothing is said.
+            // Flags that are never set are not reported.
             assert!(report.is_whole() != is_used || at == 9, "byte {at} ^ {change:#x}: {report:?}");
             let (report, left) = world.salvaged(&file);
             world.compare(&format!("byte {at} ^ {change:#x}"), &report, &left);
@@ -316,7 +316,7 @@ fn a_page_that_is_gone_takes_along_what_is_in_it_and_says_so() {
         let (report, left) = world.salvaged(&file);
         world.compare(&what, &report, &left);
         with_losses += usize::from(report.has_losses());
-        // A leaf: the rest is there.
+        // A leaf was hit: the rest is there.
         let missing = world.now.values.len() - left.values.len();
         assert!(report.commits_back > 0 || missing < 60 || report.lost_pairs > 60, "{what}: {missing} of {report:?}");
     }
@@ -352,7 +352,7 @@ fn a_file_that_is_cut_short_or_damaged_at_random_gives_nothing_wrong() {
                 assert!(!new.exists(), "what could not be made is not there");
             }
         }
-        // redb may refuse it or not; it ends with a sentence, or gives a store.
+        // redb may refuse the file or not; the result is a message or a store.
         if let Err(error) = EmbeddedDurable::open(&file) {
             assert!(error.to_string().starts_with("store embedded-durable:"), "{error}");
         }
@@ -415,7 +415,7 @@ fn a_file_that_is_open_or_not_there_is_not_looked_through() {
     assert!(matches!(check(&file, &mut quiet()), Err(StoreError::Denied { .. })));
     drop(store);
     assert!(check(&file, &mut quiet()).unwrap().is_whole());
-    // Reading it leaves it as it is.
+    // Reading leaves the file unchanged.
     let bytes = std::fs::read(&file).unwrap();
     check(&file, &mut quiet()).unwrap();
     let mut again = vec![0; bytes.len()];

@@ -1,5 +1,5 @@
-//! The store `datastore`, against a server of this project that speaks its interface; see `servers/datastore/main.go` for
-//! what that server promises.
+//! Tests the store `datastore` against a server of this project that implements its interface; see
+//! `servers/datastore/main.go` for what that server promises.
 
 #![cfg(feature = "datastore")]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use servers::{Server, free_port};
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
 
-/// A server; nothing where it cannot be built.
+/// A server; `None` if it cannot be built.
 fn server(test: &str, more: &[&str]) -> Option<Server> {
     servers::kinds::Kind::Datastore.start(test, more)
 }
@@ -37,7 +37,8 @@ fn what_is_committed_when_an_answer_is_lost_is_not_committed_twice() {
     let key = Key::new(1, Kind::Synchronisation, 1);
     let log = Key::new(1, Kind::Log, 1);
     let store = open(&url(&server, "database")).unwrap();
-    // What was not there before cannot tell what became of it, so the first is made before answers get lost.
+    // The result of a call cannot be found without an earlier entity, so the first one is created before answers are
+    // lost.
     let begin = [put(&key, &0u64.to_le_bytes()), Operation::Append { log: log.clone(), bytes: b"the first".to_vec() }];
     store.apply(&begin, None).unwrap();
     let add = Operation::Add { key: key.clone(), offset: 0, width: 8, delta: 1, bounds: None };
@@ -49,13 +50,13 @@ fn what_is_committed_when_an_answer_is_lost_is_not_committed_twice() {
         let Outcome::Entries { entries, .. } = &outcomes[0] else { panic!("{outcomes:?}") };
         (i64::from_le_bytes(found[..].try_into().unwrap()), entries.len() as i64)
     };
-    // With nobody else there it is always known.
+    // Without other writers the result is always known.
     let alone = 60;
     for _ in 0..alone {
         assert!(matches!(store.apply(&call, None).unwrap(), Applied::Done(_)));
     }
     assert_eq!(counts(), (alone, alone));
-    // With others it may be that they hide what became of a call; that is said, and nothing is done twice.
+    // Other writers may hide the result of a call; that is reported, and nothing is done twice.
     let (done, unknown) = (AtomicI64::new(0), AtomicI64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -87,7 +88,7 @@ fn entries_that_were_forgotten_are_not_waited_for() {
         (1..=20u8).map(|number| Operation::Append { log: log.clone(), bytes: vec![number] }).collect();
     store.apply(&appends, None).unwrap();
     store.apply(&[Operation::Trim { log: log.clone(), upto: 12 }], None).unwrap();
-    // Whether it only reads or also writes, what is kept is found behind what was asked for first.
+    // Whether the call only reads or also writes, the kept entries are found after those that were requested first.
     let entries = Operation::Entries { log: log.clone(), after: 2, count: 3 };
     for more in [Vec::new(), vec![put(&Key::page(1, 1), b"x")]] {
         let applied = store.apply(&[vec![entries.clone()], more].concat(), None).unwrap();

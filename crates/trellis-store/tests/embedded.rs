@@ -1,4 +1,4 @@
-//! The store `embedded`.
+//! Tests the store `embedded`.
 
 mod conformance;
 

@@ -1,4 +1,4 @@
-//! The store `embedded-durable`: a store, and what is left when its process is killed.
+//! Tests the store `embedded-durable`, and what remains when its process is killed.
 
 mod conformance;
 
@@ -125,7 +125,7 @@ fn what_was_acknowledged_survives_a_kill() {
     }
 }
 
-/// A folder in memory where there is one: what is tested here is the end of a process, not of a machine.
+/// A folder, in memory if possible: the test is about the end of a process, not of a machine.
 fn memory() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     if memory.is_dir() { memory } else { std::env::temp_dir() }

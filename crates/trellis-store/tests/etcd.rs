@@ -1,4 +1,4 @@
-//! The store `etcd`, against the real server.
+//! Tests the store `etcd` against the real server.
 
 #![cfg(feature = "etcd")]
 
@@ -11,7 +11,7 @@ use servers::proxy::Proxy;
 use servers::{Server, free_port, installed};
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
 
-/// An etcd of one member; nothing where it is not installed.
+/// An etcd of one member; `None` if it is not installed.
 fn etcd(test: &str) -> Option<Server> {
     servers::kinds::Kind::Etcd.start(test, &[])
 }
@@ -116,7 +116,7 @@ fn a_change_whose_request_or_answer_is_lost_is_done_once() {
         assert_eq!(store.apply(&[add_one(&key)], None).unwrap(), Applied::Done(vec![Outcome::Added(round)]));
         assert!(proxy.is_done());
     }
-    // What depends on nothing is known too: the receipt tells.
+    // The result of an unconditional change is known too, from the receipt.
     for round in 0..24i64 {
         lose(round);
         let put = Operation::Change { key: key.clone(), change: Change::Put(vec![round as u8]) };
@@ -181,7 +181,7 @@ fn more_than_a_transaction_takes_is_refused_with_the_limit() {
         let put = Operation::Change { key: Key::page(1, page), change: Change::Put(vec![7; limit]) };
         store.apply(&[put], None).unwrap();
     }
-    // Few bytes are carried, but whole values are written.
+    // Few bytes are sent, but whole values are written.
     let touch = |page| {
         let change = Change::PutRange { offset: 0, bytes: vec![8] };
         Operation::Change { key: Key::page(1, page), change }

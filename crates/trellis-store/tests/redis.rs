@@ -1,4 +1,4 @@
-//! The store `redis` on a real server.
+//! Tests the store `redis` on a real server.
 
 mod conformance;
 mod redis_server;

@@ -1,5 +1,4 @@
-//! What a client of the Redis protocol makes of lost connections, servers that are started again, and servers that are
-//! none.
+//! Tests how a client of the Redis protocol handles lost connections, restarted servers, and peers that are no servers.
 
 mod conformance;
 mod proxy;
@@ -30,14 +29,14 @@ fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// A call that would show if it was done twice, or not.
+/// A call that would show whether it was done twice or not at all.
 fn step(store: &dyn Store, number: i64) {
     let applied = store.apply(&[add(&counter(), 0, 8, 1), append(&log(), &number.to_le_bytes())], None);
     let expected = vec![Outcome::Added(number), Outcome::Appended(number as u64 + 1)];
     assert_eq!(applied, Ok(Applied::Done(expected)), "call {number}");
 }
 
-/// Cuts the wire at every byte of a call, one after the other.
+/// Cuts the connection at every byte of a call, one after the other.
 fn cut_everywhere(server: u16) {
     let proxy = Proxy::start(server);
     let store = open(&format!("redis://127.0.0.1:{}", proxy.port)).unwrap();
@@ -55,7 +54,7 @@ fn cut_everywhere(server: u16) {
             assert!(!proxy.mend(), "it was cut {way:?} after {place} bytes");
         }
     }
-    // What is refused is refused as often as it is asked.
+    // A refused call is refused as often as it is made.
     let refused = swap(&counter(), Expect::Absent, Change::Delete);
     for (way, bytes) in [(Way::ToServer, to_server), (Way::ToClient, to_client)] {
         for place in (0..bytes).step_by(3) {
@@ -70,7 +69,8 @@ fn cut_everywhere(server: u16) {
     assert!(entries.iter().map(|entry| &entry.bytes[..]).eq((0..number).map(i64::to_le_bytes)), "each once, in order");
 }
 
-/// The same for a call that waits: at every byte of its request, of the word that it waits, and of its answer.
+/// Like `cut_everywhere`, for a call that waits: at every byte of its request, of the reply that it waits, and of its
+/// answer.
 fn cut_everywhere_while_waiting(server: u16) {
     let proxy = Proxy::start(server);
     let direct = open(&format!("redis://127.0.0.1:{server}")).unwrap();
@@ -103,7 +103,7 @@ fn cut_everywhere_while_waiting(server: u16) {
     turn(None);
     let [to_server, to_client] = proxy.passed();
     for (way, bytes) in [(Way::ToServer, to_server), (Way::ToClient, to_client)] {
-        // Whether it has to wait depends on who is quicker, so the bytes of one turn are not those of another.
+        // Whether it has to wait depends on timing, so the bytes of two rounds differ.
         for place in 0..bytes + 40 {
             turn(Some((way, place)));
         }
@@ -197,7 +197,7 @@ fn a_server_that_has_lost_everything_is_a_sentence() {
     }
 }
 
-/// Who was killed while it waited takes nothing.
+/// A client that was killed while it waited acquires nothing.
 #[test]
 fn a_client_that_was_killed_waits_for_nothing() {
     let test = "a_client_that_was_killed_waits_for_nothing";
@@ -219,7 +219,7 @@ fn a_client_that_was_killed_waits_for_nothing() {
     child.kill().unwrap();
     child.wait().unwrap();
     let store = open(&server.url()).unwrap();
-    // The server looks at its connections in turns; after two answers it has seen that one has ended.
+    // The server examines its connections in turns; after two answers it has noticed that one has ended.
     for _ in 0..2 {
         store.apply(&[get(&counter())], None).unwrap();
     }
@@ -249,7 +249,7 @@ fn who_is_not_there_or_no_store_is_a_sentence() {
         let other = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(answer).unwrap();
-            // Until the client has gone, so that it sees the answer and not the end.
+            // Until the client has disconnected, so that it sees the answer and not the end.
             std::io::copy(&mut stream, &mut std::io::sink()).ok();
         });
         let error = refused(&url);
@@ -304,7 +304,7 @@ fn a_full_server_changes_nothing_of_a_call() {
         assert!(error.to_string().contains("it is full"), "{error}");
     }
     assert_eq!(store.get_many(&[kept]).unwrap()[0].as_deref(), Some(&b"kept"[..]), "nothing was deleted");
-    // Reading and making room go on.
+    // Reading and freeing space continue to work.
     let Applied::Done(outcomes) = store.apply(&[entries(&log(), 0, 9)], None).unwrap() else { panic!() };
     assert!(matches!(&outcomes[0], Outcome::Entries { first: 1, last: 1, .. }), "{outcomes:?}");
     for number in 0..40 {
@@ -327,11 +327,11 @@ fn a_server_without_libraries_and_one_that_forgot_them_run_the_script() {
     step(&*store, 0);
     server.ask("FUNCTION FLUSH");
     step(&*store, 1);
-    // The same library may be there already.
+    // The same library may be loaded already.
     step(&*open(&server.url()).unwrap(), 2);
 }
 
-/// A server that loads for longer than the deadline is waited for, because it gets on.
+/// A server that loads for longer than the deadline is waited for, because it makes progress.
 #[test]
 fn a_server_that_loads_is_waited_for_while_it_gets_on() {
     let Some(mut server) = RedisServer::start("a_server_that_loads_is_waited_for_while_it_gets_on", &[]) else {
@@ -353,7 +353,7 @@ fn a_server_that_loads_is_waited_for_while_it_gets_on() {
     step(&*reopened, 2);
 }
 
-/// One that loads and gets no further is an error when the deadline is over, and the sentence says how to give it longer.
+/// A server that loads without progress is an error when the deadline has passed, and the message says how to extend it.
 #[test]
 fn a_server_that_gets_no_further_with_loading_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! The front end: our own client through it, and clients of Redis.
+//! Tests the front end, with our own client and with clients of Redis.
 
 mod conformance;
 mod redis_server;
@@ -23,7 +23,7 @@ fn client(server: &Running) -> TcpStream {
     stream
 }
 
-/// Sends bytes, and returns as many as are expected.
+/// Sends bytes, and compares the answer.
 fn exchange(stream: &mut TcpStream, bytes: &[u8], expected: &str) {
     stream.write_all(bytes).unwrap();
     let mut answer = vec![0; expected.len()];
@@ -69,7 +69,7 @@ fn commands_mean_what_they_mean_in_redis() {
         let (request, expected) = line.split_once(" -> ").expect("a request and its answer");
         let expected = expected.replace("\\r\\n", "\r\n") + "\r\n";
         exchange(&mut client(&server), format!("{request}\r\n").as_bytes(), &expected);
-        // The script is right about Redis too.
+        // The script's expectations hold for Redis too.
         if let Some(redis) = &redis {
             let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -111,7 +111,7 @@ fn requests_that_come_together_are_answered_in_order() {
     let sender = std::thread::spawn(move || stream.write_all(&requests).unwrap());
     exchange(&mut reader, b"", &answers);
     sender.join().unwrap();
-    // One byte at a time, and a client that has said all it wants before it listens.
+    // One byte at a time, and a client that sends everything before it reads.
     let mut stream = client(&server);
     for byte in b"*2\r\n$4\r\nECHO\r\n$3\r\na\r\n\r\n" {
         stream.write_all(&[*byte]).unwrap();
@@ -131,7 +131,7 @@ fn large_values_come_and_go() {
     let request = [b"*3\r\n$3\r\nSET\r\n$5\r\nlarge\r\n$5000000\r\n", &large[..], b"\r\n"].concat();
     exchange(&mut stream, &request, "+OK\r\n");
     let expected = format!("$5000000\r\n{}\r\n", "x".repeat(5_000_000));
-    // A client that does not take its answers stops being served, and goes on when it takes them.
+    // A client that does not read its answers is no longer served, and continues when it reads them.
     for _ in 0..12 {
         stream.write_all(b"GET large\r\n").unwrap();
     }
@@ -157,7 +157,7 @@ fn a_password_is_wanted_before_anything_else() {
     exchange(&mut stream, b"GET a\r\nLPUSH a b\r\nPING\r\n", &"-NOAUTH Authentication required.\r\n".repeat(3));
     exchange(&mut stream, b"AUTH wrong\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
     exchange(&mut stream, b"*2\r\n$4\r\nAUTH\r\n$7\r\nse cret\r\nGET a\r\n", "+OK\r\n$-1\r\n");
-    // What a stranger promises takes no memory.
+    // What an unauthenticated peer announces uses no memory.
     exchange(&mut client(&server), b"*2\r\n$3\r\nGET\r\n$100000\r\n", "-ERR Protocol error: invalid bulk length\r\n");
     exchange(&mut client(&server), b"*11\r\n", "-ERR Protocol error: invalid multibulk length\r\n");
     let address = server.address();
@@ -200,7 +200,7 @@ fn a_socket_that_a_killed_server_left_is_taken_and_one_in_use_is_not() {
     let path = std::env::temp_dir().join(format!("trellis-resp-left-{}", std::process::id()));
     let address = format!("unix:{}", path.display());
     let bind = || Server::bind(&address, open("embedded:").unwrap(), &Options::default());
-    // Closed, but not removed: what is left when a signal ends a server.
+    // Closed, but not removed: what remains when a signal ends a server.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let server = bind().unwrap().start().unwrap();
@@ -208,14 +208,14 @@ fn a_socket_that_a_killed_server_left_is_taken_and_one_in_use_is_not() {
     let Err(error) = bind() else { panic!("two servers at one socket") };
     assert!(error.to_string().contains("name another one"), "{error}");
     drop(server);
-    // A file that is no socket is nobody's to remove.
+    // A file that is not a socket must not be removed.
     std::fs::write(&path, "text").unwrap();
     assert!(bind().is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
     std::fs::remove_file(&path).unwrap();
 }
 
-/// The keys of clients and those of programs do not meet.
+/// The keys of clients and those of programs do not collide.
 #[test]
 fn clients_have_regions_of_their_own() {
     let store = open("embedded:").unwrap();
@@ -229,7 +229,7 @@ fn clients_have_regions_of_their_own() {
     assert!(store.numbers(1, Kind::Memory, 0, 9).unwrap().is_empty());
 }
 
-/// Who was killed while it waited takes nothing.
+/// A client that was killed while it waited acquires nothing.
 #[test]
 fn a_client_that_is_gone_waits_for_nothing() {
     let key = Key::new(1, Kind::Synchronisation, 1);
@@ -309,7 +309,7 @@ fn no_input_ends_the_server() {
                 }
             }
         }
-        // A server that closed the connection is right too.
+        // The server may also close the connection.
         stream.write_all(&bytes).ok();
         stream.shutdown(Shutdown::Write).ok();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

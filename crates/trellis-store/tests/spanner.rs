@@ -1,5 +1,5 @@
-//! The store `spanner`, against a server of this project that speaks its interface; see `servers/spanner/main.go` for
-//! what that server promises.
+//! Tests the store `spanner` against a server of this project that implements its interface; see
+//! `servers/spanner/main.go` for what that server promises.
 
 #![cfg(feature = "spanner")]
 
@@ -9,7 +9,7 @@ mod servers;
 use servers::{Server, free_port};
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
 
-/// A server; nothing where it cannot be built.
+/// A server; `None` if it cannot be built.
 fn server(test: &str, more: &[&str]) -> Option<Server> {
     servers::kinds::Kind::Spanner.start(test, more)
 }
@@ -66,7 +66,7 @@ fn entries_that_were_forgotten_are_not_waited_for() {
         (1..=20u8).map(|number| Operation::Append { log: log.clone(), bytes: vec![number] }).collect();
     store.apply(&appends, None).unwrap();
     store.apply(&[Operation::Trim { log: log.clone(), upto: 12 }], None).unwrap();
-    // Whether it only reads or also writes, what is kept is found behind what was asked for first.
+    // Whether the call only reads or also writes, the kept entries are found after those that were requested first.
     let entries = Operation::Entries { log: log.clone(), after: 2, count: 3 };
     for more in [Vec::new(), vec![put(&Key::page(1, 1), b"x")]] {
         let applied = store.apply(&[vec![entries.clone()], more].concat(), None).unwrap();
@@ -117,7 +117,7 @@ fn a_session_that_the_service_forgot_is_replaced() {
     store.apply(&[put(&key, b"x")], None).unwrap();
     server.kill();
     server.start_again();
-    // Somebody else makes the database again; the old handle goes on with a new session.
+    // The database is created again elsewhere; the old handle continues with a new session.
     open(&url(&server, "database")).unwrap();
     store.apply(&[put(&key, b"y")], None).unwrap();
     assert_eq!(store.get_many(&[key]).unwrap(), [Some(b"y".to_vec())]);

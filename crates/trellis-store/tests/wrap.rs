@@ -1,4 +1,4 @@
-//! The stores round stores.
+//! Tests the stores that wrap other stores.
 
 mod conformance;
 

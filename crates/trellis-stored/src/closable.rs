@@ -1,8 +1,8 @@
-//! A store that a process can close for its pages, for its last moments.
+//! A store that a process can close for its pages at its end.
 //!
-//! Promises: after [`Closable::close`] no call that came through here is under way, and none that comes returns: a thread that
-//! still runs while its process ends, and touches a page that is not here, stops there instead of reading zeros. Must never be
-//! closed by a process that goes on.
+//! Promises: after [`Closable::close`], no call through this store is under way, and no later call returns. A thread that
+//! still runs while its process ends, and touches a page that is not in memory, stops there instead of reading zeros.
+//! Must never be closed by a process that continues.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -12,7 +12,7 @@ use trellis_store::{Store, StoreError};
 /// See the module.
 pub(crate) struct Closable {
     store: Arc<dyn Store>,
-    /// Held for reading during a call, and for writing for good.
+    /// Held for reading during a call, and for writing after the store is closed.
     passage: RwLock<()>,
 }
 
@@ -21,7 +21,7 @@ impl Closable {
         Arc::new(Closable { store, passage: RwLock::new(()) })
     }
 
-    /// Waits until no call is under way, and stops those that come.
+    /// Waits until no call is under way, and blocks all later ones.
     pub(crate) fn close(&self) {
         std::mem::forget(self.passage.write().unwrap_or_else(PoisonError::into_inner));
     }
@@ -53,7 +53,7 @@ mod tests {
         closable.close();
         let (sender, receiver) = mpsc::channel();
         let through = Arc::clone(&closable);
-        // It never ends; the test program does.
+        // This thread never ends; the test program does.
         std::thread::spawn(move || {
             sender.send("comes").expect("the test waits");
             let answer = through.get_many(&[Key::page(1, 0)]);

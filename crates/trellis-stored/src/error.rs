@@ -1,4 +1,4 @@
-//! Why memory in a store could not be had. Each sentence says the fact, the place and the next step.
+//! Why memory in a store could not be used. Each message names the fact, the place and the next step.
 
 use trellis_memory::{MapError, RegionError};
 use trellis_store::StoreError;
@@ -7,34 +7,34 @@ use trellis_store::StoreError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoredError {
-    /// The store said no, or nothing.
+    /// The store refused or failed.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// A variable of the environment makes no sense.
+    /// An environment variable has an invalid value.
     #[error("{name}={value} is not possible: {reason}; accepted: {accepted}")]
     Setting {
         /// The variable.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
         /// What is wrong with it.
         reason: String,
-        /// What would be right.
+        /// The accepted form.
         accepted: &'static str,
     },
-    /// A region is not what it has to be.
+    /// A region does not have the required properties.
     #[error("region `{region}` in store {store}: {reason}; {next}")]
     Region {
         /// Its name.
         region: String,
-        /// Where it is.
+        /// The store.
         store: String,
         /// What is wrong.
         reason: String,
-        /// What to do.
+        /// The next step.
         next: &'static str,
     },
-    /// Others thought that this process had ended, and went on without it.
+    /// Other processes declared this process dead and replaced it.
     #[error(
         "region `{region}` in store {store}: the other processes declared this one (member {member}) dead, because its \
          record did not change for a lease; what it stored since its last release is lost, start it again"
@@ -42,18 +42,18 @@ pub enum StoredError {
     Fenced {
         /// The region.
         region: String,
-        /// Where it is.
+        /// The store.
         store: String,
-        /// This process's number.
+        /// This process's member number.
         member: u64,
     },
-    /// The memory of this process could not be arranged.
+    /// The memory of this process could not be mapped.
     #[error("{0}")]
     Memory(#[from] RegionError),
-    /// The access to pages could not be changed.
+    /// The access rights of pages could not be changed.
     #[error("{0}")]
     Map(#[from] MapError),
-    /// A call that does not fit.
+    /// An invalid argument.
     #[error("{0}")]
     Argument(String),
 }

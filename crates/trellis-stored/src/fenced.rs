@@ -1,8 +1,8 @@
-//! A store as a process without a cache uses it: whatever it changes in its region is guarded by its member record.
+//! A store as used by a process without a cache: every change in its region is guarded by its member record.
 //!
-//! Promises: of a member that was replaced nothing arrives any more, not even a single store, where the store changes
-//! everything in one call at once; no call more. Must never guard what a call guards by something else, or a region of this
-//! process alone.
+//! Promises: after a member was replaced, no further change of it takes effect, not even a single store to memory, if the
+//! store changes everything in one call atomically. No additional calls are made. Must never add a guard to a call that
+//! already has one, or guard a region of this process alone.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,8 +21,9 @@ pub(crate) struct Fenced {
 }
 
 impl Fenced {
-    /// The store for `member` of a region, whose name is for sentences. A store that checks a guard in a round trip of its own
-    /// stays as it is: the check would cost as much as the store itself, and prove nothing about what comes after it.
+    /// The store for `member` of a region, whose name is for messages. A store that checks a guard in a separate round
+    /// trip is returned unchanged: the check would cost as much as the change itself, and would prove nothing about what
+    /// follows it.
     pub(crate) fn over(store: Arc<dyn Store>, name: &str, region: u32, member: u64) -> Arc<dyn Store> {
         if store.capabilities().atomic != Atomic::Call {
             return store;
@@ -31,7 +32,7 @@ impl Fenced {
         Arc::new(Fenced { store, name: name.to_owned(), region, member, guard })
     }
 
-    /// The guard of a call that has none.
+    /// The guard for a call that has none.
     fn guard<'a>(&'a self, operations: &[Operation], given: Option<&'a Guard>) -> Option<&'a Guard> {
         let changes = |operation: &Operation| operation.key().region() == self.region && !operation.only_reads();
         given.or_else(|| operations.iter().any(changes).then_some(&self.guard))

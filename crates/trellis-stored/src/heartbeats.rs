@@ -1,7 +1,8 @@
-//! Signs of life of a process that has a heap in a shared region, whether or not it holds anything.
+//! Heartbeats of a process that has a heap in a shared region, whether or not it holds a lock.
 //!
-//! Promises: one every third of the lease, each one call of the store, from a thread of its own; it ends with
-//! [`Heartbeats::stop`], or when the process was replaced. Must never say why a sign was not given: the next release does.
+//! Promises: one heartbeat every third of the lease, each one call of the store, from a thread of its own. The thread
+//! ends with [`Heartbeats::stop`], or when the process was replaced. Must never report why a heartbeat failed: the next
+//! release does.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,32 +19,32 @@ pub(crate) struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Starts. Without a thread there are no signs, and others may replace this process when they need its memory: slow, not
-    /// wrong.
+    /// Starts the thread. If the thread cannot be created there are no heartbeats, and other processes may replace this
+    /// one when they need its memory: slow, but not wrong.
     pub(crate) fn start(store: Arc<dyn Store>, region: u32, member: u64, lease: Duration) -> Heartbeats {
         let is_over = Arc::new((Mutex::new(false), Condvar::new()));
         let for_thread = Arc::clone(&is_over);
         let lease = lease.max(member::LEASE_MIN);
         let body = move || {
-            // A store that does not answer now may at the next beat.
+            // A store that does not answer now may do so at the next heartbeat.
             while wait(&for_thread, lease / 3) && !matches!(member::beat(&*store, region, member), Ok(false)) {}
         };
         let thread = std::thread::Builder::new().name("trellis-life".to_owned()).spawn(body).ok();
         Heartbeats { is_over, thread: Mutex::new(thread) }
     }
 
-    /// No sign is given any more when this returns.
+    /// Stops the heartbeats; none is sent after this returns.
     pub(crate) fn stop(&self) {
         *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.is_over.1.notify_all();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // It cannot panic with more to say than this thread.
+            // If it panicked, there is nothing more to report than the thread has reported itself.
             let _ = thread.join();
         }
     }
 }
 
-/// Waits so long; false when it is over.
+/// Waits for this time; false if the heartbeats were stopped.
 fn wait(is_over: &(Mutex<bool>, Condvar), time: Duration) -> bool {
     let until = Instant::now() + time;
     let mut over = is_over.0.lock().unwrap_or_else(PoisonError::into_inner);

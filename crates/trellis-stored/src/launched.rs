@@ -1,15 +1,16 @@
-//! Programs whose heap cannot lie in a store although it is theirs: shells.
+//! Recognises shells, whose heap cannot lie in a store.
 //!
-//! Promises: a shell is known by the file that runs, whatever led to it. Must never refuse a shell that a program of a store
-//! starts: that one ends before it forks, or opens the store itself.
+//! Promises: a shell is recognised by the executable that runs, whatever started it. Must never refuse a shell that a
+//! program with a heap in a store starts: such a child ends before it forks, or opens the store itself.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The variable by which `trellis store run` says which process it is about to become. A child of that one has another number.
+/// The variable in which `trellis store run` passes the process number of the program that it becomes. A child of that
+/// program has another number.
 pub const PROCESS: &str = "TRELLIS_STORE_PROCESS";
 
-/// Programs that start others as forked children, which have no part of the heap.
+/// Programs that start others as forked children, which have no access to the heap.
 const SHELLS: [&str; 11] = ["sh", "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh"];
 
 /// Whether a file is a shell, by its name.
@@ -17,7 +18,8 @@ pub fn is_shell(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| SHELLS.contains(&name))
 }
 
-/// Why this process, which `trellis store run` started by way of another program (`env`, `nice`), cannot have its heap in a store.
+/// Why this process, which `trellis store run` started through another program (`env`, `nice`), cannot have its heap in a
+/// store.
 pub fn hindrance() -> Option<String> {
     let process = std::env::var(PROCESS).ok()?;
     let program = std::fs::read_link("/proc/self/exe").ok()?;

@@ -1,11 +1,11 @@
-//! Where a region in a store lies in the address space of every process.
+//! The place of a region in the address space of every process.
 //!
-//! Promises: the numbers of `compiler/include/trellis/layout.h`, with which a test compares these. Programs have them in
-//! their instructions, so they must never change alone.
+//! Promises: the numbers equal those of `compiler/include/trellis/layout.h`, which a test checks. Compiled programs
+//! contain them, so they must never be changed on one side alone.
 
 /// The first address of a region.
 pub const REGION_BASE: usize = 0x2000_0000_0000;
-/// The address space that is a region's, in bytes.
+/// The size of the address space reserved for a region, in bytes.
 pub const REGION_SPAN: usize = 1 << 40;
 /// The unit of the inline check.
 pub const LINE_BYTES: usize = 64;
@@ -13,19 +13,19 @@ pub const LINE_BYTES: usize = 64;
 pub const LINE_SHIFT: u32 = 6;
 /// The first address of the table with a state byte for each line.
 pub const LINE_STATES: usize = 0x1f00_0000_0000;
-/// How large that table is.
+/// The size of that table.
 pub const LINE_STATES_BYTES: usize = REGION_SPAN / LINE_BYTES;
-/// Bit of a state byte: the line may be read where it lies.
+/// Bit of a state byte: the line may be read in place.
 pub const LINE_READABLE: u8 = 1;
-/// Bit of a state byte: the line may be written where it lies.
+/// Bit of a state byte: the line may be written in place.
 pub const LINE_WRITABLE: u8 = 2;
-/// The size of a page, which is that of a value.
+/// The size of a page, which is also the size of a value.
 pub const PAGE_BYTES: usize = 4096;
 
 const _: () = assert!(LINE_BYTES == 1 << LINE_SHIFT && REGION_BASE.is_multiple_of(PAGE_BYTES));
 const _: () = assert!(LINE_STATES + LINE_STATES_BYTES <= REGION_BASE);
 
-/// Whether an address is one of a region.
+/// Whether an address is inside the region.
 pub const fn is_inside(address: usize) -> bool {
     address.wrapping_sub(REGION_BASE) < REGION_SPAN
 }

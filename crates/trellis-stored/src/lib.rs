@@ -1,22 +1,22 @@
 //! Memory that lives in a key-value store.
 //!
-//! A *region* is a name in a store and the pages under it. Processes that open the same region share its bytes; a region
-//! without a name belongs to one process and goes with it. Pages are values of 4 KiB whoever looks at them and however:
+//! A *region* is a name in a store and the pages under it. Processes that open the same region share its bytes. A region
+//! without a name belongs to one process and is removed with it. Pages are values of 4 KiB in every mode:
 //!
 //! | module | how the bytes are used |
 //! |---|---|
 //! | [`words`] | each load and store is a call of the store; no copy is kept |
-//! | [`paging`] | pages are kept here, caught by the kernel, written back by difference |
+//! | [`paging`] | pages are cached here, faults are caught by the kernel, and only differences are written back |
 //! | [`lines`] | the same frames behind a check in the program's own instructions |
 //! | [`coherence`] | what a release writes and an acquire reads, so that copies agree |
 //!
-//! [`region`] opens, lists and removes; [`settings`] says what the environment asks for; [`memory`] is the whole of a
-//! process's view of a region, in any of these modes.
+//! [`region`] opens, lists and removes regions; [`settings`] reads the environment; [`memory`] is a process's whole view
+//! of a region, in any of these modes.
 //!
-//! Promises: a release is seen whole or not at all; what was acknowledged is not lost with the process; two regions never
-//! share a key; a page that cannot be had ends the process with one sentence, because a load has nowhere to put an error.
-//! Must never: read the time of another machine, write a byte that the program did not change, or keep more memory than
-//! `cache_bytes_max` says.
+//! Promises: a release is seen completely or not at all. What was acknowledged survives the process. Two regions never
+//! share a key. If a page cannot be read, the process ends with one message, because a load has no way to return an
+//! error. Must never: read the time of another machine, write a byte that the program did not change, or use more memory
+//! than `cache_bytes_max`.
 
 pub use trellis_cache::end;
 pub(crate) use trellis_cache::{fault_threads, frames, readahead};
@@ -46,5 +46,5 @@ pub use allocator_api2;
 pub use error::StoredError;
 pub use remote_heap::RemoteHeap;
 pub use remote_memory::RemoteMemory;
-/// What came of a change.
+/// The result of a change.
 pub use trellis_store::Applied;

@@ -1,23 +1,24 @@
-//! Lines: the table that programs compiled for mode `line` look at before each access.
+//! Lines: the table that programs compiled for mode `line` check before each access.
 //!
-//! # Why no state can be wrong in a way that matters
+//! # Why a stale state is harmless
 //!
-//! The check and the access are two steps, so a frame may go between them, whatever is done here. Hence a state is never
-//! what makes an access right. The frames are those of [`super::paging`], at the addresses of the program, and the
-//! kernel's page protection stays the truth: an access whose frame went faults, and is served like any other; a store to
-//! a frame that was made read-only for a release faults, and is found by the next one. "May be read" and "may be written"
-//! only say that the slow path has nothing to do. Three cases:
+//! The check and the access are two steps, and a frame may be removed between them in any implementation. A state is
+//! therefore never what makes an access correct. The frames are those of [`super::paging`], at the addresses of the
+//! program, and the kernel's page protection remains authoritative. An access whose frame was removed faults, and is
+//! served like any other fault. A store to a frame that was made read-only for a release faults too, and is included in
+//! the next release. "May be read" and "may be written" only mean that the slow path has nothing to do. There are three
+//! cases:
 //!
-//! - *The state says no, and the frame would allow it*: the slow path is taken once, and sets the state.
-//! - *The state says yes, and the frame went*: the access is a page fault. Eviction and invalidation clear the states of
-//!   a frame before they take its access away, so this happens only to a thread that was between check and access, or to
+//! - *The state says no, and the frame would allow the access*: the slow path is taken once, and sets the state.
+//! - *The state says yes, and the frame was removed*: the access is a page fault. Eviction and invalidation clear the
+//!   states of a frame before they remove access to it, so this happens only to a thread between check and access, or to
 //!   one whose slow path was overtaken and set a state late.
 //! - *The state says yes, and so does the frame*: no call at all.
 //!
-//! So states are set and cleared with plain relaxed stores, by whoever, without a lock.
+//! Any thread may therefore set and clear states with plain relaxed stores, without a lock.
 //!
-//! Promises: the table is at the address that programs have in their instructions, takes memory only where lines were
-//! used, and gives it back with `Lines::clear` where it can. Must never be the reason why an access is allowed.
+//! Promises: the table is at the address that programs contain in their instructions, uses memory only where lines were
+//! used, and returns it with `Lines::clear` where possible. Must never be the reason why an access is allowed.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -26,7 +27,7 @@ use super::layout::{
     LINE_BYTES, LINE_READABLE, LINE_SHIFT, LINE_STATES, LINE_STATES_BYTES, LINE_WRITABLE, PAGE_BYTES, REGION_BASE,
 };
 
-/// How many lines a page has: one cache line of states.
+/// The number of lines in a page: their states are one cache line.
 const LINES: usize = PAGE_BYTES / LINE_BYTES;
 const WORDS: usize = LINES / 8;
 
@@ -34,11 +35,11 @@ const WORDS: usize = LINES / 8;
 pub struct Lines(());
 
 impl Lines {
-    /// Maps the table where programs look for it.
+    /// Maps the table at its fixed address.
     ///
     /// # Errors
     ///
-    /// The kernel's, when something else is there, or another table.
+    /// The kernel's, if something else is mapped there, including another table.
     pub fn map() -> io::Result<Lines> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         let wanted: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(LINE_STATES);
@@ -48,16 +49,16 @@ impl Lines {
             return Err(io::Error::last_os_error());
         }
         if at != wanted {
-            // SAFETY: just mapped, and nobody else knows it.
+            // SAFETY: just mapped, and no other code knows the address.
             unsafe { libc::munmap(at, LINE_STATES_BYTES) };
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
-        // SAFETY: the mapping made above. A huge page would take 2 MiB for the states of one page.
+        // SAFETY: the mapping made above. A huge page would use 2 MiB for the states of one page.
         unsafe { libc::madvise(at, LINE_STATES_BYTES, libc::MADV_NOHUGEPAGE) };
         Ok(Lines(()))
     }
 
-    /// The lines that hold these bytes of the region may be read, or written too.
+    /// Allows reading, or also writing, the lines that hold these bytes of the region.
     pub fn allow(&self, address: usize, bytes: usize, writable: bool) {
         let bits = if writable { LINE_READABLE | LINE_WRITABLE } else { LINE_READABLE };
         let first = (address - REGION_BASE) >> LINE_SHIFT;
@@ -67,18 +68,18 @@ impl Lines {
         }
     }
 
-    /// Nothing of these pages may be used without asking.
+    /// Makes every access to these pages take the slow path.
     pub(crate) fn clear(&self, page: usize, count: usize) {
         for word in page * WORDS..(page + count) * WORDS {
             let states = self.word(word);
-            // Looked at first: a store would take memory where no line was ever used.
+            // Read first: a store would allocate memory for states that were never set.
             if states.load(Ordering::Relaxed) != 0 {
                 states.store(0, Ordering::Relaxed);
             }
         }
     }
 
-    /// No line of these pages may be written without asking.
+    /// Makes every store to these pages take the slow path.
     pub(crate) fn protect(&self, page: usize, count: usize) {
         const READABLE: u64 = u64::from_ne_bytes([LINE_READABLE; 8]);
         for word in page * WORDS..(page + count) * WORDS {
@@ -108,7 +109,7 @@ impl Lines {
 impl Drop for Lines {
     fn drop(&mut self) {
         let at: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(LINE_STATES);
-        // SAFETY: mapped by `map`, and the value that stands for it goes now.
+        // SAFETY: mapped by `map`, and the value that represents the mapping is being dropped.
         unsafe { libc::munmap(at, LINE_STATES_BYTES) };
     }
 }

@@ -1,12 +1,13 @@
-//! Members of a region that are gone, and what they left half done.
+//! Detects members of a region that are gone, and removes what they left half done.
 //!
-//! Who left says so in its record; who was replaced by somebody that waited for its lock, too. Of a process of this machine
-//! the system says whether it runs. Any other one that gives no sign of life for its lease, by this process's clock, is
-//! replaced: every process that has a heap in a region gives one every third of its lease.
+//! A member that left says so in its record, and so does one that was replaced by a process that waited for its lock. For
+//! a process of this machine, the operating system tells whether it runs. Any other member that gives no heartbeat for
+//! its lease, by this process's clock, is replaced: every process that has a heap in a region gives one every third of
+//! its lease.
 //!
-//! Promises: a process that runs and reaches the store is not called gone, however long *this* one could not reach it: a
-//! silence counts only when it lasted over two more looks, each half a lease after the one before; from the moment at which a
-//! member is called gone, nothing that it does to the region succeeds. Must never wait.
+//! Promises: a process that runs and reaches the store is not declared gone, however long *this* process could not reach
+//! it: a silence counts only if it lasted over two more looks, each half a lease after the previous one. From the moment
+//! at which a member is declared gone, no change of it to the region succeeds. Must never wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +20,12 @@ use super::coherence::keys;
 use super::end;
 use super::synchronisation::member::{self, Card};
 
-/// So many chunks are listed and removed at once.
+/// How many chunks are listed and removed at once.
 const CHUNKS_AT_ONCE: usize = 512;
-/// So many looks after the first must find nothing new.
+/// How many looks after the first must find no new heartbeat.
 const SILENT_LOOKS: u32 = 2;
 
-/// What this process knows of the others' silence.
+/// What this process has observed of the other members' silence.
 pub(crate) struct Liveness {
     store: Arc<dyn Store>,
     region: u32,
@@ -35,16 +36,16 @@ pub(crate) struct Liveness {
 #[derive(Default)]
 struct Watch {
     seen: HashMap<u64, Seen>,
-    /// Before, a look would tell nothing new.
+    /// An earlier look would reveal nothing new.
     look_at: Option<Instant>,
 }
 
-/// A member that gives no sign of life, as far as was looked.
+/// The last observed heartbeat of a member.
 #[derive(Clone, Copy)]
 struct Seen {
     beat: u64,
     looks: u32,
-    /// When it was looked at last, as far as it counts.
+    /// The time of the last look that counts.
     at: Instant,
 }
 
@@ -53,13 +54,13 @@ impl Liveness {
         Liveness { store, region, me, watch: Mutex::default() }
     }
 
-    /// Whether a look can tell more than the last one.
+    /// Whether a look can reveal more than the last one.
     pub(crate) fn is_time(&self, now: Instant) -> bool {
         self.watch().look_at.is_none_or(|at| now >= at)
     }
 
-    /// Those of some members that are gone. They can do nothing any more when this returns. One call, and two more for
-    /// each that is found to have ended.
+    /// The members among these that are gone; they can change nothing any more when this returns. One call, and two more
+    /// for each member that is found to have ended.
     pub(crate) fn gone(&self, members: &[u64], now: Instant) -> Result<Vec<u64>, StoreError> {
         let others: Vec<u64> = members.iter().copied().filter(|member| *member != self.me).collect();
         let mut gone = Vec::new();
@@ -83,7 +84,7 @@ impl Liveness {
         Ok(gone)
     }
 
-    /// Notes what a look found; whether it is enough.
+    /// Records a look; returns whether the silence is long enough.
     fn is_silent(&self, card: &Card, now: Instant) -> bool {
         let mut watch = self.watch();
         let first = Seen { beat: card.beat, looks: 0, at: now };
@@ -97,14 +98,14 @@ impl Liveness {
         seen.looks >= SILENT_LOOKS
     }
 
-    /// False when it gave a sign of life meanwhile.
+    /// Replaces a member; false if it gave a heartbeat meanwhile.
     fn replace(&self, card: &Card) -> Result<bool, StoreError> {
         let mut steps = member::take_back(&*self.store, self.region, card.number)?;
         steps.push(member::replace(self.region, card, self.me));
         Ok(matches!(self.store.apply(&steps, Some(&member::guard(self.region, self.me)))?, Applied::Done(_)))
     }
 
-    /// The members that have a record, or chunks of releases in the store. Two calls, more where there are hundreds.
+    /// The members that have a record, or chunks of releases in the store. Two calls, more if there are hundreds.
     pub(crate) fn members(&self) -> Result<Vec<u64>, StoreError> {
         let mut members = BTreeSet::new();
         let mut from = 1;
@@ -123,15 +124,15 @@ impl Liveness {
         Ok(members.into_iter().collect())
     }
 
-    /// Removes the chunks of a member that is gone, but for those that are committed: whoever finishes that release removes
-    /// them. Returns how many went.
+    /// Removes the chunks of a member that is gone, except those that are committed: the process that finishes that
+    /// release removes them. Returns how many were removed.
     pub(crate) fn remove_chunks(&self, member: u64) -> Result<u64, StoreError> {
-        // What it has not committed by now it never commits.
+        // The member is gone, so what it has not committed by now it never will.
         let pending = self.store.get_many(&[keys::pending(self.region)])?.pop().flatten();
         let committed: BTreeSet<u64> = match pending.as_deref().map(Pending::decode) {
             None => BTreeSet::new(),
             Some(Ok(pending)) => pending.chunks.into_iter().collect(),
-            // Not to be read here: who acquires next says so.
+            // The record cannot be decoded; the next acquire reports this.
             Some(Err(_)) => return Ok(0),
         };
         let mut removed = 0;

@@ -1,9 +1,9 @@
-//! A process's view of a region: everything of this module, put together for one mode.
+//! A process's view of a region: the parts of this crate, combined for one mode.
 //!
-//! Promises: what a mode needs is made at the start or refused with a sentence; a release takes along what the heap has to
-//! tell other processes; a region without a name is removed at [`Memory::close`], one with a name is released and left; what
-//! members that are gone left in the region is used again or removed ([`Memory::recover`]).
-//! Must never be used by a forked child: connections and pages are the parent's.
+//! Promises: whatever a mode needs is created at the start, or the mode is refused with a message. A release includes the
+//! heap's changes for other processes. A region without a name is removed at [`Memory::close`]; one with a name is
+//! released and left. What departed members left in the region is reused or removed ([`Memory::recover`]). Must never be
+//! used by a forked child: connections and pages belong to the parent.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,26 +29,26 @@ use super::stores;
 use super::synchronisation::member;
 use super::words::Words;
 
-/// The most of a release's call that the heap's own changes take.
+/// The maximum size of the heap's own changes in the call of a release.
 const HEAP_BYTES_MAX: usize = 1 << 20;
 
 /// How a process uses a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Words, of all memory.
+    /// Every load and store of the process is a call of the store.
     Full,
-    /// Words, of the region.
+    /// Every load and store in the region is a call of the store.
     Words,
-    /// Pages, behind the inline check of compiled programs.
+    /// Cached pages behind the inline check of compiled programs.
     Lines,
-    /// Pages.
+    /// Cached pages.
     Pages,
 }
 
 /// See the module.
 pub struct Memory {
     opened: Opened,
-    /// The region of this process's own memory, in full mode.
+    /// The region for this process's own memory, in full mode.
     process: Option<Opened>,
     mode: Mode,
     counted: Arc<Counted>,
@@ -57,21 +57,21 @@ pub struct Memory {
     paging: Option<Arc<Paging>>,
     heap: OnceLock<&'static Heap>,
     heartbeats: OnceLock<Heartbeats>,
-    /// Through which the pages' calls go.
+    /// The store through which the pages' calls go.
     closable: Arc<Closable>,
-    /// What the heap has to tell others, and no release has taken along yet.
+    /// Changes of the heap for other processes that no release has included yet.
     heap_changes: Mutex<Vec<Operation>>,
     creator: u32,
     is_closed: AtomicBool,
 }
 
-/// What a process did so far.
+/// What a process has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
     /// Calls of the store, by kind.
     pub calls: Counts,
-    /// What happened to pages; zero in modes without.
+    /// What happened to pages; zero in modes without a cache.
     pub pages: PageStatistics,
 }
 
@@ -80,12 +80,12 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// As the store's and the region's, and what this machine lacks for pages.
+    /// Those of the store and of the region, and what this machine lacks for the mode.
     pub fn open(settings: &Settings, mode: Mode) -> Result<Arc<Memory>, StoredError> {
         Memory::open_in(stores::open(settings)?, settings, mode)
     }
 
-    /// The same in a store that is open.
+    /// Like [`Memory::open`], in a store that is already open.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Memory {
         &self.opened
     }
 
-    /// How it is used.
+    /// The mode in which the region is used.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -182,8 +182,8 @@ impl Memory {
         base..base + self.opened.header.bytes
     }
 
-    /// The heap whose changes go with releases; the first one counts. Where others use the region, this process gives signs
-    /// of life from now on, so that they do not take its part of the heap.
+    /// Sets the heap whose changes are included in releases; only the first call has an effect. If other processes use
+    /// the region, this process gives heartbeats from now on, so that they do not take over its part of the heap.
     pub fn set_heap(&self, heap: &'static Heap) {
         let Opened { store, number, member, lease, header, .. } = &self.opened;
         if self.heap.set(heap).is_ok() && !header.is_private {
@@ -191,9 +191,9 @@ impl Memory {
         }
     }
 
-    /// Uses again, or removes, what members left in the region that are gone: their parts of the heap, and what of their
-    /// releases was never committed. Five calls at most for a region that is not new, none for one that is; more where
-    /// somebody is gone.
+    /// Reuses or removes what departed members left in the region: their parts of the heap, and those of their releases
+    /// that were never committed. At most five calls for a region that is not new and none for a new one; more if a
+    /// member is gone.
     ///
     /// # Errors
     ///
@@ -213,20 +213,20 @@ impl Memory {
         Ok(())
     }
 
-    /// What this process did so far.
+    /// What this process has done so far.
     pub fn statistics(&self) -> Statistics {
         let pages = self.paging.as_ref().map(|paging| paging.statistics()).unwrap_or_default();
         Statistics { calls: self.counted.counts(), pages }
     }
 
-    /// Whether this is the process that opened it.
+    /// Whether this is the process that opened the region.
     pub fn is_here(&self) -> bool {
         std::process::id() == self.creator
     }
 
-    /// Ends the use of the region: releases, leaves, and removes what is this process's alone. What is not released of a
-    /// region that goes is not written. A second call, or one of a forked child, does nothing. Threads that touch pages
-    /// may go on until the process ends.
+    /// Ends the use of the region: releases, leaves, and removes what belongs to this process alone. Unreleased changes
+    /// of a region that is removed are not written. A second call, or one by a forked child, does nothing. Threads that
+    /// touch pages may continue until the process ends.
     ///
     /// # Errors
     ///
@@ -235,9 +235,9 @@ impl Memory {
         self.end(false)
     }
 
-    /// The same for the last moment of a process that ends. Threads that still run, and touch pages of a region without a
-    /// name which are not here, stop there for good: these pages are in no store any more, and are not zero. True when that
-    /// may have happened to a thread; then nothing may run any more but what ends the process.
+    /// Like [`Memory::close`], for the last moment of a process that ends. Threads that still run, and touch pages of a
+    /// region without a name that are not in memory, stop there for good: these pages no longer exist in the store, and
+    /// they are not zero. True if that may have happened to a thread; then the process must do nothing more but end.
     ///
     /// # Errors
     ///
@@ -305,7 +305,7 @@ impl Memory {
         })
     }
 
-    /// How many of the heap's changes go into the call of a release.
+    /// How many of the heap's changes are included in the call of a release.
     fn heap_changes_at_once(&self, changes: &[Operation]) -> usize {
         let can = self.opened.store.capabilities();
         let mut left = HEAP_BYTES_MAX.min(can.call_bytes_max / 4);
@@ -318,7 +318,7 @@ impl Memory {
         changes.iter().take(can.operations_max / 4).take_while(fits).count()
     }
 
-    /// Changes of the heap beside a release.
+    /// Makes changes of the heap outside a release.
     fn apply_heap_changes(&self, changes: &[Operation]) -> Result<(), StoredError> {
         let Opened { store, number, member, .. } = &self.opened;
         let can = store.capabilities();
@@ -363,7 +363,7 @@ impl Shared for Memory {
     }
 }
 
-/// The memory of the heap over a region. What fails here ends the process: the heap's callers are malloc and free.
+/// The memory of the heap over a region. A failure ends the process, because the heap's callers are malloc and free.
 pub struct HeapMemory(pub Arc<Memory>);
 
 impl HeapMemory {
@@ -387,7 +387,7 @@ impl heap::Memory for HeapMemory {
     fn released(&self, pages: Range<u64>) -> bool {
         match (&self.0.paging, &self.0.words) {
             (Some(paging), _) => had(paging.released(pages)),
-            // SAFETY: pages of the region; a page that is zero is removed from the store.
+            // SAFETY: pages of the region. A page that is zero is removed from the store.
             (_, Some(words)) if self.0.opened.header.is_private => {
                 // SAFETY: as above.
                 had(unsafe { words.set(pages.start as usize, 0, (pages.end - pages.start) as usize) });
@@ -408,7 +408,8 @@ impl heap::Memory for HeapMemory {
         match &self.0.words {
             // SAFETY: bytes of the region.
             Some(words) => had(unsafe { words.set(bytes.start as usize, 0, count) }),
-            // SAFETY: bytes of a block that nobody else knows yet; a page that is not here is a fault like any other.
+            // SAFETY: bytes of a block that no other thread knows yet; a page that is not in memory causes an ordinary
+            // fault.
             None => unsafe { HeapMemory::at(bytes.start).write_bytes(0, count) },
         }
     }
@@ -417,7 +418,7 @@ impl heap::Memory for HeapMemory {
         match &self.0.words {
             // SAFETY: bytes of the region.
             Some(words) => had(unsafe { words.copy(to as usize, from as usize, bytes as usize) }),
-            // SAFETY: two blocks of the region, of which the heap says that they do not overlap.
+            // SAFETY: two blocks of the region, which do not overlap by the heap's promise.
             None => unsafe { HeapMemory::at(from).copy_to_nonoverlapping(HeapMemory::at(to), bytes as usize) },
         }
     }
@@ -432,7 +433,8 @@ impl heap::Memory for HeapMemory {
     }
 
     fn publish(&self) -> Result<(), HeapError> {
-        // With what the heap has to tell: a pointer that others get to know is to a block that they know.
+        // The release includes the heap's changes, so that a process that learns of a pointer also knows the block to
+        // which it points.
         self.0.release(&[], None).map(drop).map_err(for_heap)
     }
 

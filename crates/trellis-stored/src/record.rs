@@ -1,12 +1,12 @@
-//! What is written of a region itself: its header, its entry in the directory, its root objects.
+//! The records of a region itself: its header, its entry in the directory, its root objects.
 //!
-//! Promises: little-endian, fixed places, a version in front; bytes of another version are not believed. Must never change
-//! the meaning of a place: a new one gets a new version.
+//! Promises: little-endian numbers at fixed offsets, preceded by a version; records of another version are rejected. Must
+//! never change the meaning of an offset: a new meaning gets a new version.
 
 const MAGIC: [u8; 4] = *b"TRLS";
 const VERSION: u8 = 1;
 
-/// What a region is.
+/// The description of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The size of a page.
@@ -15,11 +15,11 @@ pub struct Header {
     pub base: u64,
     /// Its size.
     pub bytes: u64,
-    /// Whether it belongs to one process.
+    /// Whether it belongs to one process alone.
     pub is_private: bool,
-    /// When it was made, in milliseconds since 1970 by the clock of who made it.
+    /// The time of its creation by its creator's clock, in milliseconds since 1970.
     pub made_milliseconds: u64,
-    /// The process that made it.
+    /// The number of the process that created it.
     pub process: u32,
     /// The kind of its heap, as text; empty for the default.
     pub heap: String,
@@ -39,7 +39,7 @@ impl Header {
         out
     }
 
-    /// From bytes; nothing for those of another version.
+    /// Decodes bytes; `None` for another version.
     pub fn decode(bytes: &[u8]) -> Option<Header> {
         let rest = bytes.strip_prefix(&MAGIC)?;
         let (&[VERSION, is_private, 0, 0], rest) = rest.split_first_chunk()? else { return None };
@@ -60,7 +60,7 @@ impl Header {
     }
 }
 
-/// Where a name leads.
+/// The region that a name refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryRecord {
     pub(crate) number: u32,
@@ -84,7 +84,7 @@ impl DirectoryRecord {
     }
 }
 
-/// An address that is known under a name.
+/// An address that is published under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     pub(crate) name: String,

@@ -1,8 +1,8 @@
-//! Memory of this process that lies at memory servers, as an allocator.
+//! Memory of this process at memory servers, as an allocator.
 //!
-//! Promises: blocks never overlap and stay where they are; what is stored there is there, however little of it is here at
-//! a time; with the value everything goes, here and at the servers. Must never be had beside a [`RemoteMemory`], which has
-//! all of the same addresses, or be used by a forked child.
+//! Promises: blocks never overlap and never move. Their content is kept, however little of it is in local memory at a
+//! time. Dropping the value releases everything, here and at the servers. Must never exist beside a [`RemoteMemory`],
+//! which uses the same addresses, and must never be used by a forked child.
 
 #![allow(unsafe_code)]
 
@@ -42,8 +42,9 @@ pub struct RemoteHeap {
 }
 
 impl RemoteHeap {
-    /// So many bytes at most in a store, `memory-server:PREFIX` or any other ([`super::stores`]), which cost nothing until
-    /// they are used, and of which at most `cache_bytes_max` are here at a time, as of [`RemoteMemory::map`].
+    /// An allocator of up to `bytes` bytes in a store: `memory-server:PREFIX` or any other ([`super::stores`]). The bytes
+    /// cost nothing until they are used. At most `cache_bytes_max` bytes of them are in local memory at a time, as for
+    /// [`RemoteMemory::map`].
     ///
     /// # Errors
     ///
@@ -55,21 +56,21 @@ impl RemoteHeap {
         Ok(RemoteHeap { heap: heap.map_err(|error| StoredError::Argument(error.to_string()))?, memory })
     }
 
-    /// How much of it is in use.
+    /// How much of the heap is in use.
     pub fn usage(&self) -> heap::Statistics {
         self.heap.statistics()
     }
 
-    /// Faults, pages that came and went, and the calls that brought them.
+    /// Faults, pages fetched and evicted, and the calls that this took.
     pub fn statistics(&self) -> Statistics {
         self.memory.statistics()
     }
 
-    /// Gives everything back, as dropping it does, and says what did not work.
+    /// Releases everything, as dropping does, and reports errors.
     ///
     /// # Errors
     ///
-    /// A server's that does not answer: what it keeps stays there.
+    /// A server that does not answer: what it holds remains there.
     pub fn close(self) -> Result<(), StoredError> {
         let RemoteHeap { heap, memory } = self;
         drop(heap);
@@ -82,13 +83,13 @@ impl RemoteHeap {
         Ok(NonNull::slice_from_raw_parts(first, layout.size()))
     }
 
-    /// A block that may be elsewhere then, with what is in this one as far as it fits.
+    /// Resizes a block, which may move it; its content is preserved as far as it fits.
     ///
     /// # Safety
     ///
     /// As of [`Allocator::grow`], whichever of the two is larger.
     unsafe fn resized(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        // What a heap makes larger or smaller is aligned as it aligns everything.
+        // The heap gives every block this alignment when it resizes it.
         if old.size() > 0 && new.size() > 0 && new.align() as u64 <= ALIGN_BYTES_MIN {
             return RemoteHeap::block(self.heap.realloc(block.as_ptr() as u64, new.size() as u64), new);
         }
@@ -103,8 +104,8 @@ impl RemoteHeap {
     }
 }
 
-// SAFETY: the heap's blocks do not overlap and stay until they are freed or the heap goes, at fixed addresses, so a heap that
-// moves leaves them where they are. What has no bytes is no block, and is never given to the heap.
+// SAFETY: the heap's blocks do not overlap, and remain at fixed addresses until they are freed or the heap is dropped, so
+// a heap that moves leaves them in place. A block of no bytes is never passed to the heap.
 unsafe impl Allocator for RemoteHeap {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         match layout.size() {
@@ -119,7 +120,7 @@ unsafe impl Allocator for RemoteHeap {
             return RemoteHeap::block(self.heap.calloc(1, layout.size() as u64), layout);
         }
         let block = self.allocate(layout)?;
-        // SAFETY: nobody else has it yet, and it has so many bytes.
+        // SAFETY: the block has not been returned yet, and has this many bytes.
         unsafe { block.cast::<u8>().as_ptr().write_bytes(0, layout.size()) };
         Ok(block)
     }
@@ -140,7 +141,7 @@ unsafe impl Allocator for RemoteHeap {
     unsafe fn grow_zeroed(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
         // SAFETY: the caller's promise.
         let larger = unsafe { self.resized(block, old, new)? };
-        // SAFETY: the block has the new size, and what is behind the old one is nobody's yet.
+        // SAFETY: the block has the new size, and no other code uses the bytes after the old size yet.
         unsafe { larger.cast::<u8>().as_ptr().add(old.size()).write_bytes(0, new.size() - old.size()) };
         Ok(larger)
     }
@@ -151,7 +152,7 @@ unsafe impl Allocator for RemoteHeap {
     }
 }
 
-/// An address for what has no bytes.
+/// A non-null address for blocks of no bytes.
 fn nothing(layout: Layout) -> NonNull<u8> {
     NonNull::without_provenance(std::num::NonZero::new(layout.align()).expect("alignments are not zero"))
 }
@@ -179,7 +180,7 @@ mod tests {
             let block = heap.allocate_zeroed(small).expect("there is room");
             assert!(of(block).iter().all(|byte| *byte == 0));
             of(block).fill(7);
-            // SAFETY: each is resized and freed as what it is.
+            // SAFETY: each is resized and freed with its own layout.
             unsafe {
                 let block = heap.grow_zeroed(block.cast(), small, large).expect("there is room");
                 assert!(

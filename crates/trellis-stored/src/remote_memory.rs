@@ -1,8 +1,8 @@
-//! Memory of this process that lies at memory servers, as one slice.
+//! Memory of this process at memory servers, as one slice.
 //!
-//! Promises: the slice is zero at first, and holds what is stored there, however little of it is here at a time; with the
-//! value everything goes, here and at the servers. Must never be had twice at a time by a process, or be used by a forked
-//! child.
+//! Promises: the slice is zero at first. Its content is kept, however little of it is in local memory at a time. Dropping
+//! the value releases everything, here and at the servers. Must never exist twice at the same time in a process, and must
+//! never be used by a forked child.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use super::layout::{PAGE_BYTES, REGION_BASE, REGION_SPAN};
 use super::memory::{Memory, Mode, Statistics};
 use super::settings::{BYTES_MIN, Settings};
 
-/// Numbers that any bytes are one of, and that have no other bytes.
+/// Numbers for which every bit pattern is valid and which have no padding.
 pub trait Plain: Copy + sealed::Sealed {}
 
 mod sealed {
@@ -53,12 +53,12 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// So many bytes in a store, `memory-server:PREFIX` or any other ([`super::stores`]), of which at most
-    /// `cache_bytes_max` are here at a time, bookkeeping of changes included; 1 MiB at least.
+    /// Maps `bytes` bytes of a store: `memory-server:PREFIX` or any other ([`super::stores`]). At most `cache_bytes_max`
+    /// bytes are in local memory at a time, including the bookkeeping of changes; at least 1 MiB.
     ///
     /// # Errors
     ///
-    /// As [`Memory::open`]; a size that is none of 1 byte to 1 TiB.
+    /// As [`Memory::open`]; a size outside 1 byte to 1 TiB.
     pub fn map(store: &str, bytes: usize, cache_bytes_max: usize) -> Result<RemoteMemory, StoredError> {
         if !(1..=REGION_SPAN).contains(&bytes) {
             return Err(StoredError::Argument(format!(
@@ -74,39 +74,39 @@ impl RemoteMemory {
         Ok(RemoteMemory { memory: Memory::open(&settings, Mode::Pages)?, bytes })
     }
 
-    /// What it is to the rest of this module.
+    /// The underlying memory, for this crate.
     pub(super) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// How many bytes there are.
+    /// The size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// All whole numbers of this kind that fit.
+    /// The memory as a slice of as many whole numbers of this type as fit.
     pub fn slice<T: Plain>(&self) -> &[T] {
-        // SAFETY: the region is mapped for as long as `self` lives, begins at a page, and has so many bytes; any bytes are
-        // a `T`; whoever changes them has `self` alone.
+        // SAFETY: the region is mapped for as long as `self` lives, begins at a page, and has this many bytes; any bytes
+        // are a `T`; a writer borrows `self` exclusively.
         unsafe { std::slice::from_raw_parts(first(), self.bytes / size_of::<T>()) }
     }
 
-    /// The same, to be changed.
+    /// Like [`RemoteMemory::slice`], for writing.
     pub fn slice_mut<T: Plain>(&mut self) -> &mut [T] {
-        // SAFETY: as in `slice`; and `self` is borrowed by the caller alone.
+        // SAFETY: as in `slice`; and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(first(), self.bytes / size_of::<T>()) }
     }
 
-    /// Faults, pages that came and went, and the calls that brought them.
+    /// Faults, pages fetched and evicted, and the calls that this took.
     pub fn statistics(&self) -> Statistics {
         self.memory.statistics()
     }
 
-    /// Gives everything back, as dropping it does, and says what did not work.
+    /// Releases everything, as dropping does, and reports errors.
     ///
     /// # Errors
     ///
-    /// A server's that does not answer: what it keeps stays there.
+    /// A server that does not answer: what it holds remains there.
     pub fn close(self) -> Result<(), StoredError> {
         self.memory.close()
     }
@@ -114,7 +114,7 @@ impl RemoteMemory {
 
 impl Drop for RemoteMemory {
     fn drop(&mut self) {
-        // What cannot be deleted stays until its server ends; `close` says so to who asks.
+        // What cannot be deleted remains until its server ends; `close` reports this.
         let _ = self.memory.close();
         if let Some(paging) = self.memory.paging() {
             paging.stop();

@@ -1,7 +1,7 @@
-//! What the environment asks for: which store, which region, how much memory.
+//! Reads from the environment which store, which region and how much memory to use.
 //!
-//! Promises: a variable that makes no sense is refused with a sentence that names it, what it says and what would be
-//! right; what is not set has the default that is written here. Must never open anything.
+//! Promises: an invalid variable is refused with a message that gives its name, its value and the accepted form. A
+//! variable that is not set has the default that is defined here. Must never open anything.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::error::StoredError;
 use super::layout::{PAGE_BYTES, REGION_SPAN};
 use super::synchronisation::WAIT_MAX;
 
-/// Variables of the environment, and what they are for.
+/// The environment variables and their purposes.
 pub const VARIABLES: [(&str, &str); 9] = [
     (STORE, "the store's address; without, memory of this process"),
     (REGION, "the region's name; without, one of this process alone, which is removed at its end"),
@@ -32,30 +32,30 @@ const WAIT_SECONDS_MAX: &str = "TRELLIS_STORE_WAIT_SECONDS_MAX";
 const STATISTICS: &str = "TRELLIS_STORE_STATISTICS";
 const HEAP: &str = "TRELLIS_STORE_HEAP";
 
-/// The smallest region, and the smallest cache.
+/// The minimum size of a region and of a cache.
 pub const BYTES_MIN: usize = 1 << 20;
-/// The longest name of a region.
+/// The maximum length of a region's name.
 pub const NAME_BYTES_MAX: usize = 255;
 const SIZES: &str = "a number of bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB";
 
-/// What a process wants of a store.
+/// A process's requirements for a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The store's address; see [`trellis_store::open`] and [`super::stores`].
     pub store: String,
-    /// The region's name; without, it is private.
+    /// The region's name; `None` for a private region.
     pub region: Option<String>,
-    /// How large the region is made.
+    /// The size with which the region is created.
     pub region_bytes: usize,
-    /// How much memory copies of pages and their twins may take.
+    /// The maximum memory for copies of pages and their twins.
     pub cache_bytes_max: usize,
-    /// Added to every call.
+    /// A delay that is added to every call.
     pub delay: Duration,
     /// See [`super::coherence::log::Identity`].
     pub lease: Duration,
     /// See [`super::synchronisation::Options::wait_max`].
     pub wait_max: Duration,
-    /// Whether the calls are written at the end.
+    /// Whether the counts of calls are printed at the end.
     pub statistics: bool,
     /// The heap's kind, as text; empty for the default.
     pub heap: String,
@@ -78,22 +78,22 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What the environment of this process says.
+    /// The settings from the environment of this process.
     ///
     /// # Errors
     ///
-    /// [`StoredError::Setting`] for the first variable that makes no sense.
+    /// [`StoredError::Setting`] for the first invalid variable.
     pub fn from_environment() -> Result<Settings, StoredError> {
         Settings::from_lookup(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// The same from anything that knows variables by name.
+    /// Like [`Settings::from_environment`], with any function that looks up variables.
     ///
     /// # Errors
     ///
     /// As [`Settings::from_environment`].
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, StoredError> {
-        // An empty variable is one that is not set, as shells make them.
+        // An empty variable counts as not set, as shells create them.
         let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
         let mut settings = Settings::default();
         if let Some(store) = lookup(STORE) {
@@ -131,7 +131,7 @@ impl Settings {
     }
 }
 
-/// A phrase when a region cannot have this name.
+/// Checks the name of a region; the error says why it is not allowed.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.len() > NAME_BYTES_MAX {
         return Err(format!("a name of {} bytes is too long", name.len()));
@@ -139,7 +139,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     match name.chars().find(|letter| letter.is_control()) {
         Some(letter) => Err(format!("{letter:?} cannot be in a name")),
         None if name.is_empty() => Err("a name has at least one character".to_owned()),
-        // So tools call a region that has no name.
+        // Tools use this form for a region without a name.
         None if name.starts_with('#') => Err("`#` begins the number of a region without a name".to_owned()),
         None => Ok(()),
     }

@@ -1,4 +1,5 @@
-//! Pages at memory servers, over real sockets, in networks of their own: as a store, and as the memory of this process.
+//! Tests pages at memory servers, over real sockets, in networks of their own: as a store, and as the memory of this
+//! process.
 
 #[path = "../../trellis-transport/tests/support/network.rs"]
 mod network;

@@ -1,4 +1,5 @@
-//! Regions in a real Redis, used by several processes: what one releases another finds, whenever anybody is killed.
+//! Tests regions in a real Redis that several processes use: what one releases another finds, even when processes are
+//! killed.
 
 #[path = "../../trellis-store/tests/redis_server/mod.rs"]
 mod redis_server;
@@ -17,7 +18,7 @@ use trellis_stored::settings::Settings;
 
 const ROLE: &str = "TRELLIS_TEST_ROLE";
 const URL: &str = "TRELLIS_TEST_URL";
-/// So many pages are stored to at once by who is killed.
+/// The number of pages to which the killed process stores.
 const PAGES: usize = 300;
 
 fn cannot(test: &str) -> bool {
@@ -76,7 +77,7 @@ fn number(index: usize) -> u64 {
     (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 0x0101_0101_0101_0101
 }
 
-/// What other processes of these tests do; nothing in a plain run.
+/// The roles of other processes of these tests; does nothing in an ordinary run.
 #[test]
 #[ignore = "a role that tests start"]
 fn a_role() {

@@ -1,5 +1,5 @@
-//! Processes that share a heap in a real Redis and are killed at calls of the store: who comes next finds every block
-//! whole, uses again what the dead had, and leaves nothing of releases that were never committed.
+//! Tests processes that share a heap in a real Redis and are killed at calls of the store: the next one finds every block
+//! intact, reuses what the dead ones owned, and leaves nothing of releases that were never committed.
 
 #[path = "../../trellis-store/tests/redis_server/mod.rs"]
 mod redis_server;
@@ -17,9 +17,9 @@ use trellis_stored::settings::Settings;
 
 const URL: &str = "TRELLIS_TEST_URL";
 const AT: &str = "TRELLIS_TEST_AT";
-/// The table of blocks has so many entries: an address, a number of words, and what they hold.
+/// The number of entries in the table of blocks: an address, a number of words, and their content.
 const ENTRIES: usize = 24;
-/// The most words of a block.
+/// The maximum number of words of a block.
 const WORDS_MAX: u64 = 40_000;
 
 fn settings(url: &str) -> Settings {
@@ -46,7 +46,7 @@ fn store(address: u64, value: u64) {
     unsafe { word(address).write_volatile(value) };
 }
 
-/// What a process does that the test kills; nothing in a plain run.
+/// What a process does that the test kills; does nothing in an ordinary run.
 #[test]
 #[ignore = "a role that tests start"]
 fn a_role() {

@@ -1,8 +1,8 @@
-//! Objects of a region between processes, on the stores that an ordinary build leaves out: etcd itself, Google's emulator
-//! of Bigtable, and our servers of Spanner and Datastore. Each test starts its own server.
+//! Tests objects of a region between processes, on the stores that an ordinary build leaves out: etcd itself, Google's
+//! emulator of Bigtable, and this project's servers of Spanner and Datastore. Each test starts its own server.
 //!
-//! What is asked is the same for each: nothing that is stored under a lock is lost, all objects wait and wake, a
-//! process that is killed is replaced in all that it held, and one that comes late is refused.
+//! The requirements are the same for each: nothing that is stored under a lock is lost, all objects wait and wake, a
+//! killed process is replaced in all that it held, and one that comes late is refused.
 
 #[path = "../src/synchronisation/tests/memory.rs"]
 #[allow(dead_code, reason = "the tests within the crate use more of it")]

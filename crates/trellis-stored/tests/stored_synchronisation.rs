@@ -1,7 +1,7 @@
-//! Objects of a region on a real Redis server, between real processes: what is stored under a lock is stored once, a
-//! process that is killed is replaced, one that comes late is refused, and calls are as many as was promised.
+//! Tests objects of a region on a real Redis server, between real processes: what is stored under a lock is stored once,
+//! a killed process is replaced, one that comes late is refused, and the number of calls is as promised.
 //!
-//! A test starts this program again for each process, and tells it by the environment what to do ([`child`]).
+//! A test starts this program again for each process, and passes the role in the environment ([`child`]).
 
 #[path = "../src/synchronisation/tests/memory.rs"]
 #[allow(dead_code, reason = "the tests within the crate use more of it")]

@@ -1,7 +1,7 @@
-//! What a switch understands of an address: the cluster, the home, the class of the command, the page.
+//! The parts of an address that a switch interprets: the cluster, the home, the class of the command, the page.
 //!
-//! The whole address is the protocol's business; this is the part that the network looks at. Never interprets the bits
-//! of an address that names a client: there the command's place holds something else.
+//! The protocol defines the whole address; this is the part that the network uses. Must never interpret the command bits
+//! of an address that names a client, where they have another meaning.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -11,15 +11,15 @@ use crate::layout;
 
 /// The first byte of every address.
 const ADDRESS_FIRST_BYTE: u8 = 0xfd;
-/// How many bits of an address say which home it is.
+/// The number of bits of an address that identify the home.
 pub(crate) const HOME_BITS: u8 = 48;
 
-/// A fabric: hosts whose addresses begin with the same 32 bits.
+/// A fabric: the hosts whose addresses begin with the same 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cluster(u32);
 
 impl Cluster {
-    /// The cluster with this number; there are 24 bits of them.
+    /// The cluster with this number of 24 bits.
     #[must_use]
     pub const fn new(number: u32) -> Cluster {
         Cluster(number & 0xff_ffff)
@@ -37,14 +37,14 @@ impl Cluster {
         ((ADDRESS_FIRST_BYTE as u32) << 24 | self.0).to_be_bytes()
     }
 
-    /// All of its addresses, as a prefix of 32 bits: what a host's single route leads to.
+    /// All of its addresses, as a prefix of 32 bits: the destination of a host's single route.
     #[must_use]
     pub fn everything(self) -> String {
         let [a, b, c, d] = self.scope();
         format!("{:x}:{:x}::/32", u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
-    /// An address of a host: what follows the 48 bits is `rest`.
+    /// An address of a host: a command, its arguments, and the lower 64 bits.
     #[must_use]
     pub fn address(self, host: u16, command: u8, arguments: u8, low: u64) -> Ipv6Addr {
         let mut bytes = [0; 16];
@@ -60,24 +60,24 @@ impl Cluster {
 /// A page of a home's memory: 4,096 bytes, the unit of leases and redirects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Page {
-    /// Whose memory.
+    /// The home.
     pub home: u16,
-    /// Its offset, divided by 4,096; 36 bits.
+    /// The page's offset divided by 4,096; 36 bits.
     pub number: u64,
 }
 
 impl Page {
-    /// The key of tables: home and number.
+    /// The key in tables: home and page number.
     pub(crate) const fn key(self) -> u64 {
         (self.home as u64) << layout::OFFSET_BITS | self.number
     }
 
-    /// The page with this key.
+    /// The page of a key.
     pub(crate) const fn from_key(key: u64) -> Page {
         Page { home: (key >> layout::OFFSET_BITS) as u16, number: key & ((1 << layout::OFFSET_BITS) - 1) }
     }
 
-    /// The page that an address of a home lies in.
+    /// The page that contains an address of a home.
     #[must_use]
     pub fn of(address: Ipv6Addr) -> Page {
         let offset = low_half(address) & ((1 << layout::OFFSET_BITS) - 1);
@@ -91,11 +91,11 @@ impl fmt::Display for Page {
     }
 }
 
-/// How many bits the number of a page has.
+/// The number of bits of a page number.
 pub(crate) const PAGE_BITS: u8 = (layout::OFFSET_BITS - layout::PAGE_SHIFT) as u8;
 
-/// Pages of a home one behind the other: as many as a power of two, the first of which is a multiple of that. So a run is to
-/// pages what a prefix is to addresses.
+/// A page range of a home: a power of two of contiguous pages, the first of which is a multiple of their number. A page
+/// range is to pages what a prefix is to addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageRun {
     home: u16,
@@ -104,11 +104,11 @@ pub struct PageRun {
 }
 
 impl PageRun {
-    /// The 2^`order` pages from `first` on, both of a home.
+    /// The 2^`order` pages of a home from `first` on.
     ///
     /// # Errors
     ///
-    /// A sentence where `first` is no multiple of 2^`order`, or a home has no such pages.
+    /// A message if `first` is not a multiple of 2^`order`, or a home has no such pages.
     pub fn new(home: u16, first: u64, order: u8) -> Result<PageRun, String> {
         let most = 1_u64 << PAGE_BITS;
         if order > PAGE_BITS || first >= most {
@@ -123,7 +123,8 @@ impl PageRun {
         Ok(PageRun { home, first, order })
     }
 
-    /// The fewest runs that have these pages of a home and no other, in their order. Pages that no home has are left out.
+    /// The fewest page ranges that contain exactly these pages of a home, in ascending order. Pages that no home has are
+    /// left out.
     #[must_use]
     pub fn cover(home: u16, first: u64, pages: u64) -> Vec<PageRun> {
         let end = first.saturating_add(pages).min(1 << PAGE_BITS);
@@ -138,7 +139,7 @@ impl PageRun {
         runs
     }
 
-    /// Whose pages.
+    /// The home.
     #[must_use]
     pub const fn home(self) -> u16 {
         self.home
@@ -150,19 +151,19 @@ impl PageRun {
         self.first
     }
 
-    /// The binary logarithm of how many pages, 0 to 36.
+    /// The binary logarithm of the number of pages, 0 to 36.
     #[must_use]
     pub const fn order(self) -> u8 {
         self.order
     }
 
-    /// How many pages.
+    /// The number of pages.
     #[must_use]
     pub const fn pages(self) -> u64 {
         1 << self.order
     }
 
-    /// Whether a page is one of them.
+    /// Whether it contains a page.
     #[must_use]
     pub const fn has(self, page: Page) -> bool {
         page.home == self.home && page.number >> self.order == self.first >> self.order
@@ -189,8 +190,8 @@ pub(crate) fn low_half(address: Ipv6Addr) -> u64 {
     address.to_bits() as u64
 }
 
-/// The addresses that begin with the same bits: a whole host (48), a class of its commands (52), one command (56), and so
-/// on down to a single address.
+/// The addresses that begin with the same bits: a whole host (48 bits), a class of its commands (52), one command (56),
+/// and so on down to a single address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     address: u128,
@@ -198,11 +199,11 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The first `bits` bits of an address; what follows them is taken as zero.
+    /// The first `bits` bits of an address; the other bits are taken as zero.
     ///
     /// # Errors
     ///
-    /// A sentence for fewer than 48 bits or more than 128.
+    /// A message for fewer than 48 bits or more than 128.
     pub fn new(address: Ipv6Addr, bits: u8) -> Result<Prefix, String> {
         if !(HOME_BITS..=128).contains(&bits) {
             return Err(format!("a prefix of {bits} bits is none that a switch routes by; give 48 to 128"));
@@ -210,7 +211,7 @@ impl Prefix {
         Ok(Prefix { address: address.to_bits() & mask(bits), bits })
     }
 
-    /// Everything that one host answers for.
+    /// All addresses of one host.
     #[must_use]
     pub fn host(cluster: Cluster, host: u16) -> Prefix {
         Prefix { address: cluster.address(host, 0, 0, 0).to_bits(), bits: HOME_BITS }
@@ -222,7 +223,7 @@ impl Prefix {
         Ipv6Addr::from_bits(self.address)
     }
 
-    /// How many bits are the same.
+    /// The number of common bits.
     #[must_use]
     pub fn bits(self) -> u8 {
         self.bits
@@ -234,7 +235,7 @@ impl Prefix {
         home(self.address())
     }
 
-    /// Whether an address is one of them.
+    /// Whether it contains an address.
     #[must_use]
     pub fn contains(self, address: Ipv6Addr) -> bool {
         address.to_bits() & mask(self.bits) == self.address
@@ -268,12 +269,12 @@ impl FromStr for Prefix {
     }
 }
 
-/// Classes of commands: the high nibble of a command says which.
+/// A set of command classes; the class is the high nibble of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Classes(u16);
 
 impl Classes {
-    /// READ and what else changes nothing.
+    /// READ, and other commands that change nothing.
     pub const READING: Classes = Classes(1 << layout::CLASS_READING);
     /// WRITE, atomics, COMMIT.
     pub const CHANGING: Classes = Classes(1 << layout::CLASS_CHANGING);
@@ -281,20 +282,20 @@ impl Classes {
     pub const OBJECTS: Classes = Classes(1 << 2);
     /// UPDATE, RENEW, RELEASE.
     pub const LEASES: Classes = Classes(1 << layout::CLASS_LEASES);
-    /// Between servers, and with a controller.
+    /// Commands between servers, and with a controller.
     pub const SERVERS: Classes = Classes(1 << 4);
-    /// None.
+    /// No class.
     pub const NONE: Classes = Classes(0);
-    /// Every one.
+    /// Every class.
     pub const ALL: Classes = Classes(u16::MAX);
 
-    /// These and those.
+    /// The union of both.
     #[must_use]
     pub const fn and(self, other: Classes) -> Classes {
         Classes(self.0 | other.0)
     }
 
-    /// Whether the class of a command is among them.
+    /// Whether the class of a command is in the set.
     #[must_use]
     pub const fn contain(self, command: u8) -> bool {
         self.0 >> (command >> 4) & 1 == 1
@@ -306,7 +307,7 @@ impl Classes {
         self.0
     }
 
-    /// The classes whose bits these are.
+    /// The set with these bits.
     #[must_use]
     pub const fn from_bits(bits: u16) -> Classes {
         Classes(bits)
@@ -357,7 +358,7 @@ mod tests {
         }
     }
 
-    /// The fewest aligned runs that cover pages, by trying every first one.
+    /// The fewest aligned page ranges that cover pages, found by trying every first one.
     fn fewest(first: u64, pages: u64, known: &mut std::collections::HashMap<(u64, u64), usize>) -> usize {
         if pages == 0 {
             return 0;

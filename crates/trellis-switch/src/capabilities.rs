@@ -2,35 +2,35 @@
 
 use crate::address::Prefix;
 
-/// What a switch can do beyond what all can. Never changes while the switch is open.
+/// What a switch can do beyond what all switches can. Constant while the switch is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether it works in a user namespace, without rights over the machine.
+    /// Whether it works in a user namespace, without privileges over the machine.
     pub rootless: bool,
-    /// Whether the first UPDATE of a page makes its sender the owner in the very packet's way; if not, somebody must call
-    /// [`crate::Switch::set_redirect`] for every lease.
+    /// Whether the first UPDATE of a page makes its sender the owner in the path of that packet. If not,
+    /// [`crate::Switch::set_redirect`] must be called for every lease.
     pub grants: bool,
-    /// Whether what home says about a lease counts from the very packet on; if not, a moment later, and before any call of
-    /// [`crate::Switch`] that follows returns.
+    /// Whether a home's answer about a lease takes effect with that packet. If not, it takes effect a moment later, and
+    /// before the next call of [`crate::Switch`] returns.
     pub learns_at_once: bool,
-    /// Whether redirects that have ended go by themselves, so that [`crate::Switch::sweep`] finds none.
+    /// Whether redirects that have ended are removed automatically, so that [`crate::Switch::sweep`] finds none.
     pub forgets_ended: bool,
-    /// Whether what goes to a home can be copied to others ([`crate::Switch::set_group`]).
+    /// Whether requests to a home can be copied to other ports ([`crate::Switch::set_group`]).
     pub copies: bool,
-    /// Whether packets can be delayed, repeated and overtaken on purpose; all can lose some, or all of them.
+    /// Whether it can delay, duplicate and reorder packets on purpose; every switch can drop some or all of them.
     pub delays: bool,
-    /// Whether what happens to packets on purpose is the same again for the same seed and the same packets.
+    /// Whether the same seed and the same packets give the same faults.
     pub seeded: bool,
-    /// Whether requests for hot pages are also counted by the port that they come in at ([`crate::HotPage::by_port`]).
+    /// Whether requests for hot pages are also counted by the port at which they arrive ([`crate::HotPage::by_port`]).
     pub counts_by_port: bool,
-    /// The longest prefix it routes by, in bits.
+    /// The longest prefix by which it routes, in bits.
     pub prefix_bits_max: u8,
-    /// The most redirects at once.
+    /// The maximum number of redirects at the same time.
     pub redirects_max: u32,
 }
 
 impl Capabilities {
-    /// All that a switch can do, from which a choice takes away what it cannot.
+    /// All capabilities; each kind of switch removes those that it lacks.
     pub(crate) fn all(redirects_max: u32) -> Capabilities {
         Capabilities {
             rootless: true,

@@ -1,18 +1,18 @@
-//! The clock of redirects: the kernel's monotonic one, in ticks of 65,536 ns.
+//! The clock of redirects: the kernel's monotonic clock, in ticks of 65,536 ns.
 //!
-//! A redirect counts from when the switch is told; nobody else's clock is asked.
+//! The term of a redirect begins when the switch is told. Must never use another machine's clock.
 
 use std::time::{Duration, Instant};
 
 use crate::layout;
 use crate::sys;
 
-/// Now, in ticks.
+/// The current tick.
 pub(crate) fn ticks_now() -> u64 {
     sys::monotonic_ns() >> layout::TICK_SHIFT
 }
 
-/// How many ticks a time is, at least one: a term that was asked for is never none.
+/// A duration in ticks; at least one, so that a requested term is never empty.
 pub(crate) fn ticks(time: Duration) -> u64 {
     let ticks = time.as_nanos() >> layout::TICK_SHIFT;
     u64::try_from(ticks).unwrap_or(u64::MAX).clamp(1, layout::TICKS_FOREVER / 2)
@@ -29,7 +29,7 @@ pub(crate) fn ticks_until(until: Option<Instant>) -> u64 {
     }
 }
 
-/// When a tick is; none for the one that never comes.
+/// The time of a tick; `None` for the tick that never comes.
 pub(crate) fn instant_of(tick: u64) -> Option<Instant> {
     if tick == layout::TICKS_FOREVER {
         return None;
@@ -48,7 +48,7 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(3600);
         let back = instant_of(ticks_until(Some(until))).unwrap();
         let apart = if back > until { back - until } else { until - back };
-        // Two readings of the clock lie between, so only a bound that no machine reaches is asserted.
+        // The clock is read twice in between, so the bound is one that no machine reaches.
         assert!(apart < Duration::from_secs(1800), "{apart:?}");
         assert_eq!(instant_of(ticks_until(None)), None);
         assert_eq!(ticks_until(Instant::now().checked_sub(Duration::from_nanos(1))), 0);

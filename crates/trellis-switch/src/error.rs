@@ -1,62 +1,62 @@
-//! Why a switch or a lab did not do what it was asked.
+//! Why a switch or a lab did not do what was requested.
 
 use std::io;
 
-/// Why a call failed. Every sentence names the fact, the place and the next step.
+/// Why a call failed. Every message names the fact, the place and the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwitchError {
-    /// The choice is none of this build.
+    /// There is no such kind of switch in this build.
     #[error("there is no switch `{name}` here; accepted: {accepted}")]
     Unknown {
-        /// What was asked for.
+        /// The name as given.
         name: String,
-        /// What would be right.
+        /// The accepted names.
         accepted: String,
     },
-    /// This build was made without it.
+    /// This build does not include the switch.
     #[error(
         "this build was made without the switch {name}; `cargo xtask install --prefix PREFIX --features {name}` installs one \
          that has it"
     )]
     NotBuilt {
-        /// Which.
+        /// The switch.
         name: &'static str,
     },
-    /// What this switch cannot do.
+    /// The switch does not support the request.
     #[error("switch {switch}: {what}")]
     Unsupported {
-        /// Which.
+        /// The switch.
         switch: &'static str,
-        /// What it cannot do, and what can.
+        /// What it does not support, and which switch does.
         what: String,
     },
-    /// An entry makes no sense.
+    /// An entry is invalid.
     #[error("switch {switch}: {what}")]
     Refused {
-        /// Which.
+        /// The switch.
         switch: &'static str,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is accepted.
         what: String,
     },
     /// A table has no room.
     #[error("switch {switch}: the table of {table} has {limit} entries and no room for more; {hint}")]
     Full {
-        /// Which.
+        /// The switch.
         switch: &'static str,
-        /// Of what.
+        /// The table.
         table: &'static str,
-        /// How many it takes.
+        /// Its maximum.
         limit: u32,
-        /// What to do.
+        /// The next step.
         hint: &'static str,
     },
-    /// What a switch of another process said.
+    /// The error of a switch in another process.
     #[error("{sentence}")]
     Told {
         /// Whether a table has no room.
         is_full: bool,
-        /// All of it.
+        /// The whole message.
         sentence: String,
     },
     /// The operating system refused something.
@@ -64,17 +64,17 @@ pub enum SwitchError {
     System {
         /// What was attempted.
         attempt: String,
-        /// What the system said.
+        /// The system's error.
         cause: String,
-        /// What to do.
+        /// The next step.
         hint: String,
     },
-    /// A description of a lab makes no sense.
+    /// The description of a lab is invalid.
     #[error("lab {lab}: {what}")]
     Lab {
-        /// Which.
+        /// The lab.
         lab: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is accepted.
         what: String,
     },
 }
@@ -86,7 +86,7 @@ impl SwitchError {
         matches!(self, SwitchError::Full { .. } | SwitchError::Told { is_full: true, .. })
     }
 
-    /// A system call did not work.
+    /// The error for a system call that failed.
     pub(crate) fn system(attempt: impl Into<String>, cause: &io::Error) -> SwitchError {
         let hint = match cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {

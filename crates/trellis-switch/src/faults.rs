@@ -1,36 +1,36 @@
-//! Faults on purpose: what a switch does to packets so that programs can be tried with it.
+//! Intentional faults: what a switch does to packets so that programs can be tested with it.
 //!
-//! Written as `drop=10%,duplicate=5%,reorder=5%,delay=500us,jitter=200us,seed=7`, each part at most once. Rates are of
-//! packets that would have been delivered.
+//! Written as `drop=10%,duplicate=5%,reorder=5%,delay=500us,jitter=200us,seed=7`, each option at most once. Rates are
+//! fractions of the packets that would have been delivered.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A whole, in millionths.
+/// The whole, in parts per million.
 const WHOLE_PPM: u32 = 1_000_000;
-/// The longest delay.
+/// The maximum delay.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// What happens to packets on purpose. Nothing, unless told.
+/// The intentional faults; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// How many of a million are lost.
+    /// The rate of lost packets, in parts per million.
     pub drop_ppm: u32,
-    /// How many of a million are delivered twice.
+    /// The rate of packets that are delivered twice, in parts per million.
     pub duplicate_ppm: u32,
-    /// How many of a million are overtaken by the next one to the same port.
+    /// The rate of packets that are overtaken by the next one to the same port, in parts per million.
     pub reorder_ppm: u32,
-    /// How long each is kept.
+    /// The delay of each packet.
     pub delay: Duration,
-    /// Up to how much longer, at random.
+    /// The maximum random addition to the delay.
     pub jitter: Duration,
-    /// What the random numbers begin with.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl Faults {
-    /// Whether nothing happens but loss.
+    /// Whether the only fault is loss.
     #[must_use]
     pub fn only_drop(&self) -> bool {
         self.duplicate_ppm == 0 && self.reorder_ppm == 0 && self.delay.is_zero() && self.jitter.is_zero()
@@ -70,7 +70,7 @@ fn wrong(part: &str) -> String {
     )
 }
 
-/// `2.5%` in millionths.
+/// A rate such as `2.5%`, in parts per million.
 fn rate(text: &str) -> Option<u32> {
     let percent: f64 = text.strip_suffix('%')?.parse().ok()?;
     let ppm = percent * f64::from(WHOLE_PPM) / 100.0;

@@ -1,10 +1,10 @@
-//! Numbers that the switch in the kernel and this crate must agree about: `switch/layout.h`, in Rust.
+//! Numbers that the switch in the kernel and this crate must share: `switch/layout.h`, in Rust.
 //!
-//! A test reads that file and compares every number with the one of the same name here. They repeat a part of the
-//! protocol's address and header on purpose: a switch must go on understanding what is on the wire when the protocol's
-//! source changes.
+//! Promises: a test reads that file and compares every number with the one of the same name here. The numbers repeat a
+//! part of the protocol's address and header on purpose. Must never follow a change of the protocol's source by
+//! themselves: a switch must continue to understand what is on the wire.
 
-/// The file that says the same in C.
+/// The same numbers in C.
 pub const HEADER: &str = include_str!("../../../switch/layout.h");
 
 macro_rules! layout {
@@ -14,7 +14,7 @@ macro_rules! layout {
             pub const $name: $kind = $value;
         )*
 
-        /// Every number of this file, by the name that C knows without `TRELLIS_`.
+        /// Every number of this file, by its name in C without `TRELLIS_`.
         pub const NUMBERS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
     };
 }

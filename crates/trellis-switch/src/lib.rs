@@ -1,17 +1,18 @@
 //! Changes networks: everything that needs privileges over one.
 //!
-//! A [`Switch`] joins hosts and knows where memory lies: it sends a request to whoever answers for the address that the
-//! request is for. A [`lab::Lab`] makes hosts to try that with: network namespaces of this machine, joined by a switch.
+//! A [`Switch`] connects hosts and knows where memory lies: it sends a request to the host that answers for its address.
+//! A [`lab::Lab`] creates hosts to test that with: network namespaces of this machine, connected by a switch.
 //!
 //! Promises:
 //!
-//! - **Nothing outside**: what a switch or a lab changes belongs to the namespaces that it was given or made. It ends with
-//!   the process that made it, however that process ends.
+//! - **No external changes**: what a switch or a lab changes belongs to the namespaces that it was given or created. It
+//!   ends with the process that created it, however that process ends.
 //! - **Soft state**: a switch may forget everything at any time. Nothing that it says or forgets makes an answer wrong;
-//!   it only decides how fast one is found.
-//! - **The same everywhere**: every choice passes one suite; what a choice cannot do, its [`Capabilities`] say.
+//!   it only affects how fast an answer is found.
+//! - **Uniform behaviour**: every kind of switch passes one test suite; its [`Capabilities`] say what it cannot do.
 //!
-//! It must never rewrite an IPv6 address, read more of a payload than the header of a reply, or know what memory holds.
+//! Must never rewrite an IPv6 address, read more of a payload than the header of a reply, or interpret the content of
+//! memory.
 
 mod address;
 mod capabilities;

@@ -1,42 +1,42 @@
-//! What a switch saw: counters, hot pages, events.
+//! What a switch has observed: counters, hot pages, events.
 
 use std::time::Duration;
 
 use crate::address::Page;
 use crate::layout;
 
-/// What became of the packets of one port. Every packet that came in is in exactly one of the first ten.
+/// The counts of the packets of one port. Every packet that arrives is counted in exactly one of the first ten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Sent on to whom the longest prefix or a run of pages names.
+    /// Forwarded to the port of the longest prefix or of a page range.
     pub delivered: u64,
-    /// Sent on to whom a redirect names.
+    /// Forwarded to the port of a redirect.
     pub redirected: u64,
-    /// Refused: no IPv6, or an address outside the cluster.
+    /// Refused: not IPv6, or an address outside the cluster.
     pub not_addressed: u64,
-    /// Refused: the host may not speak for the source address.
+    /// Refused: the host may not use the source address.
     pub forged: u64,
-    /// Refused: nobody answers for the destination.
+    /// Refused: no route to the destination.
     pub no_route: u64,
     /// Refused: no rule allows it.
     pub denied: u64,
-    /// Refused: nothing is plugged in there.
+    /// Refused: no host is connected at that port.
     pub no_port: u64,
     /// Refused: the two ports are on different sides of a partition.
     pub partitioned: u64,
-    /// Lost on purpose.
+    /// Dropped on purpose.
     pub dropped: u64,
-    /// Lost because more packets waited than may.
+    /// Lost because too many packets were queued.
     pub overflowed: u64,
     /// Leases granted to the host.
     pub granted: u64,
-    /// Leases not noted because the table was full.
+    /// Leases that were not recorded because the table was full.
     pub table_full: u64,
-    /// Events that nobody fetched in time.
+    /// Events that were not fetched in time.
     pub events_lost: u64,
-    /// Bytes that came in.
+    /// Bytes that arrived.
     pub bytes_in: u64,
-    /// Packets that went out to the host, copies included.
+    /// Packets that were sent to the host, including copies.
     pub packets_out: u64,
     /// Their bytes.
     pub bytes_out: u64,
@@ -63,7 +63,7 @@ impl Counters {
         "bytes_out",
     ];
 
-    /// From numbers in the order of [`Counters::NAMES`].
+    /// Counters from values in the order of [`Counters::NAMES`].
     #[must_use]
     pub fn from_values(values: &[u64; layout::COUNTERS]) -> Counters {
         let at = |index: usize| values[index];
@@ -87,7 +87,7 @@ impl Counters {
         }
     }
 
-    /// The numbers, as [`Counters::NAMES`] calls them.
+    /// The values, in the order of [`Counters::NAMES`].
     #[must_use]
     pub fn values(&self) -> [u64; layout::COUNTERS] {
         [
@@ -110,44 +110,44 @@ impl Counters {
         ]
     }
 
-    /// Packets that came in.
+    /// The number of packets that arrived.
     #[must_use]
     pub fn packets_in(&self) -> u64 {
         self.values()[..=layout::COUNT_OVERFLOWED].iter().sum()
     }
 }
 
-/// A page that was asked for.
+/// A page with requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotPage {
-    /// Which.
+    /// The page.
     pub page: Page,
-    /// How often.
+    /// The number of requests.
     pub requests: u64,
-    /// Ports and how many of these requests came in there, most first; none where
-    /// [`crate::Capabilities::counts_by_port`] is not.
+    /// Ports, and how many of these requests arrived there, most first; empty without
+    /// [`crate::Capabilities::counts_by_port`].
     pub by_port: Vec<(u16, u64)>,
 }
 
-/// What happened to a lease, as the switch saw it.
+/// A change of a lease, as observed by the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// A request made its sender the owner; home has not said anything yet.
+    /// A request made its sender the owner; the home has not answered yet.
     Granted,
-    /// Home confirmed it.
+    /// The home confirmed it.
     Confirmed,
-    /// Home refused it, or its renewal.
+    /// The home refused it or its renewal.
     Refused,
-    /// Home renewed it.
+    /// The home renewed it.
     Renewed,
-    /// The owner gave it back, and home took it.
+    /// The owner returned it, and the home accepted.
     Returned,
-    /// Its term was over when the next request came.
+    /// Its term had ended when the next request arrived.
     Expired,
 }
 
 impl EventKind {
-    /// Every kind, the first of which has the number 1.
+    /// Every kind; the first has number 1.
     const ALL: [EventKind; 6] = [
         EventKind::Granted,
         EventKind::Confirmed,
@@ -171,15 +171,15 @@ impl EventKind {
 /// An event of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of change.
     pub kind: EventKind,
-    /// To which page.
+    /// The page.
     pub page: Page,
-    /// The port of the owner, present or past.
+    /// The port of the present or past owner.
     pub port: u16,
-    /// The epoch of the lease, 0 where it is not known.
+    /// The epoch of the lease; 0 if it is not known.
     pub epoch: u64,
-    /// When, on the monotonic clock of the machine.
+    /// The time on the machine's monotonic clock.
     pub time: Duration,
 }
 

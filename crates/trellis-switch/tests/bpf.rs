@@ -1,4 +1,4 @@
-//! The switch `bpf`.
+//! Tests the switch `bpf`.
 
 #![cfg(feature = "bpf")]
 

@@ -1,4 +1,4 @@
-//! A switch that is told everything over a socket is the same switch.
+//! Tests that a switch that is used over a socket is the same switch.
 
 mod conformance;
 
@@ -101,7 +101,7 @@ fn a_connection_that_was_given_outlives_the_switch() {
     let away = remote.set_redirect(page, redirect).unwrap_err().to_string();
     assert!(away.contains("is being started again"), "{away}");
     context.lab.restart_switch().unwrap();
-    // What is asked first is not done: who asks does not know yet that nothing is there.
+    // The first request is not carried out: the client does not know yet that the switch has no state.
     let other = Redirect { port: context.port("c3"), ..redirect };
     let began = remote.set_redirect(page, other).unwrap_err().to_string();
     assert!(began.contains("tell it everything anew"), "{began}");

@@ -1,4 +1,4 @@
-//! Labs: who is in them, what they leave behind, how large they can be.
+//! Tests labs: their hosts, what they leave behind, how large they can be.
 
 mod conformance;
 

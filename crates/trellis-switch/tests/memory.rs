@@ -1,5 +1,5 @@
-//! Memory that is shared with a program in the kernel, in a network namespace of its own: what the process writes is what
-//! the program answers. That both answer the same is tested where the process's server is, with the command.
+//! Tests memory that is shared with a program in the kernel, in a network namespace of its own: what the process writes
+//! is what the program answers. That both answer the same is tested where the process's server is, with the command.
 
 #![cfg(feature = "bpf")]
 
@@ -31,7 +31,7 @@ fn open_at(lab: &Lab, device: Option<&str>) -> KernelMemory {
     host.run(|| KernelMemory::open(&options)).expect("there are threads").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Asks for 64 bytes of a page, and returns what was answered: a header, and the bytes.
+/// Requests 64 bytes of a page, and returns the answer: a header, and the bytes.
 fn read(lab: &Lab, page: u64) -> Option<Vec<u8>> {
     read_from(lab, "c1", page)
 }

@@ -1,4 +1,4 @@
-//! The switch `nft`, with and without rights over the machine.
+//! Tests the switch `nft`, with and without privileges over the machine.
 
 mod conformance;
 

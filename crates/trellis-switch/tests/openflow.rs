@@ -1,4 +1,4 @@
-//! The switch `openflow`: with an Open vSwitch of its own, and with a switch of a few lines that keeps what it is told.
+//! Tests the switch `openflow`: with an Open vSwitch of its own, and with a scripted switch that stores what it receives.
 
 mod conformance;
 #[path = "openflow/scripted.rs"]
@@ -17,7 +17,7 @@ use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError
 const PATIENCE: Duration = Duration::from_secs(30);
 const CLUSTER: Cluster = Cluster::new(1);
 
-/// Whether this process may start an Open vSwitch; says so when it may not.
+/// Whether this process may start an Open vSwitch; prints if it may not.
 fn is_possible(test: &str) -> bool {
     match OpenFlow::lacking() {
         Some(lacking) => {
@@ -89,7 +89,7 @@ fn wiring() -> OpenFlowWiring {
     }
 }
 
-/// A controller and the switch that came to it.
+/// A controller and the switch that connected to it.
 fn met(wiring: &OpenFlowWiring, script: Script) -> (Result<OpenFlow, SwitchError>, Scripted, Arc<Mutex<Told>>) {
     // The place is chosen first, so that the switch can go there while its controller waits.
     let chosen = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
@@ -114,7 +114,7 @@ fn page(number: u64) -> Page {
     Page { home: 0x1001, number }
 }
 
-/// The flows that a switch keeps, without the mark of the connection that told them.
+/// The flows of a switch, without the connection's number in their cookies.
 fn flows(told: &Mutex<Told>) -> Vec<String> {
     let unmarked = |flow: &FlowMod| format!("{:?}", FlowMod { cookie: flow.cookie & !(0xf << 52), ..flow.clone() });
     let mut flows: Vec<String> = told.lock().unwrap().flows.iter().map(unmarked).collect();

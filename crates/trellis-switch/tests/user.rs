@@ -1,4 +1,4 @@
-//! The switch `user`, with and without rights over the machine, and what it does to packets on purpose.
+//! Tests the switch `user`, with and without privileges over the machine, and its intentional faults.
 
 mod conformance;
 
@@ -19,7 +19,7 @@ fn user_is_a_switch_without_rights_over_the_machine() {
     conformance::without_rights("user_is_a_switch_without_rights_over_the_machine", || conformance::run("user"));
 }
 
-/// A lab whose switch does this to packets.
+/// A lab whose switch has these faults.
 fn with_faults(case: &str, faults: &str) -> Context {
     let context = Context::new("user", case);
     println!("again with the faults {faults}");
@@ -27,7 +27,8 @@ fn with_faults(case: &str, faults: &str) -> Context {
     context
 }
 
-/// Sends numbered datagrams from one client to one server, and says what arrived; each that is not lost arrives so often.
+/// Sends numbered datagrams from one client to one server, and returns what arrived; each that is not lost arrives this
+/// often.
 fn arrivals(context: &mut Context, count: u64, times: u64) -> Vec<u64> {
     let socket = context.host("c1").socket(context.request("c1", 1), 0).unwrap();
     let pointer = context.pointer("s1", WRITE, 1);

@@ -1,9 +1,8 @@
-//! Which protocols there are, how they combine, and the words for them.
+//! Which protocols there are, how they combine, and their names.
 //!
-//! A protocol is a base, with at most two layers round it: `ivy`, `dynamic(forward)`,
-//! `delay(lock(dynamic(redirect)))`. Promises: what is printed is read back as the same protocol;
-//! a word that is refused is refused with a sentence that lists what there is. It must never
-//! decide anything about a page.
+//! A protocol is a base with at most two layers around it: `ivy`, `dynamic(forward)`, `delay(lock(dynamic(redirect)))`.
+//! Promises: a printed name is parsed as the same protocol, and a word is refused with a message that lists the
+//! alternatives. It must never decide anything about a page.
 
 use super::delay::Delay;
 use super::dynamic::{Dynamic, Variation};
@@ -20,10 +19,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-/// Most layers round a base: one of each kind.
+/// The largest number of layers around a base: one of each kind.
 pub const LAYERS_MAX: usize = 2;
 
-/// Declares the bases: a protocol that is added is one line here.
+/// Declares the bases. A protocol is added with one line here.
 macro_rules! bases {
     // The dollar is for the macro inside, whose parameters are its own.
     ($dollar:tt $($(#[$doc:meta])* $name:ident($type:ty) = $word:literal => $start:expr,)+) => {
@@ -82,9 +81,9 @@ bases! { $
     Ivy(Ivy) = "ivy" => Ivy::new,
     /// No manager; requests are passed on towards the owner (Sane, MacGregor and Campbell 1990, §4.1, §4.5).
     DynamicForward(Dynamic) = "dynamic(forward)" => |geometry| Dynamic::new(geometry, Variation::Forward),
-    /// No manager; the requester is told who may know (§4.5).
+    /// No manager; the requester is told which node to ask (§4.5).
     DynamicRedirect(Dynamic) = "dynamic(redirect)" => |geometry| Dynamic::new(geometry, Variation::Redirect),
-    /// One copy of each page, which goes to whoever touches it.
+    /// One copy of each page, which moves to the node that touches it.
     Migrate(Migrate) = "migrate" => Migrate::new,
     /// Lazy release consistency; copies are dropped (Zhou, Iftode and Li 1996).
     HlrcInvalidate(Hlrc) = "hlrc(invalidate)" => |geometry| Hlrc::new(geometry, Propagation::Invalidate),
@@ -94,7 +93,7 @@ bases! { $
     HlrcAdaptive(Hlrc) = "hlrc(adaptive)" => |geometry| Hlrc::new(geometry, Propagation::Adaptive),
 }
 
-/// Something round a protocol.
+/// A protocol around another one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Layer {
     /// Pages can be locked ([`super::lock`]).
@@ -103,35 +102,35 @@ pub enum Layer {
     Delay(Threshold),
 }
 
-/// What a node does that was told to retry ([`super::lock`]).
+/// What a node does after it was asked to retry ([`super::lock`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Waiting {
     /// It sleeps until the page comes.
     #[default]
     Sleep,
-    /// It asks again after so many microseconds.
+    /// It asks again after this many microseconds.
     Spin(u32),
 }
 
 /// How long a page stays ([`super::delay`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Threshold {
-    /// As its activity and the number of waiting requests suggest.
+    /// As the activity of the page and the number of waiting requests suggest.
     #[default]
     Adaptive,
-    /// So many microseconds.
+    /// This many microseconds.
     Fixed(u32),
 }
 
-/// A base and the layers round it.
+/// A base and the layers around it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Protocol {
     base: Base,
-    /// The innermost first; no gap.
+    /// The innermost layer first; no gaps.
     layers: [Option<Layer>; LAYERS_MAX],
 }
 
-/// A word that is no protocol, in a sentence.
+/// An error message about a word that names no protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoProtocol(String);
 
@@ -141,8 +140,8 @@ impl Protocol {
     /// No manager, requests are passed on.
     pub const DYNAMIC: Protocol = Protocol { base: Base::DynamicForward, layers: [None; LAYERS_MAX] };
 
-    /// Every protocol with sequential consistency that stands for itself, and every combination of layers that the tests
-    /// run: each layer round two bases, and both layers in both orders.
+    /// Every protocol with sequential consistency by itself, and every combination of layers that the tests run: each layer
+    /// around two bases, and both layers in both orders.
     pub fn all() -> Vec<Protocol> {
         let (lock, spin) = (Layer::Lock(Waiting::Sleep), Layer::Lock(Waiting::Spin(100)));
         let delay = Layer::Delay(Threshold::Adaptive);
@@ -174,7 +173,7 @@ impl Protocol {
         matches!(self.base, Base::HlrcInvalidate | Base::HlrcUpdate | Base::HlrcAdaptive)
     }
 
-    /// This protocol within `layer`; `None` if it has a layer of that kind, or can have none.
+    /// This protocol inside `layer`; `None` if it already has a layer of that kind, or can have none.
     pub fn within(self, layer: Layer) -> Option<Protocol> {
         let same = |other: &Layer| core::mem::discriminant(other) == core::mem::discriminant(&layer);
         let free = self.layers.iter().position(Option::is_none)?;
@@ -252,7 +251,7 @@ impl FromStr for Protocol {
 }
 
 fn parse(text: &str) -> Option<Protocol> {
-    // `dynamic` alone is the variation that sends fewer messages, `hlrc` alone the one that finds out what is better.
+    // `dynamic` alone is the variant that sends fewer messages; `hlrc` alone is the one that finds out what is better.
     let base = |word: &str| Base::ALL.iter().copied().find(|base| base.name() == word);
     let short = match text {
         "dynamic" => Some(Base::DynamicForward),
@@ -264,7 +263,7 @@ fn parse(text: &str) -> Option<Protocol> {
     }
     let (kind, rest) = text.split_once('(')?;
     let inside = rest.strip_suffix(')')?;
-    // The argument is behind the last comma that is in no further parentheses.
+    // The argument follows the last comma that is not inside further parentheses.
     let (inner, argument) = match inside.rsplit_once(',') {
         Some((inner, argument)) if !argument.contains(')') => (inner.trim(), Some(argument.trim())),
         _ => (inside.trim(), None),
@@ -281,7 +280,7 @@ fn parse(text: &str) -> Option<Protocol> {
 }
 
 impl Running {
-    /// The protocol, where it is one with release consistency.
+    /// The protocol, if it is one with release consistency.
     pub fn as_hlrc(&self) -> Option<&Hlrc> {
         match self {
             Running::HlrcInvalidate(hlrc) | Running::HlrcUpdate(hlrc) | Running::HlrcAdaptive(hlrc) => Some(hlrc),

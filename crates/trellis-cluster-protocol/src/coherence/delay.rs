@@ -1,48 +1,49 @@
-//! `delay(P)`: a page that was fetched stays for a *threshold* time before somebody else gets it, round any protocol P
+//! `delay(P)`: a page that was fetched stays for a *threshold* time before another node gets it, around any protocol P
 //! (Sane, MacGregor and Campbell 1990, §4.4).
 //!
-//! Two nodes that store to one page all the time move it to and fro and hardly use it. Here a message that would take
-//! from this node what it fetched is held back until the page has been here for the threshold; those that come meanwhile
-//! wait behind it and go on in their order. A read copy is given at once where that costs this node nothing. To P such a
-//! message is one that travels slowly. What waited in P already when the page came waits there: P keeps a page that a
-//! fault brought until [`Input::Resumed`] (its promise 5), and that is late too. Nothing is held back twice at one node: a page's time is not lengthened while
-//! somebody waits for it.
+//! Two nodes that store to one page all the time move it back and forth and hardly use it. Here a message that would take
+//! away a page that this node fetched is held back until the page has been here for the threshold. Messages that come in
+//! the meantime wait behind it and go on in their order. A read copy is given at once if that costs this node nothing. To
+//! P, a message that is held back looks like one that travels slowly. Whatever was already waiting in P when the page came
+//! waits there: P keeps a page that a fault brought until [`Input::Resumed`] (its promise 5), and that is late too. Nothing
+//! is held back twice at one node: the time of a page is not lengthened while a request waits for it.
 //!
 //! # The threshold
 //!
-//! [`Threshold::Fixed`] is the same for all pages. [`Threshold::Adaptive`] decides from the page's activity and the number
-//! of waiting requests, which is what the paper left open. With
+//! [`Threshold::Fixed`] is the same for all pages. [`Threshold::Adaptive`] is computed from the page's activity and the
+//! number of waiting requests, which is what the paper left open. With
 //!
-//! * `T`, what it takes to get a page: times from fault to grant. A shorter one counts at once, a longer one little, and
-//!   only if the page is not in dispute, so that `T` is near the shortest and others' delays do not lengthen it;
-//! * `a`, the page's activity at this node, 0 to [`ACTIVITY_MAX`]: plus two when a thread wants to store to the page
-//!   again within a few `T` after it was taken; minus one when it comes back later, or for a load;
-//! * `w`, the requests that wait for the page here;
+//! * `T`, the time it takes to get a page, measured from fault to grant. A shorter time counts at once; a longer one counts
+//!   little, and only if the page is not in dispute. So `T` is near the shortest time, and delays at other nodes do not
+//!   lengthen it;
+//! * `a`, the page's activity at this node, 0 to [`ACTIVITY_MAX`]: plus two when a thread wants to store to the page again
+//!   within a few `T` after it was taken; minus one when it comes back later, or for a load;
+//! * `w`, the number of requests that wait for the page here;
 //!
-//! a page stays for `max(T, min(2^(a-1) T, K T / w))` with `K` = 2^([`ACTIVITY_MAX`] - 1) = 64, and not at all when `a`
-//! is zero.
+//! a page stays for `max(T, min(2^(a-1) T, K T / w))` with `K` = 2^([`ACTIVITY_MAX`] - 1) = 64, and not at all when `a` is
+//! zero.
 //!
-//! *Why.* A page is worth keeping if it was still in use when it left. The layer cannot see loads and stores, but it sees
-//! what happens next: a thread that was in the middle of its stores faults at once, long before a page could have come
-//! back; that it had to wait costs it `T`, so whatever comes a few `T` later was not hurt much. Loads do not count,
-//! because a thread that waits for others loads too: a flag that is handed on is loaded until it has changed, and stored
-//! to only then. With a factor of 64 a thread that stores all the time computes for at least 98 % of the time, and doubling
+//! *Reasons.* A page is worth keeping if it was still in use when it left. The layer cannot see loads and stores, but it
+//! sees what happens next. A thread that was in the middle of its stores faults at once, long before the page could have
+//! come back. Having to wait costs it `T`, so a thread that comes a few `T` later was not hurt much. Loads do not count,
+//! because a thread that waits for others loads too: a flag that is handed on is loaded until it has changed, and stored to
+//! only then. With a factor of 64, a thread that stores all the time computes for at least 98 % of the time, and doubling
 //! gets there after four losses.
 //!
 //! # The bound
 //!
 //! A message is parked at one node for at most `K T`, whatever the number of requests: the time counts from when the page
-//! came, which was before. Where P serves `f` other requests before this one (its promise 4), the delay is at most `(f +
-//! 1) K T`. Every one of these grants takes a time `t` without delay, at least one message's way, so nothing is slower
-//! than by the factor `1 + K T / t`: about 65 where the page is asked for only when it is wanted, twice that where the
-//! next request waits already. `T` is at most [`TRANSFER_MAX`].
+//! arrived, which was earlier. If P serves `f` other requests before this one (its promise 4), the delay is at most
+//! `(f + 1) K T`. Every one of these grants takes a time `t` without delay, at least the travel time of one message, so
+//! nothing is slower by more than the factor `1 + K T / t`. That is about 65 if the page is requested only when it is
+//! wanted, and twice that if the next request is already waiting. `T` is at most [`TRANSFER_MAX`].
 //!
-//! The worst case is a page that threads hand to each other by stores alone, such as a test-and-set lock on which a
-//! waiting thread stores all the time: it looks as busy as real work. Such a word costs up to that factor; a load before
-//! the exchange, as one does anyway, costs nothing.
+//! The worst case is a page that threads hand to each other by stores alone, such as a test-and-set lock on which a waiting
+//! thread stores all the time: it looks as busy as real work. Such a word costs up to that factor. A load before the
+//! exchange, which is good practice anyway, avoids the cost.
 //!
-//! An alarm that goes off ends the stay, whatever the clock says. A page that is neither in demand again, nor delayed,
-//! has no state here; what is kept of pages that just left is bounded by [`STAYS_MAX`].
+//! An alarm that goes off ends the stay, whatever the clock says. A page that is neither in demand again nor delayed has no
+//! state here. The state of pages that just left is bounded by [`STAYS_MAX`].
 
 use super::choices::Threshold;
 use super::{Coherence, Effect, Geometry, Input, Message, Purpose};
@@ -50,31 +51,31 @@ use crate::Nanoseconds;
 use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::vec::Vec;
 
-/// Highest activity of a page.
+/// The highest activity of a page.
 pub const ACTIVITY_MAX: u8 = 7;
-/// Longest time that getting a page is thought to take.
+/// The longest time that getting a page is assumed to take.
 pub const TRANSFER_MAX: Nanoseconds = 1_000_000;
-/// Shortest time that getting a page is thought to take.
+/// The shortest time that getting a page is assumed to take.
 pub const TRANSFER_MIN: Nanoseconds = 5_000;
-/// Before anything was measured.
+/// The assumption before anything was measured.
 const TRANSFER_GUESSED: Nanoseconds = 50_000;
-/// A page stays `2^(ACTIVITY_MAX - 1)` times as long as it took to come, at most.
+/// A page stays at most this many times as long as it took to come: `2^(ACTIVITY_MAX - 1)`.
 pub const STAY_PER_TRANSFER_MAX: u64 = 1 << (ACTIVITY_MAX - 1);
-/// Most pages about which something is remembered that only might matter. More leave: they are not watched.
+/// The largest number of pages that are remembered although they may not matter. Further pages that leave are not watched.
 pub const STAYS_MAX: usize = 1024;
-/// A page that was not moved for so many times the longest stay is as one that was never in dispute.
+/// A page that was not moved for this many times the longest stay is treated as one that was never in dispute.
 const ACTIVITY_LASTS: u64 = 16;
-/// Faults that are timed at once; further ones are not.
+/// The largest number of faults that are timed at once; further ones are not timed.
 const TIMED_MAX: usize = 32;
-/// Pages that are taken in a longer run are part of a stream: they are not watched.
+/// Pages that are taken in a longer range are part of a stream: they are not watched.
 const RUN_MAX: u32 = 16;
-/// A thread that stores to a page within so many `T` of its loss was using it: what took the page away may have taken the
-/// thread's core for a while as well.
+/// A thread that stores to a page within this many `T` of its loss was using it: the request that took the page away may
+/// have taken the thread's core for a while as well.
 const SOON_TRANSFERS: u64 = 4;
-/// So many pages are remembered before the first look which of them still matter.
+/// The number of pages that are remembered before the first check which of them still matter.
 const PRUNED_FIRST: usize = 64;
 
-/// One shard of the layer at one node. See the module's documentation.
+/// One shard of the layer at one node. See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Delay<P> {
     inner: P,
@@ -84,11 +85,11 @@ pub struct Delay<P> {
     transfer: Nanoseconds,
     /// Sorted by page.
     stays: Vec<Stay>,
-    /// In the order of their arrival, and only for pages whose stay is running.
+    /// In the order of their arrival, only for pages whose stay is running.
     parked: Vec<(NodeId, Message)>,
     /// Faults under way and when they began.
     timed: Vec<(PageIndex, Nanoseconds)>,
-    /// With so many stays it is time to forget those that no longer matter.
+    /// At this number of stays, those that no longer matter are forgotten.
     prune_at: usize,
 }
 
@@ -100,24 +101,24 @@ struct Stay {
     /// When the page came, or was taken.
     since: Nanoseconds,
     activity: u8,
-    /// P has not been told yet that the thread ran on.
+    /// P has not yet received that the thread ran on.
     is_resumed: bool,
-    /// P wants to be told, because somebody waits there.
+    /// P wants that input, because a request waits there.
     is_wanted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
-    /// It came and has to stay for the threshold.
+    /// The page came and has to stay for the threshold.
     Staying,
-    /// It was taken, and nobody here has wanted it since.
+    /// The page was taken, and no thread here has wanted it since.
     Lost,
     /// Anything else.
     Free,
 }
 
 impl<P: Coherence> Delay<P> {
-    /// Round `inner`, which was started with `geometry`.
+    /// A layer around `inner`, which was started with `geometry`.
     pub fn new(inner: P, geometry: Geometry, threshold: Threshold) -> Delay<P> {
         let (stays, parked, timed) = (Vec::new(), Vec::new(), Vec::new());
         let (me, transfer, prune_at) = (geometry.me, TRANSFER_GUESSED, PRUNED_FIRST);
@@ -184,7 +185,7 @@ impl<P: Coherence> Coherence for Delay<P> {
     }
 
     fn release(&mut self, page: PageIndex) {
-        // Every node forgets the page now, so nobody waits for an answer.
+        // Every node forgets the page now, so no node waits for an answer.
         self.parked.retain(|(_, message)| message.page() != page);
         self.timed.retain(|&(timed, _)| timed != page);
         let known = self.place(page).map(|place| self.stays.remove(place));
@@ -208,8 +209,8 @@ impl<P: Coherence> Delay<P> {
         };
         let page = asked.demand;
         if !self.takes(&message, page) || !self.is_staying(page) {
-            // Neighbours that stay are not given along with a page to load from. A run for stores was announced by its
-            // program, and P may have to answer for each page of it: it is left as it is.
+            // Neighbours that stay are not given along with a page to load from. A range for stores was announced by its
+            // program, and P may have to answer for each of its pages: it is left as it is.
             let message = match message {
                 Message::Request { write: false, range, .. } | Message::Forward { write: false, range, .. } => {
                     message.narrowed(range.grow(page, |other| !self.is_staying(other)))
@@ -232,7 +233,7 @@ impl<P: Coherence> Delay<P> {
         (since + self.threshold(activity, self.waiting(page))).saturating_sub(now)
     }
 
-    /// The page has stayed long enough: P is told what was kept from it.
+    /// The page has stayed long enough: P receives what was held back.
     fn end(&mut self, now: Nanoseconds, place: usize, effects: &mut Vec<Effect>) {
         let Stay { page, is_resumed, is_wanted, .. } = self.stays[place];
         self.set(place, State::Free);
@@ -243,7 +244,7 @@ impl<P: Coherence> Delay<P> {
         }
     }
 
-    /// Whether this node would lose something that it has.
+    /// Whether this node would lose a right that it has.
     fn takes(&self, message: &Message, page: PageIndex) -> bool {
         match *message {
             Message::Request { write, .. } | Message::Forward { write, .. } => {
@@ -254,7 +255,7 @@ impl<P: Coherence> Delay<P> {
         }
     }
 
-    /// Whether the page's stay is running; whether its time is over is seen when somebody asks.
+    /// Whether the page's stay is running. Whether its time is over is checked when a request comes.
     fn is_staying(&self, page: PageIndex) -> bool {
         self.place(page).is_ok_and(|place| self.stays[place].state == State::Staying)
     }
@@ -263,7 +264,7 @@ impl<P: Coherence> Delay<P> {
         self.parked.iter().filter(|(_, message)| message.page() == page).count()
     }
 
-    /// Notes what P ordered, and lets messages go on whose page may leave, until nothing changes.
+    /// Notes the effects of P, and lets messages go on whose pages may leave, until nothing changes.
     fn settle(&mut self, now: Nanoseconds, mut seen: usize, is_message: bool, effects: &mut Vec<Effect>) {
         loop {
             while let Some(&effect) = effects.get(seen) {
@@ -300,7 +301,7 @@ impl<P: Coherence> Delay<P> {
         }
     }
 
-    /// Somebody waits in P for a page: until it has stayed long enough, P is not told that the thread ran on.
+    /// A request waits in P for a page: P does not receive that the thread ran on until the page has stayed long enough.
     fn held(&mut self, now: Nanoseconds, page: PageIndex) -> Effect {
         match self.place(page) {
             Ok(place) if self.stays[place].state == State::Staying && self.access(page) == Access::Write => {
@@ -315,7 +316,7 @@ impl<P: Coherence> Delay<P> {
     fn came(&mut self, now: Nanoseconds, page: PageIndex) {
         let is_fixed = self.threshold != Threshold::Adaptive;
         match self.place(page) {
-            // Its time is not lengthened while somebody waits.
+            // Its time is not lengthened while a request waits.
             Ok(_) if self.waiting(page) > 0 => {}
             Ok(place) if is_fixed || self.stays[place].activity > 0 => {
                 self.stays[place].since = now;
@@ -339,7 +340,7 @@ impl<P: Coherence> Delay<P> {
         }
     }
 
-    /// A thread faults: the page is in use, or somebody waits here for what others do.
+    /// A thread faults: the page is in use, or the thread waits for what other nodes do.
     fn wanted_again(&mut self, now: Nanoseconds, page: PageIndex, write: bool) {
         let needed = if write { Access::Write } else { Access::Read };
         if self.threshold != Threshold::Adaptive || self.inner.access(page) >= needed || self.inner.is_pending(page) {
@@ -360,7 +361,7 @@ impl<P: Coherence> Delay<P> {
         }
     }
 
-    /// Takes the time of a grant; a longer one only where it is not likely that others delayed it.
+    /// Takes the time of a grant. A longer time counts only if other nodes are unlikely to have delayed the grant.
     fn measure(&mut self, now: Nanoseconds, range: PageRange) {
         for &(page, began) in self.timed.iter().filter(|(page, _)| range.contains(*page)) {
             let is_busy = self.place(page).is_ok_and(|place| self.stays[place].activity > 0);
@@ -376,7 +377,7 @@ impl<P: Coherence> Delay<P> {
         self.stays.binary_search_by_key(&page, |stay| stay.page)
     }
 
-    /// Notes `state`, and forgets a page about which nothing is left to know.
+    /// Notes `state`, and forgets a page about which nothing remains to be known.
     fn set(&mut self, place: usize, state: State) {
         let stay = &mut self.stays[place];
         (stay.state, stay.is_resumed, stay.is_wanted) = (state, false, false);
@@ -385,7 +386,7 @@ impl<P: Coherence> Delay<P> {
         }
     }
 
-    /// Remembers a page that is not known, unless there are `most` already.
+    /// Remembers a page that is not known, unless there are already `most` pages.
     fn watch(&mut self, now: Nanoseconds, page: PageIndex, state: State, most: usize) {
         if self.stays.len() >= self.prune_at.min(most) {
             self.prune(now);
@@ -396,7 +397,7 @@ impl<P: Coherence> Delay<P> {
         }
     }
 
-    /// Forgets what no longer matters: stays that are over, losses that nobody minded, activity of long ago.
+    /// Forgets what no longer matters: stays that are over, losses that disturbed no thread, activity of long ago.
     fn prune(&mut self, now: Nanoseconds) {
         let mut kept = Vec::with_capacity(self.stays.len());
         for stay in core::mem::take(&mut self.stays) {
@@ -415,7 +416,7 @@ impl<P: Coherence> Delay<P> {
         self.prune_at = (self.stays.len() * 2).max(PRUNED_FIRST);
     }
 
-    /// Tells P that a thread ran on, for a page that nobody waits for: nothing follows from it.
+    /// Passes to P that a thread ran on, for a page that no request waits for: nothing follows from it.
     fn resume_unwanted(&mut self, page: PageIndex) {
         let mut effects = Vec::new();
         self.inner.step(0, Input::Resumed { page }, &mut effects);

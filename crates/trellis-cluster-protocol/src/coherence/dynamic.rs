@@ -1,34 +1,36 @@
-//! `dynamic`: no manager; every node keeps a guess who owns a page (Sane, MacGregor and Campbell 1990, §4.1 and §4.5; the
-//! guesses are Li and Hudak's *probable owners*, 1986, §4).
+//! `dynamic`: no manager; every node keeps a guess of the owner of a page (Sane, MacGregor and Campbell 1990, §4.1 and
+//! §4.5; the guesses are Li and Hudak's *probable owners*, 1986, §4).
 //!
-//! The owner of a page, its last writer, keeps the copyset and serves everybody. A load makes the owner's view read-only
-//! and brings a copy; a store makes the owner call back all copies, and brings page and ownership. A node that gets a
-//! request for a page that it does not own has two choices (§4.5): `forward` passes it on towards the owner; `redirect`
-//! tells the requester whom it believes to be the owner, and the requester asks there.
+//! The owner of a page is its last writer. It keeps the copyset and serves all requests. A load makes the owner's view
+//! read-only and brings a copy. A store makes the owner call back all copies, and brings the page and its ownership. A node
+//! that receives a request for a page that it does not own has two choices (§4.5): `forward` passes the request on towards
+//! the owner; `redirect` tells the requester which node it believes to be the owner, and the requester asks there.
 //!
 //! # Why every request arrives
 //!
-//! A node that asks for the right to store becomes a *root* at that moment, and every node that passes its request on (or
+//! A node that requests the right to store becomes a *root* at that moment, and every node that passes its request on (or
 //! redirects it) points to it from then on (Naimi and Trehel's path reversal, 1987; this is the path compression of the
-//! paper's `forward`). A root that does not have the page yet keeps the readers that come and the first writer, its
-//! *next*; what comes behind that writer is passed on to it. So the writers of a page form a line, each of them knows its
-//! successor, and the pointers of all other nodes lead into the line at a place that only moves forward: from a node that
-//! was a root, to one that became a root later. No path is a circle, whatever the order in which messages arrive.
+//! paper's `forward`). A root that does not have the page yet keeps the readers that come and the first writer, its *next*.
+//! Later requests are passed on to that writer. So the writers of a page form a line in which each knows its successor. The
+//! pointers of all other nodes lead into the line, and the place where a pointer enters it only moves forward: from a node
+//! that was a root to one that became a root later. No path is a cycle, whatever the order in which messages arrive.
 //!
-//! # Why nobody is overtaken for ever
+//! # Why no request is overtaken for ever
 //!
-//! A store's request visits a node at most once before it is in the line, because whoever it visits points to its
-//! requester, behind whom that node's own next request queues. A load's request turns no pointers, so two writers could
-//! pass it back and forth; after as many hops as there are nodes its requester is told to ask as a writer does. Both
-//! together bound the path by [`HOPS_PER_NODE_MAX`] times the number of nodes, and a request that exceeds it is reported.
+//! The request of a store visits a node at most once before it is in the line: each node that it visits points to its
+//! requester afterwards, and that node's own next request queues behind the requester. The request of a load reverses no
+//! pointers, so two writers could pass it back and forth. After as many hops as there are nodes, its requester is therefore
+//! told to ask as a writer does. Together these rules bound the path by [`HOPS_PER_NODE_MAX`] times the number of nodes. A
+//! request that exceeds the bound is reported.
 //!
-//! # What differs from the paper
+//! # Differences from the paper
 //!
-//! * Its writers acknowledge the page that they get; here they need not: ownership is in the page's message, and whoever
-//!   comes too early waits at the new owner. So Read and Write are two packets and the copies' invalidations.
-//! * A load may bring a run of neighbouring pages that the same node owns, and so may a store that the program announced.
-//! * A page that was granted stays until the thread that waited for it ran on ([`Input::Resumed`]).
-//! * Pages that nobody wrote travel as one bit.
+//! * The paper's writers acknowledge the page that they get. Here they need not: ownership travels in the message with the
+//!   page, and a request that comes too early waits at the new owner. So Read and Write take two packets and the
+//!   invalidations of the copies.
+//! * A load may bring a range of neighbouring pages that the same node owns, and so may a store that the program announced.
+//! * A granted page stays until the thread that waited for it has run on ([`Input::Resumed`]).
+//! * Pages that were never written travel as one bit.
 //!
 //! Per page a node keeps 6 bytes and one copyset, all zero at the start.
 
@@ -43,25 +45,25 @@ use alloc::vec::Vec;
 pub enum Variation {
     /// It passes the request on.
     Forward,
-    /// It tells the requester whom to ask.
+    /// It tells the requester which node to ask.
     Redirect,
 }
 
-/// No request is passed on more often than this, times the number of nodes: once round as a reader, once as a writer.
+/// No request is passed on more often than this times the number of nodes: one round as a reader, one as a writer.
 pub const HOPS_PER_NODE_MAX: u16 = 2;
 
-/// One shard of the protocol at one node. See the module's documentation.
+/// One shard of the protocol at one node. See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dynamic {
     geometry: Geometry,
     variation: Variation,
     access: Vec<Access>,
     flags: Vec<u8>,
-    /// The probable owner, plus one; zero is the home.
+    /// The probable owner, plus one; zero stands for the home.
     hint_or_home: Vec<u16>,
-    /// The writer that gets the page from this node, plus one; zero is nobody.
+    /// The writer that gets the page from this node, plus one; zero stands for none.
     next: Vec<u16>,
-    /// Who has read copies, at the owner.
+    /// At the owner: the nodes that have read copies.
     copyset: NodeSets,
     /// Loads that are under way.
     loads: Vec<Load>,
@@ -69,9 +71,9 @@ pub struct Dynamic {
     readers: Vec<Reader>,
     /// Pages whose copies are being called back by this owner.
     callbacks: Vec<Callback>,
-    /// Invalidations that wait: for the copy that they speak of, or for the thread that it was fetched for.
+    /// Invalidations that wait for the copy that they refer to, or for the thread that it was fetched for.
     deferred: Vec<(NodeId, PageIndex, NodeId)>,
-    /// Nodes that left, and who took their pages over: a message that is under way may still name them.
+    /// Nodes that left, and the nodes that took their pages over. Messages under way may still name the nodes that left.
     gone: Vec<(NodeId, NodeId)>,
 }
 
@@ -79,7 +81,7 @@ pub struct Dynamic {
 const PENDING: u8 = 1;
 /// That request is for the right to store: this node is a root.
 const ROOT: u8 = 2;
-/// A thread waits to load from the page: it is held for it when it comes.
+/// A thread waits to load from the page: the page is held for it when it arrives.
 const LOAD_AWAITED: u8 = 4;
 /// A thread of this node was granted the page and has not run on yet.
 const HELD: u8 = 8;
@@ -87,9 +89,9 @@ const HELD: u8 = 8;
 const OWNER: u8 = 16;
 /// The page was given away with its ownership, at least once.
 const GIVEN: u8 = 32;
-/// Known at the owner: the page may have been written by somebody.
+/// Set at the owner: the page may have been written.
 const WRITTEN: u8 = 64;
-/// A thread waits to store to the page: it is held for it when it comes with that right.
+/// A thread waits to store to the page: the page is held for it when it arrives with that right.
 const STORE_AWAITED: u8 = 128;
 /// A thread waits for the page.
 const AWAITED: u8 = LOAD_AWAITED | STORE_AWAITED;
@@ -98,7 +100,7 @@ const AWAITED: u8 = LOAD_AWAITED | STORE_AWAITED;
 struct Load {
     demand: PageIndex,
     range: PageRange,
-    /// How often it was redirected.
+    /// How often the load was redirected.
     redirects: u16,
 }
 
@@ -112,9 +114,9 @@ struct Reader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Callback {
     page: PageIndex,
-    /// Who will own the page: this node, or its next.
+    /// The next owner of the page: this node, or its next.
     owner: NodeId,
-    /// Copies that have not been given up yet.
+    /// The number of copies that have not been given up yet.
     awaited: u32,
 }
 
@@ -137,7 +139,7 @@ impl Coherence for Dynamic {
             Input::Message { from, message } => self.message(from, message, effects),
             Input::Resumed { page } => self.resumed(page, effects),
             Input::Gone { node, successor } => self.gone(node, successor, effects),
-            // For layers; here there is none.
+            // These inputs are for layers; there is none here.
             Input::Alarm { .. } | Input::Lock { .. } | Input::Unlock { .. } => {}
             release_consistency_only!() => {}
         }
@@ -187,9 +189,9 @@ impl Coherence for Dynamic {
     }
 }
 
-// The requester's side.
+// The side of the requester.
 impl Dynamic {
-    /// One shard for one node; every page is owned by its home and zero.
+    /// One shard for one node. Every page is owned by its home and zero.
     pub fn new(geometry: Geometry, variation: Variation) -> Dynamic {
         assert!(geometry.me.0 < geometry.nodes && geometry.shard < geometry.shards);
         let slots = geometry.slots();
@@ -211,7 +213,7 @@ impl Dynamic {
 
     fn fault(&mut self, page: PageIndex, write: bool, wish: PageRange, effects: &mut Vec<Effect>) {
         if self.access(page) >= needed(write) {
-            // Another thread's request was faster.
+            // The request of another thread was faster.
             return effects.push(Effect::Wake(PageRange::one(page)));
         }
         self.set(page, if write { STORE_AWAITED } else { LOAD_AWAITED });
@@ -224,7 +226,7 @@ impl Dynamic {
         let mut next = wish.first().0;
         while let Some(page) = (next..wish.end()).map(PageIndex).find(|&page| self.is_wanting(page, write)) {
             let rest = PageRange::around(page, page.0, wish.end());
-            // To guess at stores would be to strip other writers.
+            // Guessing at stores would strip other writers.
             if !write || announced || self.owns(page) {
                 next = self.ask(page, rest, write, announced, effects).end();
             } else {
@@ -233,17 +235,19 @@ impl Dynamic {
         }
     }
 
-    /// Whether a request for `page` could be made now, and would bring something.
+    /// Whether a request for `page` could be made now and would achieve something.
     fn is_wanting(&self, page: PageIndex, write: bool) -> bool {
         self.access(page) < needed(write) && !self.has(page, PENDING) && !self.is_occupied(page)
     }
 
-    /// This node is the owner and about to give the page away, or calls copies back: who wants it here waits for that.
+    /// Whether this node is the owner and is about to give the page away or is calling copies back. Threads here that want
+    /// the page wait for that.
     fn is_occupied(&self, page: PageIndex) -> bool {
         self.owns(page) && (self.next[self.slot(page)] != 0 || self.is_called_back(page))
     }
 
-    /// Asks for `demand`, and for those neighbours in `wish` that are in the same state here; returns the run asked for.
+    /// Requests `demand`, and those neighbours in `wish` that are in the same state here. Returns the range that was
+    /// requested.
     fn ask(
         &mut self,
         demand: PageIndex,
@@ -294,12 +298,12 @@ impl Dynamic {
                 && self.has(page, WRITTEN) == self.has(demand, WRITTEN)
                 && self.copyset.is_empty_but(self.slot(page), &[]) == is_alone
         });
-        // Nobody else holds it: the write that often follows a read need not fault again.
+        // No other node holds the page: the write that often follows a read need not fault again.
         self.put_in_force(range, write || is_alone, access == Access::Read, !self.has(demand, WRITTEN), effects);
         range
     }
 
-    /// Changes the view of pages that this node owns or was given, and wakes who waits for them.
+    /// Changes the view of pages that this node owns or was given, and wakes the threads that wait for them.
     fn put_in_force(&mut self, range: PageRange, write: bool, is_here: bool, zero: bool, effects: &mut Vec<Effect>) {
         let access = needed(write);
         let (known, satisfied) = if write { (WRITTEN, AWAITED) } else { (0, LOAD_AWAITED) };
@@ -352,7 +356,8 @@ impl Dynamic {
         }
     }
 
-    /// The pages of `asked` that are not in `given` did not come: who waits for one asks for it by itself.
+    /// The pages of `asked` that are not in `given` did not come. A thread that waits for one of them requests it by
+    /// itself.
     fn let_go_of_wish(&mut self, asked: PageRange, given: PageRange, effects: &mut Vec<Effect>) {
         for page in asked.pages().filter(|&page| !given.contains(page)) {
             let awaited = self.has(page, AWAITED);
@@ -366,7 +371,7 @@ impl Dynamic {
     fn redirected(&mut self, from: NodeId, page: PageIndex, owner: NodeId, effects: &mut Vec<Effect>) {
         let is_write = self.has(page, ROOT);
         let load = self.loads.iter().position(|load| load.demand == page);
-        // Who took a page over and does not own it any more knows more than whoever still names the node that left.
+        // A node that took a page over and no longer owns it knows more than a node that still names the one that left.
         let owner = if self.took_over_from(owner) { self.hint(page) } else { self.in_place_of(owner) };
         if owner == self.geometry.me || !self.has(page, PENDING) || (!is_write && load.is_none()) {
             return violation(from, "a redirection that nobody waits for", effects);
@@ -384,7 +389,7 @@ impl Dynamic {
             self.loads[index].redirects += 1;
             let load = self.loads[index];
             if load.redirects >= self.redirects_max() {
-                // It was passed round for long enough: as a writer it gets a place in the line.
+                // The request was passed around for long enough: as a writer it gets a place in the line.
                 self.loads.remove(index);
                 self.let_go_of_wish(load.range, PageRange::one(page), effects);
                 self.set(page, ROOT);
@@ -396,7 +401,7 @@ impl Dynamic {
         effects.push(Effect::Send { to: owner, message });
     }
 
-    /// How often a load may be redirected. With `forward` it was passed round before it is, so once is enough.
+    /// How often a load may be redirected. With `forward` it was passed around before that, so once is enough.
     fn redirects_max(&self) -> u16 {
         match self.variation {
             Variation::Forward => 1,
@@ -413,9 +418,9 @@ impl Dynamic {
     }
 }
 
-// The side of a node that is asked.
+// The side of a node that receives a request.
 impl Dynamic {
-    /// A request is served, kept, or passed on; a run is split where its pages differ.
+    /// Serves a request, keeps it, or passes it on. A range is split where its pages differ.
     fn requested(&mut self, request: Request, effects: &mut Vec<Effect>) {
         if request.from == self.geometry.me || request.hops > self.geometry.nodes * HOPS_PER_NODE_MAX {
             return violation(request.from, "a request that went round in a circle", effects);
@@ -442,7 +447,8 @@ impl Dynamic {
         }
     }
 
-    /// A store that is served or kept by this root: its requester is next. Returns the pages this was done for.
+    /// Handles a store that this root serves or keeps: its requester becomes the next. Returns the pages for which this was
+    /// done.
     fn store_requested(
         &mut self,
         from: NodeId,
@@ -495,7 +501,7 @@ impl Dynamic {
         });
         let writable = |page: &PageIndex| self.access(*page) == Access::Write;
         if run.pages().any(|page| writable(&page)) {
-            // Every page of the run is mapped: what is written has a view at its owner.
+            // Every page of the range is mapped: a page that was written has a view at its owner.
             effects.push(Effect::Downgrade(run));
         }
         for page in run.pages() {
@@ -532,7 +538,7 @@ impl Dynamic {
         }
     }
 
-    /// Calls every copy back but that of `owner`, who will own the page.
+    /// Calls every copy back except that of `owner`, which will own the page.
     fn call_back(&mut self, page: PageIndex, owner: NodeId, effects: &mut Vec<Effect>) {
         let mut awaited = 0;
         for reader in self.copyset.members(self.slot(page)).filter(|&reader| reader != owner) {
@@ -557,14 +563,14 @@ impl Dynamic {
         }
         let owner = self.callbacks.remove(index).owner;
         if owner == self.geometry.me {
-            // It was this node's own store. A writer that came meanwhile is served once the thread ran on.
+            // It was this node's own store. A writer that came in the meantime is served once the thread has run on.
             let is_here = self.access(page) == Access::Read;
             self.put_in_force(PageRange::one(page), true, is_here, !self.has(page, WRITTEN), effects);
         }
         self.serve(page, effects);
     }
 
-    /// Gives pages with their ownership to who is next: events `Write` and `UpgradeNO` of the paper.
+    /// Gives pages with their ownership to the next writer: events `Write` and `UpgradeNO` of the paper.
     fn give(&mut self, run: PageRange, content: Content, effects: &mut Vec<Effect>) {
         let first = run.first();
         let next = self.next_of(first).expect("somebody is next");
@@ -609,7 +615,8 @@ impl Dynamic {
         }
     }
 
-    /// An order to give up a read copy. Without a copy, the grant that it speaks of is still on its way: it waits.
+    /// Handles an order to give up a read copy. If there is no copy, the grant that the order refers to is still on its
+    /// way, and the order waits for it.
     fn invalidate(&mut self, from: NodeId, page: PageIndex, owner: NodeId, effects: &mut Vec<Effect>) {
         match self.access(page) {
             Access::Read if self.owns(page) => violation(from, "an invalidation of a page that is owned here", effects),
@@ -634,14 +641,15 @@ impl Dynamic {
     }
 
     fn retry_deferred(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
-        // An owner calls a page back from everybody before it gives it on: at most one order waits.
+        // An owner calls a page back from all nodes before it passes it on: at most one order waits.
         if let Some(index) = self.deferred.iter().position(|&(_, deferred, _)| deferred == page) {
             let (from, page, owner) = self.deferred.swap_remove(index);
             self.invalidate(from, page, owner, effects);
         }
     }
 
-    /// A node left. Whoever would have asked it asks the node that took its pages over, and owned them later.
+    /// Handles a node that left. Requests that would have gone to it go to the node that took its pages over and was their
+    /// owner after it.
     fn gone(&mut self, node: NodeId, successor: NodeId, effects: &mut Vec<Effect>) {
         self.gone.push((node, successor));
         self.gone.sort_unstable();
@@ -651,7 +659,8 @@ impl Dynamic {
                 return violation(node, "nothing: it left while it waited for a page", effects);
             }
             if self.hint_or_home[slot] == node.0 + 1 {
-                // The successor's own pointer is right already unless it never owned the page: then nobody's mattered.
+                // The successor's own pointer is already right unless it never owned the page. In that case no pointer
+                // mattered.
                 self.hint_or_home[slot] = if successor == self.geometry.me { 0 } else { successor.0 + 1 };
             }
         }
@@ -660,7 +669,7 @@ impl Dynamic {
 
 // What this node knows.
 impl Dynamic {
-    /// Whether requests may end here: this node owns the page, or asked for its ownership.
+    /// Whether requests may end here: this node owns the page, or has requested its ownership.
     fn is_root(&self, page: PageIndex) -> bool {
         self.has(page, ROOT) || self.owns(page)
     }
@@ -717,13 +726,13 @@ impl Dynamic {
         self.gone.iter().any(|&(gone, successor)| gone == node && successor == self.geometry.me)
     }
 
-    /// `node`, or who took its pages over if it left.
+    /// `node`, or the node that took its pages over if it left.
     fn in_place_of(&self, node: NodeId) -> NodeId {
         self.gone.iter().find(|(gone, _)| *gone == node).map_or(node, |&(_, successor)| successor)
     }
 }
 
-// Places.
+// Slots.
 impl Dynamic {
     fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
         match message {

@@ -1,25 +1,26 @@
 //! `ivy`: fixed manager, single writer or many readers (Li and Hudak 1989, §3; libivy, §2).
 //!
-//! Every page has a manager, which knows its owner (the last writer) and its copyset (the readers)
-//! and carries out one transaction per page at a time; conflicting requests queue there in the
-//! order of their arrival. What differs from the paper's improved centralised manager, and why:
+//! Every page has a manager. The manager knows the owner of the page (the last writer) and its copyset (the readers), and
+//! carries out one transaction per page at a time. Conflicting requests queue there in the order of their arrival. The
+//! protocol differs from the paper's improved centralised manager in these points:
 //!
-//! * A manager that holds a copy answers by itself: two messages instead of four, and no
-//!   confirmation, because whatever the manager sends next about that page carries enough for the
-//!   receiver to wait until the grant has arrived (`after`, [`Ivy::invalidate`]).
-//! * A writer that holds a current copy gets the right alone, never the bytes.
-//! * A request names a run of pages around the one that a thread waits for. The others are given
-//!   with it if they are in the same state; their readers lose their copies all at once. They are
-//!   taken from another writer only if the program announced that it wants them. That is what makes streams fast.
-//! * A page that nobody ever wrote travels as one bit.
-//! * A page that wanders from writer to writer, each of whom reads it first, is given for writing when it is asked for
-//!   reading (migratory sharing; Stenström, Brorsson and Sandberg 1993, §3): half the messages. Every
-//!   [`MIGRATIONS_MAX`] times it is given for reading again, so a page that stopped wandering is shared soon.
-//! * libivy retries a conflicting request after one second and dies at five workers; here it waits
-//!   in a queue, and a page that was granted stays until the faulting thread ran on.
+//! * A manager that holds a copy answers by itself: two messages instead of four. It needs no confirmation, because
+//!   whatever the manager sends next about that page carries enough for the receiver to wait until the grant has arrived
+//!   (`after`, [`Ivy::invalidate`]).
+//! * A writer that holds a current copy receives only the right, never the bytes.
+//! * A request names a page range around the page that a thread waits for. The other pages are granted with it if they are
+//!   in the same state, and their readers lose their copies all at once. They are taken from another writer only if the
+//!   program announced that it wants them. This makes streams fast.
+//! * A page that was never written travels as one bit.
+//! * Some pages move from writer to writer, and each writer reads the page first. Such a page is granted for writing when
+//!   it is requested for reading, which halves the messages (migratory sharing; Stenström, Brorsson and Sandberg 1993, §3).
+//!   After every [`MIGRATIONS_MAX`] such grants the page is granted for reading again, so that a page that no longer moves
+//!   is soon shared.
+//! * libivy retries a conflicting request after one second and fails at five workers. Here the request waits in a queue,
+//!   and a granted page stays until the faulting thread has run on.
 //!
-//! Per page the node keeps 17 bytes plus one copyset, all zero at the start: pages that were never
-//! touched cost address space and no memory.
+//! Per page a node keeps 17 bytes and one copyset, all zero at the start: pages that were never touched cost address space
+//! but no memory.
 
 use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
 use crate::Nanoseconds;
@@ -27,7 +28,7 @@ use crate::page::{Access, NodeId, NodeSets, PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// One shard of the protocol at one node. See the module's documentation.
+/// One shard of the protocol at one node. See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ivy {
     geometry: Geometry,
@@ -48,14 +49,14 @@ pub struct Ivy {
     last_sequence: u32,
 }
 
-/// How often in a row a read request for a wandering page is answered with the right to write.
+/// How often in a row a read request for a migratory page is answered with the right to write.
 const MIGRATIONS_MAX: u8 = 16;
 
 /// A request of this node for the page is under way.
 const PENDING: u8 = 1;
 /// A thread of this node was granted the page and has not run on yet.
 const HELD: u8 = 2;
-/// The page may have been written by somebody (known at its manager).
+/// Set at the manager: the page may have been written.
 const WRITTEN: u8 = 4;
 
 /// The fields of [`Message::Grant`].
@@ -72,11 +73,11 @@ struct Grant {
 struct Outstanding {
     demand: PageIndex,
     range: PageRange,
-    /// A thread waits: the page is held for it when it comes.
+    /// A thread waits: the page is held for it when it arrives.
     awaited: bool,
 }
 
-/// Why a node asks for pages.
+/// Why a node requests pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
     /// A thread waits for the first of them.
@@ -93,18 +94,18 @@ struct Request {
     demand: PageIndex,
     range: PageRange,
     write: bool,
-    /// The program asked for the whole range; nobody guessed.
+    /// The program announced the whole range; it is not a guess.
     announced: bool,
 }
 
-/// What the manager does about a run until it may go on with the next request for it.
+/// The manager's work on a range until it may go on with the next request for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Transaction {
     request: Request,
-    /// The pages that are given if the owner can; `request.range` is what was wished for.
+    /// The pages that are given if the owner can give them; `request.range` is the range that was wished for.
     range: PageRange,
     plan: Plan,
-    /// Readers that have not given up their copies yet.
+    /// The number of readers that have not given up their copies yet.
     awaited: u32,
     /// The number of the grant, once it was ordered from the owner.
     sequence: u32,
@@ -112,7 +113,7 @@ struct Transaction {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Plan {
-    /// The requester holds a current copy: the right to write is all it needs.
+    /// The requester holds a current copy and needs only the right to write.
     GrantRight,
     /// The manager holds a current copy.
     GrantCopy,
@@ -128,7 +129,7 @@ impl Coherence for Ivy {
             Input::Message { from, message } => self.message(from, message, effects),
             Input::Resumed { page } => self.resumed(page, effects),
             Input::Gone { node, successor } => self.gone(node, successor, effects),
-            // For layers; here there is none.
+            // These inputs are for layers; there is none here.
             Input::Alarm { .. } | Input::Lock { .. } | Input::Unlock { .. } => {}
             release_consistency_only!() => {}
         }
@@ -143,7 +144,8 @@ impl Coherence for Ivy {
     }
 
     fn owns(&self, page: PageIndex) -> bool {
-        // Only the manager knows of an owner whose right to store went when it shared the page.
+        // Only the manager knows that a node owns a page if that node lost the right to store when the manager shared the
+        // page.
         let is_manager = self.manager(page) == self.geometry.me;
         self.access(page) == Access::Write || is_manager && self.owner(page) == self.geometry.me
     }
@@ -182,9 +184,9 @@ impl Coherence for Ivy {
     }
 }
 
-// The requester's side.
+// The side of the requester.
 impl Ivy {
-    /// One shard for one node; every page belongs to its manager and is zero.
+    /// One shard for one node. Every page belongs to its manager and is zero.
     pub fn new(geometry: Geometry) -> Ivy {
         assert!(geometry.me.0 < geometry.nodes && geometry.shard < geometry.shards);
         let pages = geometry.slots();
@@ -209,12 +211,12 @@ impl Ivy {
     fn fault(&mut self, page: PageIndex, write: bool, wish: PageRange, effects: &mut Vec<Effect>) {
         let needed = if write { Access::Write } else { Access::Read };
         if self.access(page) >= needed {
-            // Another thread's request was faster.
+            // The request of another thread was faster.
             effects.push(Effect::Wake(PageRange::one(page)));
         } else if !self.has(page, PENDING) {
             self.ask(page, wish, write, Why::Awaited, effects);
         } else if let Some(mine) = self.outstanding.iter_mut().find(|o| o.range.contains(page)) {
-            // It was wished for already; from now on somebody waits.
+            // The page was already wished for; from now on a thread waits for it.
             mine.awaited |= mine.demand == page;
         }
     }
@@ -231,8 +233,8 @@ impl Ivy {
         }
     }
 
-    /// Asks the manager for `demand` and for those neighbours in `wish` that are in the same state
-    /// here; returns the run asked for.
+    /// Requests `demand` from the manager, and those neighbours in `wish` that are in the same state here. Returns the
+    /// range that was requested.
     fn ask(
         &mut self,
         demand: PageIndex,
@@ -284,7 +286,7 @@ impl Ivy {
         }
     }
 
-    /// Puts a grant into force at this node and wakes those who wait for any page asked for.
+    /// Puts a grant into force at this node and wakes the threads that wait for any page that was requested.
     fn take(&mut self, asked: Outstanding, grant: Grant, effects: &mut Vec<Effect>) {
         let Grant { range, write, content, sequence, .. } = grant;
         let access = if write { Access::Write } else { Access::Read };
@@ -320,8 +322,8 @@ impl Ivy {
 
 // The side of a node that holds a copy.
 impl Ivy {
-    /// A command from the manager to give up a read copy. Without a copy the grant that this
-    /// command speaks of is still on its way: the command waits for it.
+    /// Handles a command from the manager to give up a read copy. If there is no copy, the grant that this command refers
+    /// to is still on its way, and the command waits for it.
     fn invalidate(&mut self, from: NodeId, page: PageIndex, owner: NodeId, effects: &mut Vec<Effect>) {
         match self.access(page) {
             Access::Read if self.has(page, HELD) => {
@@ -360,7 +362,7 @@ impl Ivy {
         effects.push(Effect::Send { to: requester, message });
     }
 
-    /// Leaves this node what a grant of `range` to somebody else allows.
+    /// Leaves this node the access that a grant of `range` to another node allows.
     fn give_up(&mut self, range: PageRange, write: bool, effects: &mut Vec<Effect>) {
         if write {
             self.revoke(range, effects);
@@ -391,7 +393,7 @@ impl Ivy {
     }
 }
 
-// The manager's side.
+// The side of the manager.
 impl Ivy {
     fn request(&mut self, request: Request, effects: &mut Vec<Effect>) {
         if self.is_busy(request.demand) {
@@ -404,7 +406,7 @@ impl Ivy {
         }
     }
 
-    /// A page of which the manager itself was just granted counts as busy until its thread ran on.
+    /// A page that was just granted to the manager itself counts as busy until its thread has run on.
     fn is_busy(&self, page: PageIndex) -> bool {
         self.transaction[self.slot(page)] != 0 || self.has(page, HELD)
     }
@@ -419,8 +421,8 @@ impl Ivy {
             return violation(from, "a read request for a page that the requester holds", effects);
         }
         let plan = self.plan(demand, from, write);
-        // Neighbours are not worth taking from another writer unless the program announced that it wants them: a stream
-        // of stores that runs past the end of its own part would otherwise strip the neighbour's.
+        // Neighbours are not worth taking from another writer unless the program announced that it wants them. Otherwise a
+        // stream of stores that runs past the end of its own part would strip the neighbour's.
         let from_owner = supplier(plan).is_some();
         let guessed = write && from_owner && !request.announced;
         let range = if guessed || from_owner && self.must_invalidate(demand, from, write, plan) {
@@ -438,7 +440,7 @@ impl Ivy {
         self.begin(transaction, effects);
     }
 
-    /// Watches whether pages wander: true if this read request is better answered as a write request.
+    /// Detects migratory pages: true if this read request is better answered as a write request.
     fn follow_migration(&mut self, request: Request) -> bool {
         let Request { from, demand, write, .. } = request;
         let slot = self.slot(demand);
@@ -510,14 +512,14 @@ impl Ivy {
         }
     }
 
-    /// The manager's own fault on a page that it holds: either nobody ever touched the page, or it
-    /// holds a read copy and may write now.
+    /// The manager's own fault on a page that it holds. Either no node ever touched the page, or the manager holds a read
+    /// copy and may write now.
     fn grant_to_myself(&mut self, transaction: Transaction, sequence: u32, effects: &mut Vec<Effect>) {
         let Transaction { request, range, .. } = transaction;
         let me = [self.geometry.me];
         let alone = range.pages().all(|page| self.copyset.is_empty_but(self.slot(page), &me));
         let fresh = self.access(request.demand) == Access::None;
-        // Nobody else holds it: the write that often follows a read need not fault again.
+        // No other node holds the page: the write that often follows a read need not fault again.
         let write = request.write || alone;
         self.record(range, self.geometry.me, write, sequence);
         let content = if fresh { Content::Zero } else { Content::Kept };
@@ -596,7 +598,7 @@ impl Ivy {
         }
     }
 
-    /// Starts, in the order of their arrival, the requests for pages that became free.
+    /// Starts the requests for pages that became free, in the order of their arrival.
     fn serve_queue(&mut self, range: PageRange, effects: &mut Vec<Effect>) {
         let mut index = 0;
         while index < self.queue.len() {
@@ -613,10 +615,10 @@ impl Ivy {
         }
     }
 
-    /// A node left: its read copies are no more.
+    /// Handles a node that left: its read copies no longer exist.
     fn gone(&mut self, node: NodeId, successor: NodeId, effects: &mut Vec<Effect>) {
         for slot in 0..self.access.len() {
-            // Whoever took the page over has it already; that its confirmation is still on the way is no fault.
+            // The successor already has the page; it is no error that its confirmation is still on the way.
             if self.owner_or_manager[slot] == node.0 + 1 && self.transaction[slot] == 0 {
                 return violation(node, "nothing: it left with a page that it owns", effects);
             }
@@ -626,7 +628,7 @@ impl Ivy {
     }
 
     fn next_sequence(&mut self) -> u32 {
-        // Zero means `never`; numbers are compared for equality only, so they may wrap.
+        // Zero means `never`. Numbers are compared only for equality, so they may wrap.
         self.last_sequence = self.last_sequence.checked_add(1).unwrap_or(1);
         self.last_sequence
     }
@@ -668,7 +670,7 @@ impl Ivy {
     }
 }
 
-// Places.
+// Slots.
 impl Ivy {
     fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
         match message {
@@ -716,7 +718,7 @@ impl Ivy {
     }
 }
 
-/// Who sends the bytes, if that is not the manager.
+/// The node that sends the bytes, if it is not the manager.
 fn supplier(plan: Plan) -> Option<NodeId> {
     match plan {
         Plan::Forward(owner) => Some(owner),

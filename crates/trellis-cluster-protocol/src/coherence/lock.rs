@@ -1,40 +1,41 @@
-//! `lock(P)`: pages that do not leave while the program says so, round any protocol P (Sane, MacGregor and Campbell
+//! `lock(P)`: pages that do not leave while the program keeps them, around any protocol P (Sane, MacGregor and Campbell
 //! 1990, §4.3).
 //!
-//! A call ([`Input::Lock`]) brings the pages of a run here for stores, one after the other, and keeps each from then on.
-//! Once all are here the program is told ([`Effect::Locked`]): until it lets go, or the time is over that it asked for,
-//! nobody else sees any page of the run or a part of an update. Two calls never have a page at once, on no two nodes and
-//! not on one, so a run of pages is a lock between nodes as well.
+//! A call ([`Input::Lock`]) brings the pages of a range here for stores, one after the other, and keeps each from then on.
+//! Once all are here the program is notified ([`Effect::Locked`]). Until it releases them, or until the time is over that
+//! it asked for, no other node sees any page of the range or part of an update. No two calls have a page at the same time,
+//! neither on two nodes nor on one, so a page range is also a lock between nodes.
 //!
-//! # What a requester meets
+//! # The requester's side
 //!
-//! A message that asks for a locked page is *parked*, and its requester is told to [`Message::Retry`]. With
-//! [`Waiting::Sleep`] that is all: parked messages go on when the page is let go. With [`Waiting::Spin`] nobody is woken:
-//! the requester asks [`Message::Again`] after its interval, and its message goes on if the page is free then; else it
-//! hears `Retry` again. A requester may wait at several nodes for one page (a late `Retry`), so it asks all that told it.
+//! A message that requests a locked page is *parked*, and its requester is told to [`Message::Retry`]. With
+//! [`Waiting::Sleep`] nothing else happens: parked messages go on when the page is released. With [`Waiting::Spin`] no node
+//! is woken: the requester sends [`Message::Again`] after its interval, and its message goes on if the page is free then.
+//! Otherwise it receives `Retry` again. A requester may wait at several nodes for one page (a late `Retry`), so it asks all
+//! nodes that sent it one.
 //!
 //! # Why a locked page stays
 //!
-//! To P, everything that could take the page is late while the page is locked: messages that ask for it, alarms about it,
-//! and [`Input::Resumed`]. What was in P before the lock stays there as well: P keeps a page that a fault brought until
-//! `Resumed` (its promise 5), and a page that is here for stores without being kept for a thread is one that P has nothing
-//! left to do about, or it would have done so. A message that orders a read copy back is never late: a locked page is
-//! here for stores, so it speaks of the past.
+//! To P, everything that could take the page is late while the page is locked: messages that request it, alarms about it,
+//! and [`Input::Resumed`]. Whatever was inside P before the lock also stays there. P keeps a page that a fault brought
+//! until `Resumed` (its promise 5). A page that is here for stores without being kept for a thread is one for which P has
+//! nothing left to do, or it would have done so. A message that orders a read copy back is never late: a locked page is
+//! here for stores, so the message refers to the past.
 //!
-//! # Why nobody waits for ever
+//! # Why no call waits for ever
 //!
-//! * *No circle.* A call keeps pages and waits for one behind all of them; so does whoever keeps that one. A circle of
-//!   calls would need a page that is behind itself. This holds only if P serves each page without regard to others, so
-//!   this layer asks for one page at a time: a request for a run would tie its pages together, and one that waits for a
-//!   locked page would keep others busy that the lock's owner may need next. Several requests are under way at once
-//!   instead, for the pages of a call and for what the program announced.
-//! * *No overtaking.* Whoever is parked goes before anybody who asks later, before the next call of this node, and in the
-//!   order of arrival. Calls of this node take a page in their order. While a call waits for a page nothing is parked,
-//!   so what the page's own way here depends on is never late.
+//! * *No cycle.* A call keeps pages and waits for one behind all of them; so does the call that keeps that one. A cycle of
+//!   calls would need a page that is behind itself. This holds only if P serves each page without regard to others, so this
+//!   layer requests one page at a time: a request for a range would tie its pages together, and one that waits for a locked
+//!   page would keep others busy that the holder of the lock may need next. Instead, several requests are under way at
+//!   once, for the pages of a call and for what the program announced.
+//! * *No overtaking.* Parked messages go on in the order of arrival, before later requests and before the next call of this
+//!   node. Calls of this node take a page in their order. While a call waits for a page nothing is parked, so messages that
+//!   the page's own way here depends on are never late.
 //!
 //! Loads and stores of this node's own threads are not hindered (§4.3: "restricted to processes executing in different
-//! domains"); two calls exclude each other on one node too. Nothing is kept for a page that is neither locked, nor waited
-//! for, nor retried.
+//! domains"), but two calls exclude each other on one node too. A page that is not locked, not waited for and not being
+//! retried has no state here.
 
 use super::choices::Waiting;
 use super::{Coherence, Effect, Geometry, Input, Message, Purpose, violation};
@@ -42,7 +43,7 @@ use crate::Nanoseconds;
 use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::vec::Vec;
 
-/// One shard of the layer at one node. See the module's documentation.
+/// One shard of the layer at one node. See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lock<P> {
     inner: P,
@@ -54,7 +55,7 @@ pub struct Lock<P> {
     locked: Vec<Locked>,
     /// In the order of their arrival.
     parked: Vec<Parked>,
-    /// Pages that this node asks for again, and whom: sorted.
+    /// Pages that this node requests again, and the nodes that it asks: sorted.
     retries: Vec<(PageIndex, NodeId)>,
 }
 
@@ -63,9 +64,9 @@ pub struct Lock<P> {
 struct Call {
     range: PageRange,
     number: u32,
-    /// The first page that this call does not have yet; past the end once it has all.
+    /// The first page that this call does not have yet; past the end once it has all pages.
     next: u32,
-    /// The fault on that page was stepped.
+    /// The fault on that page was passed to P.
     is_asked: bool,
     stay: Option<Nanoseconds>,
 }
@@ -79,7 +80,7 @@ impl Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Locked {
     page: PageIndex,
-    /// An alarm of a layer inside went off meanwhile.
+    /// An alarm of an inner layer that went off in the meantime.
     late: Option<Purpose>,
 }
 
@@ -93,13 +94,13 @@ struct Parked {
 }
 
 impl<P: Coherence> Lock<P> {
-    /// Round `inner`, which was started with `geometry`.
+    /// A layer around `inner`, which was started with `geometry`.
     pub fn new(inner: P, geometry: Geometry, waiting: Waiting) -> Lock<P> {
         let (calls, locked, parked, retries) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Lock { inner, geometry, waiting, calls, locked, parked, retries }
     }
 
-    /// Whether a call of this node has `page`.
+    /// Whether a call of this node holds `page`.
     pub fn is_locked(&self, page: PageIndex) -> bool {
         !self.locked.is_empty() && self.place(page).is_ok()
     }
@@ -116,7 +117,7 @@ impl<P: Coherence> Coherence for Lock<P> {
             Input::Lock { range, call, stay } => self.lock(now, range, call, stay, effects),
             Input::Unlock { range, call } => {
                 let index = self.calls.iter().position(|known| known.number == call && known.range == range);
-                // An unknown one ended by itself.
+                // If it is unknown, it ended by itself.
                 index.into_iter().for_each(|index| self.let_go(now, index, effects));
             }
             Input::Message { from, message } => self.message(now, from, message, effects),
@@ -163,7 +164,7 @@ impl<P: Coherence> Coherence for Lock<P> {
 
     fn release(&mut self, page: PageIndex) {
         debug_assert!(!self.is_locked(page), "{page} changes its protocol while it is locked");
-        // Every node forgets the page now, so nobody waits for an answer.
+        // Every node forgets the page now, so no node waits for an answer.
         self.parked.retain(|parked| parked.page != page);
         self.retries.retain(|&(retried, _)| retried != page);
         self.inner.release(page);
@@ -186,13 +187,13 @@ impl<P: Coherence> Lock<P> {
     ) {
         debug_assert!(self.calls.iter().all(|call| call.number != number || call.range != range));
         self.calls.push(Call { range, number, next: range.first().0, is_asked: false, stay });
-        // All pages come at the same time; which of them is here counts only when it is its turn.
+        // All pages are on their way at the same time. Whether a page is here matters only when it is its turn.
         for page in range.pages().skip(1) {
             self.ask(now, page, true, true, effects);
         }
     }
 
-    /// Every call goes on as far as it can, in the order of arrival.
+    /// Takes every call as far as possible, in the order of arrival.
     fn advance(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         let mut index = 0;
         while let Some(&Call { range, next, is_asked, .. }) = self.calls.get(index) {
@@ -203,7 +204,7 @@ impl<P: Coherence> Lock<P> {
             }
             self.let_in(now, page, effects);
             if self.inner.access(page) < Access::Write && !(is_asked && self.inner.is_pending(page)) {
-                // Also where a request is under way: from now on somebody waits for it.
+                // Also if a request is under way: from now on a thread waits for it.
                 self.calls[index].is_asked = true;
                 let wish = PageRange::one(page);
                 self.inner.step(now, Input::Fault { page, write: true, wish }, effects);
@@ -232,7 +233,7 @@ impl<P: Coherence> Lock<P> {
         }
     }
 
-    /// The call ends; what it had is free. Whoever waits inside P or is parked comes before the next call of this node.
+    /// Ends the call; its pages are free. Requests that wait inside P or are parked come before the next call of this node.
     fn let_go(&mut self, now: Nanoseconds, index: usize, effects: &mut Vec<Effect>) {
         let Call { range, next, .. } = self.calls.remove(index);
         for page in (range.first().0..next).map(PageIndex) {
@@ -252,8 +253,8 @@ impl<P: Coherence> Lock<P> {
         match (purpose, self.place(page)) {
             (Purpose::Retry, _) => self.ask_again(page, effects),
             (Purpose::Expiry, _) => {
-                // An alarm that was set for an earlier call, by whose end it was forgotten, finds none that is timed:
-                // if there is one, it has set the alarm anew.
+                // An alarm that was set for an earlier call, and forgotten when that call ended, finds no timed call here.
+                // If there is a timed call, it has set the alarm again.
                 let is_timed = |call: &Call| call.range.first() == page && call.has_all() && call.stay.is_some();
                 let index = self.calls.iter().position(is_timed);
                 index.into_iter().for_each(|index| self.let_go(now, index, effects));
@@ -287,7 +288,7 @@ impl<P: Coherence> Lock<P> {
     fn asked_again(&mut self, now: Nanoseconds, from: NodeId, page: PageIndex, effects: &mut Vec<Effect>) {
         let waits = |parked: &Parked| parked.page == page && parked.requester == from;
         if !self.parked.iter().any(waits) {
-            // Its message has gone on meanwhile.
+            // Its message has gone on in the meantime.
         } else if self.is_locked(page) {
             effects.push(Effect::Send { to: from, message: Message::Retry { page } });
         } else {
@@ -295,7 +296,7 @@ impl<P: Coherence> Lock<P> {
         }
     }
 
-    /// The messages that are parked for `page`, which is free, go on.
+    /// Lets the messages go on that are parked for `page`, which is free.
     fn let_in(&mut self, now: Nanoseconds, page: PageIndex, effects: &mut Vec<Effect>) {
         while let Some(index) = self.parked.iter().position(|parked| parked.page == page) {
             let Parked { from, message, .. } = self.parked.remove(index);
@@ -307,7 +308,7 @@ impl<P: Coherence> Lock<P> {
         self.parked.iter().any(|parked| parked.page == page)
     }
 
-    /// Orders to say `Resumed` are void for pages that are locked: it would be late.
+    /// Removes orders to give `Resumed` for pages that are locked: the input would be late.
     fn forget_holds(&self, start: usize, effects: &mut Vec<Effect>) {
         let mut index = start;
         while let Some(&effect) = effects.get(index) {
@@ -323,7 +324,7 @@ impl<P: Coherence> Lock<P> {
     }
 }
 
-// The side of the node that asks.
+// The side of the node that requests.
 impl<P: Coherence> Lock<P> {
     fn prefetch(&mut self, now: Nanoseconds, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
         // A guess at stores, page by page, would strip other writers.
@@ -332,7 +333,7 @@ impl<P: Coherence> Lock<P> {
         }
     }
 
-    /// Asks for a page that no thread waits for.
+    /// Requests a page that no thread waits for.
     fn ask(&mut self, now: Nanoseconds, page: PageIndex, write: bool, announced: bool, effects: &mut Vec<Effect>) {
         let needed = if write { Access::Write } else { Access::Read };
         if self.inner.access(page) < needed && !self.inner.is_pending(page) {

@@ -1,10 +1,10 @@
-//! `migrate`: one copy of each page, which goes to whoever touches it (the migration algorithm of Stumm and Zhou 1990,
-//! §3; also "single reader, single writer").
+//! `migrate`: one copy of each page, which moves to the node that touches it (the migration algorithm of Stumm and Zhou
+//! 1990, §3; also "single reader, single writer").
 //!
-//! The home of a page knows its holder and orders one transfer at a time; requests that come meanwhile queue there. A
-//! load moves a page as a store does. There is no copyset and no invalidation, so this is the smallest protocol that
-//! keeps the contract: a baseline for measurements, right for data that one node uses at a time, and the worked example
-//! of `docs/guides/add-a-protocol.md`.
+//! The home of a page knows its holder and orders one transfer at a time; requests that come in the meantime queue there. A
+//! load moves a page as a store does. There is no copyset and no invalidation, so this is the smallest protocol that keeps
+//! the contract. It is a baseline for measurements, suits data that one node uses at a time, and is the worked example of
+//! `docs/guides/add-a-protocol.md`.
 
 use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
 use crate::Nanoseconds;
@@ -12,24 +12,24 @@ use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// One shard of the protocol at one node. See the module's documentation.
+/// One shard of the protocol at one node. See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Migrate {
     geometry: Geometry,
     flags: Vec<u8>,
-    /// At the home: who holds the page, plus one; zero is the home itself.
+    /// At the home: the holder of the page, plus one; zero stands for the home itself.
     holder_or_home: Vec<u16>,
     /// At the home: requests that wait for a transfer, in the order of their arrival.
     queue: Vec<(NodeId, PageIndex)>,
-    /// At a holder: transfers that were ordered before the thread that waited for the page ran on.
+    /// At a holder: transfers that were ordered before the thread that waited for the page had run on.
     ordered: Vec<(NodeId, PageIndex)>,
 }
 
-/// The page is here; its view allows everything.
+/// The page is here; its view allows every access.
 const HERE: u8 = 1;
 /// A request of this node for the page is under way.
 const PENDING: u8 = 2;
-/// A thread waits for the page that is under way: it is held for it.
+/// A thread waits for the page that is under way: the page is held for it.
 const AWAITED: u8 = 4;
 /// A thread of this node was granted the page and has not run on yet.
 const HELD: u8 = 8;
@@ -43,7 +43,7 @@ impl Coherence for Migrate {
             Input::Prefetch { wish, announced: true, .. } => {
                 wish.pages().for_each(|page| self.ask(page, false, effects));
             }
-            // To guess would be to take the only copy away from who uses it.
+            // A guess would take the only copy away from the node that uses it.
             Input::Prefetch { .. } => {}
             Input::Message { from, message } => self.message(from, message, effects),
             Input::Resumed { page } => self.resumed(page, effects),
@@ -85,7 +85,7 @@ impl Coherence for Migrate {
 }
 
 impl Migrate {
-    /// One shard for one node; every page is at its home and zero.
+    /// One shard for one node. Every page is at its home and zero.
     pub fn new(geometry: Geometry) -> Migrate {
         let slots = geometry.slots();
         Migrate {
@@ -150,7 +150,7 @@ impl Migrate {
                 let message = Message::Forward { demand: page, range, write, requester: to, after: 0, sequence };
                 effects.push(Effect::Send { to: holder, message });
             }
-            // Nobody touched it: were it here, nobody here would ask.
+            // No node has touched it: if it were here, no thread here would request it.
             _ if to == me => self.granted(page, Content::Zero, effects),
             _ => {
                 self.set(page, MOVING);
@@ -159,7 +159,7 @@ impl Migrate {
         }
     }
 
-    /// At the holder: the home says who is next.
+    /// At the holder: the home has named the next holder.
     fn ordered_to(&mut self, to: NodeId, page: PageIndex, effects: &mut Vec<Effect>) {
         if !self.has(page, HERE) || to == self.geometry.me {
             return violation(self.geometry.home_of(page), "an order to give a page that is not here", effects);
@@ -178,7 +178,7 @@ impl Migrate {
             self.clear(page, HERE);
             effects.push(Effect::Revoke(range));
         }
-        // A page that is at home without being mapped there was touched by nobody.
+        // A page that is at its home without being mapped there has never been touched.
         let content = if is_here { Content::Bytes } else { Content::Zero };
         let message = Message::Grant { demand: page, range, write: true, content, sequence: 0 };
         effects.push(Effect::Send { to, message });

@@ -2,43 +2,40 @@
 //!
 //! # Contract
 //!
-//! A protocol is one value per node and per *shard* (a set of chunks with a lock of its own). It
-//! is told facts by [`Coherence::step`] and answers with [`Effect`]s.
+//! A protocol is one value per node and per *shard* (a set of chunks with a lock of its own). [`Coherence::step`] passes it
+//! facts, and it answers with [`Effect`]s.
 //!
-//! It promises, for every page, whatever the order in which messages arrive:
+//! It promises, for every page and in whatever order messages arrive:
 //!
-//! 1. *Single writer or many readers*: at no instant does one node have [`Access::Write`] while
-//!    another has more than [`Access::None`].
+//! 1. *Single writer or many readers*: at no instant does one node have [`Access::Write`] while another has more than
+//!    [`Access::None`].
 //! 2. *A load sees the last store.* Bytes travel only from a node that holds them.
 //! 3. *Downgrade before read-out before send*, in the order of effects.
-//! 4. *Every fault ends, and is overtaken a bounded number of times*: whatever others do, only a
-//!    bounded number of other requests for the page are served before one that was sent.
-//! 5. *A page that was granted to faulting threads stays until they ran on*, which is said once for all of
-//!    them ([`Input::Resumed`]), or a bounded time passed ([`Effect::Hold`]); otherwise busy pages could
-//!    travel for ever without anybody using them.
-//! 6. *At home and alone, it can be handed over*: where the home's view allows stores, no other
-//!    node knows anything that a different protocol could not start from ([`Coherence::release`],
-//!    [`Coherence::adopt`]).
+//! 4. *Every fault ends, and is overtaken a bounded number of times*: whatever other nodes do, only a bounded number of
+//!    other requests for the page are served before one that was sent.
+//! 5. *A page that was granted to faulting threads stays until they have run on*, which is notified once for all of them
+//!    ([`Input::Resumed`]), or until a bounded time has passed ([`Effect::Hold`]). Otherwise busy pages could travel for
+//!    ever without being used.
+//! 6. *A page that is only at its home can be handed over*: while the home's view allows stores, no other node has any
+//!    knowledge that a different protocol could not start from ([`Coherence::release`], [`Coherence::adopt`]).
 //!
-//! It must never assume that messages keep their order, nor answer a fact with nothing when a
-//! thread waits for it. A message that no correct peer can have sent is reported as
-//! [`Effect::Violation`] and changes nothing.
+//! It must never assume that messages keep their order, and must never leave a fact without effects while a thread waits
+//! for one. A message that no correct peer can have sent is reported as [`Effect::Violation`] and changes nothing.
 //!
 //! # Layers
 //!
-//! A layer ([`lock`], [`delay`]) is a protocol around a protocol. It may hold messages back that
-//! ask this node to give pages up ([`Message::asks`]), shorten the run that they name, and answer
-//! messages of its own. To the protocol inside, a message that is held back is one that travels
-//! slowly: every protocol allows that, so a layer cannot break promises 1 to 3, only 4, which it
-//! keeps by bounding how long it holds back.
+//! A layer ([`lock`], [`delay`]) is a protocol around a protocol. It may hold back messages that ask this node to give
+//! pages up ([`Message::asks`]), shorten the range that they name, and answer messages of its own. To the inner protocol, a
+//! message that is held back looks like one that travels slowly, which every protocol tolerates. A layer therefore cannot
+//! break promises 1 to 3. It can break only promise 4, and keeps it by bounding how long it holds messages back.
 //!
 //! # Adding a protocol
 //!
-//! One file in this folder that implements [`Coherence`], one line in [`choices`]' list of bases;
-//! then the conformance tests, the explorer, the simulator, the litmus tests and the mutants of
-//! `trellis-check` run against it. `docs/guides/add-a-protocol.md` builds one.
+//! One file in this folder that implements [`Coherence`], and one line in [`choices`]' list of bases. The conformance
+//! tests, the explorer, the simulator, the litmus tests and the mutants of `trellis-check` then run against it.
+//! `docs/guides/add-a-protocol.md` builds one.
 
-/// The inputs that only protocols with release consistency are given.
+/// The inputs that are given only to protocols with release consistency.
 macro_rules! release_consistency_only {
     () => {
         Input::Stored { .. }
@@ -78,9 +75,9 @@ use alloc::vec::Vec;
 pub struct Geometry {
     /// This node.
     pub me: NodeId,
-    /// Number of nodes that there can be.
+    /// The largest number of nodes in the cluster.
     pub nodes: u16,
-    /// Number of nodes that are there from the start and stay to the end, the first ones: only they are homes.
+    /// The number of nodes that are there from the start to the end. They have the lowest numbers, and only they are homes.
     pub founders: u16,
     /// Pages of the region.
     pub pages: u32,
@@ -90,30 +87,30 @@ pub struct Geometry {
     pub shards: u32,
     /// Who manages which page.
     pub home: Home,
-    /// This node's kernel marks pages that are stored to, so that stores need no fault to be noticed ([`hlrc`]).
+    /// The kernel of this node marks pages that are stored to, so that stores are noticed without faults ([`hlrc`]).
     pub marks: bool,
 }
 
 impl Geometry {
-    /// The home of `page`: its manager, or who owned it first.
+    /// The home of `page`: its manager, or its first owner.
     pub fn home_of(&self, page: PageIndex) -> NodeId {
         self.home.manager_of(page, self.founders)
     }
 
-    /// How many pages a shard keeps a place for.
+    /// The number of pages that a shard keeps a slot for.
     pub fn slots(&self) -> usize {
         let chunks = self.pages.div_ceil(CHUNK_PAGES);
         (chunks.div_ceil(self.shards) * CHUNK_PAGES).min(self.pages) as usize
     }
 
-    /// The place of `page` among those of its shard.
+    /// The slot of `page` among those of its shard.
     pub fn slot(&self, page: PageIndex) -> usize {
         let (chunk, offset) = (page.0 / CHUNK_PAGES, page.0 % CHUNK_PAGES);
         debug_assert_eq!(chunk % self.shards, self.shard);
         (chunk / self.shards * CHUNK_PAGES + offset) as usize
     }
 
-    /// The page at the place `slot`, where there is one.
+    /// The page of the slot `slot`, if there is one.
     pub fn page_at(&self, slot: usize) -> PageIndex {
         let slot = slot as u32;
         PageIndex((slot / CHUNK_PAGES * self.shards + self.shard) * CHUNK_PAGES + slot % CHUNK_PAGES)
@@ -123,74 +120,73 @@ impl Geometry {
 /// A fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// A thread of this node touched `page` and cannot go on. The pages of `wish` around it would
-    /// be welcome if they cost nothing.
+    /// A thread of this node touched `page` and cannot go on. The other pages of `wish` are welcome if they cost nothing.
     Fault {
         /// The page touched.
         page: PageIndex,
         /// Whether it was a store.
         write: bool,
-        /// The run to ask for; holds `page`.
+        /// The range to request; contains `page`.
         wish: PageRange,
     },
     /// `wish` will be touched soon; no thread waits for it.
     Prefetch {
-        /// The run to ask for.
+        /// The range to request.
         wish: PageRange,
         /// Whether it will be stored to.
         write: bool,
-        /// The program said so; otherwise it is a guess.
+        /// The program announced it; otherwise it is a guess.
         announced: bool,
     },
     /// A message arrived; the bytes of a grant are already in place.
     Message {
-        /// Who sent it.
+        /// The sender.
         from: NodeId,
-        /// What it says.
+        /// Its content.
         message: Message,
     },
-    /// Every thread that was woken for `page` has run on, or their time to do so is over.
+    /// Every thread that was woken for `page` has run on, or the time to do so is over.
     Resumed {
         /// The page that was granted.
         page: PageIndex,
     },
-    /// The time of [`Effect::Alarm`] is over.
+    /// The time of an [`Effect::Alarm`] is over.
     Alarm {
         /// As it was set.
         page: PageIndex,
         /// As it was set.
         purpose: Purpose,
     },
-    /// The program wants every page of `range` to be here, for stores, and to stay. Answered by
-    /// [`Effect::Locked`]. Only where a [`lock`] layer is.
+    /// The program wants every page of `range` to be here, for stores, and to stay. Answered by [`Effect::Locked`]. Given
+    /// only to a protocol with a [`lock`] layer.
     Lock {
         /// The pages.
         range: PageRange,
         /// A number by which the program names this call.
         call: u32,
-        /// The lock ends by itself after so long.
+        /// How long the lock lasts, if it ends by itself.
         stay: Option<Nanoseconds>,
     },
-    /// The program lets go what [`Input::Lock`] with this number gave it, or waits for it no longer.
+    /// The program releases what the [`Input::Lock`] with this number gave it, or no longer waits for it.
     Unlock {
         /// The pages, as in the call.
         range: PageRange,
         /// The number of that call.
         call: u32,
     },
-    /// Pages of `range` were stored to since they were opened or downgraded: the kernel's marks say so ([`hlrc`]).
+    /// Pages of `range` were stored to since they were opened or downgraded, as the kernel's marks show ([`hlrc`]).
     Stored {
         /// The pages.
         range: PageRange,
     },
-    /// Make every store of this node known to the homes of its pages; answered by [`Effect::Published`] ([`hlrc`]).
+    /// Make every store of this node known to the homes of its pages. Answered by [`Effect::Published`] ([`hlrc`]).
     Publish {
-        /// Most pages that may be sent and not acknowledged.
+        /// The largest number of pages that may be sent and not yet acknowledged.
         unacknowledged_max: u32,
-        /// Most pages in one message.
+        /// The largest number of pages in one message.
         together_max: u32,
     },
-    /// Somebody whose releases this node has seen knows that these pages changed at the time `stamp` of their home
+    /// A node whose releases this node has seen knows that these pages changed at the time `stamp` of their home
     /// ([`hlrc`]).
     Notice {
         /// The pages.
@@ -198,26 +194,26 @@ pub enum Input {
         /// The time.
         stamp: u64,
     },
-    /// Close this node's view of these pages, unless it is their directory: their protocol will be changed. What was
-    /// stored goes to their homes, as after [`Input::Publish`], which follows ([`hlrc`]).
+    /// Close this node's view of these pages, unless it is their directory: their protocol will be changed. Stores to them
+    /// go to their homes, as after [`Input::Publish`], which follows ([`hlrc`]).
     Close {
         /// The pages.
         range: PageRange,
     },
-    /// The token of a lock is about to go to `to`: send it the pages that it will most likely want, as they were
-    /// published last ([`hlrc`]).
+    /// The token of a lock is about to go to `to`: send it the pages that it will most likely need, as they were published
+    /// last ([`hlrc`]).
     Carry {
-        /// Who will have the lock.
+        /// The next holder of the lock.
         to: NodeId,
-        /// At most so many.
+        /// The largest number of pages to send.
         pages_max: u32,
     },
-    /// The answer to [`Effect::Inspect`], if the page differs from its twin.
+    /// The answer to [`Effect::Inspect`] if the page differs from its twin.
     Changed {
         /// The page.
         page: PageIndex,
     },
-    /// The program wants `node` to be the home of the pages of `range` that nobody has touched; answered by
+    /// The program wants `node` to be the home of those pages of `range` that no node has touched. Answered by
     /// [`Effect::Wake`] ([`hlrc`]).
     Place {
         /// The pages.
@@ -225,69 +221,69 @@ pub enum Input {
         /// Their home.
         node: NodeId,
     },
-    /// `node` has left for good. It owns nothing, waits for nothing, and whatever was sent to it or
-    /// by it has arrived. What it knew, `successor` knows.
+    /// `node` has left for good. It owns nothing and waits for nothing, and every message to or from it has arrived.
+    /// `successor` has taken over what it knew.
     Gone {
-        /// Who left.
+        /// The node that left.
         node: NodeId,
-        /// Whom to ask instead; the node that took over the pages.
+        /// The node to ask instead, which took over the pages.
         successor: NodeId,
     },
 }
 
-/// What an alarm is for. A page has at most one alarm of each purpose.
+/// The purpose of an alarm. A page has at most one alarm of each purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
-    /// To ask once more for a locked page ([`lock`]).
+    /// Ask once more for a locked page ([`lock`]).
     Retry,
-    /// The end of a lock that was given for a time ([`lock`]).
+    /// End a lock that was given for a time ([`lock`]).
     Expiry,
-    /// The page has stayed long enough ([`delay`]).
+    /// Let a page go that has stayed long enough ([`delay`]).
     Threshold,
 }
 
-/// An order. Effects are carried out in the order in which they were pushed.
+/// An order to the caller. Effects are carried out in the order in which they were pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// The application view of these pages allows nothing any more; their bytes stay.
+    /// The application view of these pages allows no access any more; their bytes stay.
     Revoke(PageRange),
     /// The application view of these pages no longer allows stores.
     Downgrade(PageRange),
-    /// The application view of these pages, which allowed nothing, allows `access` now.
+    /// The application view of these pages, which allowed no access, now allows `access`.
     Install {
         /// The pages.
         range: PageRange,
         /// [`Access::Read`] or [`Access::Write`].
         access: Access,
-        /// Nobody ever wrote these pages: they are zero and have no bytes yet.
+        /// No node has ever written these pages: they are zero and have no bytes yet.
         zero: bool,
     },
-    /// The application view of these pages, which allowed loads, allows stores now.
+    /// The application view of these pages, which allowed loads, now allows stores too.
     Upgrade(PageRange),
     /// Send `message`; [`Message::bytes`] says which pages' bytes go with it.
     Send {
         /// The receiver; never this node.
         to: NodeId,
-        /// What to say.
+        /// Its content.
         message: Message,
     },
     /// Send `message`, whose bytes are those of the twins of its pages ([`hlrc`]).
     SendTwins {
         /// The receiver; never this node.
         to: NodeId,
-        /// What to say.
+        /// Its content.
         message: Message,
     },
-    /// Threads that wait for one of these pages look again.
+    /// Threads that wait for one of these pages check again.
     Wake(PageRange),
-    /// Somebody else waits for `page`, which was just granted here: say [`Input::Resumed`] as
-    /// soon as the thread ran on, or after the runtime's bound.
+    /// Another node waits for `page`, which was just granted here: give [`Input::Resumed`] as soon as the thread has run
+    /// on, or after the runtime's bound.
     Hold(PageIndex),
-    /// Say [`Input::Alarm`] once `after` has passed, not earlier. Setting an alarm again replaces it.
+    /// Give [`Input::Alarm`] once `after` has passed, no earlier. Setting an alarm again replaces it.
     Alarm {
-        /// To be named by the input.
+        /// The page that the input will name.
         page: PageIndex,
-        /// To be named by the input.
+        /// The purpose that the input will name.
         purpose: Purpose,
         /// From now on.
         after: Nanoseconds,
@@ -302,25 +298,25 @@ pub enum Effect {
     },
     /// Keep the bytes of these pages as their twins ([`hlrc`]).
     KeepTwin(PageRange),
-    /// Put the diffs of these pages, which came with the message that is being answered, into the engine view.
+    /// Put the diffs of these pages, which came with the message that is being handled, into the engine view.
     Apply {
         /// The pages.
         pages: PageSet,
-        /// Those of them whose twins get them too.
+        /// The pages whose twins receive the diffs too.
         twins: Option<PageSet>,
     },
-    /// Put the page that came attached to the message that is being answered ([`Message::carried`]) into the engine view:
-    /// those of its bytes that differ from the twin, into the page and into the twin. Without a twin, those that differ
-    /// from the page.
+    /// Merge into the engine view the page that is attached to the message that is being handled ([`Message::carried`]).
+    /// Copy those of its bytes that differ from the twin into the page and into the twin. Without a twin, copy those that
+    /// differ from the page.
     Merge {
         /// The page.
         page: PageIndex,
         /// Whether its twin is kept.
         has_twin: bool,
     },
-    /// If this page, which was just revoked, differs from its twin, say [`Input::Changed`].
+    /// If this page, which was just revoked, differs from its twin, give [`Input::Changed`].
     Inspect(PageIndex),
-    /// Whoever acquires what this node releases from now on must know that these pages changed at that time of their
+    /// A node that acquires what this node releases from now on must know that these pages changed at that time of their
     /// home.
     Notice {
         /// The pages.
@@ -328,9 +324,9 @@ pub enum Effect {
         /// The time.
         stamp: u64,
     },
-    /// Every store that was made before [`Input::Publish`] is at its home.
+    /// Every store that was made before [`Input::Publish`] has reached its home.
     Published,
-    /// `from` sent what no correct peer can send.
+    /// `from` sent a message that no correct peer can have sent.
     Violation {
         /// The peer.
         from: NodeId,
@@ -339,41 +335,41 @@ pub enum Effect {
     },
 }
 
-/// A protocol's messages. They name pages, never addresses.
+/// The messages of a protocol. They name pages, never addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// To the manager, or to who is believed to own the page: give `requester` the page `demand`,
-    /// and what you can of `range` around it.
+    /// To the manager, or to the believed owner of the page: give `requester` the page `demand`, and as much as possible of
+    /// `range` around it.
     Request {
         /// The page that a thread waits for.
         demand: PageIndex,
-        /// The pages wished for; holds `demand`.
+        /// The pages wished for; contains `demand`.
         range: PageRange,
         /// For a store.
         write: bool,
-        /// The program announced that it will touch the whole run; otherwise the pages around `demand` are a guess.
+        /// The program announced that it will touch the whole range; otherwise the pages around `demand` are a guess.
         announced: bool,
-        /// Who gets them.
+        /// The node that receives them.
         requester: NodeId,
-        /// How many nodes passed the request on.
+        /// How many nodes have forwarded the request.
         hops: u16,
     },
     /// To the requester: ask that node instead (`dynamic`).
     Redirect {
         /// The page that was asked for.
         page: PageIndex,
-        /// Who is believed to own it.
+        /// The node that is believed to own it.
         owner: NodeId,
     },
-    /// Manager to owner: give `demand`, and what you can of `range`, to `requester`.
+    /// Manager to owner: give `demand`, and as much as possible of `range`, to `requester`.
     Forward {
         /// The page that must be given.
         demand: PageIndex,
-        /// The pages that may be given; holds `demand`.
+        /// The pages that may be given; contains `demand`.
         range: PageRange,
         /// For a store.
         write: bool,
-        /// Who gets them.
+        /// The node that receives them.
         requester: NodeId,
         /// The number of the write grant that made the receiver the owner of `demand`; if it has
         /// not arrived yet, this message waits for it.
@@ -381,11 +377,11 @@ pub enum Message {
         /// The number of the grant to send.
         sequence: u32,
     },
-    /// To the requester: `range`, which holds `demand`, is yours now.
+    /// To the requester: you now have `range`, which contains `demand`.
     Grant {
         /// The page that was asked for.
         demand: PageIndex,
-        /// The pages given; holds `demand`.
+        /// The pages given; contains `demand`.
         range: PageRange,
         /// For stores too.
         write: bool,
@@ -405,10 +401,10 @@ pub enum Message {
     Invalidate {
         /// The page.
         page: PageIndex,
-        /// Who will own it then.
+        /// The next owner of the page.
         owner: NodeId,
     },
-    /// Reader to who sent the invalidation: I gave it up.
+    /// Reader to the sender of the invalidation: I gave the copy up.
     Invalidated {
         /// The page.
         page: PageIndex,
@@ -423,11 +419,11 @@ pub enum Message {
         /// The page.
         page: PageIndex,
     },
-    /// To the requester: copies of these pages, or the news that it is their home ([`hlrc`]).
+    /// To the requester: copies of these pages, or the news that the requester is their home ([`hlrc`]).
     Copy {
         /// The page that was asked for.
         demand: PageIndex,
-        /// The pages; holds `demand`.
+        /// The pages; contains `demand`.
         range: PageRange,
         /// Where their bytes are.
         content: Content,
@@ -440,18 +436,18 @@ pub enum Message {
     Diff {
         /// The pages.
         pages: PageSet,
-        /// Who stored.
+        /// The node that stored.
         writer: NodeId,
         /// The writer's number for this message.
         number: u32,
-        /// How many nodes passed it on.
+        /// How many nodes have forwarded it.
         hops: u16,
-        /// Of which of them (by [`PageSet::bit`]) the writer's copy was last brought by [`Message::Carried`].
+        /// The pages (by [`PageSet::bit`]) whose copy at the writer was last brought by [`Message::Carried`].
         carried: u64,
-        /// The least of the times of those copies.
+        /// The earliest time of those copies.
         stamp: u64,
     },
-    /// To the writer: its diff is in the master copies of these pages ([`hlrc`]).
+    /// To the writer: the home has put its diff into the master copies of these pages ([`hlrc`]).
     Diffed {
         /// The pages; all those of the diff, or some.
         pages: PageSet,
@@ -459,50 +455,49 @@ pub enum Message {
         number: u32,
         /// The time of the home since then.
         stamp: u64,
-        /// Of which of them (by [`PageSet::bit`]) others may have copies.
+        /// The pages (by [`PageSet::bit`]) that other nodes may have copies of.
         told: u64,
-        /// Of which of them the writer's copy is as new as the master.
+        /// The pages of which the writer's copy is as new as the master copy.
         current: u64,
-        /// Of which of them the writer is the home from now on.
+        /// The pages whose home is the writer from now on.
         moved: u64,
     },
     /// From the home to a holder of copies: what `origin` stored to these pages; the diffs follow ([`hlrc`]).
     Update {
         /// The pages.
         pages: PageSet,
-        /// Who stored.
+        /// The node that stored.
         origin: NodeId,
         /// The home's number for this message.
         number: u32,
         /// The time of the home since then.
         stamp: u64,
     },
-    /// To the home: the update was taken ([`hlrc`]).
+    /// To the home: the update was applied ([`hlrc`]).
     Updated {
         /// The pages of the update.
         pages: PageSet,
         /// Its number.
         number: u32,
-        /// Of which of them (by [`PageSet::bit`]) this node has a copy, which is as new as the update.
+        /// The pages (by [`PageSet::bit`]) of which this node has a copy, which is as new as the update.
         kept: u64,
     },
-    /// To who gets a lock next: this page as its home had it at the time `stamp`; its bytes are attached. Nobody asked for
-    /// it, nobody waits for it, and it is not answered ([`hlrc`]).
+    /// To the next holder of a lock: this page as its home had it at the time `stamp`, with its bytes attached. It was not
+    /// requested, no thread waits for it, and it is not answered ([`hlrc`]).
     Carried {
         /// The page.
         page: PageIndex,
         /// The time of its home.
         stamp: u64,
     },
-    /// To the directory of pages: whoever they belong to, `home` shall be the home of those that nobody has touched
-    /// ([`hlrc`]).
+    /// To the directory of pages: `home` is to be the home of those pages that no node has touched ([`hlrc`]).
     Place {
         /// The pages.
         range: PageRange,
         /// Their home.
         home: NodeId,
     },
-    /// The answer to that.
+    /// The answer to [`Message::Place`].
     Placed {
         /// The pages.
         range: PageRange,
@@ -512,11 +507,11 @@ pub enum Message {
 /// What a message asks its receiver to give up or to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asked {
-    /// The page that somebody waits for.
+    /// The page that the requester waits for.
     pub demand: PageIndex,
     /// The pages that may be given with it.
     pub range: PageRange,
-    /// Who waits.
+    /// The node that waits.
     pub requester: NodeId,
 }
 
@@ -525,7 +520,7 @@ pub struct Asked {
 pub enum Content {
     /// The receiver holds a current copy.
     Kept,
-    /// Nobody ever wrote these pages: they are zero.
+    /// No node has ever written these pages: they are zero.
     Zero,
     /// They follow the message.
     Bytes,
@@ -579,7 +574,7 @@ impl Message {
         }
     }
 
-    /// What the receiver would give up or share if it holds it.
+    /// What the receiver has to give up or share, if it holds it.
     pub fn asks(&self) -> Option<Asked> {
         match *self {
             Message::Request { demand, range, requester, .. } | Message::Forward { demand, range, requester, .. } => {
@@ -592,8 +587,8 @@ impl Message {
         }
     }
 
-    /// The same message, about no other pages than `range`, which holds the page that it demands. Not for a request for
-    /// stores of a whole run: each of its pages is asked for by itself, and has to be answered.
+    /// The same message, reduced to the pages of `range`, which must contain the demanded page. Not for a request for
+    /// stores to a whole range: each of its pages is requested by itself and has to be answered.
     #[must_use]
     pub fn narrowed(mut self, narrow: PageRange) -> Message {
         if let Message::Request { range, demand, .. } | Message::Forward { range, demand, .. } = &mut self {
@@ -604,9 +599,9 @@ impl Message {
     }
 }
 
-/// What a protocol must offer; see the module's contract.
+/// What a protocol must provide; see the contract of this module.
 pub trait Coherence {
-    /// Takes one fact, pushes the orders that follow from it.
+    /// Takes one fact and pushes the effects that follow from it.
     fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>);
 
     /// What this node's application view of `page` allows.
@@ -615,34 +610,32 @@ pub trait Coherence {
     /// Whether a request of this node for `page` is under way.
     fn is_pending(&self, page: PageIndex) -> bool;
 
-    /// Whether this node answers for `page` now: the last writer, or the home of a page that nobody
-    /// asked for.
+    /// Whether this node answers for `page` now. It does if it is the last writer, or the home of a page that no node has
+    /// requested.
     fn owns(&self, page: PageIndex) -> bool;
 
-    /// Whether another node may still come to this one for `page`, because this one owns it or did
-    /// once. A node that leaves has such pages taken over, for stores, by the node that its
-    /// [`Input::Gone`] names as successor.
+    /// Whether another node may still send requests for `page` to this one, because this one owns it or once did. When a
+    /// node leaves, its successor ([`Input::Gone`]) takes over such pages, for stores.
     fn leaves_behind(&self, page: PageIndex) -> bool;
 
-    /// At the home of `page`: whether it is as at the start, untouched by anybody.
+    /// At the home of `page`: whether it is as at the start, untouched by every node.
     fn is_untouched(&self, page: PageIndex) -> bool;
 
-    /// At the home of `page`: whether another protocol could take the page over now, because it is untouched, or its
-    /// bytes are here and nobody else can change them.
+    /// At the home of `page`: whether another protocol could take the page over now. It could if the page is untouched, or
+    /// if its bytes are here and no other node can change them.
     fn may_hand_over(&self, page: PageIndex) -> bool {
         self.is_untouched(page) || self.access(page) == Access::Write && !self.is_pending(page)
     }
 
-    /// Forgets everything about `page`: it is as at the start. Only while the page is untouched, or
-    /// while the view of its home allows stores and nothing about the page is under way.
+    /// Forgets everything about `page`, so that it is as at the start. Call it only while the page is untouched, or while
+    /// the view of its home allows stores and nothing about the page is under way.
     fn release(&mut self, page: PageIndex);
 
-    /// At the home of `page`, which is as at the start: this node's view allows stores already, and
-    /// its bytes are here.
+    /// At the home of `page`, which is as at the start: this node's view already allows stores, and the bytes are here.
     fn adopt(&mut self, page: PageIndex);
 }
 
-/// What a fault is, in the words of Sane, MacGregor and Campbell (1990, §4.2).
+/// The kinds of fault, as Sane, MacGregor and Campbell name them (1990, §4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A load from a page that is not here.
@@ -656,7 +649,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// What a fault on `page` at `node` is, before it is served.
+    /// The kind of a fault on `page` at `node`, before it is served.
     pub fn of(node: &impl Coherence, page: PageIndex, write: bool) -> Event {
         match (write, node.access(page), node.owns(page)) {
             (false, ..) => Event::Read,
@@ -667,7 +660,7 @@ impl Event {
     }
 }
 
-/// Reports what no correct peer can have sent.
+/// Reports a message that no correct peer can have sent.
 fn violation(from: NodeId, what: &'static str, effects: &mut Vec<Effect>) {
     effects.push(Effect::Violation { from, what });
 }

@@ -1,9 +1,9 @@
 //! Different protocols for different pages of one region.
 //!
-//! Promises: to whoever uses it this is one protocol; each page is looked after by the protocol that was chosen for it,
-//! and no run that goes in or comes out crosses the border between two. A choice is changed by all nodes at the same
-//! barrier, when the page is untouched or its home alone holds it ([`Ranges::change`]). It must never look into a
-//! protocol, nor keep a protocol's state for pages that another one looks after.
+//! Promises: to its caller this is one protocol. Each page is handled by the protocol that was chosen for it, and no page
+//! range that goes in or comes out crosses the border between two protocols. All nodes change a choice at the same barrier,
+//! when the page is untouched or only its home holds it ([`Ranges::change`]). It must never look into a protocol, and must
+//! never keep a protocol's state for pages that another one handles.
 
 use super::{Coherence, Effect, Geometry, Hlrc, Input, Message, Protocol, Running};
 use crate::Nanoseconds;
@@ -11,24 +11,24 @@ use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Most different protocols in one region.
+/// The largest number of different protocols in one region.
 pub const PROTOCOLS_MAX: usize = 16;
 
-/// One shard of a region at one node. See the module's documentation.
+/// One shard of a region at one node. See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ranges {
     geometry: Geometry,
     protocols: Vec<(Protocol, Running)>,
-    /// The place in `protocols`, for every page of this shard; empty while there is one protocol for all.
+    /// For every page of this shard, the index in `protocols`; empty while there is one protocol for all pages.
     chosen: Vec<u8>,
 }
 
-/// There are [`PROTOCOLS_MAX`] protocols already.
+/// There are already [`PROTOCOLS_MAX`] protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
 impl Ranges {
-    /// Every page is looked after by `protocol`.
+    /// Every page is handled by `protocol`.
     pub fn new(protocol: Protocol, geometry: Geometry) -> Ranges {
         Ranges { geometry, protocols: vec![(protocol, protocol.start(geometry))], chosen: Vec::new() }
     }
@@ -38,14 +38,14 @@ impl Ranges {
         self.protocols[self.place(page)].0
     }
 
-    /// The run round `page` and inside `range` whose pages have the protocol of `page`.
+    /// The range around `page` and inside `range` whose pages have the protocol of `page`.
     pub fn alike(&self, page: PageIndex, range: PageRange) -> PageRange {
         let place = self.place(page);
         range.grow(page, |other| self.place(other) == place)
     }
 
-    /// Every page of `range` is looked after by `protocol` from now on. Only while [`Ranges::may_change`] says so at
-    /// the home of each of them, and at the same barrier on every node.
+    /// Has every page of `range` handled by `protocol` from now on. Call it at the same barrier on every node, and only
+    /// while [`Ranges::may_change`] is true at the home of each of these pages.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// At the home of `page`: whether its protocol may be changed, because it is untouched or held here alone.
+    /// At the home of `page`: whether its protocol may be changed, because the page is untouched or held only here.
     pub fn may_change(&self, page: PageIndex) -> bool {
         self.of(page).may_hand_over(page)
     }
@@ -98,7 +98,7 @@ impl Ranges {
         self.geometry.slot(page)
     }
 
-    /// Gives each part of `range` to the protocol that looks after it.
+    /// Passes each part of `range` to the protocol that handles it.
     fn split(&mut self, now: Nanoseconds, range: PageRange, input: Input, effects: &mut Vec<Effect>) {
         let mut next = range.first().0;
         while next < range.end() {
@@ -115,12 +115,13 @@ impl Ranges {
         }
     }
 
-    /// How many protocols have something to publish: those answer [`Input::Publish`], others need not be asked.
+    /// The number of protocols that have something to publish. Those answer [`Input::Publish`]; the others need not be
+    /// asked.
     pub fn publishers(&self) -> u32 {
         self.count_hlrc(Hlrc::has_news)
     }
 
-    /// How many protocols owe an [`Effect::Published`]: a publication is under way.
+    /// The number of protocols that owe an [`Effect::Published`]: a publication is under way.
     pub fn publishing(&self) -> u32 {
         self.count_hlrc(Hlrc::is_publishing)
     }
@@ -143,7 +144,7 @@ impl Ranges {
         self.protocols.iter().filter_map(|(_, running)| running.as_hlrc()).any(|hlrc| hlrc.has_carryable())
     }
 
-    /// Whether stores to `page` are noticed by marks now ([`super::hlrc`]).
+    /// Whether stores to `page` are currently noticed by marks ([`super::hlrc`]).
     pub fn is_watched(&self, page: PageIndex) -> bool {
         self.of(page).as_hlrc().is_some_and(|hlrc| hlrc.is_watched(page))
     }
@@ -177,7 +178,8 @@ impl Coherence for Ranges {
                     && !self.protocol(message.page()).can_lock();
                 let is_unwanted = message.carried().is_some() && !self.protocol(message.page()).is_release_consistent();
                 if is_late || is_unwanted && !self.chosen.is_empty() {
-                    // Nobody waits for these when all meet to change the protocol, so they may still be on their way.
+                    // No thread waits for these when all nodes meet to change the protocol, so they may still be on their
+                    // way.
                     return;
                 }
                 (message.page(), input)

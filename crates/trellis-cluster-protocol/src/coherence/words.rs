@@ -1,7 +1,7 @@
-//! Inputs, effects and messages in words: those of scripts, traces and counterexamples.
+//! The text form of inputs, effects and messages, for scripts, traces and counterexamples.
 //!
-//! Promises: one line for each, without its end; the words of a page are `p3`, of a run `p3-5`, of a node `n1`. They must never
-//! be needed to decide anything, nor be asked for where pages travel: making them allocates.
+//! Promises: each takes one line, without a line end. A page is written `p3`, a page range `p3-5`, a node `n1`. The text
+//! must never be needed for a decision, and must never be produced on the path that moves pages: producing it allocates.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -41,7 +41,7 @@ impl fmt::Display for Purpose {
 }
 
 impl Message {
-    /// The first word of its text: which kind it is.
+    /// The first word of the text, which names the kind.
     pub const fn name(&self) -> &'static str {
         match self {
             Message::Request { .. } => "request",
@@ -208,7 +208,7 @@ fn set(pages: PageSet) -> String {
     pages.runs().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// Those of `pages` that a mask names, if any.
+/// The pages of `pages` that are in `mask`, if there are any.
 fn some(pages: PageSet, mask: u64, what: &str) -> String {
     pages.masked(mask).map_or(String::new(), |some| format!("; {what} {}", set(some)))
 }

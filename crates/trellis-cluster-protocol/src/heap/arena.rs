@@ -1,8 +1,8 @@
-//! What one node hands out: the spans that it has, sorted into pools.
+//! The memory that one node hands out: its spans, sorted into pools.
 //!
-//! A pool is a class of sizes and the home of the pages. A span belongs to one pool of one node, so two nodes' blocks
-//! never share a page. Promises: finding and giving back a block takes logarithmic time and sends nothing; a pool keeps
-//! at most one empty span that nobody asked it to keep.
+//! A pool is given by a size class and the home of the pages. A span belongs to one pool of one node, so blocks of two
+//! nodes never share a page. Promises: finding a block and giving it back takes logarithmic time and sends nothing. A pool
+//! must never keep more than one empty span of its own accord.
 
 use super::span::{Blocks, Past};
 use super::{Block, Geometry, Request, Run, Statistics, size_classes};
@@ -10,11 +10,11 @@ use crate::page::NodeId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// A pool that has several spans asks for larger ones, up to this size where the smallest is not larger.
+/// A pool with several spans requests larger ones, up to this size, or up to the smallest span if that is larger.
 const SPAN_BYTES_MAX: u32 = 256 << 10;
-/// Up to so many times the smallest.
+/// The factor, as a power of two, by which such a span may exceed the smallest.
 const GROWTH_SHIFT_MAX: u32 = 4;
-/// Blocks of a pool's first span.
+/// The number of blocks in a pool's first span.
 const BLOCKS_MIN: u64 = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub(super) struct Arena {
     /// By first page.
     spans: BTreeMap<u32, Span>,
     pools: BTreeMap<Key, Pool>,
-    /// Empty spans that go back to the directory and are not to be used any more.
+    /// Empty spans that go back to the directory and must not be used any more.
     surplus: BTreeMap<u32, u32>,
     pub(super) statistics: Statistics,
 }
@@ -56,14 +56,14 @@ struct Pool {
     spans: u32,
 }
 
-/// What became of a block that was freed.
+/// The result of freeing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freed {
     /// It waits to be handed out again.
     Kept,
-    /// Another node freed a block that was a span of its own, which has to go back.
+    /// Another node freed a block that was a whole span, which has to go back.
     Whole(Run),
-    /// Its span, from this page on, is surplus.
+    /// Its span, which begins at this page, is surplus.
     Emptied(u32),
 }
 
@@ -78,14 +78,14 @@ impl Arena {
         }
     }
 
-    /// A block from the spans that are here; `None` if that needs another span.
+    /// Takes a block from the spans that are here; `None` if another span is needed.
     pub(super) fn take(&mut self, request: &Request) -> Option<Block> {
         let key = self.key_of(request)?;
         let first = *self.pools.get(&key)?.open.last()?;
         Some(self.take_from(first))
     }
 
-    /// How many pages a span for this request needs at least, and how many are wanted.
+    /// The number of pages that a span for this request needs at least, and the number that is wanted.
     pub(super) fn pages_for(&self, request: &Request) -> (u32, u32) {
         let page_bytes = u64::from(self.geometry.page_bytes);
         let Some(key) = self.key_of(request) else {
@@ -97,7 +97,7 @@ impl Arena {
         (least, (least << spans.min(GROWTH_SHIFT_MAX)).min(SPAN_BYTES_MAX / self.geometry.page_bytes).max(least))
     }
 
-    /// Takes over a span that was asked for by `request`, and hands out its first block.
+    /// Adds a span that was requested for `request`, and hands out its first block.
     pub(super) fn adopt(&mut self, run: Run, is_fresh: bool, request: &Request) -> Block {
         self.statistics.spans += 1;
         self.statistics.span_bytes += self.geometry.bytes_of(run);
@@ -116,12 +116,12 @@ impl Arena {
         self.take_from(run.first)
     }
 
-    /// Whether this node may hand out blocks of the page with this byte.
+    /// Whether this node may hand out blocks of the page that contains this byte.
     pub(super) fn owns(&self, offset: u64) -> bool {
         self.span_at(offset).is_some()
     }
 
-    /// Bytes of the block that begins at `offset`, if it is handed out.
+    /// The size in bytes of the block that begins at `offset`, if it is handed out.
     pub(super) fn measure(&self, offset: u64) -> Option<u64> {
         let (first, span) = self.span_at(offset)?;
         let within = offset - self.geometry.offset_of(first);
@@ -131,7 +131,7 @@ impl Arena {
         }
     }
 
-    /// Takes the block back that begins at `offset`; `None` if there is none.
+    /// Takes back the block that begins at `offset`; `None` if there is none.
     pub(super) fn free(&mut self, offset: u64, by_other: bool) -> Option<Freed> {
         let bytes = self.measure(offset)?;
         self.statistics.gave_back(bytes, by_other);
@@ -167,7 +167,7 @@ impl Arena {
         empty
     }
 
-    /// A surplus span that now goes to the directory.
+    /// Removes a surplus span, which now goes to the directory.
     pub(super) fn let_go(&mut self, first: u32) -> Option<Run> {
         self.surplus.remove(&first).map(|pages| Run { first, pages })
     }
@@ -203,7 +203,7 @@ impl Arena {
         (page - first < span.pages).then_some((first, span))
     }
 
-    /// Forgets a span without live blocks, or with its only one.
+    /// Forgets a span that has no live block, or whose only block is freed.
     fn remove(&mut self, first: u32) -> Run {
         let span = self.spans.remove(&first).expect("a span that is here");
         let run = Run { first, pages: span.pages };

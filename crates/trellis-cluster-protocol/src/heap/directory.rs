@@ -1,27 +1,27 @@
-//! Who has which pages of the heap: kept by one node for all.
+//! The directory of the heap: which node has which pages. One node keeps it for all.
 //!
-//! Promises: no page is granted twice; spans come from the end of the region downwards, as far as that wastes nothing;
-//! what comes back joins its free neighbours. Finding room takes logarithmic time unless an alignment of more than a page
-//! was asked for.
+//! Promises: no page is granted twice. Spans come from the end of the region downwards, unless that would waste pages.
+//! Pages that come back are merged with their free neighbours. Finding room takes logarithmic time, unless an alignment of
+//! more than a page was requested.
 
 use super::Run;
 use crate::page::NodeId;
 use alloc::collections::{BTreeMap, BTreeSet};
 
-/// Most spans that there may be at a time.
+/// The largest number of spans at a time.
 pub const SPANS_MAX: usize = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Directory {
-    /// Where page 0 lies, in pages: alignments are those of addresses.
+    /// The address of page 0, in pages: alignments are those of addresses.
     base_pages: u64,
-    /// Free runs: pages by first page.
+    /// Free ranges: number of pages by first page.
     free: BTreeMap<u32, u32>,
-    /// The same by size: the smallest that suffices is taken.
+    /// The same by size: the smallest range that suffices is taken.
     by_size: BTreeSet<(u32, u32)>,
-    /// Spans that somebody has: pages and owner by first page.
+    /// Granted spans: number of pages and owner by first page.
     granted: BTreeMap<u32, (u32, NodeId)>,
-    /// Pages below were never granted: they are as they were at the start, zero.
+    /// Pages below this one were never granted: they are zero, as at the start.
     untouched_end: u32,
 }
 
@@ -39,8 +39,8 @@ impl Directory {
         directory
     }
 
-    /// Gives `owner` so many pages in a row, and says whether nobody had any of them before. The error is the length of
-    /// the longest free run, or [`u32::MAX`] if there are [`SPANS_MAX`] spans.
+    /// Grants `owner` this many consecutive pages, and returns whether none of them was granted before. The error is the
+    /// length of the longest free range, or [`u32::MAX`] if there are [`SPANS_MAX`] spans.
     pub(super) fn grant(&mut self, owner: NodeId, pages: u32, align_pages: u32) -> Result<(Run, bool), u32> {
         debug_assert!(pages > 0 && align_pages.is_power_of_two());
         if self.granted.len() >= SPANS_MAX {
@@ -63,7 +63,7 @@ impl Directory {
         Ok((Run { first, pages }, is_fresh))
     }
 
-    /// Takes a span back; false when `owner` does not have exactly this one.
+    /// Takes a span back; false if `owner` does not have exactly this one.
     pub(super) fn take_back(&mut self, owner: NodeId, run: Run) -> bool {
         if self.granted.get(&run.first) != Some(&(run.pages, owner)) {
             return false;
@@ -82,7 +82,7 @@ impl Directory {
         true
     }
 
-    /// Who has this page.
+    /// The node that has this page.
     pub(super) fn owner_of(&self, page: u32) -> Option<NodeId> {
         let (&first, &(pages, owner)) = self.granted.range(..=page).next_back()?;
         (page - first < pages).then_some(owner)

@@ -1,20 +1,20 @@
-//! The shared heap: blocks of the region, handed out by each node from spans of pages of its own.
+//! The shared heap: blocks of the region. Each node allocates them from its own spans of pages.
 //!
 //! # Contract
 //!
-//! One [`Heap`] per node. The node that keeps the directory hands out *spans*, runs of pages; every node cuts its spans
-//! into blocks. What it knows about them is private: nothing of the allocator lies in the region, so the allocator never
-//! makes a page wander. A call of the program carries a [`Waiter`], a number that the caller chose; [`Effect::Done`]
-//! names it exactly once, unless the call was given up by [`Input::Abandon`].
+//! One [`Heap`] per node. The node that keeps the directory hands out *spans*, which are ranges of pages; every node cuts
+//! its spans into blocks. What it knows about them is private: no data of the allocator lies in the region, so the
+//! allocator never makes a page move. A call of the program carries a [`Waiter`], a number that the caller chose.
+//! [`Effect::Done`] names it exactly once, unless the call was given up by [`Input::Abandon`].
 //!
-//! It promises: blocks never overlap; two nodes' blocks never share a page; a block may be freed at any node; what is no
-//! block, or none any more, is refused and changes nothing; when a free is done, its pages are there for everybody.
-//! It must never assume that messages keep their order.
+//! Promises: blocks never overlap, and blocks of two nodes never share a page. A block may be freed at any node. Freeing
+//! something that is not a block, or no longer one, is refused and changes nothing. When a free is done, its pages are
+//! available to every node. It must never assume that messages keep their order.
 //!
-//! **Release consistency.** A free is a release and an allocation an acquire, where they happen at different nodes. So
+//! **Release consistency.** A free is a release and an allocation is an acquire if they happen at different nodes. So
 //! before a block of another node is freed, and before a span goes back, the caller makes known what its program wrote:
-//! [`Answer::Elsewhere`] and [`Effect::Surplus`] give it the chance. When it gets a block that [`Block::is_foreign`], it
-//! first takes over what it was told. [`Message::releases`] says which messages carry that.
+//! [`Answer::Elsewhere`] and [`Effect::Surplus`] give it the opportunity. When it gets a block that [`Block::is_foreign`],
+//! it first applies the notices that it received. [`Message::releases`] says which messages carry them.
 
 mod arena;
 mod directory;
@@ -30,22 +30,22 @@ use alloc::vec::Vec;
 use arena::{Arena, Freed};
 use directory::Directory;
 
-/// Names a call that waits, until its [`Effect::Done`].
+/// Names a waiting call until its [`Effect::Done`].
 pub type Waiter = u32;
 
-/// For so many pages a node remembers which other node has them.
+/// The number of pages for which a node remembers which other node has them.
 const REMEMBERED: usize = 1024;
 
-/// Pages in a row.
+/// Consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Run {
-    /// The first.
+    /// The first page.
     pub first: u32,
-    /// How many; never none.
+    /// The number of pages; never zero.
     pub pages: u32,
 }
 
-/// Where the heap is, and who keeps its directory.
+/// Where the heap is, and which node keeps its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     /// This node.
@@ -54,7 +54,7 @@ pub struct Geometry {
     pub directory: NodeId,
     /// The first page that may be handed out.
     pub first_page: u32,
-    /// One past the last.
+    /// One past the last page that may be handed out.
     pub end_page: u32,
     /// Bytes of a page, a power of two.
     pub page_bytes: u32,
@@ -79,13 +79,13 @@ impl Geometry {
 /// What the program wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// So many bytes; a block of none is one of the smallest.
+    /// The number of bytes; a block of zero bytes is one of the smallest.
     pub bytes: u64,
-    /// A power of two; [`ALIGN_BYTES_MIN`] is always kept.
+    /// The alignment, a power of two; never less than [`ALIGN_BYTES_MIN`].
     pub align: u64,
     /// The home of the pages. Blocks of different homes never share a page.
     pub home: NodeId,
-    /// Nothing else shall lie on its pages.
+    /// The block does not share its pages with other blocks.
     pub own_pages: bool,
 }
 
@@ -94,9 +94,9 @@ pub struct Request {
 pub struct Block {
     /// Its first byte, from the start of the region.
     pub offset: u64,
-    /// Its size, at least what was asked.
+    /// Its size, at least the size requested.
     pub bytes: u64,
-    /// Nobody had it before: it is zero.
+    /// It was never handed out before: it is zero.
     pub is_fresh: bool,
     /// Another node may have had it last.
     pub is_foreign: bool,
@@ -107,17 +107,17 @@ pub struct Block {
 pub enum Input {
     /// The program wants a block.
     Allocate(Request, Waiter),
-    /// The pages of the span that [`Answer::Span`] named are where they shall be: now the block.
+    /// The pages of the span that [`Answer::Span`] named have their home: now allocate the block.
     Adopt(Waiter),
-    /// The program frees the block at this offset, unless it is another node's.
+    /// The program frees the block at this offset, unless it belongs to another node.
     Free(u64, Waiter),
-    /// The program frees the block at this offset, whoever has it, and has made known what it wrote.
+    /// The program frees the block at this offset, whichever node has it, and has made known what it wrote.
     FreeElsewhere(u64, Waiter),
     /// The program asks how large the block at this offset is.
     Measure(u64, Waiter),
-    /// The span named by [`Effect::Surplus`] may go: what was written is known.
+    /// The span named by [`Effect::Surplus`] may go: what was written has been made known.
     GiveBack(u32, Waiter),
-    /// Every empty span shall become surplus.
+    /// Every empty span becomes surplus.
     Trim,
     /// The program no longer waits (its deadline passed).
     Abandon(Waiter),
@@ -132,66 +132,66 @@ pub enum Effect {
     Send(NodeId, Message),
     /// The call is done, or has come to a point where the caller must do something.
     Done(Waiter, Answer),
-    /// The span from this page on is empty: [`Input::GiveBack`] it once what was written is known.
+    /// The span that begins at this page is empty: call [`Input::GiveBack`] once what was written has been made known.
     Surplus(u32),
-    /// The peer sent what no correct peer can send.
+    /// The peer sent a message that no correct peer can send.
     Violation(NodeId, &'static str),
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
-    /// It is the program's.
+    /// The program has this block.
     Block(Block),
-    /// These pages came and nobody uses them yet: let them have their home, then [`Input::Adopt`].
+    /// These pages came and are not used yet: give them their home, then call [`Input::Adopt`].
     Span(Run),
     /// Freed, or given back.
     Freed,
-    /// Bytes of the block.
+    /// The size of the block in bytes.
     Bytes(u64),
-    /// It is no block of this node; nothing has happened.
+    /// It is no block of this node; nothing has changed.
     Elsewhere,
-    /// There is no block at this offset: it was freed before, or never handed out. Nothing has happened.
+    /// There is no block at this offset: it was freed before, or never handed out. Nothing has changed.
     NoBlock,
-    /// The heap has not so many pages in a row, or none that are aligned so.
+    /// The heap does not have that many consecutive free pages, or none with this alignment.
     NoRoom {
-        /// What was asked for.
+        /// The number of pages requested.
         pages: u32,
-        /// The longest free run; [`u32::MAX`] if there are [`SPANS_MAX`] spans.
+        /// The longest free range; [`u32::MAX`] if there are [`SPANS_MAX`] spans.
         longest: u32,
     },
 }
 
-/// What shall be done with a block of another node.
+/// The operation on a block of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Take it back.
     Free,
-    /// Say how large it is.
+    /// Return its size.
     Measure,
 }
 
-/// What became of it.
+/// The result of an operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Freed, or given back.
     Freed,
-    /// So many bytes.
+    /// The size in bytes.
     Bytes(u64),
     /// There is no such block.
     NoBlock,
 }
 
-/// What nodes tell each other.
+/// The messages between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// To the directory: so many pages in a row, aligned to two to this power of pages.
+    /// To the directory: give me this many consecutive pages, aligned to two to this power of pages.
     Request {
         /// Of the sender's call.
         waiter: Waiter,
-        /// How many.
+        /// The number of pages.
         pages: u32,
-        /// Of their alignment, in pages.
+        /// The power of two of their alignment, in pages.
         align_shift: u8,
     },
     /// From the directory: these are yours.
@@ -200,61 +200,62 @@ pub enum Message {
         waiter: Waiter,
         /// The pages.
         run: Run,
-        /// Nobody had them before.
+        /// They were never handed out before.
         is_fresh: bool,
     },
     /// From the directory: there are no such pages.
     NoRoom {
         /// Of the receiver's call.
         waiter: Waiter,
-        /// The longest free run, or [`u32::MAX`].
+        /// The longest free range, or [`u32::MAX`].
         longest: u32,
     },
-    /// To the directory: this span is empty. Its answer goes to the node whose call waits for that.
+    /// To the directory: this span is empty. The answer goes to the node whose call waits for it.
     Return {
         /// The span.
         run: Run,
-        /// Who waits.
+        /// The node that waits.
         requester: NodeId,
-        /// For what call.
+        /// The call that waits.
         waiter: Waiter,
     },
     /// To the node that has a block, or to the directory, which passes it on.
     Ask {
         /// The block's first byte.
         offset: u64,
-        /// What to do.
+        /// The operation.
         operation: Operation,
-        /// Who waits.
+        /// The node that waits.
         requester: NodeId,
-        /// For what call.
+        /// The call that waits.
         waiter: Waiter,
         /// The directory says that the receiver has it.
         is_routed: bool,
     },
-    /// The answer to one of the two.
+    /// The answer to [`Message::Return`] or [`Message::Ask`].
     Reply {
         /// Of the receiver's call.
         waiter: Waiter,
-        /// What became of it.
+        /// The result.
         outcome: Outcome,
-        /// Whom to ask next about the same page.
+        /// The node to ask next about the same page.
         owner: NodeId,
     },
 }
 
 impl Message {
-    /// Whether it carries what its sender knows to a program that will use the memory it speaks of: a span on its way
-    /// back and out again, and a block that is freed. The directory passes an `Ask` on with what came with it.
+    /// Whether the message carries its sender's notices to a program that will use the memory in question: a span on its
+    /// way back and out again, and a block that is freed. The directory passes an `Ask` on with the notices that came with
+    /// it.
     pub fn releases(&self) -> bool {
         matches!(self, Message::Grant { .. } | Message::Return { .. } | Message::Ask { operation: Operation::Free, .. })
     }
 }
 
-/// How much a node has handed out. Bytes are those of whole blocks.
+/// How much memory a node has handed out. Bytes are those of whole blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Statistics {
-    /// Blocks that this node handed out and nobody freed yet.
+    /// Blocks that this node handed out and that were not freed yet.
     pub blocks: u64,
     /// Their bytes.
     pub block_bytes: u64,
@@ -264,7 +265,7 @@ pub struct Statistics {
     pub span_bytes: u64,
     /// Blocks that this node ever handed out.
     pub allocations: u64,
-    /// Of those, how many another node freed.
+    /// The number of those that another node freed.
     pub frees_by_others: u64,
 }
 
@@ -285,20 +286,21 @@ impl Statistics {
 /// A call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Call {
-    /// For a span of so many pages.
+    /// For a span of this many pages.
     Span { request: Request, pages: u32 },
     /// For the span to have its home.
     Granted { request: Request, run: Run, is_fresh: bool },
-    /// For an answer about the block or span at this offset, of which this node was asked first.
+    /// For an answer about the block or span at this offset. `asked` is the node that was asked first.
     Reply { offset: u64, asked: NodeId, is_block: bool },
 }
 
-/// Who may owe a call its answer.
+/// The nodes that may owe a call its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Debt {
-    /// The node that keeps the directory, and nobody else.
+    /// The node that keeps the directory, and no other.
     Directory,
-    /// This node was asked about a block. It answers, or the directory does, or whoever the directory says has the block.
+    /// This node was asked about a block. The answer comes from it, from the directory, or from the node that the directory
+    /// names.
     Block(NodeId),
 }
 
@@ -326,7 +328,7 @@ impl Heap {
         }
     }
 
-    /// Takes one fact, pushes what follows.
+    /// Takes one fact and pushes the effects that follow from it.
     pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Allocate(request, waiter) => self.allocate(request, waiter, effects),
@@ -355,12 +357,12 @@ impl Heap {
         }
     }
 
-    /// How much this node has handed out now.
+    /// The amount that this node has handed out now.
     pub fn statistics(&self) -> Statistics {
         self.arena.statistics
     }
 
-    /// From whom the call's answer is to come, as far as this node knows; `None` when it waits for nobody else.
+    /// The nodes from which the call's answer is to come, as far as this node knows; `None` if it waits for no other node.
     pub fn debt(&self, waiter: Waiter) -> Option<Debt> {
         match *self.calls.get(&waiter)? {
             Call::Span { .. } | Call::Reply { is_block: false, .. } => Some(Debt::Directory),
@@ -369,7 +371,7 @@ impl Heap {
         }
     }
 
-    /// At the directory: pages that nobody has.
+    /// At the directory: the number of free pages.
     pub fn pages_free(&self) -> Option<u64> {
         self.directory.as_ref().map(Directory::pages_free)
     }
@@ -394,7 +396,7 @@ impl Heap {
         self.post(self.geometry.directory, message, effects);
     }
 
-    /// A pool that asked for more than it needs asks for less; otherwise the call is over.
+    /// If the pool asked for more than it needs, it asks for less; otherwise the call is over.
     fn no_room(&mut self, request: Request, pages: u32, longest: u32, waiter: Waiter, effects: &mut Vec<Effect>) {
         let (least, _) = self.arena.pages_for(&request);
         if least < pages {
@@ -415,7 +417,7 @@ impl Heap {
         self.calls.insert(waiter, Call::Reply { offset, asked, is_block });
     }
 
-    /// Asks the node that has the block, as far as is known here.
+    /// Asks the node that is believed to have the block.
     fn ask(&mut self, offset: u64, operation: Operation, waiter: Waiter, effects: &mut Vec<Effect>) {
         let page = self.geometry.page_of(offset);
         let known = self.owners[self.owner_slot(page)].filter(|known| known.0 == page);
@@ -471,12 +473,12 @@ impl Heap {
                 self.calls.insert(waiter, Call::Granted { request, run, is_fresh });
                 effects.push(Effect::Done(waiter, Answer::Span(run)));
             }
-            // Whoever asked has given up.
+            // The call has been given up.
             _ => self.give_back(run, self.geometry.me, waiter, effects),
         }
     }
 
-    /// A block that this node has, or had.
+    /// Serves an operation on a block that this node has, or had.
     fn serve(&mut self, to: NodeId, waiter: Waiter, offset: u64, operation: Operation, effects: &mut Vec<Effect>) {
         let me = self.geometry.me;
         let outcome = match operation {
@@ -484,7 +486,7 @@ impl Heap {
             Operation::Free => match self.arena.free(offset, to != me) {
                 None => Outcome::NoBlock,
                 Some(Freed::Kept) => Outcome::Freed,
-                // What this node's program wrote there is known: whoever frees the block has been told of it.
+                // What this node's program wrote there is known: the node that frees the block has received it.
                 Some(Freed::Whole(run)) => return self.give_back(run, to, waiter, effects),
                 Some(Freed::Emptied(first)) => {
                     effects.push(Effect::Surplus(first));
@@ -495,7 +497,8 @@ impl Heap {
         self.post(to, Message::Reply { waiter, outcome, owner: me }, effects);
     }
 
-    /// A block that this node does not have: the directory knows who has it, and then it is there or nowhere.
+    /// Passes on an operation on a block that this node does not have. The directory knows the owner; if the owner does not
+    /// have the block, there is none.
     fn pass_on(
         &mut self,
         offset: u64,
@@ -513,7 +516,7 @@ impl Heap {
         match next {
             Some(to) if !is_routed => {
                 let is_routed = self.directory.is_some();
-                // For its own program the directory knows better whom it waits for.
+                // For its own program, the directory knows better which node it waits for.
                 if requester == me
                     && let Some(Call::Reply { asked, .. }) = self.calls.get_mut(&waiter)
                 {
@@ -526,7 +529,7 @@ impl Heap {
     }
 
     fn replied(&mut self, waiter: Waiter, outcome: Outcome, owner: NodeId, effects: &mut Vec<Effect>) {
-        // Nobody waits for the answer about a span that came too late, nor for one whose call gave up.
+        // No call waits for the answer about a span that came too late, or for an answer to a call that was given up.
         let Some(Call::Reply { offset, .. }) = self.calls.get(&waiter).copied() else { return };
         self.calls.remove(&waiter);
         let page = self.geometry.page_of(offset);
@@ -548,7 +551,7 @@ impl Heap {
         page as usize % self.owners.len()
     }
 
-    /// To a node, which may be this one.
+    /// Sends to a node, which may be this one.
     fn post(&mut self, to: NodeId, message: Message, effects: &mut Vec<Effect>) {
         if to == self.geometry.me {
             self.receive(to, message, effects);

@@ -1,16 +1,16 @@
-//! One span: a run of pages that is one large block, or is cut into small blocks of one size.
+//! One span: a range of pages that is one large block, or is cut into small blocks of one size.
 //!
-//! Promises: no block is handed out twice; what is freed twice, or was never handed out, is refused and changes nothing.
-//! What it knows about its blocks lies here, in private memory, and not in the pages.
+//! Promises: no block is handed out twice. A block that is freed twice, or was never handed out, is refused and changes
+//! nothing. What a span knows about its blocks is kept here, in private memory, and never in the pages.
 
 use super::size_classes;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What a block that is handed out may hold.
+/// The history of a block that is handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Past {
-    /// Nobody had it before: it is zero.
+    /// It was never handed out before: it is zero.
     pub(super) is_fresh: bool,
     /// Another node had it last.
     pub(super) is_foreign: bool,
@@ -32,7 +32,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// As many as fit into `bytes`, which are fresh or were somebody's.
+    /// As many blocks as fit into `bytes`, which are fresh or were handed out before.
     pub(super) fn new(class: u8, bytes: u64, is_fresh: bool) -> Blocks {
         let count = (bytes / u64::from(size_classes::size_of(class))) as u32;
         let words = count.div_ceil(64) as usize;
@@ -73,7 +73,7 @@ impl Blocks {
         Some((index, past))
     }
 
-    /// The number of the block that begins so many bytes into the span, if it is handed out.
+    /// The number of the block that begins this many bytes into the span, if it is handed out.
     pub(super) fn find(&self, bytes: u64) -> Option<u32> {
         let index = u32::try_from(bytes / u64::from(self.size())).ok().filter(|&index| index < self.count)?;
         let is_used = self.used[index as usize / 64] >> (index % 64) & 1 == 1;

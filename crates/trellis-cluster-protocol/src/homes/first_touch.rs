@@ -1,9 +1,9 @@
-//! `first-touch`: whoever touches a page first is its home.
+//! `first-touch`: the first node to touch a page is its home.
 
 use super::{HomeOf, Interleaved, Placement};
 use crate::page::{NodeId, PageIndex};
 
-/// What a node initialises it usually works on. Who knows the home of a page is dealt out in turn.
+/// A node usually works on the pages that it initialises. The directories of homes are assigned round-robin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FirstTouch;
 

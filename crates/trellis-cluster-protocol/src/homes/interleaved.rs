@@ -1,10 +1,9 @@
-//! `interleaved`: chunks of pages are dealt out to the nodes in turn.
+//! `interleaved`: chunks of pages are assigned to the nodes round-robin.
 
 use super::HomeOf;
 use crate::page::{CHUNK_PAGES, NodeId, PageIndex};
 
-/// The fixed distributed manager (Li and Hudak 1989, §3.2), with the chunk as its unit so that a
-/// run of pages has one manager.
+/// The fixed distributed manager (Li and Hudak 1989, §3.2). Its unit is the chunk, so that a page range has one manager.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Interleaved;
 

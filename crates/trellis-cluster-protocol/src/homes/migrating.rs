@@ -3,7 +3,8 @@
 use super::{HomeOf, Interleaved, Placement};
 use crate::page::{NodeId, PageIndex};
 
-/// The first to touch a page is its home until another node alone has published it several times in a row.
+/// The first node to touch a page is its home until another node has been the only one to publish it several times in a
+/// row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Migrating;
 

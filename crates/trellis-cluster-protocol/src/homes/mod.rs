@@ -1,12 +1,11 @@
-//! Axis **home**: which node answers for a page.
+//! Axis **home**: which node is the home of a page.
 //!
-//! Contract: `manager_of` is a pure function of the page and the configuration, equal on every
-//! node, and constant inside a chunk (see [`CHUNK_PAGES`](crate::CHUNK_PAGES)), because a run of
-//! pages is asked for with one message. The manager of a page holds its bytes until somebody else
-//! writes them.
+//! Contract: `manager_of` is a pure function of the page and the configuration. It gives the same result on every node, and
+//! for all pages of a chunk (see [`CHUNK_PAGES`](crate::CHUNK_PAGES)), because a page range is requested with one message.
+//! The manager of a page holds its bytes until another node writes them.
 //!
-//! To add a choice: one file here, one line in [`Home`], one line in `Home::ALL`; the conformance
-//! test below runs against all.
+//! To add a choice: one file here, one line in [`Home`], one line in `Home::all`. The conformance test below runs with
+//! every choice.
 
 mod first_touch;
 mod interleaved;
@@ -20,39 +19,39 @@ pub use migrating::Migrating;
 
 use crate::page::{NodeId, PageIndex};
 
-/// What a choice of home must answer.
+/// What a choice of home must provide.
 pub trait HomeOf {
     /// The node that manages `page` in a cluster of `nodes`.
     fn manager_of(&self, page: PageIndex, nodes: u16) -> NodeId;
 
-    /// What managing a page means to a protocol whose homes can be anywhere.
+    /// What the manager of a page does in a protocol whose homes can be anywhere.
     fn placement(&self) -> Placement {
         Placement::Fixed
     }
 }
 
-/// Where the homes of pages are, for a protocol that lets them be anywhere ([`crate::coherence::hlrc`]); for others the
-/// manager is the home.
+/// Where the homes of pages are in a protocol that lets them be anywhere ([`crate::coherence::hlrc`]). In other protocols
+/// the manager is the home.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Placement {
     /// At the manager.
     Fixed,
-    /// At the first node that touches the page; the manager knows which.
+    /// At the first node that touches the page; the manager keeps track of it.
     FirstTouch,
-    /// There at first; then at whoever writes it most.
+    /// At the first node that touches the page, later at the node that writes it most.
     Migrating,
 }
 
-/// The choices.
+/// The choices of home.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Home {
     /// One node manages every page (IVY's central manager, libivy's `manager_id`).
     Manager(Manager),
-    /// Chunks are dealt out in turn (Li and Hudak's fixed distributed manager).
+    /// Chunks are assigned round-robin (Li and Hudak's fixed distributed manager).
     Interleaved(Interleaved),
-    /// The first to touch a page is its home.
+    /// The first node to touch a page is its home.
     FirstTouch(FirstTouch),
-    /// A home follows who writes most.
+    /// The home follows the node that writes most.
     Migrating(Migrating),
 }
 
@@ -67,7 +66,7 @@ impl Home {
         ]
     }
 
-    /// The word used in configuration, command line and reports.
+    /// The name in configuration, command line and reports.
     pub fn name(&self) -> &'static str {
         match self {
             Home::Manager(_) => "manager",

@@ -1,18 +1,17 @@
-//! Who is there: peers that were heard, that fell silent, that came late, that left.
+//! Membership: which peers are present, fell silent, came late, or left.
 //!
-//! Promises: a peer whose connection breaks before it said that it leaves, or while this node still needs what it serves,
-//! is reported as dead, once;
-//! a peer that is connected but says nothing for the configured time is reported as silent, once
-//! per silence; the end of the program's work is reached when every connected node has said that
-//! it leaves. It must never report a peer that left when everybody was done, nor one that never came; nor must a cluster fail because one that was
-//! not let in does.
+//! Promises: a peer is reported as dead, once, if its connection breaks before it announced that it leaves, or while this
+//! node still needs what it serves. A peer that is connected but sends nothing for the configured time is reported as
+//! silent, once per silence. The end of the program's work is reached when every connected node has announced that it
+//! leaves. It must never report a peer that left when all nodes were done, nor one that never came. A cluster must never
+//! fail because a node fails that was not let in.
 //!
 //! # Founders and joined nodes
 //!
-//! The first nodes are *founders*: they stay until all of them are done. Others may come and go
-//! ([`Membership::elastic`]). One founder, the *coordinator*, lets one of them in or out at a time,
-//! in the order in which they asked, so that everybody who is there knows everybody else. It lets nobody in before every
-//! founder has come: a founder that met a node only while that node leaves would wait for somebody who is gone.
+//! The first nodes are *founders*: they stay until all of them are done. Other nodes may join and leave
+//! ([`Membership::elastic`]). One founder, the *coordinator*, lets one node at a time in or out, in the order of their
+//! requests, so that all present nodes know each other. It lets no node in before every founder has come. Otherwise a
+//! founder could meet a node while that node leaves, and would wait for a node that is gone.
 //!
 //! ```text
 //! joins:   n → coordinator  Join          leaves:  n → coordinator  Depart
@@ -24,10 +23,10 @@
 //!                                                  n ← everybody    Farewell
 //! ```
 //!
-//! `Going` is the last that a leaving node says of its own accord, `Farewell` the last that is said to it. Between the
-//! two it still serves. With a link that keeps the order of each pair, everything that was ever sent to it has arrived
-//! when it has heard every farewell; and everything that it ever sent has arrived where its connection ended. So no
-//! message is lost, and [`Effect::Vanished`] is told when nothing of it is under way any more.
+//! `Going` is the last message that a leaving node sends of its own accord, and `Farewell` the last that is sent to it.
+//! Between the two it still serves. On a link that keeps the order of each pair, everything that was ever sent to the node
+//! has arrived when it has received every farewell, and everything that it ever sent has arrived where its connection
+//! ended. So no message is lost, and [`Effect::Vanished`] is pushed when no message of the node is under way any more.
 
 use crate::Nanoseconds;
 use crate::page::{NodeId, PageRange};
@@ -38,19 +37,19 @@ use alloc::vec::Vec;
 /// A fact about the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Input {
-    /// A connection to this peer stands.
+    /// There is a connection to this peer.
     Connected(NodeId),
     /// The connection to this peer broke.
     Lost(NodeId),
     /// A message of this module arrived.
     Message(NodeId, Message),
-    /// Something else arrived from this peer not later than `now`.
+    /// Another message arrived from this peer, not later than `now`.
     Heard(NodeId),
-    /// This node's program is done. At a joined node: it shall leave now, whatever the others do.
+    /// This node's program is done. At a joined node: it is to leave now, whatever the others do.
     Leave,
-    /// After [`Effect::HandOver`]: others may still come to this node for these pages.
+    /// After [`Effect::HandOver`]: other nodes may still send requests for these pages to this node.
     Behind(PageRange),
-    /// After [`Effect::HandOver`]: all that is left behind was named.
+    /// After [`Effect::HandOver`]: all pages that are left behind were named.
     HandedOver,
     /// After [`Effect::TakeOverEnds`]: this node has taken every page that was named.
     TookOver,
@@ -58,78 +57,78 @@ pub enum Input {
     Tick,
 }
 
-/// An order or a report.
+/// An order or a report to the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Send this.
     Send(NodeId, Message),
     /// The peer is dead.
     Died(NodeId),
-    /// This node failed, a peer says.
+    /// A peer reports that this node failed.
     Failed(NodeId),
-    /// The peer has said nothing for so long.
+    /// The peer has sent nothing for this long.
     Silent(NodeId, Nanoseconds),
-    /// Everybody is done, or has said farewell to this node: connections may be closed. Nothing is reported after it.
+    /// All nodes are done, or have said farewell to this node: connections may be closed. Nothing is reported after it.
     AllLeft,
-    /// The coordinator ended before it let this node in: there is no cluster any more, and nobody failed.
+    /// The coordinator ended before it let this node in: there is no cluster any more, and no node failed.
     Ended,
-    /// This node was let in; the bits of those joined nodes are set that are there. Only now it may ask for pages, and
-    /// none of the other joined nodes.
+    /// This node was let in. The bits of the joined nodes that are present are set. Only from now on may it request pages,
+    /// and it must request none from the other joined nodes.
     Admitted(u64),
-    /// This node has met everybody.
+    /// This node has met all other nodes.
     Joined,
-    /// A joined node is there from now on.
+    /// A joined node is present from now on.
     Came(NodeId),
-    /// This node, which leaves, shall name what it leaves behind.
+    /// This node, which leaves, is to name the pages that it leaves behind.
     HandOver,
     /// Take these pages over, for stores, from a node that leaves.
     TakeOver(PageRange),
-    /// No more follow; say [`Input::TookOver`] when all were taken.
+    /// No more follow; give [`Input::TookOver`] when all were taken.
     TakeOverEnds,
-    /// The node is about to go: nothing may be sent to it after the next message. Whoever it is asked for pages from
-    /// now on, the coordinator is asked instead.
+    /// The node is about to leave: nothing may be sent to it after the next message. From now on the coordinator receives
+    /// the requests that would have gone to it.
     Departs(NodeId),
-    /// The node has left, and nothing that it sent or that was sent to it is under way.
+    /// The node has left, and no message from it or to it is under way.
     Vanished(NodeId),
-    /// The peer sent what no correct peer can send.
+    /// The peer sent a message that no correct peer can send.
     Violation(NodeId, &'static str),
 }
 
-/// What nodes tell each other about themselves.
+/// The messages of nodes about themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Message {
     /// I am here.
     Alive,
-    /// My program is done; I serve until everybody's is.
+    /// My program is done; I serve until the programs of all nodes are.
     Leave,
-    /// This node failed, which ends the cluster; whoever tells it tells whose failure it was.
+    /// This node failed, which ends the cluster. A node that passes this on names the node that failed.
     Fail(NodeId),
-    /// I came later: let me in (to the coordinator), or: I was let in (to the others).
+    /// To the coordinator: I came later, let me in. To the others: I was let in.
     Join,
-    /// You are in. From the coordinator, the bits of the nodes that are there.
+    /// You are in. From the coordinator, with the bits of the nodes that are present.
     Welcome(u64),
-    /// I have met everybody.
+    /// I have met all other nodes.
     Joined,
-    /// I came later and want to go.
+    /// I came later and want to leave.
     Depart,
-    /// It is your turn to go: name what you leave behind.
+    /// It is your turn to leave: name the pages that you leave behind.
     Turn,
-    /// Others may still come to me for these pages.
+    /// Other nodes may still send me requests for these pages.
     Behind(PageRange),
-    /// These were all; so many messages named them.
+    /// These were all pages; this many messages named them.
     Handed(u32),
     /// I have taken your pages over.
     Taken,
-    /// I go. Nothing of mine follows but what I pass on.
+    /// I leave. From now on I only pass messages on.
     Going,
-    /// Nothing of mine follows.
+    /// I send nothing more.
     Farewell,
 }
 
-/// Why nobody can join.
+/// Why a node cannot join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoPlace {
-    /// Every place was given to somebody, and none is given twice.
+    /// Every number was given to a node, and none is given twice.
     Full,
     /// The program of the coordinator is done.
     Ending,
@@ -137,7 +136,7 @@ pub enum NoPlace {
     AskCoordinator,
 }
 
-/// Most nodes of a cluster that others may join: a welcome has one bit for each.
+/// The largest number of nodes in a cluster that others may join: a welcome has one bit for each.
 pub const ELASTIC_NODES_MAX: u16 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -147,12 +146,12 @@ enum Peer {
     Absent,
     Present,
     Leaving,
-    /// A joined node that was told farewell.
+    /// A joined node to which farewell was said.
     Departing,
     Gone,
 }
 
-/// The state machine.
+/// The state machine of membership.
 #[derive(Clone, Debug)]
 pub struct Membership {
     me: NodeId,
@@ -169,35 +168,35 @@ pub struct Membership {
     now: Nanoseconds,
 }
 
-/// Nodes come when they come, and only the manager knows of all of them.
+/// The nodes start at any time, and only the manager knows all of them.
 #[derive(Clone, Copy, Debug)]
 struct Gathering {
     manager: NodeId,
     until: Nanoseconds,
 }
 
-/// What a node of a cluster knows that others may join.
+/// What a node knows in a cluster that others may join.
 #[derive(Clone, Debug)]
 struct Elastic {
     founders: u16,
     coordinator: NodeId,
-    /// How far this node is, if it is no founder.
+    /// The stage of this node, if it is no founder.
     stage: Stage,
-    /// Whom this node must meet: bits by number.
+    /// The nodes that this node must meet: bits by number.
     expected: u64,
-    /// How many messages named pages: said by this node, or heard of the one that leaves.
+    /// The number of messages that named pages: sent by this node, or received from the one that leaves.
     named: u32,
-    /// At the coordinator: how many there will have been.
+    /// At the coordinator: the number of these messages in total.
     named_in_all: Option<u32>,
-    /// At the coordinator: numbers given away.
+    /// At the coordinator: numbers given out.
     reserved: u16,
-    /// At the coordinator: who comes or goes now.
+    /// At the coordinator: the node that joins or leaves now.
     change: Option<Change>,
-    /// At the coordinator: who comes or goes next.
+    /// At the coordinator: the nodes that join or leave next.
     waiting: VecDeque<Change>,
 }
 
-/// How far a joined node is.
+/// The stages of a joined node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// Waits for the coordinator's welcome.
@@ -205,9 +204,9 @@ enum Stage {
     /// Meets the others.
     Meeting,
     Member,
-    /// Wants to go; waits until it may, or until its pages were taken.
+    /// Wants to leave. Waits for its turn, or until its pages were taken.
     Departing,
-    /// Waits for everybody's farewell.
+    /// Waits for the farewell of all other nodes.
     Going,
 }
 
@@ -218,8 +217,8 @@ enum Change {
 }
 
 impl Membership {
-    /// Nobody is there yet. A peer that is silent for `silence_max` is reported; to be heard in
-    /// time itself, this node says something at least four times in that span.
+    /// No peer is present yet. A peer that is silent for `silence_max` is reported. To be heard in time itself, this node
+    /// sends something at least four times in that span.
     pub fn new(me: NodeId, nodes: u16, silence_max: Nanoseconds) -> Membership {
         let nodes = usize::from(nodes);
         Membership {
@@ -238,17 +237,17 @@ impl Membership {
         }
     }
 
-    /// For a cluster whose nodes do not wait for each other when they start, only for `manager`. A manager that is
-    /// done expects those who did not come yet until `until`, and every other node stays until the manager is gone:
-    /// it may not have met a late node that needs what it holds.
+    /// For a cluster whose nodes at their start wait only for `manager`, not for each other. A manager that is done expects
+    /// the nodes that did not come yet until `until`, and every other node stays until the manager is gone: it may not have
+    /// met a late node that needs what it holds.
     #[must_use]
     pub fn gathered_by(mut self, manager: NodeId, until: Nanoseconds) -> Membership {
         self.gathering = Some(Gathering { manager, until });
         self
     }
 
-    /// For a cluster of `founders` nodes that others may join, up to the number of nodes; `coordinator`, a founder, lets
-    /// them in. Founders stay until the coordinator is gone, for whoever comes late.
+    /// For a cluster of `founders` nodes that others may join, up to the number of nodes. `coordinator`, a founder, lets
+    /// them in. Founders stay until the coordinator is gone, for nodes that come late.
     #[must_use]
     pub fn elastic(mut self, founders: u16, coordinator: NodeId) -> Membership {
         assert!(coordinator.0 < founders, "the coordinator is a founder");
@@ -269,7 +268,7 @@ impl Membership {
         self
     }
 
-    /// At the coordinator: gives a number to somebody who wants to join. It is given once.
+    /// At the coordinator: gives a number to a node that wants to join. It is given once.
     pub fn reserve(&mut self) -> Result<NodeId, NoPlace> {
         let nodes = self.peers.len() as u16;
         let (me, leaving) = (self.me, self.leaving);
@@ -288,17 +287,17 @@ impl Membership {
         Ok(NodeId(number))
     }
 
-    /// How often to say [`Input::Tick`].
+    /// How often to give [`Input::Tick`].
     pub fn tick_interval(&self) -> Nanoseconds {
         self.silence_max / 8
     }
 
-    /// Takes one fact, pushes what follows.
+    /// Takes one fact and pushes the effects that follow from it.
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         self.now = self.now.max(now);
         match input {
             Input::Connected(peer) => self.connected(now, peer, effects),
-            // Whoever turns to a node that is done comes too late for it, and must not make a failure of that.
+            // A message to a node that is done comes too late, and must not be made a failure.
             Input::Lost(_) | Input::Message(..) | Input::Tick if self.finished => {}
             Input::Lost(peer) => self.lost(peer, effects),
             Input::Heard(peer) => self.hear(now, peer),
@@ -331,12 +330,12 @@ impl Membership {
         self.others().filter(|&peer| self.is_missing(peer))
     }
 
-    /// Whether the peer is there: it came, was let in, and did not go.
+    /// Whether the peer is present: it came, was let in, and did not leave.
     pub fn is_present(&self, peer: NodeId) -> bool {
         matches!(self.peers[usize::from(peer.0)], Peer::Present | Peer::Leaving)
     }
 
-    /// Whether the peer was there and went.
+    /// Whether the peer was present and left.
     pub fn is_gone(&self, peer: NodeId) -> bool {
         matches!(self.peers[usize::from(peer.0)], Peer::Departing | Peer::Gone)
     }
@@ -344,7 +343,7 @@ impl Membership {
     fn is_missing(&self, peer: NodeId) -> bool {
         let state = self.peers[usize::from(peer.0)];
         if self.is_joined_node(self.me) {
-            // Who said farewell is gone for this node; the others stay as long as it is there.
+            // For a node that leaves, a peer that said farewell is gone; the others stay as long as this node is present.
             return matches!(state, Peer::Present | Peer::Leaving);
         }
         let gathers = self.gathering.is_some_and(|all| all.manager == self.me);
@@ -371,13 +370,13 @@ impl Membership {
                 effects.push(Effect::Send(peer, Message::Leave));
             }
             if self.coordinates() && !self.finished {
-                // It may be the last for whom those who want to join wait.
+                // It may be the last founder that nodes which want to join wait for.
                 self.begin_next(effects);
             }
         }
     }
 
-    /// A joined node introduces itself to whom it has to: the coordinator first.
+    /// A joined node introduces itself to the nodes that it must meet: the coordinator first.
     fn call(&self, peer: NodeId, effects: &mut Vec<Effect>) {
         let Some(elastic) = &self.elastic else { return };
         let wanted = match elastic.stage {
@@ -394,10 +393,10 @@ impl Membership {
         match message {
             Message::Alive => {}
             Message::Leave if !self.is_joined_node(peer) => self.peers[usize::from(peer.0)] = Peer::Leaving,
-            // Who was not let in has nothing whose loss could matter, and may not know that the cluster has ended.
+            // A node that was not let in has nothing whose loss could matter, and may not know that the cluster has ended.
             Message::Fail(_) if self.is_stranger(peer) => {}
             Message::Fail(culprit) => {
-                // That the messenger goes too is a consequence, and not to be taken for the cause.
+                // That the messenger leaves too is a consequence, and must not be taken for the cause.
                 self.peers[usize::from(peer.0)] = Peer::Gone;
                 effects.push(Effect::Failed(culprit));
             }
@@ -445,7 +444,7 @@ impl Membership {
         }
     }
 
-    /// Somebody let this node in.
+    /// A node let this node in.
     fn welcomed(&mut self, peer: NodeId, members: u64, effects: &mut Vec<Effect>) {
         let me = bit(self.me);
         if self.hears_coordinator(peer, Stage::Calling) {
@@ -484,7 +483,7 @@ impl Membership {
         }
     }
 
-    /// At the coordinator: whoever comes or goes waits for those who asked before.
+    /// At the coordinator: a node that joins or leaves waits for those that asked before.
     fn ask_for(&mut self, change: Change, effects: &mut Vec<Effect>) {
         let elastic = self.elastic.as_mut().expect("the coordinator of an elastic cluster");
         if elastic.change == Some(change) || elastic.waiting.contains(&change) {
@@ -525,7 +524,7 @@ impl Membership {
         }
     }
 
-    /// At the coordinator: what the node that goes leaves behind.
+    /// At the coordinator: the pages that the leaving node leaves behind.
     fn takes_over(&mut self, message: Message, effects: &mut Vec<Effect>) {
         let elastic = self.elastic.as_mut().expect("the coordinator of an elastic cluster");
         match message {
@@ -548,9 +547,9 @@ impl Membership {
         self.linked[index] = false;
         match before {
             Peer::Present => effects.push(Effect::Died(peer)),
-            // Its program is done, but it serves until everybody's is: this node's is not.
+            // Its program is done, but it serves until the programs of all nodes are: this node's is not.
             Peer::Leaving if !self.leaving => effects.push(Effect::Died(peer)),
-            // Nobody else can let this node in.
+            // No other node can let this node in.
             Peer::Absent if self.hears_coordinator(peer, Stage::Calling) => effects.push(Effect::Ended),
             // It came and went before it was let in: its number is not given again.
             Peer::Absent => self.forget_wish(peer),
@@ -646,7 +645,7 @@ impl Membership {
         }
     }
 
-    /// Whether `peer` is the coordinator, and this node a joined one that is so far.
+    /// Whether `peer` is the coordinator, and this node is a joined one at this stage.
     fn hears_coordinator(&self, peer: NodeId, stage: Stage) -> bool {
         self.is_joined_node(self.me)
             && self.elastic.as_ref().is_some_and(|elastic| elastic.coordinator == peer && elastic.stage == stage)

@@ -1,4 +1,4 @@
-//! Who is there, step by step: failures, ends, and nodes that come and go.
+//! Tests of membership, step by step: failures, ends, and nodes that join and leave.
 
 use super::*;
 use crate::page::PageIndex;
@@ -101,14 +101,14 @@ fn a_node_is_heard_four_times_before_it_counts_as_silent() {
     assert_eq!(said.filter(|effect| *effect == alive).count(), 4);
 }
 
-/// A cluster of state machines whose messages are delivered in any order that keeps that of each pair.
+/// A cluster of state machines whose messages are delivered in any order that keeps the order of each pair.
 struct Cluster {
     founders: u16,
     nodes: Vec<Membership>,
-    /// Links that stand, by the two numbers.
+    /// Connections that stand, by their two numbers.
     links: BTreeSet<(u16, u16)>,
     under_way: Vec<(NodeId, NodeId, Option<Message>)>,
-    /// Pairs that are still to be connected: those who start late are met late.
+    /// Pairs that are still to be connected: nodes that start late are met late.
     apart: Vec<(u16, u16)>,
     closed: BTreeSet<u16>,
     told: Vec<Vec<Effect>>,
@@ -139,7 +139,7 @@ impl Cluster {
         }
     }
 
-    /// Two that are still apart meet; false if there are none.
+    /// Connects two nodes that are still apart; false if there are none.
     fn connect_some(&mut self) -> bool {
         if self.apart.is_empty() {
             return false;
@@ -161,14 +161,14 @@ impl Cluster {
         self.step(NodeId(b), Input::Connected(NodeId(a)));
     }
 
-    /// A process asks for a number and connects to everybody who is there or was given a number before.
+    /// A process asks for a number and connects to all nodes that are present or were given a number before.
     fn begin_join(&mut self) -> Result<u16, NoPlace> {
         let (node, others) = self.take_place()?;
         others.into_iter().for_each(|other| self.connect(node, other));
         Ok(node)
     }
 
-    /// The same, but it meets them one by one, whenever that may be.
+    /// The same, but it meets them one by one, at any time.
     fn begin_slow_join(&mut self) -> Result<u16, NoPlace> {
         let (node, others) = self.take_place()?;
         self.apart.extend(others.into_iter().map(|other| (node, other)));
@@ -181,7 +181,7 @@ impl Cluster {
         Ok((node, (0..node).filter(there).collect()))
     }
 
-    /// Somebody who was not let in gives up, and blames the coordinator.
+    /// A node that was not let in gives up, and blames the coordinator.
     fn fail(&mut self, node: u16) {
         let peers = self.links.iter().filter(|link| link.0 == node || link.1 == node);
         let blamed = peers.map(|link| (NodeId(node), NodeId(link.0 + link.1 - node), Some(Message::Fail(COORDINATOR))));
@@ -250,7 +250,7 @@ impl Cluster {
         let first = self.under_way.iter().position(|message| (message.0, message.1) == pair).expect("it is there");
         let (from, to, message) = self.under_way.remove(first);
         match message {
-            // A process that has ended hears nothing.
+            // A process that has ended receives nothing.
             _ if self.closed.contains(&to.0) => {}
             Some(message) => self.step(to, Input::Message(from, message)),
             None => self.step(to, Input::Lost(from)),
@@ -313,7 +313,7 @@ fn founders_stay_until_a_joined_node_is_done() {
     assert!((0..3).all(|node| cluster.heard(node, Effect::AllLeft) == 1));
 }
 
-/// Nodes join, leave and end in every mixture; each run is one order of events, drawn from its seed.
+/// Nodes join, leave and end in every mixture; each run is one order of events, chosen at random from its seed.
 #[test]
 fn whatever_the_order_everybody_comes_goes_and_ends() {
     for seed in 0..3000 {
@@ -350,7 +350,8 @@ fn whatever_the_order_everybody_comes_goes_and_ends() {
             }
         }
         cluster.settle();
-        // Who asks when all founders are about to end may come too late, which is said; everybody else is let in.
+        // A node that asks when all founders are about to end may come too late, and is told so; all other nodes are let
+        // in.
         let is_late = |node: &u16| cluster.heard(*node, Effect::Ended) == 1;
         let late: Vec<u16> = joined.iter().copied().filter(is_late).collect();
         assert!(late.is_empty() || done.len() == usize::from(founders), "seed {seed}: {late:?} are told of an end");
@@ -373,8 +374,8 @@ fn whatever_the_order_everybody_comes_goes_and_ends() {
     }
 }
 
-/// Founders start late, others join meanwhile, go at once, give up, or come while the cluster ends: nobody is reported
-/// (see [`Cluster::step`]), and everybody ends.
+/// Founders start late, and other nodes join in the meantime, leave at once, give up, or come while the cluster ends. No
+/// node is reported (see [`Cluster::step`]), and all nodes end.
 #[test]
 fn whoever_comes_early_late_or_in_vain_ends_no_cluster() {
     let (mut met, mut too_late, mut gave_up) = (0, 0, 0);
@@ -384,7 +385,7 @@ fn whoever_comes_early_late_or_in_vain_ends_no_cluster() {
         let mut joiners = BTreeSet::new();
         let mut leaving = BTreeSet::new();
         let mut steps = 0;
-        // After so many steps the founders' programs end.
+        // After this many steps the founders' programs end.
         let ends = cluster.random.below(40);
         while cluster.closed.len() < usize::from(founders) + joiners.len() {
             steps += 1;
@@ -412,7 +413,7 @@ fn whoever_comes_early_late_or_in_vain_ends_no_cluster() {
                 5 => {
                     let open = |node: &u16| !cluster.closed.contains(node);
                     let ended = |node: &u16| cluster.heard(*node, Effect::Ended) == 1;
-                    // Nobody listens at the coordinator's address, or this one does not want to wait for it.
+                    // Nothing listens at the coordinator's address, or this node does not want to wait for it.
                     let waits = |node: &u16| !cluster.links.contains(&(*node, COORDINATOR.0));
                     let is_admitted =
                         |node: &u16| cluster.heard(*node, Effect::Admitted(0)) > 0 || leaving.contains(node);
@@ -433,7 +434,7 @@ fn whoever_comes_early_late_or_in_vain_ends_no_cluster() {
                 }
             }
         }
-        // Whoever was let in has met every founder, however late, and taken leave of each.
+        // A node that was let in has met every founder, however late, and has said farewell to each.
         let let_in = joiners.iter().filter(|node| cluster.heard(**node, Effect::Joined) == 1);
         for (&node, founder) in let_in.flat_map(|node| (0..founders).map(move |founder| (node, founder))) {
             let heard = |effect| cluster.heard(founder, effect);

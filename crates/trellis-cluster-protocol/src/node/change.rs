@@ -1,66 +1,74 @@
-//! One change of the protocol of pages, as one node sees it: all nodes change, or none does.
+//! One change of the protocol of pages, from the point of view of one node: either all nodes change, or none does.
 //!
-//! Every node makes the same call, and they meet at five barriers: all have come; their pages are *frozen*, and who objects
-//! has said so; nothing is under way; every page is at its home; every node has changed. A node that cannot wait any longer
-//! tries to *give up* for all: one word decides whether that came before all nodes had met for the fourth time. If so, none
-//! changes. Otherwise the node goes on like the others.
+//! Every node makes the same call, and the nodes meet at five barriers. When a barrier is over, the following holds:
 //!
-//! Promises: where one node's change ends as [`Ending::Agreed`], every other one's ends so, with the same number of
-//! objections, or as [`Ending::Disagree`], after which the cluster must not go on; a node that gives up leaves nobody waiting
-//! for it. Barriers and words of a change that was given up are never used again. It must never give an order before the one
-//! before has ended.
+//! 1. All nodes have come.
+//! 2. Their pages are *frozen*, and each node that objects has said so.
+//! 3. Nothing is under way.
+//! 4. Every page is at its home.
+//! 5. Every node has changed.
+//!
+//! A node that cannot wait any longer tries to *give up* for all nodes. One word decides whether that happened before all
+//! nodes had met for the fourth time. If so, no node changes. Otherwise the node goes on like the others.
+//!
+//! Promises: if the change ends as [`Ending::Agreed`] at one node, it ends so at every other node, with the same number of
+//! objections, or as [`Ending::Disagree`], after which the cluster must not go on. A node that gives up leaves no other
+//! node waiting for it. Barriers and words of a change that was given up are never used again. It must never give an order
+//! before the previous one has ended.
 
 use crate::page::NodeId;
 use crate::sync::Operation;
 use core::ops::Range;
 
-/// The barriers between the steps, in their order.
+/// The barriers between the steps, in order.
 const ARRIVED: u64 = 0;
 const FROZEN: u64 = 1;
 const SETTLED: u64 = 2;
 const GATHERED: u64 = 3;
 const CHANGED: u64 = 4;
 
-/// The word that decides: how many changes were agreed on, or that a node gave up.
+/// The word that decides. It holds how many changes were agreed on, or that a node gave up.
 const DECISION: u64 = 0;
-/// The word that holds what the nodes shall change, while they do.
+/// The word that holds what the nodes are to change, for the duration of the change.
 const PROPOSAL: u64 = 1;
-/// The word that counts the nodes that cannot.
+/// The word that counts the nodes that object.
 const OBJECTIONS: u64 = 2;
 
-/// In [`DECISION`], with the number of the node that gave up.
+/// The mark in [`DECISION`] that a node gave up. It comes with the number of that node.
 const GIVEN_UP: u64 = 1 << 63;
 
-/// A change that was given up leaves barriers that not all nodes have left, so later ones use others: this many numbers.
+/// How many numbers one set of barriers takes. A change that was given up leaves barriers that not all nodes have left, so
+/// later changes use another set.
 const NUMBERS_PER_SET: u64 = 8;
 
-/// How the changes of this node ended up to now. All nodes agree on it whenever they begin one.
+/// How the changes of this node have ended so far. All nodes agree on it whenever they begin a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Changes {
     /// Changes that were given up.
     given_up: u64,
-    /// Changes since then that were not.
+    /// Changes since then that were agreed on.
     agreed: u64,
 }
 
-/// What the node does next. Each order ends with the input that it names, or with [`Input::TooLong`] where it waits.
+/// What the node does next. Each order ends with the input that it names. An order that waits may end with
+/// [`Input::TooLong`] instead.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Come to this barrier of all nodes and wait in it: [`Input::Met`].
+    /// Arrive at this barrier of all nodes and wait in it: [`Input::Met`].
     Meet(u64),
-    /// Wait once more in this barrier, to which the node has come: [`Input::Met`].
+    /// Wait once more in this barrier, at which the node has arrived: [`Input::Met`].
     MeetAgain(u64),
-    /// Operate on this word: [`Input::Value`].
+    /// Apply the operation to this word: [`Input::Value`].
     Operate(u64, Operation),
-    /// Freeze the pages: threads that need one wait, nothing new is asked for: [`Input::Frozen`].
+    /// Freeze the pages: threads that need one wait, and nothing new is requested: [`Input::Frozen`].
     Freeze,
-    /// Wait until nothing that this node asked for is under way, and close its copies: [`Input::Done`].
+    /// Wait until no request of this node is under way, and close its copies: [`Input::Done`].
     Settle,
-    /// Bring the pages of which this node is the home here: [`Input::Done`].
+    /// Bring here the pages of which this node is the home: [`Input::Done`].
     Gather,
-    /// Change this node's own choice: [`Input::Done`].
+    /// Change this node's own protocol: [`Input::Done`].
     Change,
-    /// Come to these barriers, and wait in none: [`Input::Done`].
+    /// Arrive at these barriers without waiting in any of them: [`Input::Done`].
     Pass(Range<u64>),
     /// The change is over; thaw the pages.
     End(Ending),
@@ -69,37 +77,37 @@ pub enum Order {
 /// How an order ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// All nodes have come to the barrier.
+    /// All nodes have arrived at the barrier.
     Met,
     /// The value of the word before the operation.
     Value(u64),
-    /// The pages are frozen; whether this node objects to the change.
+    /// The pages are frozen. The field says whether this node objects to the change.
     Frozen {
-        /// Its program holds a lock of a page, say.
+        /// For example because its program holds a lock of a page.
         objects: bool,
     },
-    /// It is done.
+    /// The order was carried out.
     Done,
-    /// The time of the call is over.
+    /// The time-out of the call is over.
     TooLong,
 }
 
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
-    /// All nodes agreed. Without objections all have changed, otherwise none.
+    /// All nodes agreed. If there are no objections, all nodes have changed, otherwise none.
     Agreed {
-        /// Nodes that objected.
+        /// The number of nodes that objected.
         objections: u64,
-        /// This node was told to change something else than another one.
+        /// This node was asked to make another change than some other node.
         differs: bool,
     },
-    /// A node could not wait any longer, and none has changed: this one, or the one that is named.
+    /// A node could not wait any longer, and no node has changed. It is this node, or the one that is named.
     GivenUp {
-        /// Another node.
+        /// The other node.
         by: Option<NodeId>,
     },
-    /// Whether others have changed is not known. This node must not go on.
+    /// It is not known whether other nodes have changed. This node must not go on.
     Disagree,
 }
 
@@ -114,11 +122,11 @@ enum Step {
     CountsObjections,
     Settles,
     Gathers,
-    /// All have come for the fourth time: to decide that nobody can give up any more.
+    /// All nodes have come for the fourth time: decide that no node can give up any more.
     Agrees,
-    /// Not all have come in time: to give up, unless it was decided otherwise.
+    /// Not all nodes have come in time: give up, unless the opposite was already decided.
     Overrules,
-    /// It was: that all have come is on its way.
+    /// The opposite was decided: the news that all nodes have come is on its way.
     MeetsAgain,
     ForgetsProposal,
     ForgetsObjections,
@@ -139,11 +147,11 @@ pub struct Change {
     me: NodeId,
     /// The number of the first barrier and of the first word.
     first: u64,
-    /// What [`DECISION`] says until this change is decided, and one more when all nodes agreed.
+    /// The value of [`DECISION`] until this change is decided. It is one more once all nodes have agreed.
     round: u64,
-    /// What this node shall change, as a number; never zero.
+    /// What this node is to change, as a number; never zero.
     proposal: u64,
-    /// The first barrier that this node has not come to.
+    /// The first barrier at which this node has not arrived.
     next: u64,
     step: Step,
     objects: bool,
@@ -152,9 +160,9 @@ pub struct Change {
 }
 
 impl Changes {
-    /// Begins a change at node `me`. `proposal` is what it shall change, as a number that is not zero and the same at every
-    /// node that was told the same. Barriers and words have numbers from `first_number` to `u64::MAX`. Returns the change
-    /// and its first order, or nothing where the numbers are used up.
+    /// Begins a change at node `me`. `proposal` is what to change, as a number that is not zero and that is the same at
+    /// every node that was asked for the same change. Barriers and words have numbers from `first_number` to `u64::MAX`.
+    /// Returns the change and its first order, or `None` if the numbers are used up.
     pub fn begin(&self, me: NodeId, proposal: u64, first_number: u64) -> Option<(Change, Order)> {
         let first = self.given_up.checked_mul(NUMBERS_PER_SET)?.checked_add(first_number)?;
         first.checked_add(NUMBERS_PER_SET)?;
@@ -173,7 +181,7 @@ impl Changes {
         Some((change, order))
     }
 
-    /// Notes how the change that was begun last ended.
+    /// Notes how the most recent change ended.
     pub fn end(&mut self, ending: Ending) {
         match ending {
             Ending::Agreed { .. } => self.agreed += 1,
@@ -184,11 +192,11 @@ impl Changes {
 }
 
 impl Change {
-    /// How the last order ended; returns the next.
+    /// Takes how the last order ended, and returns the next order.
     ///
     /// # Panics
     ///
-    /// The order cannot end so.
+    /// If the order cannot end in this way.
     pub fn step(&mut self, input: Input) -> Order {
         match (self.step, input) {
             (Step::Meets(GATHERED), Input::Met) => {
@@ -221,7 +229,7 @@ impl Change {
             (Step::CountsObjections, Input::Value(objections)) => {
                 self.objections = objections;
                 match objections {
-                    // Nobody has locked a page of these, and nobody can: whatever was asked for comes.
+                    // No node has locked any of these pages, and none can do so now: every request will be answered.
                     0 => self.order(Step::Settles, Order::Settle),
                     _ => self.meet(GATHERED),
                 }
@@ -248,7 +256,7 @@ impl Change {
             (Step::GivesUp { by }, Input::Value(_)) => self.pass(by),
             (Step::Passes { by }, Input::Done) => self.end(Ending::GivenUp { by }),
             (step, Input::TooLong) if step.can_be_given_up() => self.give_up(None),
-            // What was decided, or whether others have changed, is not known.
+            // It is not known what was decided, or whether other nodes have changed.
             (_, Input::TooLong) => self.end(Ending::Disagree),
             (step, input) => panic!("{step:?} cannot end with {input:?}"),
         }
@@ -276,7 +284,7 @@ impl Change {
         self.order(step, Order::Operate(self.first + word, operation))
     }
 
-    /// The first to decide does.
+    /// The first node to decide does so for all.
     fn decide(&mut self, step: Step, decision: u64) -> Order {
         self.operate(step, DECISION, Operation::CompareExchange(self.round, decision))
     }
@@ -288,7 +296,7 @@ impl Change {
     /// Makes all nodes give up.
     fn give_up(&mut self, by: Option<NodeId>) -> Order {
         match by {
-            // It is decided.
+            // It is already decided, by another node.
             Some(_) => self.pass(by),
             None => {
                 let decision = self.giving_up();
@@ -297,14 +305,14 @@ impl Change {
         }
     }
 
-    /// The others must not wait for this node, which will not come.
+    /// Other nodes must not wait for this node, which will not come.
     fn pass(&mut self, by: Option<NodeId>) -> Order {
         let barriers = self.first + self.next..self.first + GATHERED + 1;
         self.next = CHANGED;
         self.order(Step::Passes { by }, Order::Pass(barriers))
     }
 
-    /// It is decided that all do their part.
+    /// It is decided that all nodes carry out the change.
     fn carry_out(&mut self) -> Order {
         match self.me.0 {
             0 => self.operate(Step::ForgetsProposal, PROPOSAL, Operation::Exchange(0)),
@@ -330,7 +338,7 @@ impl Change {
 }
 
 impl Step {
-    /// Whether all nodes can be made to give up then: not all have come for the fourth time.
+    /// Whether all nodes can still be made to give up: they have not all come for the fourth time.
     fn can_be_given_up(self) -> bool {
         match self {
             Step::Meets(_)
@@ -355,7 +363,7 @@ impl Step {
     }
 }
 
-/// The node that gave up, if the word says that.
+/// The node that gave up, if the word names one.
 fn gave_up(decision: u64) -> Option<NodeId> {
     (decision & GIVEN_UP != 0).then_some(NodeId((decision & !GIVEN_UP) as u16))
 }
@@ -372,7 +380,7 @@ mod tests {
         change
     }
 
-    /// Answers orders until one of them is `until`; the change has the cluster to itself.
+    /// Answers orders until one of them is `until`. No other change takes place in the cluster.
     fn go_on(change: &mut Change, mut order: Order, until: &Order) {
         while order != *until {
             let input = match order {

@@ -1,9 +1,9 @@
-//! What a node knows of releases: its intervals, the messages that came before what they rest on, and what every node knows
-//! since a barrier.
+//! What a node knows about releases: its intervals, messages that arrived before the releases that they depend on, and what
+//! every node has known since a barrier.
 //!
-//! Promises: a message that releases something is given out only when everything that its sender knew is known here; after
-//! a barrier of all nodes, what all of them knew at the barrier before is forgotten. The memory for early messages is
-//! bounded by `early_max` for each peer. It must never give a message out twice.
+//! Promises: a message that releases something is handed out only when this node knows everything that the sender knew.
+//! After a barrier of all nodes, the node forgets what all of them knew at the barrier before. The memory for early
+//! messages is bounded by `early_max` for each peer. It must never hand out a message twice.
 
 use crate::coherence::hlrc::intervals::{Intervals, Learnt};
 use crate::page::NodeId;
@@ -11,20 +11,20 @@ use crate::wire::Message;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// What to say of a peer that sends more early messages than can be under way.
+/// The error for a peer that sends more early messages than can be under way.
 const TOO_MANY_EARLY: &str = "more messages overtook what they rest on than can be under way";
-/// What to say of a peer whose notices are malformed.
+/// The error for a peer whose notices are malformed.
 const MALFORMED: &str = "its notices are none that a node can send";
 
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Knowledge {
-    /// This node's intervals, and those that it was told of.
+    /// The intervals of this node, and those that it has learnt of.
     pub intervals: Intervals,
-    /// Messages that rest on knowledge which is still on its way, in the order in which they came.
+    /// Messages that depend on releases which have not arrived yet, in the order of their arrival.
     early: Vec<Early>,
     early_max: usize,
-    /// What this node knew when it came to a barrier, by barrier.
+    /// What this node knew when it arrived at a barrier, by barrier.
     at_barriers: BTreeMap<u64, AtBarrier>,
 }
 
@@ -38,9 +38,9 @@ struct Early {
 /// Vector times of this node at one barrier.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct AtBarrier {
-    /// When it came last.
+    /// When this node arrived last.
     last: Vec<u64>,
-    /// When it came the time before; taken when all nodes have come since.
+    /// When this node arrived the time before. It is taken when all nodes have arrived since.
     before: Option<Vec<u64>>,
 }
 
@@ -50,12 +50,12 @@ impl Knowledge {
         Knowledge { intervals, early: Vec::new(), early_max, at_barriers: BTreeMap::new() }
     }
 
-    /// Takes a message that releases something ([`Message::releases`]), with what is attached to it. Returns the message where it may be used now;
-    /// otherwise [`Knowledge::next_usable`] gives it out later.
+    /// Takes a message that releases something ([`Message::releases`]), with the notices attached to it. Returns the
+    /// message if it may be used now; otherwise [`Knowledge::next_usable`] hands it out later.
     ///
     /// # Errors
     ///
-    /// No correct peer sends this. The sentence says why, and nothing has changed.
+    /// No correct peer sends this. The text says why, and nothing has changed.
     pub fn hear(&mut self, from: NodeId, message: Message, attached: &[u8]) -> Result<Option<Message>, &'static str> {
         match self.intervals.learn(from, attached) {
             Ok(Learnt::Known) => Ok(Some(message)),
@@ -68,8 +68,9 @@ impl Knowledge {
         }
     }
 
-    /// The next early message that may be used now, because what it rests on was learnt: who sent it, and the message, or
-    /// why no correct peer sent it. To be called after [`Knowledge::hear`] until it returns nothing.
+    /// The next early message that may be used now because the releases that it depends on have been learnt. Returns the
+    /// sender, and the message or the reason why no correct peer sent it. Call it after [`Knowledge::hear`] until it
+    /// returns `None`.
     pub fn next_usable(&mut self) -> Option<(NodeId, Result<Message, &'static str>)> {
         let Knowledge { intervals, early, .. } = self;
         let (index, learnt) =
@@ -81,12 +82,12 @@ impl Knowledge {
         Some((early.remove(index).from, learnt))
     }
 
-    /// Whether no message waits for knowledge.
+    /// Whether no message waits for a release that it depends on.
     pub fn is_quiet(&self) -> bool {
         self.early.is_empty()
     }
 
-    /// This node comes to a barrier of all nodes. Everybody will know what it has released until now.
+    /// This node arrives at a barrier of all nodes. At its end, every node will know what this node has released until now.
     pub fn comes_to_barrier(&mut self, id: u64) {
         let time = self.intervals.time().to_vec();
         let at = self.at_barriers.entry(id).or_default();
@@ -94,8 +95,8 @@ impl Knowledge {
         at.before = (!before.is_empty()).then_some(before);
     }
 
-    /// The barrier is over for this node. Where all nodes came, all have left it the time before, and know what this node
-    /// knew then. Otherwise this node waits no longer.
+    /// The barrier is over for this node. If all nodes came, all of them have left its previous round and know what this node
+    /// knew then. Otherwise this node no longer waits.
     pub fn leaves_barrier(&mut self, id: u64, all_came: bool) {
         if !all_came {
             self.at_barriers.remove(&id);
@@ -126,7 +127,7 @@ mod tests {
         Message::Sync(sync::Message::LockToken(lock))
     }
 
-    /// What node 0 attaches to its next message, after it changed a page.
+    /// What node 0 attaches to its next message after it has changed a page.
     fn release(node: &mut Knowledge, page: u32) -> Vec<u8> {
         node.intervals.note(Notice { range: PageRange::one(PageIndex(page)), stamp: u64::from(page) });
         node.intervals.close();

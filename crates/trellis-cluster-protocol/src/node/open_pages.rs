@@ -1,11 +1,12 @@
-//! Pages that stay open to stores, where the kernel marks pages that are stored to.
+//! Pages that stay open to stores, on kernels that mark pages that are stored to.
 //!
-//! To protect a page after each publication buys a mark of the kernel at its next store (0.9 µs on the reference machine),
-//! which only says that it was stored to again. So a page that was stored to before several publications in a row stays
-//! open, and before the next publication it is compared with its twin, which ends at the first difference. To compare a page
-//! that was not stored to costs as much as a mark (up to 0.8 µs, out of memory), so such a page is protected again soon.
+//! Protecting a page after each publication costs one mark of the kernel at its next store (0.9 µs on the reference
+//! machine), and that mark only shows that the page was stored to again. So a page that was stored to before several
+//! publications in a row stays open. Before the next publication it is compared with its twin; the comparison ends at the
+//! first difference. Comparing a page that was not stored to costs as much as a mark (up to 0.8 µs if it has to be read
+//! from memory), so such a page is soon protected again.
 //!
-//! Promises: a page that stays open is examined before every publication until it is protected again or taken away; a store
+//! Promises: a page that stays open is examined before every publication until it is protected again or taken away. A store
 //! between the comparison and the protection is found by a second comparison. It must never leave a page open that has no
 //! twin, and never read memory: its callers compare and protect.
 
@@ -14,20 +15,21 @@ use crate::page::{PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// So many publications in a row with stores to a page, and it stays open.
+/// After this many publications in a row with stores to a page, the page stays open.
 pub const STORED_IN_A_ROW: u8 = 3;
-/// What is known of a page: how many publications in a row it was stored to, or, where it stays open, for how many more it
-/// may go without a store.
+/// What is known about a page. For a protected page it is how many publications in a row the page was stored to; for an
+/// open page, for how many more publications it may go without a store.
 const COUNT: u8 = 3;
 /// The page stays open.
 const OPEN: u8 = 4;
-/// The publication with the last store, as far as there is room for its number.
+/// The number of the publication with the last store, cut off to the bits that are left.
 const PUBLICATION_SHIFT: u32 = 3;
 
-/// What the protocol says of a page.
+/// What the protocol knows about a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its next store must be noticed by marks: the page is there, and the protocol does not know of a store already.
+    /// The next store to the page must be noticed by marks: the page is here, and the protocol does not already know of a
+    /// store.
     pub is_watched: bool,
     /// It has a twin.
     pub has_twin: bool,
@@ -38,34 +40,35 @@ pub struct Found {
 pub struct OpenPages {
     geometry: Geometry,
     stored_in_a_row: u8,
-    /// One byte for each page, made when the first page is published.
+    /// One byte for each page. It is allocated when the first page is published.
     known: Vec<u8>,
-    /// Pages that stay open, and some that do not any more.
+    /// Pages that stay open, and some that no longer do.
     open: Vec<PageIndex>,
 }
 
 impl OpenPages {
-    /// None yet. A page stays open after `stored_in_a_row` publications with stores to it: [`STORED_IN_A_ROW`], or less where
-    /// a checker wants to see more of them; at most 3.
+    /// None yet. A page stays open after `stored_in_a_row` publications with stores to it. That is [`STORED_IN_A_ROW`], or
+    /// less if a checker wants to see more open pages; at most 3.
     pub fn new(geometry: Geometry, stored_in_a_row: u8) -> OpenPages {
         debug_assert!((1..=COUNT).contains(&stored_in_a_row));
         OpenPages { geometry, stored_in_a_row, known: Vec::new(), open: Vec::new() }
     }
 
-    /// Whether `page` stays open, so that the kernel's marks say nothing about it.
+    /// Whether `page` stays open. If so, the kernel's marks say nothing about it.
     pub fn is_open(&self, page: PageIndex) -> bool {
         self.known(page) & OPEN != 0
     }
 
-    /// These pages are taken away or protected.
+    /// These pages were taken away or protected.
     pub fn forget(&mut self, range: PageRange) {
         if !self.known.is_empty() {
             range.pages().for_each(|page| self.know(page, 0));
         }
     }
 
-    /// The next store to each page of `range` must be noticed, because publication number `publication` has those before:
-    /// names the runs of pages that must be protected for that. The others stay open; returns whether there are any.
+    /// Called after the pages of `range` were stored to and publication number `publication` has included those stores: the
+    /// next store to each of them must be noticed. Calls `protect` with the ranges that must be protected for that. The
+    /// other pages stay open; returns whether there are any.
     ///
     /// # Errors
     ///
@@ -99,7 +102,7 @@ impl OpenPages {
         Ok(any)
     }
 
-    /// Before a publication: appends the pages that stay open and were stored to to `stored`; `differs` says whether a page
+    /// Called before a publication: appends to `stored` the open pages that were stored to. `differs` says whether a page
     /// differs from its twin now.
     ///
     /// # Errors
@@ -132,7 +135,7 @@ impl OpenPages {
             }
             self.forget(PageRange::one(page));
             done = protect(page);
-            // From here on the kernel tells. The twin tells what was stored until here, if there is one.
+            // From here on the kernel marks stores. If there is a twin, it shows the stores before.
             if !has_twin || differs(page) {
                 stored.push(page);
             }
@@ -150,7 +153,7 @@ impl OpenPages {
         self.known[self.geometry.slot(page)] = known;
     }
 
-    /// `page`, which has a twin, is published; whether it stays open.
+    /// Notes that `page`, which has a twin, is published. Returns whether it stays open.
     fn stays_open(&mut self, page: PageIndex, publication: u32) -> bool {
         if self.known.is_empty() {
             self.known = vec![0; self.geometry.slots()];
@@ -172,7 +175,7 @@ impl OpenPages {
         true
     }
 
-    /// `page` was not stored to; whether it stays open all the same.
+    /// Notes that `page` was not stored to. Returns whether it stays open nevertheless.
     fn rests(&mut self, page: PageIndex) -> bool {
         let known = self.known(page);
         debug_assert!(known & OPEN != 0);

@@ -1,22 +1,23 @@
-//! How long pages stay that were granted to threads, and when alarms of the protocols are due.
+//! How long pages stay after they were granted to threads, and when alarms of the protocols are due.
 //!
-//! A page that was granted to a faulting thread stays until the thread ran on, so that busy pages do not travel unused. Who
-//! was woken says so when it looks; the last of them lets the page go. Once somebody else wants the page, it stays for a
-//! bounded time only ([`crate::coherence::Effect::Hold`]).
+//! A page that was granted to a faulting thread stays until the thread has run on, so that busy pages do not travel without
+//! being used. Each thread that was woken calls [`Timers::looks`] when it runs, and the last of them lets the page go. Once
+//! another node wants the page, it stays only for a bounded time ([`crate::coherence::Effect::Hold`]).
 //!
-//! Promises: [`Input::Resumed`] is said once for each page that was held, not later than its bound; an alarm goes off once,
-//! not earlier than it was set for, and setting it again replaces it. It must never read a clock: its callers say what time
-//! it is, and call [`Timers::pop_due`] when [`Timers::next_due`] has come.
+//! Promises: [`Input::Resumed`] is returned once for each page that was held, no later than its bound. An alarm goes off
+//! once, no earlier than its due time, and setting it again replaces it. It must never read a clock: callers pass the time,
+//! and call [`Timers::pop_due`] when [`Timers::next_due`] has come.
 
 use crate::Nanoseconds;
 use crate::coherence::{Input, Purpose};
 use crate::page::{PageIndex, PageRange};
 use alloc::vec::Vec;
 
-/// How long a granted page stays, once somebody else wants it, for a thread that was told that it may run on: the time to
-/// return from a signal handler and to retry one instruction.
+/// How long a granted page stays, once another node wants it, for a thread that was woken: the time to return from a signal
+/// handler and to retry one instruction.
 const RESUME_NS: Nanoseconds = 20_000;
-/// Pages and alarms for which there is room from the start: nothing is allocated on the fault path for less.
+/// The number of pages and alarms for which there is room from the start. Up to this number, the fault path allocates
+/// nothing.
 const ROOM: usize = 64;
 
 /// The timers of one shard.
@@ -24,7 +25,7 @@ const ROOM: usize = 64;
 pub struct Timers {
     /// The page of each thread that was woken after a fault and has not looked yet.
     woken: Vec<PageIndex>,
-    /// Granted pages that stay, if somebody else wants them, until that time.
+    /// Granted pages, and until when each stays although another node wants it.
     held: Vec<(PageIndex, Nanoseconds)>,
     alarms: Vec<Alarm>,
 }
@@ -49,8 +50,8 @@ impl Timers {
         self.woken.push(page);
     }
 
-    /// A thread that was woken for `page` is about to retry its instruction. Returns what follows if it is the last of
-    /// those: the protocol hears of it now, or somebody wants the page already, which stays a moment longer.
+    /// A thread that was woken for `page` is about to retry its instruction. If it is the last of them, returns what
+    /// follows: the protocol is notified now, or, if another node already wants the page, a moment later.
     pub fn looks(&mut self, page: PageIndex, now: impl FnOnce() -> Nanoseconds) -> Option<Resumes> {
         if let Some(index) = self.woken.iter().position(|woken| *woken == page) {
             self.woken.swap_remove(index);
@@ -58,7 +59,7 @@ impl Timers {
         self.runs_on(page, now)
     }
 
-    /// As [`Timers::looks`], of a thread that was not woken because of a fault.
+    /// Like [`Timers::looks`], for a thread that was not woken because of a fault.
     pub fn runs_on(&mut self, page: PageIndex, now: impl FnOnce() -> Nanoseconds) -> Option<Resumes> {
         if self.woken.contains(&page) {
             return None;
@@ -70,8 +71,8 @@ impl Timers {
         Some(Resumes::At(*due))
     }
 
-    /// `page` stays for a thread that was woken, if somebody wants it, but not for longer than `at_most` from now on. An
-    /// earlier bound stays. Returns until when.
+    /// `page` stays for a thread that was woken although another node wants it, for `at_most` from now on. An earlier bound
+    /// is kept. Returns the bound that applies.
     pub fn hold(&mut self, page: PageIndex, now: Nanoseconds, at_most: Nanoseconds) -> Nanoseconds {
         if let Some((_, due)) = self.held.iter().find(|(held, _)| *held == page) {
             return *due;
@@ -81,7 +82,7 @@ impl Timers {
         due
     }
 
-    /// Sets the alarm of `page` for `purpose`; an earlier one is forgotten.
+    /// Sets the alarm of `page` for `purpose`. It replaces an earlier one.
     pub fn set_alarm(&mut self, page: PageIndex, purpose: Purpose, due: Nanoseconds) {
         match self.alarms.iter_mut().find(|alarm| (alarm.page, alarm.purpose) == (page, purpose)) {
             Some(alarm) => alarm.due = due,
@@ -89,17 +90,18 @@ impl Timers {
         }
     }
 
-    /// The pages of `range` are held no longer, and the protocol does not hear of it: it is another from now on.
+    /// The pages of `range` are no longer held. The protocol is not notified, because it has been replaced.
     pub fn forget_held(&mut self, range: PageRange) {
         self.held.retain(|(page, _)| !range.contains(*page));
     }
 
-    /// What the protocol must hear of a page that is held, whether or not its time has come; nothing where none is.
+    /// The next input for the protocol about a page that is held, whether or not its time has come; `None` if no page is
+    /// held.
     pub fn pop_held(&mut self) -> Option<Input> {
         self.held.pop().map(|(page, _)| Input::Resumed { page })
     }
 
-    /// What the protocol must hear now; nothing where no more is due.
+    /// The next input for the protocol that is due by `now`; `None` if nothing more is due.
     pub fn pop_due(&mut self, now: Nanoseconds) -> Option<Input> {
         if let Some(index) = self.held.iter().position(|(_, due)| *due <= now) {
             let (page, _) = self.held.swap_remove(index);
@@ -110,7 +112,7 @@ impl Timers {
         Some(Input::Alarm { page, purpose })
     }
 
-    /// When the next is due.
+    /// When the next one is due.
     pub fn next_due(&self) -> Option<Nanoseconds> {
         self.held.iter().map(|(_, due)| *due).chain(self.alarms.iter().map(|alarm| alarm.due)).min()
     }
@@ -120,18 +122,18 @@ impl Timers {
         self.alarms.iter().filter(|alarm| alarm.purpose == purpose).map(|alarm| alarm.due).min()
     }
 
-    /// Whether none is set.
+    /// Whether no page is held and no alarm is set.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.alarms.is_empty()
     }
 }
 
-/// When the protocol hears that the threads ran on for which a page was granted.
+/// When the protocol is notified that the threads to which a page was granted have run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resumes {
-    /// Now: this is to be said.
+    /// Now, with this input.
     Now(Input),
-    /// Then, by [`Timers::pop_due`].
+    /// At this time, by [`Timers::pop_due`].
     At(Nanoseconds),
 }
 

@@ -1,24 +1,24 @@
 //! Words with atomic operations, kept and executed at their home.
 //!
-//! A word is not part of the region: it is found by its number, costs one round trip from any node
-//! (none at its home) and never moves. For words inside the region the hardware's own atomic
-//! instructions work across nodes under every sequentially consistent protocol.
+//! A word is not part of the region. It is found by its number, costs one round trip from any node (none at its home) and
+//! never moves. For words inside the region, the hardware's own atomic instructions work across nodes under every
+//! sequentially consistent protocol.
 
 use super::{Effect, Message, OBJECTS_MAX, Place, Waiter};
 use crate::page::NodeId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// An operation on a word; each returns the value before.
+/// An operation on a word; each returns the previous value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Changes nothing.
     Load,
-    /// Puts a value.
+    /// Stores a value.
     Exchange(u64),
-    /// Adds, wrapping round at 2^64.
+    /// Adds, wrapping around at 2^64.
     FetchAdd(u64),
-    /// Puts the second value if the word has the first.
+    /// Stores the second value if the word has the first.
     CompareExchange(u64, u64),
 }
 

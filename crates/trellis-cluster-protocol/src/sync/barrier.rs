@@ -1,11 +1,11 @@
-//! Barriers: a tree of fan-out four, arrivals up, the release down, and with them a value from every node.
+//! Barriers: a tree of fan-out four. Arrivals go up and the release goes down, and with them a value from every node.
 //!
-//! Node 0 is the root and node `n`'s parent is `(n - 1) / 4`: a node says `arrive` to its parent
-//! when its own program and everybody below has arrived. With two nodes that is one message each
-//! way. Nodes that joined later are not in it. A generation number makes a late message of one use harmless in the next.
+//! Node 0 is the root, and the parent of node `n` is `(n - 1) / 4`. A node sends `arrive` to its parent when its own
+//! program and every node below it have arrived. With two nodes that is one message in each direction. Nodes that joined
+//! later are not in the tree. A generation number makes a late message of one use harmless in the next.
 //!
-//! Who has come has come: a call whose deadline passed leaves its node in the barrier, and the node's next call for the
-//! same barrier waits on, or returns at once if the barrier has opened meanwhile.
+//! An arrival stands: a call whose deadline passed leaves its node in the barrier. The node's next call for the same
+//! barrier continues the wait, or returns at once if the barrier has opened in the meantime.
 
 use super::{ABANDONED, Contribution, Effect, Message, OBJECTS_MAX, Place, Waiter};
 use crate::page::NodeId;
@@ -25,13 +25,13 @@ pub(super) struct Barriers {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Barrier {
     generation: u32,
-    /// This node's program has come, with this.
+    /// This node's program has arrived, with this contribution.
     own: Option<Contribution>,
-    /// Who waits for it; nobody if the call was abandoned.
+    /// The call that waits for it; `None` if it was abandoned.
     waiter: Option<Waiter>,
     children: [Option<Contribution>; FAN_OUT as usize],
     reported: bool,
-    /// It opened for a call that had been abandoned, with this.
+    /// The barrier opened, with this result, for a call that had been abandoned.
     opened: Option<Contribution>,
 }
 
@@ -119,15 +119,15 @@ impl Barriers {
         self.barriers.get(&id).map_or(0, |barrier| barrier.generation)
     }
 
-    /// Whether this node's program has come to that use of the barrier, or a later one.
+    /// Whether this node's program has arrived at that use of the barrier, or at a later one.
     pub(super) fn has_come(&self, id: u64, generation: u32) -> bool {
         let Some(barrier) = self.barriers.get(&id) else { return false };
-        // A node is at most one use ahead of another; the difference wraps round with the number.
+        // A node is at most one use ahead of another; the difference wraps around with the number.
         let ahead = barrier.generation.wrapping_sub(generation) as i32;
         ahead > 0 || ahead == 0 && barrier.own.is_some()
     }
 
-    /// Goes up, or down again at the root, once everybody here and below has arrived.
+    /// Sends the arrival up, or at the root the release down, once this node and every node below have arrived.
     fn report(&mut self, id: u64, effects: &mut Vec<Effect>) {
         let children = self.children().count();
         let parent = self.parent();
@@ -177,7 +177,7 @@ impl Barriers {
     }
 }
 
-/// What a call gets from a barrier that opened.
+/// The result that a call gets from a barrier that opened.
 fn outcome(waiter: Waiter, result: Contribution) -> Effect {
     match result {
         Contribution::Nothing => Effect::Wake(waiter, 0),

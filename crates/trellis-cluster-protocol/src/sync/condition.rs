@@ -1,29 +1,29 @@
-//! Condition variables: who waits is woken by a signal that was given while it waited, and by nothing else.
+//! Condition variables: a waiting call is woken by a signal that was given while it waited, and by nothing else.
 //!
-//! A wait is enrolled here before its lock is given back, so no signal that is given under the lock is missed. Each
-//! signal wakes the one who has waited longest. A signal that was on its way to a call which was abandoned goes to the
-//! next who had been enrolled when it was given; never to one who came later, for whom it would be a wake-up without
-//! cause. The number of enrolments at the time of the signal, which travels with it, tells them apart.
+//! A wait is enrolled here before its lock is given back, so no signal that is given under the lock is missed. Each signal
+//! wakes the call that has waited longest. A signal that was on its way to a call which was abandoned goes to the next call
+//! that was enrolled when the signal was given. It must never go to a call that came later, for which it would be a
+//! spurious wake-up. The number of enrolments at the time of the signal, which travels with it, tells them apart.
 
 use super::objects::{Answer, Caller, Kept, Outcome};
 use crate::page::NodeId;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// What is demanded of a condition variable.
+/// The demands on a condition variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionDemand {
-    /// To be woken. Enrolled at once; answered, with a mark of the condition's own, when woken.
+    /// Wait for a signal. Enrolled at once; answered when signalled, with a mark that the condition chose.
     Wait,
-    /// To wake who has waited longest. Answered with how many were woken.
+    /// Wake the call that has waited longest. Answered with the number of calls that were woken.
     Signal,
-    /// To wake everybody. Answered with how many were woken.
+    /// Wake all calls. Answered with the number of calls that were woken.
     Broadcast,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Condition {
-    /// Who waits, each with the number of its enrolment.
+    /// The waiting calls, each with the number of its enrolment.
     queue: VecDeque<(Caller, u64)>,
 }
 

@@ -1,8 +1,8 @@
-//! Counting barriers: opens when as many have arrived as each of them says, whoever they are.
+//! Counting barriers: open when as many calls have arrived as each of them says, from whatever nodes.
 //!
-//! Several threads of a node may arrive, nodes that joined later too, and some nodes not at all. All messages go to one
-//! home; where one thread of every node meets, the tree of [`super::barrier`] spreads them. Who has arrived has arrived,
-//! also after its deadline: the caller's side lets the next call of that node wait on.
+//! Several threads of a node may arrive, also on nodes that joined later, and some nodes may not take part at all. All
+//! messages go to one home; if one thread of every node meets, the tree of [`super::barrier`] spreads them. An arrival
+//! stands even after its deadline: the caller's side lets the next call of that node continue the wait.
 
 use super::objects::{Answer, Caller, Kept, Outcome, Refusal};
 use crate::page::NodeId;

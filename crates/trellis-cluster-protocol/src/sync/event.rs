@@ -1,19 +1,19 @@
-//! Event flags: who waits goes on when the flag is set, all together, and nobody waits while it is.
+//! Event flags: all waiting calls go on when the flag is set, and no call waits while it is set.
 
 use super::objects::{Answer, Caller, Kept, Outcome};
 use crate::page::NodeId;
 use alloc::vec::Vec;
 
-/// What is demanded of an event flag.
+/// The demands on an event flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventDemand {
-    /// To set it; everybody who waits goes on. Answered with 0 when done.
+    /// Set it; all waiting calls go on. Answered with 0 when done.
     Set,
-    /// To clear it; who comes from now on waits. Answered with 0 when done.
+    /// Clear it; later calls wait. Answered with 0 when done.
     Clear,
-    /// To go on when it is set. Answered with 1.
+    /// Go on when it is set. Answered with 1.
     Wait,
-    /// To know whether it is set. Answered with 1 if it is.
+    /// Read whether it is set. Answered with 1 if it is.
     IsSet,
 }
 
@@ -50,6 +50,6 @@ impl Kept for Event {
         self.waiting.len() < before
     }
 
-    /// To have gone on takes nothing from anybody.
+    /// A wait that went on took nothing, so there is nothing to undo.
     fn undo(&mut self, _: NodeId, _: EventDemand, _: u64, _: &mut Vec<Answer>) {}
 }

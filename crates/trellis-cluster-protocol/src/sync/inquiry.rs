@@ -1,17 +1,19 @@
-//! Inquiries: who holds, who waits, who has come. For the sentence of a call whose deadline passed.
+//! Inquiries about an object: which nodes hold it, wait for it, or have arrived at it. For the error message of a call
+//! whose deadline passed.
 //!
-//! A node asks others and keeps their answers until it takes them. An inquiry changes nothing at whom it asks, and
-//! nobody depends on it: what does not answer in time is named as that. Must never keep more than [`INQUIRIES_MAX`].
+//! A node asks others and keeps their answers until it takes them. An inquiry changes nothing at the nodes that it asks,
+//! and nothing depends on it: a node that does not answer in time is named as such. It must never keep more than
+//! [`INQUIRIES_MAX`].
 
 use super::{Effect, Message, Standing, Subject, Waiter};
 use crate::page::NodeId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Most inquiries of one node at a time; one more asks nobody.
+/// The largest number of open inquiries of one node; a further one asks no node.
 pub(super) const INQUIRIES_MAX: usize = 64;
 
-/// Who was asked, and what each said so far.
+/// The nodes that were asked, and the answer of each so far.
 pub type Answers = Vec<(NodeId, Option<Standing>)>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -20,7 +22,7 @@ pub(super) struct Inquiries {
 }
 
 impl Inquiries {
-    /// Asks `peers`; the call is woken when everybody has answered, at once if nobody was asked.
+    /// Asks `peers`. The call is woken when all have answered, or at once if none was asked.
     pub(super) fn ask(
         &mut self,
         subject: Subject,
@@ -39,7 +41,7 @@ impl Inquiries {
         self.open.insert(waiter, asked);
     }
 
-    /// An answer that comes too late is for an inquiry that is no longer open.
+    /// Takes an answer. One that comes too late belongs to an inquiry that is no longer open.
     pub(super) fn answered(&mut self, from: NodeId, waiter: Waiter, standing: Standing, effects: &mut Vec<Effect>) {
         let Some(asked) = self.open.get_mut(&waiter) else { return };
         let place = asked.iter_mut().find(|(peer, answer)| *peer == from && answer.is_none());

@@ -1,15 +1,16 @@
-//! Locks: a token that stays where it was used last, and a queue spread over those who wait.
+//! Locks: a token that stays where it was used last, and a queue that is spread over the waiting nodes.
 //!
-//! The home knows only who asked last; it tells that node whom to hand the token to (TreadMarks'
-//! lock manager; Keleher et al. 1994, §3.3). So an acquisition by the last holder costs no message,
-//! any other at most three, and the order is that of arrival at the home. A node whose threads
-//! still wait when it must hand the token on asks for it again at once: nobody starves.
+//! The home knows only the last requester and tells that node which node to hand the token to (TreadMarks' lock manager;
+//! Keleher et al. 1994, §3.3). So an acquisition by the last holder costs no message and any other at most three, and the
+//! order is that of arrival at the home. If a node has to hand the token on while its threads still wait, it requests the
+//! token again at once, so no thread starves.
 //!
-//! A call that only *tries* asks in the same way. Where the token cannot be handed on at once, who would hand it on says
-//! `busy` to the node that tries; its place in the queue stays, so the token comes later and is passed on, or lies there.
+//! A call that only *tries* sends the same request. If the token cannot be handed on at once, the node that would hand it
+//! on sends `busy` to the node that tries. The place of that node in the queue remains, so the token comes later and is
+//! passed on, or stays there.
 //!
-//! A node that leaves must keep no token. It tells the home, which then asks for the lock like anybody else: so the
-//! token comes in the one way there is, and a request that was faster than the news gets it first.
+//! A node that leaves must keep no token. It tells the home, which then requests the lock as any other node does. So the
+//! token comes in the usual way, and a request that was faster than this message gets it first.
 
 use super::{ABANDONED, Effect, Message, OBJECTS_MAX, Place, Standing, Waiter};
 use crate::page::NodeId;
@@ -28,13 +29,13 @@ struct Lock {
     has_token: bool,
     requested: bool,
     held: bool,
-    /// Since the token was asked for, it was heard that somebody else has the lock; or nothing will be heard.
+    /// Since the token was requested, this node heard that another node has the lock; or it will hear nothing.
     busy: bool,
     successor: Option<NodeId>,
     waiters: VecDeque<Waiter>,
-    /// Those who wait only to hear whether the token comes at once.
+    /// Calls that wait only for the answer whether the token comes at once.
     trying: Vec<Waiter>,
-    /// Known at the home: who asked last.
+    /// At the home: the last requester.
     tail: NodeId,
 }
 
@@ -57,7 +58,7 @@ impl Locks {
         self.ask_for_token(id, place, effects);
     }
 
-    /// The program wants the lock if nobody has it: woken with 1 if it got it, else with 0.
+    /// The program wants the lock if it is free: woken with 1 if it got the lock, otherwise with 0.
     pub(super) fn try_acquire(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
         let place = self.place;
         let Some(lock) = self.lock(id) else {
@@ -91,7 +92,7 @@ impl Locks {
         }
     }
 
-    /// At the home: whoever asked last gets `from` as its successor.
+    /// At the home: the last requester gets `from` as its successor.
     pub(super) fn requested(&mut self, from: NodeId, id: u64, tries: bool, effects: &mut Vec<Effect>) {
         let place = self.place;
         if !place.is_home_of(id) {
@@ -124,8 +125,8 @@ impl Locks {
         }
     }
 
-    /// Whoever is to hand the token to this node cannot do it yet. Old news if the token has come meanwhile: then who
-    /// tries now has asked for it again, and is told what was true a moment ago.
+    /// The node that is to hand the token to this node cannot do so yet. The message is outdated if the token has come in
+    /// the meantime: a call that tries now has requested it again, and receives what was true a moment ago.
     pub(super) fn is_busy(&mut self, from: NodeId, id: u64, effects: &mut Vec<Effect>) {
         let Some(lock) = self.locks.get_mut(&id) else {
             return effects.push(Effect::Violation(from, "news of a lock that nobody asked for"));
@@ -141,7 +142,7 @@ impl Locks {
         lock.has_token = true;
         (lock.requested, lock.busy) = (false, false);
         let mut trying = core::mem::take(&mut lock.trying).into_iter();
-        // The request was for a thread of this node: that thread goes before the successor.
+        // The request was for a thread of this node: that thread comes before the successor.
         if let Some(waiter) = lock.waiters.pop_front() {
             lock.held = true;
             effects.push(Effect::Wake(waiter, 0));
@@ -170,7 +171,7 @@ impl Locks {
         if !place.is_home_of(id) {
             return effects.push(Effect::Violation(from, "a lock returned to a wrong home"));
         }
-        // Otherwise somebody asked meanwhile, and `from` has been told whom to hand the token to.
+        // Otherwise another node made a request in the meantime, and `from` has been told which node to hand the token to.
         if let Some(lock) = self.locks.get_mut(&id).filter(|lock| lock.tail == from) {
             debug_assert!(!lock.requested && !lock.has_token, "the token is at {from}");
             lock.requested = true;
@@ -189,7 +190,7 @@ impl Locks {
         self.locks.values().all(|lock| !lock.has_token && !lock.requested)
     }
 
-    /// A token that nobody here uses, at a node that leaves.
+    /// Returns a token that is not used here, at a node that leaves.
     fn return_idle(&self, id: u64, effects: &mut Vec<Effect>) {
         if self.departing && self.locks.get(&id).is_some_and(|lock| lock.has_token && !lock.held) {
             effects.push(Effect::Send(self.place.home_of(id), Message::LockReturn(id)));
@@ -201,17 +202,17 @@ impl Locks {
         Standing { holds: u32::from(lock.held), waits: lock.waiters.len() as u32 }
     }
 
-    /// Who gets the token of a lock that is held here when it is given back.
+    /// The next node to get the token of a lock that is held here, once it is given back.
     pub(super) fn successor(&self, id: u64) -> Option<NodeId> {
         self.locks.get(&id).filter(|lock| lock.held)?.successor
     }
 
-    /// Whether the token lies here and nobody uses it.
+    /// Whether the token lies here unused.
     pub(super) fn is_idle(&self, id: u64) -> bool {
         self.locks.get(&id).is_some_and(|lock| lock.has_token && !lock.held)
     }
 
-    /// At the home: `from`, if a request of it would make the token leave this node at once.
+    /// At the home: `from`, if its request would make the token leave this node at once.
     pub(super) fn would_hand_to(&self, from: NodeId, id: u64) -> Option<NodeId> {
         let lock = self.locks.get(&id)?;
         (self.place.is_home_of(id) && lock.tail == self.place.me && self.is_idle(id)).then_some(from)
@@ -221,7 +222,7 @@ impl Locks {
         self.locks.get(&id).is_some_and(|lock| lock.held)
     }
 
-    /// Sends for the token if threads wait and it is neither here nor on its way.
+    /// Requests the token if threads wait and it is neither here nor on its way.
     fn ask_for_token(&mut self, id: u64, place: Place, effects: &mut Vec<Effect>) {
         let lock = self.locks.get_mut(&id).expect("a lock in use");
         if lock.has_token || lock.requested || lock.waiters.is_empty() && lock.trying.is_empty() {
@@ -256,7 +257,7 @@ impl Locks {
 }
 
 impl Lock {
-    /// The token is here and nobody holds the lock: it goes to the next.
+    /// The token is here and the lock is free: it goes to the next.
     fn settle(&mut self, id: u64, effects: &mut Vec<Effect>) {
         debug_assert!(self.has_token && !self.held);
         if let Some(next) = self.successor.take() {

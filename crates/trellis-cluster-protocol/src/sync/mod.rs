@@ -1,17 +1,17 @@
-//! Synchronisation as protocol: locks, barriers, words with atomic operations, and objects that are kept at their home:
-//! read-write locks, semaphores, event flags, what is done once, condition variables, counting barriers.
+//! Synchronisation as a protocol: locks, barriers, words with atomic operations, and objects that are kept at their home:
+//! read-write locks, semaphores, event flags, once objects, condition variables, counting barriers.
 //!
 //! # Contract
 //!
-//! One [`Sync`] per node. Objects are named by any 64-bit number and exist from their first use;
-//! object `i` has its home at founder `i % founders`: a node that joined later is no home, and takes
-//! part in everything but the barrier of all nodes. A call of the program carries a [`Waiter`], a
-//! number that the caller chose; [`Effect::Wake`] names it exactly once.
+//! One [`Sync`] per node. Objects are named by any 64-bit number and exist from their first use. The home of object `i` is
+//! founder `i % founders`. A node that joined later is no home, and takes part in everything except the barrier of all
+//! nodes. A call of the program carries a [`Waiter`], a number that the caller chose; [`Effect::Wake`] names it exactly
+//! once.
 //!
-//! It promises: a lock has at most one holder and is handed on in the order in which the requests
-//! reached its home; nobody leaves a barrier before every node has entered it; operations on a
-//! word, and on an object, happen one after the other. A call that is abandoned leaves nothing locked, lowered, running
-//! or signalled; only who has come to a barrier has come. It must never assume that messages keep their order.
+//! Promises: a lock has at most one holder and is handed on in the order in which the requests reached its home. No node
+//! leaves a barrier before every node has entered it. Operations on a word, and on an object, happen one after the other. A
+//! call that is abandoned leaves nothing locked, lowered, running or signalled; only an arrival at a barrier stands. It
+//! must never assume that messages keep their order.
 
 mod atomic;
 mod barrier;
@@ -45,14 +45,14 @@ use inquiry::Inquiries;
 use lock::Locks;
 use objects::Objects;
 
-/// Names a call that waits, until its [`Effect::Wake`].
+/// Names a waiting call until its [`Effect::Wake`].
 pub type Waiter = u32;
 
-/// With what [`Effect::Refused`] ends a call that was abandoned.
+/// The text of the [`Effect::Refused`] that ends an abandoned call.
 pub const ABANDONED: &str = "abandoned";
 
-/// Most objects of one kind that one node keeps; more are refused, so that a peer cannot make a
-/// node grow without bound.
+/// The largest number of objects of one kind that one node keeps. More are refused, so that a peer cannot make a node's
+/// memory grow without bound.
 pub const OBJECTS_MAX: usize = 65_536;
 
 /// The kinds of objects that a program waits for.
@@ -70,7 +70,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All, in the order of their codes on the wire.
+    /// All kinds, in the order of their codes on the wire.
     pub const ALL: [Kind; 8] = [
         Kind::Lock,
         Kind::Barrier,
@@ -93,7 +93,7 @@ pub struct Subject {
 }
 
 impl core::fmt::Display for Subject {
-    /// As sentences name it: `read-write lock 7`.
+    /// The form used in messages: `read-write lock 7`.
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let kind = match self.kind {
             Kind::Lock => "lock",
@@ -109,12 +109,12 @@ impl core::fmt::Display for Subject {
     }
 }
 
-/// What a node's program has to do with an object.
+/// How a node's program uses an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Standing {
-    /// How many of its calls have it: hold the lock, read, write, or do what is done once.
+    /// The number of its calls that have it: that hold the lock, read, write, or run the once object.
     pub holds: u32,
-    /// How many of its calls wait for it, or have come to the barrier.
+    /// The number of its calls that wait for it, or have arrived at the barrier.
     pub waits: u32,
 }
 
@@ -123,23 +123,24 @@ pub struct Standing {
 pub enum Input {
     /// The program wants the lock.
     Acquire(u64, Waiter),
-    /// The program wants the lock if it can be had at once: woken with 1 if it was got, else with 0.
+    /// The program wants the lock if it can have it at once: woken with 1 if it got the lock, otherwise with 0.
     TryAcquire(u64, Waiter),
     /// The program gives the lock back.
     Release(u64),
     /// The program no longer waits for the lock (its deadline passed). The call is refused at once, unless it was woken.
     Abandon(u64, Waiter),
-    /// This node wants to leave the cluster: its program holds no lock and waits for none any more, and every lock
-    /// that lies here goes back to its home. [`Sync::is_clear`] says when that is done.
+    /// This node wants to leave the cluster. Its program holds no lock and no longer waits for one, and every token that
+    /// lies here goes back to its home. [`Sync::is_clear`] says when that is done.
     Depart,
-    /// This node's program has arrived at the barrier, and brings this. Woken with the result.
+    /// This node's program has arrived at the barrier with this contribution. Woken with the result.
     Arrive(u64, Contribution, Waiter),
-    /// The program no longer waits in the barrier. It has come all the same: its next call waits on.
+    /// The program no longer waits in the barrier. Its arrival stands: its next call continues the wait.
     AbandonBarrier(u64, Waiter),
-    /// The program demands something of an object; not to wait for a condition. What ends a lock is not answered, and
-    /// its waiter means nothing; it must be held, as what is said to be done, or to have failed, must have been begun.
+    /// The program demands something of an object; not for waiting on a condition. A demand that ends a lock is not
+    /// answered, and its waiter is ignored. The lock must be held, and a once object that is reported as done or failed
+    /// must have been begun.
     Demand(u64, Demand, Waiter),
-    /// The program waits for a condition: the first call is woken when no signal is missed any more, the second when it
+    /// The program waits for a condition. The first call is woken when no signal can be missed any more, the second when it
     /// was signalled.
     Enroll(u64, Waiter, Waiter),
     /// The program no longer waits for what it demanded. The call is refused at once, unless it was woken.
@@ -155,30 +156,30 @@ pub enum Input {
 pub enum Effect {
     /// Send this; never to this node itself.
     Send(NodeId, Message),
-    /// The call is done; for a word, its value before the operation.
+    /// The call is done. For a word, with its value before the operation.
     Wake(Waiter, u64),
-    /// The peer sent what no correct peer can send.
+    /// The peer sent a message that no correct peer can send.
     Violation(NodeId, &'static str),
-    /// The program did what it must not do, or this node keeps too many objects.
+    /// The program did something that it must not do, or this node keeps too many objects.
     Refused(Waiter, &'static str),
 }
 
-/// What nodes tell each other.
+/// The messages between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// To the lock's home: this node wants the lock, or tries to get it.
     LockRequest(u64, bool),
-    /// From the home to the last who asked: the node to hand the lock to, and whether it only tries.
+    /// From the home to the last requester: the node to hand the lock to, and whether that node only tries.
     LockForward(u64, NodeId, bool),
     /// To a node that tries: the lock cannot be handed on at once.
     LockBusy(u64),
     /// The lock itself.
     LockToken(u64),
-    /// To the lock's home, from a node that leaves: ask for this lock, which nobody uses here.
+    /// To the lock's home, from a node that leaves: request this lock, which is not used here.
     LockReturn(u64),
-    /// To the parent: everybody below has arrived, and brings this.
+    /// To the parent: every node below has arrived, with this contribution.
     BarrierArrive(u64, u32, Contribution),
-    /// To the children: everybody has arrived, and this came of it.
+    /// To the children: every node has arrived, with this result.
     BarrierRelease(u64, u32, Contribution),
     /// To the word's home.
     AtomicRequest(u64, Operation, Waiter),
@@ -188,29 +189,29 @@ pub enum Message {
     ObjectRequest(u64, Demand, Waiter),
     /// From the object's home.
     ObjectReply(u64, Waiter, Outcome),
-    /// To the object's home: the call waits no longer.
+    /// To the object's home: the call no longer waits.
     ObjectAbandon(u64, Kind, Waiter),
-    /// To the object's home: what was granted, with this value, to a call that had been abandoned is not wanted. What the
-    /// demand carried besides its name is zero.
+    /// To the object's home: undo what was granted, with this value, to a call that had been abandoned. The operands of the
+    /// demand are zero.
     ObjectUndo(u64, Demand, Waiter, u64),
-    /// How do you stand to this object; to this use of it, if it is a barrier?
+    /// How do you use this object? For a barrier, this use of it.
     Inquiry(Subject, u32, Waiter),
     /// The answer.
     Standing(Waiter, Standing),
 }
 
 impl Message {
-    /// Whether the message may carry what its sender knows of writes towards a program that acquires: release
-    /// consistency rests on it. It is said of
+    /// Whether the message may carry what its sender knows about writes to a program that acquires. Release consistency
+    /// rests on it. It is true of
     ///
-    /// - the token of a lock, which goes from who released it to who acquires it;
+    /// - the token of a lock, which goes from the node that released it to the node that acquires it;
     /// - arrivals at a barrier, on their way up, and the release, on its way down;
-    /// - requests to a home by which a program releases: what changes a word, ends a lock, posts, sets or clears, ends
-    ///   what is done once, signals, or arrives at a counting barrier. From then on the home knows it;
-    /// - answers of a home, by which it hands on what it knows.
+    /// - requests to a home by which a program releases: a request that changes a word, ends a lock, posts, sets or clears,
+    ///   ends a once object, signals, or arrives at a counting barrier. From then on the home knows it;
+    /// - answers of a home, by which it passes on what it knows.
     ///
-    /// Of everything else not: a request that only acquires, who is next for a lock, abandonments, undoings (the program
-    /// of that node did not run in between) and inquiries.
+    /// It is false of everything else: requests that only acquire, the next holder of a lock, abandonments, undoings (the
+    /// program of that node did not run in between) and inquiries.
     pub fn releases(&self) -> bool {
         match self {
             Message::LockToken(_) | Message::BarrierArrive(..) | Message::BarrierRelease(..) => true,
@@ -237,7 +238,7 @@ pub struct Sync {
     inquiries: Inquiries,
 }
 
-/// Where node `me` stands in a cluster.
+/// The position of node `me` in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Place {
     me: NodeId,
@@ -259,7 +260,7 @@ impl Place {
 }
 
 impl Sync {
-    /// For node `me` of a cluster of `founders` nodes and perhaps others, with higher numbers, that join later.
+    /// For node `me` of a cluster of `founders` nodes. Other nodes, with higher numbers, may join later.
     pub fn new(me: NodeId, founders: u16) -> Sync {
         let place = Place { me, founders };
         Sync {
@@ -271,7 +272,7 @@ impl Sync {
         }
     }
 
-    /// Takes one fact, pushes what follows.
+    /// Takes one fact and pushes the effects that follow from it.
     pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Acquire(id, waiter) => self.locks.acquire(id, waiter, effects),
@@ -323,7 +324,7 @@ impl Sync {
         }
     }
 
-    /// Asks `peers` how they stand to an object; `waiter` is woken when all have answered. [`Sync::conclude`] ends it.
+    /// Asks `peers` how they use an object; `waiter` is woken when all have answered. [`Sync::conclude`] ends the inquiry.
     pub fn inquire(
         &mut self,
         subject: Subject,
@@ -335,12 +336,12 @@ impl Sync {
         self.inquiries.ask(subject, generation, peers, waiter, effects);
     }
 
-    /// Ends an inquiry: who was asked, and what each has said.
+    /// Ends an inquiry. Returns the nodes that were asked and the answer of each.
     pub fn conclude(&mut self, waiter: Waiter) -> Answers {
         self.inquiries.conclude(waiter)
     }
 
-    /// How this node's program stands to an object now.
+    /// How this node's program uses an object now.
     pub fn own_standing(&self, subject: Subject) -> Standing {
         self.standing(subject, self.generation(subject))
     }
@@ -362,7 +363,7 @@ impl Sync {
         self.locks.is_held(lock)
     }
 
-    /// Whom the token of a lock would leave this node for if this were the next fact.
+    /// The node to which the token of a lock would go if this were the next fact.
     pub fn token_goes_to(&self, input: &Input) -> Option<NodeId> {
         match *input {
             Input::Release(id) => self.locks.successor(id),
@@ -372,30 +373,31 @@ impl Sync {
         }
     }
 
-    /// A lock, or another object, that this node's program holds or waits for. [`Sync::own_standing`] says which.
+    /// A lock, or another object, that this node's program holds or waits for. [`Sync::own_standing`] says which of the
+    /// two.
     pub fn in_use(&self) -> Option<Subject> {
         let lock = self.locks.in_use().map(|id| Subject { kind: Kind::Lock, id });
         lock.or_else(|| self.objects.in_use())
     }
 
-    /// Whether no lock lies at this node, nor is on its way to it, and no home owes it an answer. Only of interest after
+    /// Whether no token lies at this node or is on its way to it, and no home owes it an answer. Matters only after
     /// [`Input::Depart`].
     pub fn is_clear(&self) -> bool {
         self.locks.is_clear() && self.objects.is_clear()
     }
 
-    /// Whether this node's program has what the demand ends: a read lock, a write lock, something that it does once.
+    /// Whether this node's program has what the demand ends: a read lock, a write lock, a once object that it runs.
     pub fn may_end(&self, id: u64, demand: Demand) -> bool {
         self.objects.may_end(id, demand)
     }
 
-    /// Whether nothing is left here of demands that are over: what they needed to remember has been forgotten.
+    /// Whether nothing is left here of demands that are over: everything that was remembered for them has been forgotten.
     pub fn is_quiet(&self) -> bool {
         self.objects.is_quiet()
     }
 
-    /// The nodes (each stands for those below it) that this node still waits for at `barrier`;
-    /// its parent if everybody below has arrived.
+    /// The nodes (each stands for those below it) that this node still waits for at `barrier`; its parent if every node
+    /// below has arrived.
     pub fn missing(&self, barrier: u64) -> Vec<NodeId> {
         self.barriers.missing(barrier)
     }

@@ -1,16 +1,16 @@
-//! Objects kept at their home: the caller's side and the home's side of what they have in common.
+//! Objects kept at their home: what their kinds have in common, on the caller's side and on the home's side.
 //!
-//! A node asks the home, by a request that names the object, what is demanded and the call that waits; the home answers
-//! at once or later, and each answer names the call. So any node, also one that joined later, uses any object for one
-//! message there and one back, and none at the home itself. Each kind of object is a file of its own and knows neither
-//! messages nor places.
+//! A node sends the home a request that names the object, the demand and the waiting call. The home answers at once or
+//! later, and each answer names the call. So any node, also one that joined later, can use any object at the cost of one
+//! message in each direction, and of none at the home itself. Each kind of object has its own file, which deals neither
+//! with messages nor with places.
 //!
-//! A call whose deadline passed is *abandoned*: it ends at once, and the home is told. It may be that the home has
-//! granted it already: then the grant is undone when it comes (a lock is given back, a signal goes to the next who
-//! waited), so nothing is lost with a caller who left. Messages may overtake each other, so the home pairs every
-//! abandonment with the request, or with the undoing, that belongs to it; see [`Stray`].
+//! A call whose deadline passed is *abandoned*: it ends at once, and the home is told. If the home has already granted it,
+//! the grant is undone when it arrives (a lock is given back, a signal goes to the next waiting call), so nothing is lost
+//! with an abandoned call. Messages may overtake each other, so the home pairs every abandonment with the request, or the
+//! undoing, that belongs to it; see [`Stray`].
 //!
-//! Must never keep more than [`OBJECTS_MAX`] objects of a kind, nor more calls or strays.
+//! It must never keep more than [`OBJECTS_MAX`] objects of a kind, nor more calls or strays.
 
 use super::condition::{Condition, ConditionDemand};
 use super::counting_barrier::CountingBarrier;
@@ -23,7 +23,7 @@ use crate::page::NodeId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// What a program demands of an object that is kept at its home.
+/// The demand of a program on an object that is kept at its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Demand {
     /// Of a read-write lock.
@@ -32,11 +32,12 @@ pub enum Demand {
     Semaphore(SemaphoreDemand),
     /// Of an event flag.
     Event(EventDemand),
-    /// Of something that is done once.
+    /// Of a once object.
     Once(OnceDemand),
     /// Of a condition variable.
     Condition(ConditionDemand),
-    /// Of a counting barrier: to go on when so many have arrived. Answered with 1 for the last of them, 0 for the others.
+    /// Of a counting barrier: go on when this many calls have arrived. Answered with 1 for the last of them, with 0 for the
+    /// others.
     CountingBarrier(u32),
 }
 
@@ -53,7 +54,7 @@ impl Demand {
         }
     }
 
-    /// Whether the program makes known, by this demand, what it did before.
+    /// Whether this demand makes known what the program did before.
     pub fn releases(self) -> bool {
         match self {
             Demand::ReadWriteLock(demand) => demand.is_end(),
@@ -65,12 +66,12 @@ impl Demand {
         }
     }
 
-    /// Whether the program respects, after this demand was granted, what others did before.
+    /// Whether the program, once this demand was granted, must see what others did before.
     pub fn acquires(self) -> bool {
         !self.releases() || matches!(self, Demand::CountingBarrier(_))
     }
 
-    /// What an answer of 1 leaves in the hands of the caller's node, to be given back by it.
+    /// What the caller's node holds after an answer of 1, and has to give back.
     fn hold_taken(self) -> Option<Hold> {
         match self {
             Demand::ReadWriteLock(ReadWriteDemand::Read | ReadWriteDemand::TryRead) => Some(Hold::Read),
@@ -90,13 +91,13 @@ impl Demand {
         }
     }
 
-    /// Whether nobody waits for an answer, and none is given.
+    /// Whether no call waits for an answer, and none is given.
     fn is_silent(self) -> bool {
         matches!(self, Demand::ReadWriteLock(demand) if demand.is_end())
     }
 }
 
-/// How a node's program has an object.
+/// How a node's program holds an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Hold {
     Read,
@@ -110,22 +111,22 @@ impl Hold {
     }
 }
 
-/// Why a home does not do what is demanded.
+/// Why a home refuses a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// The home keeps [`OBJECTS_MAX`] objects of this kind.
     TooMany,
     /// A semaphore would pass 2^64 - 1.
     Overflow,
-    /// Another number of participants than those who wait in the counting barrier gave, or none.
+    /// The number of participants is zero, or differs from the one that the calls waiting in the counting barrier gave.
     Participants,
 }
 
 impl Refusal {
-    /// All, in the order of their codes on the wire.
+    /// All refusals, in the order of their codes on the wire.
     pub const ALL: [Refusal; 3] = [Refusal::TooMany, Refusal::Overflow, Refusal::Participants];
 
-    /// As a sentence for the program.
+    /// The text for the program.
     pub fn text(self) -> &'static str {
         match self {
             Refusal::TooMany => "too many objects of this kind at their home; use fewer numbers",
@@ -138,16 +139,16 @@ impl Refusal {
     }
 }
 
-/// What a home says about a call.
+/// A home's answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It is done.
     Done(u64),
-    /// The call waits, and no signal from now on is missed: only said about a wait for a condition.
+    /// The call waits, and no signal from now on is missed. Sent only for a wait on a condition.
     Enrolled,
-    /// It was abandoned, and nothing has been granted.
+    /// The call was abandoned, and nothing has been granted.
     Forgotten,
-    /// It cannot be.
+    /// The demand cannot be met.
     Refused(Refusal),
 }
 
@@ -158,29 +159,29 @@ pub(super) struct Caller {
     pub(super) waiter: Waiter,
 }
 
-/// What an object says while it takes a demand.
+/// The results of a demand on an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     To(Caller, Outcome),
-    /// The node that the demand came from did what no correct node does.
+    /// The node that sent the demand did what no correct node does.
     Wrong(&'static str),
 }
 
-/// Something that is kept at its home. In its first state it need not be kept.
+/// An object that is kept at its home. In its initial state it need not be kept.
 pub(super) trait Kept: Default + PartialEq {
     type Demand: Copy;
 
-    /// Answers now, or keeps the caller and answers later. `numbers` counts what this kind must tell apart.
+    /// Answers now, or keeps the caller and answers later. `numbers` is the counter by which this kind tells calls apart.
     fn demand(&mut self, caller: Caller, demand: Self::Demand, numbers: &mut u64, answers: &mut Vec<Answer>);
 
-    /// The call waits no longer; whether it did wait. Others may go on because of it.
+    /// The call no longer waits. Returns whether it did wait. Other calls may go on because of it.
     fn forget(&mut self, caller: Caller, answers: &mut Vec<Answer>) -> bool;
 
-    /// Takes back what was granted, with `value`, to a call that was abandoned meanwhile.
+    /// Takes back what was granted, with `value`, to a call that was abandoned in the meantime.
     fn undo(&mut self, node: NodeId, demand: Self::Demand, value: u64, answers: &mut Vec<Answer>);
 }
 
-/// All objects of one kind with their home here.
+/// All objects of one kind whose home is here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Table<K> {
     objects: BTreeMap<u64, K>,
@@ -205,7 +206,7 @@ impl<K: Kept> Table<K> {
     }
 
     fn undo(&mut self, id: u64, node: NodeId, demand: K::Demand, value: u64, answers: &mut Vec<Answer>) {
-        // What was granted and left the object in its first state has been taken out of the table.
+        // A grant that left the object in its initial state has removed it from the table.
         self.objects.entry(id).or_default().undo(node, demand, value, answers);
         self.tidy(id);
     }
@@ -217,12 +218,12 @@ impl<K: Kept> Table<K> {
     }
 }
 
-/// Half of a pair that the home has heard of: the other half is under way.
+/// One half of a pair that has reached the home; the other half is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stray {
-    /// The call was abandoned; its request, or the undoing of its grant, is to come.
+    /// The call was abandoned; its request, or the undoing of its grant, is still to come.
     Abandoned,
-    /// The grant was undone; the abandonment is to come.
+    /// The grant was undone; the abandonment is still to come.
     Undone,
 }
 
@@ -233,18 +234,18 @@ struct Call {
     demand: Demand,
     /// To be woken when the home has enrolled the call.
     enrolled: Option<Waiter>,
-    /// To be woken in the end; nobody if the call was abandoned.
+    /// To be woken in the end; `None` if the call was abandoned.
     waiter: Option<Waiter>,
 }
 
-/// Both sides, of one node.
+/// Both sides, at one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Objects {
     place: Place,
     calls: BTreeMap<Waiter, Call>,
-    /// What this node's program has, and how many times.
+    /// What this node's program holds, and how many times.
     held: BTreeMap<(u64, Hold), u32>,
-    /// Counting barriers that opened for calls that had been abandoned, with what those were answered.
+    /// Counting barriers that opened for calls that had been abandoned, with the answers to those calls.
     opened: BTreeMap<u64, Vec<u64>>,
     strays: BTreeMap<Caller, Stray>,
     read_write_locks: Table<ReadWriteLock>,
@@ -255,7 +256,7 @@ pub(super) struct Objects {
     counting_barriers: Table<CountingBarrier>,
 }
 
-// The caller's side.
+// The side of the caller.
 impl Objects {
     pub(super) fn new(place: Place) -> Objects {
         Objects {
@@ -273,8 +274,8 @@ impl Objects {
         }
     }
 
-    /// A call of the program. What gives back what is held gives back what this node's program holds; the caller has
-    /// checked that it does.
+    /// Takes a call of the program. A demand that gives something back gives back what this node's program holds; the
+    /// caller has checked that it does.
     pub(super) fn call(
         &mut self,
         id: u64,
@@ -306,7 +307,7 @@ impl Objects {
         }
     }
 
-    /// Whether an arrival of this node that was abandoned still stands: the call waits on for that one.
+    /// Whether an abandoned arrival of this node still stands: the call then continues its wait.
     fn continues(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) -> bool {
         if let Some(answers) = self.opened.get_mut(&id) {
             effects.extend(answers.pop().map(|value| Effect::Wake(waiter, value)));
@@ -327,7 +328,7 @@ impl Objects {
         (call.waiter, call.enrolled) = (None, None);
         let (id, demand, is_arrival) = (call.id, call.demand, call.is_arrival());
         effects.push(Effect::Refused(waiter, ABANDONED));
-        // Who has come to a barrier has come: the next call of this node waits on.
+        // An arrival at a barrier stands: the next call of this node continues the wait.
         if is_arrival {
             return;
         }
@@ -338,7 +339,7 @@ impl Objects {
         }
     }
 
-    /// The home says something about a call.
+    /// Takes the home's answer to a call.
     pub(super) fn answered(
         &mut self,
         from: NodeId,
@@ -349,7 +350,7 @@ impl Objects {
     ) {
         let call = self.calls.get_mut(&name).filter(|call| call.id == id && self.place.home_of(id) == from);
         if outcome == Outcome::Enrolled {
-            // It may come after the call was woken, or forgotten: then it is old.
+            // It may come after the call was woken or forgotten, and is outdated then.
             let enrolled = call.and_then(|call| call.enrolled.take());
             return effects.extend(enrolled.map(|waiter| Effect::Wake(waiter, 0)));
         }
@@ -383,7 +384,7 @@ impl Objects {
         }
     }
 
-    /// What was granted to a call that nobody waits for any more goes back, and meets the abandonment there.
+    /// Sends back what was granted to a call that no thread waits for any more. At the home it meets the abandonment.
     fn take_back(&self, id: u64, demand: Demand, name: Waiter, value: u64, effects: &mut Vec<Effect>) {
         debug_assert!(!self.place.is_home_of(id), "at the home an abandoned call is forgotten at once");
         effects.push(Effect::Send(self.place.home_of(id), Message::ObjectUndo(id, demand, name, value)));
@@ -410,19 +411,19 @@ impl Objects {
         }
     }
 
-    /// The object that this node's program has or waits for; the first of them.
+    /// The first object that this node's program holds or waits for.
     pub(super) fn in_use(&self) -> Option<Subject> {
         let held = self.held.keys().next().map(|(id, hold)| Subject { kind: hold.kind(), id: *id });
         let waiting = self.calls.values().find(|call| call.waiter.is_some());
         held.or(waiting.map(|call| Subject { kind: call.demand.kind(), id: call.id }))
     }
 
-    /// Whether no answer is to come.
+    /// Whether no answer is still to come.
     pub(super) fn is_clear(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Whether this node neither waits, nor holds, nor remembers anything about calls that are over.
+    /// Whether this node waits for nothing, holds nothing, and remembers nothing about calls that are over.
     pub(super) fn is_quiet(&self) -> bool {
         self.calls.is_empty() && self.held.is_empty() && self.opened.is_empty() && self.strays.is_empty()
     }
@@ -434,7 +435,7 @@ impl Call {
     }
 }
 
-// The home's side.
+// The side of the home.
 impl Objects {
     pub(super) fn requested(
         &mut self,
@@ -504,7 +505,7 @@ impl Objects {
         self.tell(from, id, answers, effects);
     }
 
-    /// One half of a pair came: the other has come before, or is to come.
+    /// One half of a pair arrived: the other has come before, or is still to come.
     fn pair(&mut self, caller: Caller, this: Stray, other: Stray, effects: &mut Vec<Effect>) {
         match self.strays.get(&caller) {
             Some(&before) if before == other => {
@@ -532,7 +533,7 @@ impl Objects {
         self.tell(caller.node, id, answers, effects);
     }
 
-    /// Tells the callers, here or elsewhere, what the object said to a demand of `from`.
+    /// Sends the callers, here or elsewhere, the object's answers to a demand of `from`.
     fn tell(&mut self, from: NodeId, id: u64, answers: Vec<Answer>, effects: &mut Vec<Effect>) {
         let me = self.place.me;
         for answer in answers {

@@ -1,22 +1,22 @@
-//! What is done once in a cluster: the first who comes does it, the others wait until it is done.
+//! Once objects: work that is done once in a cluster. The first caller does it, and the others wait until it is done.
 //!
-//! If it fails, the next who waits does it. Once it is done it stays done.
+//! If it fails, the next waiting caller does it. Once it is done, it stays done.
 
 use super::objects::{Answer, Caller, Kept, Outcome};
 use crate::page::NodeId;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// What is demanded of something that is done once.
+/// The demands on a once object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnceDemand {
-    /// To find it done. Answered with 0 when it is, or with 1: do it yourself, then say `Done` or `Failed`.
+    /// Wait until the work is done. Answered with 0 when it is, or with 1: do it yourself, then report `Done` or `Failed`.
     Begin,
-    /// It is done. Answered with 0.
+    /// The work is done. Answered with 0.
     Done,
-    /// It could not be done. Answered with 0.
+    /// The work could not be done. Answered with 0.
     Failed,
-    /// To know whether it is done. Answered with 1 if it is.
+    /// Read whether the work is done. Answered with 1 if it is.
     IsDone,
 }
 

@@ -1,27 +1,28 @@
 //! Read-write locks: one writer, or any number of readers.
 //!
-//! First come, first served: who asks waits behind everybody who waits already, and readers next to each other in the
-//! line go in together. So neither readers nor writers starve. Several threads of a node may read at the same time.
+//! First come, first served: a call waits behind all calls that already wait, and readers next to each other in the queue
+//! go in together. So neither readers nor writers starve. Several threads of a node may read at the same time.
 
 use super::objects::{Answer, Caller, Kept, Outcome};
 use crate::page::NodeId;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-/// What is demanded of a read-write lock. Answered with 1 where it was got, 0 where not; the ends are not answered.
+/// The demands on a read-write lock. Answered with 1 if the lock was obtained, otherwise with 0; demands that end a lock
+/// are not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadWriteDemand {
-    /// To read, together with other readers.
+    /// Lock for reading, together with other readers.
     Read,
-    /// To read, if that is possible now.
+    /// Lock for reading, if that is possible now.
     TryRead,
-    /// To write, alone.
+    /// Lock for writing, alone.
     Write,
-    /// To write, if that is possible now.
+    /// Lock for writing, if that is possible now.
     TryWrite,
-    /// This node reads once less.
+    /// End one read lock of this node.
     EndRead,
-    /// This node writes no longer.
+    /// End the write lock of this node.
     EndWrite,
 }
 
@@ -34,9 +35,9 @@ impl ReadWriteDemand {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct ReadWriteLock {
     writer: Option<NodeId>,
-    /// Who reads, and how many times.
+    /// The nodes that read, and how many times each.
     readers: BTreeMap<NodeId, u32>,
-    /// Who waits, and whether to write.
+    /// The waiting calls, and whether each wants to write.
     queue: VecDeque<(Caller, bool)>,
 }
 
@@ -62,7 +63,7 @@ impl Kept for ReadWriteLock {
         let before = self.queue.len();
         self.queue.retain(|(other, _)| *other != caller);
         let waited = self.queue.len() < before;
-        // Readers may have waited behind a writer that waits no longer.
+        // Readers may have waited behind a writer that no longer waits.
         self.admit(answers);
         waited
     }
@@ -76,7 +77,7 @@ impl Kept for ReadWriteLock {
 }
 
 impl ReadWriteLock {
-    /// Lets in who can go in, in the order of their coming.
+    /// Admits the calls that can go in, in the order of their arrival.
     fn admit(&mut self, answers: &mut Vec<Answer>) {
         while let Some(&(caller, writes)) = self.queue.front() {
             if !self.enter(caller.node, writes) {

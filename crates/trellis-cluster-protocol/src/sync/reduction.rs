@@ -1,12 +1,12 @@
-//! What a barrier carries besides the news that everybody has come: a value from every node, reduced to one.
+//! The value that a barrier carries besides the news that all nodes have arrived: one value from every node, reduced to
+//! one.
 //!
-//! The values of a node and of those below it are combined in a fixed order, not in that of arrival, so a sum of
-//! floating-point numbers has the same bits in every run with the same number of nodes, and at every node.
+//! Promises: the values of a node and of those below it are combined in a fixed order, not in the order of arrival. So a
+//! sum of floating-point numbers has the same bits in every run with the same number of nodes, and at every node.
 
 use crate::page::NodeId;
 
-/// How values become one. Sums of whole numbers wrap round at 2^64; a floating-point minimum or maximum passes over what
-/// is not a number.
+/// How values are combined. Integer sums wrap around at 2^64; a floating-point minimum or maximum skips NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// The sum of unsigned, or signed, numbers.
@@ -19,11 +19,11 @@ pub enum Reduction {
     LeastSigned,
     /// The greatest signed number.
     GreatestSigned,
-    /// The bits that all have.
+    /// The bits that all values have.
     And,
-    /// The bits that any has.
+    /// The bits that any value has.
     Or,
-    /// The bits that an odd number of nodes have.
+    /// The bits that an odd number of values have.
     ExclusiveOr,
     /// The sum of `f64` numbers.
     SumFloat,
@@ -36,7 +36,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// All but [`Reduction::Broadcast`], in the order of their codes on the wire, which begin at 1.
+    /// All reductions except [`Reduction::Broadcast`], in the order of their codes on the wire, which begin at 1.
     pub const ALL: [Reduction; 11] = [
         Reduction::Sum,
         Reduction::Least,
@@ -61,7 +61,7 @@ impl Reduction {
             Reduction::LeastSigned => (one as i64).min(other as i64) as u64,
             Reduction::GreatestSigned => (one as i64).max(other as i64) as u64,
             Reduction::And => one & other,
-            // In a broadcast everybody but one gives zero.
+            // In a broadcast every node but one contributes zero.
             Reduction::Or | Reduction::Broadcast(_) => one | other,
             Reduction::ExclusiveOr => one ^ other,
             Reduction::SumFloat => floats(|one, other| one + other),
@@ -71,15 +71,15 @@ impl Reduction {
     }
 }
 
-/// What a node, or a part of the tree, brings to a barrier; what everybody takes from it.
+/// What a node, or a part of the tree, contributes to a barrier; also the result that every node receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Contribution {
-    /// Only the news of having come.
+    /// Only the arrival.
     #[default]
     Nothing,
     /// A value, or the result.
     Value(Reduction, u64),
-    /// Nodes that asked for different things meet in this barrier: nobody gets a result.
+    /// Nodes that asked for different reductions meet in this barrier: no node gets a result.
     Mixed,
 }
 

@@ -1,23 +1,23 @@
-//! Counting semaphores: a number that starts at zero, is raised by posts, and lowered by waits while it is above zero.
+//! Counting semaphores: a number that starts at zero, is raised by posts, and is lowered by waits while it is above zero.
 //!
-//! Who waits goes on in the order of coming. A semaphore also is an event that is used up by the one who waited for it,
-//! a *pulse*: a post lets exactly one wait through, be it there already or still to come.
+//! Waiting calls go on in the order of their arrival. A semaphore can also serve as an event that its waiter consumes, a
+//! *pulse*: a post lets exactly one wait through, whether it is already there or still to come.
 
 use super::objects::{Answer, Caller, Kept, Outcome, Refusal};
 use crate::page::NodeId;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// What is demanded of a semaphore.
+/// The demands on a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SemaphoreDemand {
-    /// To lower it by one, as soon as that is possible. Answered with 1.
+    /// Lower it by one as soon as that is possible. Answered with 1.
     Wait,
-    /// To lower it by one if that is possible now. Answered with 1 if it was, else 0.
+    /// Lower it by one if that is possible now. Answered with 1 if it was, otherwise with 0.
     TryWait,
-    /// To raise it by so many. Answered with 0 when done.
+    /// Raise it by this number. Answered with 0 when done.
     Post(u64),
-    /// To know its value. Answered with it.
+    /// Read its value. Answered with the value.
     Value,
 }
 
@@ -70,7 +70,7 @@ impl Semaphore {
         for caller in self.queue.drain(..let_through as usize) {
             answers.push(Answer::To(caller, Outcome::Done(1)));
         }
-        // An undoing of a wait at the largest value finds it full: the value stays what can be told.
+        // The undoing of a wait may find the semaphore at the largest value: the value then stays as it is.
         self.value = self.value.saturating_add(count - let_through);
     }
 }

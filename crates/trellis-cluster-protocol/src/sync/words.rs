@@ -1,6 +1,6 @@
-//! Messages in words: those of scripts and traces.
+//! The text form of messages, for scripts and traces.
 //!
-//! Promises: one line for each, without its end. They must never be needed to decide anything.
+//! Promises: each takes one line, without a line end. The text must never be needed for a decision.
 
 use core::fmt;
 
@@ -50,7 +50,7 @@ impl fmt::Display for Demand {
     }
 }
 
-/// What is brought to a barrier, after a comma.
+/// A contribution to a barrier, after a comma.
 struct With<'a>(&'a Contribution);
 
 impl fmt::Display for With<'_> {

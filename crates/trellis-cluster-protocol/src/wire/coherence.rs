@@ -1,4 +1,4 @@
-//! Messages about pages, as fields of a header and a small body.
+//! Encodes messages about pages as fields of a header and a small body.
 
 use super::{Fields, Limits, Malformed, kind};
 use crate::coherence::{self, Content};

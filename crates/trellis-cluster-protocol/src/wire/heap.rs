@@ -1,4 +1,4 @@
-//! Messages about the shared heap, as fields of a header.
+//! Encodes messages about the shared heap as fields of a header.
 
 use super::{Fields, Limits, Malformed, kind};
 use crate::heap::{Message, Operation, Outcome, Run};

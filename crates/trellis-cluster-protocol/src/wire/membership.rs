@@ -1,4 +1,4 @@
-//! Messages about the nodes themselves, as fields of a header.
+//! Encodes messages about membership as fields of a header.
 
 use super::{Fields, Limits, Malformed, kind};
 use crate::membership;

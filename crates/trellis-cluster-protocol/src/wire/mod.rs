@@ -6,31 +6,32 @@
 //! | 2 | 1 | version | [`VERSION`] |
 //! | 3 | 1 | kind | see [`kind`] |
 //! | 4 | 4 | epoch | of the cluster; a frame of another epoch is refused |
-//! | 8 | 8 | object | first page of a run or a set; lock, barrier, word, object; a byte of the region |
-//! | 16 | 4 | count | pages of the run; generation of the barrier; number of the waiting call; runs that were named |
-//! | 20 | 4 | detail | place of the demanded page in the run; operation, demand, outcome, kind; pages of the heap |
+//! | 8 | 8 | object | first page of a range or a set; lock, barrier, word, object; a byte of the region |
+//! | 16 | 4 | count | pages of the range; generation of the barrier; number of the waiting call; messages that named ranges |
+//! | 20 | 4 | detail | place of the demanded page in the range; operation, demand, outcome, kind; pages of the heap |
 //! | 24 | 4 | sequence | number of a grant; nodes that passed a request on; or how many bytes are attached |
 //! | 28 | 2 | node | requester, next holder, owner, who stored, home |
 //! | 30 | 1 | flags | bit 0 write, bits 1-2 content (0 kept, 1 zero, 2 bytes), bit 3 announced |
 //! | 31 | 1 | reserved | zero |
 //!
 //! Kinds 1 to 9 belong to any protocol of pages, 10 to 15, 48 and 49 to `hlrc`, 16 to 31 to synchronisation, 32 to 47 to
-//! the nodes themselves, 64 to 69 to the shared heap. Some use a field for something else; the reference in `docs` says
-//! for each kind which. `hlrc` has a number of its own in the upper half of `object` where it names a set, and the halves
-//! of a stamp in `count` and `detail` (diffed) or in `sequence` and above the page (copy). In the heap bit 0 of the flags
-//! says fresh or routed.
+//! membership, and 64 to 69 to the shared heap. Some kinds use a field for something else; the reference in `docs` lists
+//! the fields of each kind. If a message of `hlrc` names a set, the upper half of `object` holds a number. The halves of a
+//! stamp are in `count` and `detail` (diffed), or in `sequence` and above the page (copy). In the heap, bit 0 of the flags
+//! means fresh or routed.
 //!
-//! The body of a grant or a copy with bytes is the run's pages. Other bodies are small. A forward has 4 bytes, the number
-//! `after`. Of `hlrc`, a diff has 24, an update and its answer have 16, the answer to a diff 32. A request on a word has 16
-//! bytes, its two operands; the reply has 8, the value before. A demand, its answer, its undoing, an inquiry and its
-//! answer have 8; so have messages of a barrier whose `detail` is not zero: a value. Nothing else has a small body.
+//! The body of a grant or a copy with bytes consists of the pages of the range. Other bodies are small. A forward has 4
+//! bytes, the number `after`. In `hlrc`, a diff has 24, an update and its answer have 16, and the answer to a diff has 32.
+//! A request on a word has 16 bytes, its two operands; the reply has 8, the previous value. A demand, its answer, its
+//! undoing, an inquiry and its answer have 8; so do messages of a barrier whose `detail` is not zero: a value. No other
+//! message has a small body.
 //!
-//! Behind the small body bytes may be *attached*: diffs to a diff and an update, a page to what carries one, what the
-//! sender knows of intervals to any message of synchronisation or of the heap. Their length is in `sequence`, which means
-//! nothing else there; it is at most [`attached_bytes_max`]. What they say is not looked at here.
+//! Bytes may be *attached* after the small body: diffs to a diff and an update, a page to a message that carries one, and
+//! the sender's notices to any message of synchronisation or of the heap. Their length is in `sequence`, which has no other
+//! meaning there; it is at most [`attached_bytes_max`]. Their content is not checked here.
 //!
-//! Every number is checked against the cluster before it is used: [`decode`] is total and never
-//! panics, whatever the bytes. It must never allocate.
+//! Promises: every number is checked against the cluster before it is used. [`decode`] is total and must never panic,
+//! whatever the bytes. It must never allocate.
 
 mod coherence;
 mod heap;
@@ -43,13 +44,13 @@ use crate::coherence::Content;
 use crate::coherence::hlrc::intervals::KNOWLEDGE_BYTES_MAX;
 use crate::page::{NodeId, PageIndex, PageRange, PageSet};
 
-/// Of this format. Nodes of different versions do not talk to each other.
+/// The version of this format. Nodes of different versions do not communicate.
 pub const VERSION: u8 = 3;
-/// Length of every header.
+/// The length of every header.
 pub const HEADER_BYTES: usize = 32;
-/// Longest body that is neither page bytes nor attached.
+/// The largest length of a body, without page bytes and attached bytes.
 pub const SMALL_BODY_BYTES_MAX: usize = 32;
-/// The most bytes that the diff of a page may have, its length in front included.
+/// The largest number of bytes that the diff of a page may have, including the length in front.
 pub const fn diff_bytes_max(page_bytes: usize) -> usize {
     page_bytes + page_bytes / 8 + 64
 }
@@ -112,7 +113,7 @@ pub mod kind {
     pub const HEAP_REPLY: u8 = 69;
 }
 
-/// Everything that nodes say to each other.
+/// All messages between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// About pages.
@@ -126,7 +127,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether it may release something to its receiver, so that what its sender knows goes with it
+    /// Whether the message may release something to its receiver, so that the sender's notices travel with it
     /// ([`crate::node::Knowledge`]).
     pub fn releases(&self) -> bool {
         match self {
@@ -148,7 +149,7 @@ impl fmt::Display for Message {
     }
 }
 
-/// What a received number is checked against.
+/// The limits against which received numbers are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Pages of the region.
@@ -164,21 +165,21 @@ pub struct Limits {
 /// Why a frame was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The first two bytes are not ours.
+    /// The first two bytes are not the magic number.
     Magic,
-    /// Another version of this format.
+    /// The frame has another version of this format.
     Version(u8),
     /// A kind that this version does not have.
     Kind(u8),
     /// A frame of another epoch.
     Epoch(u32),
-    /// A page past the end of the region, or a run that is empty or crosses a chunk.
+    /// A page past the end of the region, or a range that is empty or crosses a chunk.
     Pages,
     /// A node past the end of the cluster.
     Node(u16),
-    /// Flags, operation or reserved byte with a value that means nothing.
+    /// Flags, an operation or a reserved byte with an undefined value.
     Field,
-    /// The small body is not as long as its kind says.
+    /// The length of the small body is not the one of its kind.
     Body,
 }
 
@@ -206,10 +207,10 @@ impl core::error::Error for Malformed {}
 pub enum BodyKind {
     /// Nothing.
     Nothing,
-    /// So many bytes that belong to the message; at most [`SMALL_BODY_BYTES_MAX`].
+    /// This many bytes that belong to the message; at most [`SMALL_BODY_BYTES_MAX`].
     Small(usize),
-    /// So many bytes: those of the message, and what was attached to it ([`attached`]). At most
-    /// [`attached_bytes_max`] more than those.
+    /// This many bytes: those of the message and those attached to it ([`attached`]). At most [`attached_bytes_max`] more
+    /// than those of the message.
     Attached(usize),
     /// The bytes of these pages.
     Pages(PageRange),
@@ -225,20 +226,21 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// The small body; page bytes are the sender's to add.
+    /// The small body; the sender adds page bytes.
     pub fn body(&self) -> &[u8] {
         &self.body[..usize::from(self.body_bytes)]
     }
 }
 
-/// Writes `message` down for a cluster of epoch `epoch`.
+/// Encodes `message` for a cluster of epoch `epoch`.
 pub fn encode(message: &Message, epoch: u32) -> Encoded {
     encode_with(message, epoch, 0)
 }
 
-/// The same, with so many bytes to be attached behind the small body: diffs to a message about them
-/// ([`crate::coherence::Message::diffs`]), a page to one that carries it ([`crate::coherence::Message::carried`]), knowledge ([`crate::coherence::hlrc::intervals`]) to one about
-/// synchronisation or the heap. No other message carries anything.
+/// Like [`encode`], with this many bytes to be attached after the small body: diffs to a message about them
+/// ([`crate::coherence::Message::diffs`]), a page to one that carries it ([`crate::coherence::Message::carried`]), notices
+/// ([`crate::coherence::hlrc::intervals`]) to one about synchronisation or the heap. No other message carries attached
+/// bytes.
 pub fn encode_with(message: &Message, epoch: u32, attached_bytes: u32) -> Encoded {
     let mut fields = Fields { epoch, ..Fields::default() };
     match message {
@@ -254,7 +256,7 @@ pub fn encode_with(message: &Message, epoch: u32, attached_bytes: u32) -> Encode
     fields.encode()
 }
 
-/// Says what body follows `header`, and refuses a header that no correct peer sends.
+/// Returns which body follows `header`. Refuses a header that no correct peer sends.
 pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind, Malformed> {
     let fields = Fields::decode(header, limits)?;
     let small = small_body_of(&fields, limits)?;
@@ -270,7 +272,7 @@ pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind,
     Ok(BodyKind::Attached(fields.sequence as usize + if let BodyKind::Small(bytes) = small { bytes } else { 0 }))
 }
 
-/// Whether bytes can be attached to a message of this kind; their number is in the field `sequence` then.
+/// Whether bytes can be attached to a message of this kind. If so, their number is in the field `sequence`.
 fn carries(kind: u8) -> bool {
     matches!(
         kind,
@@ -282,7 +284,7 @@ fn carries(kind: u8) -> bool {
     )
 }
 
-/// The most bytes that may be attached to a message of this kind.
+/// The largest number of bytes that may be attached to a message of this kind.
 pub fn attached_bytes_max(kind: u8, page_bytes: u32) -> usize {
     match kind {
         kind::CARRIED => page_bytes as usize,
@@ -291,7 +293,7 @@ pub fn attached_bytes_max(kind: u8, page_bytes: u32) -> usize {
     }
 }
 
-/// What was attached to a message that [`decode`] has read.
+/// The bytes attached to a message that [`decode`] has read.
 pub fn attached<'a>(header: &[u8; HEADER_BYTES], body: &'a [u8]) -> &'a [u8] {
     let bytes = u32::from_le_bytes([24, 25, 26, 27].map(|at| header[at])) as usize;
     if carries(header[3]) && bytes <= body.len() { &body[body.len() - bytes..] } else { &[] }
@@ -317,7 +319,7 @@ fn small_body_of(fields: &Fields, limits: &Limits) -> Result<BodyKind, Malformed
     })
 }
 
-/// Reads a header and its small body (empty where page bytes follow).
+/// Decodes a header and its small body (empty if page bytes follow).
 pub fn decode(header: &[u8; HEADER_BYTES], body: &[u8], limits: &Limits) -> Result<Message, Malformed> {
     let mut fields = Fields::decode(header, limits)?;
     let body = &body[..body.len() - attached(header, body).len()];
@@ -416,7 +418,7 @@ impl Fields {
         if range.end() > limits.pages { Err(Malformed::Pages) } else { Ok(range) }
     }
 
-    /// The run of a message whose `object` has a number besides in its upper half.
+    /// The page range of a message whose `object` has another number in its upper half.
     fn first_run(&self, limits: &Limits) -> Result<PageRange, Malformed> {
         let object = if self.kind == kind::COPY { self.object & u64::from(u32::MAX) } else { self.object };
         Fields { object, ..*self }.run(limits)

@@ -1,4 +1,4 @@
-//! Messages about synchronisation, as fields of a header and a small body.
+//! Encodes messages about synchronisation as fields of a header and a small body.
 
 use super::{Fields, Limits, Malformed, kind};
 use crate::sync::{
@@ -15,7 +15,7 @@ const ENROLLED: u32 = 1;
 const FORGOTTEN: u32 = 2;
 const REFUSED: u32 = 3;
 
-/// Demands in the order of their codes; what they carry besides goes into the body.
+/// Demands in the order of their codes; their operands go into the body.
 const DEMANDS: [Demand; 22] = [
     Demand::ReadWriteLock(ReadWriteDemand::Read),
     Demand::ReadWriteLock(ReadWriteDemand::TryRead),

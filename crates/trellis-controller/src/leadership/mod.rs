@@ -1,19 +1,21 @@
-//! Which of several controllers speaks: a record in the store, which the leader changes again and again.
+//! The election of one of several controllers: a record in the store, which the leader changes again and again.
 //!
-//! Promises: of all controllers that use the same record, at most one leads at an instant, as long as clocks keep to their
-//! rates, whatever the store loses, delays or does without saying so. The leader counts its term from when it *sent* what
-//! renewed it; another takes over when it has seen the record unchanged for a whole term by its own clock, by a comparison
-//! with what it saw. Who finds its own name there and does not lead knows that nobody does, and waits for nothing. Who stops leading, for whatever reason, leads again only under another name, so that nothing that it
-//! wrote before can count later. Who leaves takes its record away: then nothing counts that it wrote, and nobody waits.
+//! Promises: of all controllers that use the same record, at most one leads at any instant, as long as clocks keep to
+//! their rates, whatever the store loses, delays or does without answering. The leader counts its term from when it
+//! *sent* the renewal. Another controller takes over, by compare-and-swap, when it has seen the record unchanged for a
+//! whole term by its own clock. A controller that finds its own name in the record and does not lead knows that none
+//! leads, and need not wait. A controller that has stopped leading, for any reason, leads again only under another name,
+//! so that nothing that it wrote before can take effect later. A controller that leaves removes its record: then nothing
+//! that it wrote takes effect any more, and none has to wait.
 //!
-//! It must never lead on an opinion: only what the store confirmed counts. It has no clock and calls no store: `now` is its
-//! own host's, and [`Deed`]s are carried out by who runs it, one at a time.
+//! Must never lead on an assumption: only what the store has confirmed counts. It has no clock and calls no store: `now`
+//! is on its own host's clock, and its caller carries out [`Deed`]s, one at a time.
 
 use trellis_fabric_protocol::Nanoseconds;
 
-/// Bytes of the record that name who leads: drawn, turn, host, zeros. A guard compares these.
+/// The bytes of the record that name the leader: random number, turn, host, zeros. A guard compares these.
 pub const NAME_BYTES: usize = 16;
-/// Bytes of the record: the name, and a count that every renewal raises.
+/// The bytes of the record: the name, and a count that every renewal raises.
 pub const RECORD_BYTES: usize = NAME_BYTES + 8;
 
 /// A fact.
@@ -21,39 +23,39 @@ pub const RECORD_BYTES: usize = NAME_BYTES + 8;
 pub enum Fact {
     /// Time passed.
     Tick,
-    /// The record as it is: answer to [`Deed::Read`], or why [`Deed::Swap`] was refused.
+    /// The current record: the answer to [`Deed::Read`], or why [`Deed::Swap`] was refused.
     Found(Option<Vec<u8>>),
-    /// The record was changed as the deed said.
+    /// The record was changed as requested.
     Swapped,
-    /// The store did not say what came of the deed.
+    /// The store did not report the result.
     Unknown,
 }
 
-/// What to ask of the store. One [`Fact`] follows each.
+/// A request to the store. One [`Fact`] follows each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// Read the record.
     Read,
-    /// Change it, if it is what is expected.
+    /// Change the record if it is as expected.
     Swap {
-        /// What it must be.
+        /// The expected record.
         expect: Option<Vec<u8>>,
-        /// What it shall be; nothing: gone.
+        /// The new record; `None` removes it.
         value: Option<Vec<u8>>,
     },
 }
 
-/// How long rights last.
+/// The duration of a leader's right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// What others wait for.
+    /// The time that others wait.
     pub term: Nanoseconds,
-    /// What the leader counts: shorter.
+    /// The time that the leader counts: shorter.
     pub held: Nanoseconds,
 }
 
 impl Term {
-    /// For clocks whose rates are wrong by at most `rate_error_ppm` millionths.
+    /// For clocks whose rates are wrong by at most this many parts per million.
     pub fn new(term: Nanoseconds, rate_error_ppm: u32) -> Term {
         let error = u128::from(rate_error_ppm.min(999_999));
         let held = u128::from(term) * (1_000_000 - error) / (1_000_000 + error);
@@ -61,7 +63,7 @@ impl Term {
     }
 }
 
-/// What is about to be written, and when that was sent for the first time.
+/// A value that is being written, and when it was first sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Proposed {
     value: Vec<u8>,
@@ -70,13 +72,13 @@ struct Proposed {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Since when the record has been this, as far as it was seen.
+    /// The record as last seen, and since when it has been unchanged.
     Watching(Option<(Option<Vec<u8>>, Nanoseconds)>),
-    /// The record is this, and lasts until then.
+    /// The leader's record, and the end of its right.
     Leading(Vec<u8>, Nanoseconds),
-    /// It leads never more. The record is this, if it is one of ours, and shall be gone.
+    /// It will never lead again. Its record, if it exists, is to be removed.
     Leaving(Option<Vec<u8>>),
-    /// It is as if it had never been.
+    /// Nothing of it remains.
     Left,
 }
 
@@ -86,22 +88,23 @@ pub struct Leadership {
     term: Term,
     drawn: u64,
     host: u16,
-    /// Nobody else can have the store open: who led before is gone.
+    /// Whether no other process can have the store open, so that any earlier leader is gone.
     is_alone: bool,
-    /// How often it tried to lead.
+    /// How often it has tried to lead.
     turns: u32,
     standing: Standing,
     proposed: Option<Proposed>,
     is_busy: bool,
-    /// Nobody knows what came of the last deed.
+    /// Whether the result of the last deed is unknown.
     is_unsure: bool,
     next_at: Nanoseconds,
-    /// Before that it does not take its own record for nobody's: others are to have their turn.
+    /// Before this time, it does not treat its own old record as ownerless, to give others their turn.
     returns_at: Nanoseconds,
 }
 
 impl Leadership {
-    /// A controller that starts. `drawn` is a number that no other one drew; `is_alone`: the store lets nobody else in.
+    /// A controller that starts. `drawn` is a random number that no other controller has; `is_alone`: no other process
+    /// can open the store.
     pub fn new(term: Term, drawn: u64, host: u16, is_alone: bool) -> Leadership {
         Leadership {
             term,
@@ -118,12 +121,12 @@ impl Leadership {
         }
     }
 
-    /// Whether it may speak now.
+    /// Whether it may send now.
     pub fn leads(&self, now: Nanoseconds) -> bool {
         matches!(&self.standing, Standing::Leading(_, until) if now < *until)
     }
 
-    /// The name under which it leads, which everything that it writes is guarded by.
+    /// The name under which it leads, which guards all its writes.
     pub fn name(&self) -> Option<[u8; NAME_BYTES]> {
         match &self.standing {
             Standing::Leading(value, _) => value.first_chunk().copied(),
@@ -131,12 +134,12 @@ impl Leadership {
         }
     }
 
-    /// By when its right ends, unless it is renewed; nothing while it has none.
+    /// When its right ends unless it is renewed; zero while it has none.
     pub fn until(&self) -> Nanoseconds {
         if let Standing::Leading(_, until) = self.standing { until } else { 0 }
     }
 
-    /// The host of who leads, as far as it was seen.
+    /// The leader's host, as last seen.
     pub fn leader(&self) -> Option<u16> {
         let value = match &self.standing {
             Standing::Leading(value, _) => Some(value),
@@ -146,7 +149,7 @@ impl Leadership {
         value.and_then(|value| host_in(value))
     }
 
-    /// When to say [`Fact::Tick`].
+    /// The next time for [`Fact::Tick`].
     pub fn alarm(&self) -> Nanoseconds {
         let next = if self.is_busy { Nanoseconds::MAX } else { self.next_at };
         match self.standing {
@@ -156,21 +159,22 @@ impl Leadership {
         }
     }
 
-    /// It cannot do what who leads has to do: what it was about to say cannot be said, and others may lead for a term.
+    /// Gives up leading because it cannot do its work: pending messages must not be sent, and other controllers may lead
+    /// for a term.
     pub fn step_down(&mut self, now: Nanoseconds) {
         self.end(now);
         self.returns_at = now + self.term.term;
     }
 
-    /// It leads no more under this name.
+    /// Ends leading under this name.
     fn end(&mut self, now: Nanoseconds) {
         self.standing = Standing::Watching(None);
         self.proposed = None;
         self.next_at = now;
     }
 
-    /// It wants to lead never more, and nobody shall wait for it. What it was about to say cannot be said from now on; its
-    /// record is gone when [`Leadership::has_left`], if the store answers.
+    /// Leaves permanently, so that no other controller has to wait. Pending messages must not be sent from now on; its
+    /// record is removed when [`Leadership::has_left`] is true, if the store answers.
     pub fn leave(&mut self, now: Nanoseconds) {
         self.standing = match std::mem::replace(&mut self.standing, Standing::Left) {
             Standing::Leading(value, _) => Standing::Leaving(Some(value)),
@@ -180,12 +184,12 @@ impl Leadership {
         self.next_at = now;
     }
 
-    /// Whether nothing of it is left that others would wait for.
+    /// Whether nothing of it remains for which others would wait.
     pub fn has_left(&self) -> bool {
         self.standing == Standing::Left
     }
 
-    /// Takes one fact; what to ask of the store because of it.
+    /// Handles a fact; returns the resulting request to the store.
     pub fn step(&mut self, now: Nanoseconds, fact: Fact) -> Option<Deed> {
         if matches!(self.standing, Standing::Leading(_, until) if now >= until) {
             self.end(now);
@@ -219,7 +223,7 @@ impl Leadership {
         Some(self.deed(now))
     }
 
-    /// The record is what was proposed.
+    /// The record is now as proposed.
     fn confirm(&mut self, now: Nanoseconds, proposed: Proposed) {
         let until = proposed.sent + self.term.held;
         if let Standing::Leaving(record) = &mut self.standing {
@@ -241,9 +245,9 @@ impl Leadership {
                 *record = found.unwrap_or_default();
                 self.next_at = now;
             }
-            // It is gone, or another's.
+            // It is gone, or another controller's.
             Standing::Leaving(_) | Standing::Left => self.standing = Standing::Left,
-            // The renewal did not arrive; it may yet.
+            // The renewal has not arrived; it may yet.
             Standing::Leading(value, _) if found.as_ref() == Some(value) => self.next_at = now,
             Standing::Watching(Some((seen, _))) if *seen == found => self.next_at = now + self.term.term / 8,
             _ => {
@@ -254,8 +258,8 @@ impl Leadership {
         }
     }
 
-    /// Whether nobody leads by a record, as far as this one knows, which does not lead: there is none, it is its own of a turn
-    /// that is over, or nobody else can have made it who is still there.
+    /// Whether a record shows that no controller leads, as far as this one, which does not lead, can know: there is none,
+    /// it is this controller's own from an earlier turn, or no other process that could have written it still exists.
     fn is_nobodys(&self, now: Nanoseconds, record: Option<&[u8]>) -> bool {
         let is_own = |record: &[u8]| record.len() == RECORD_BYTES && record.starts_with(&self.drawn.to_le_bytes());
         self.is_alone || record.is_none_or(|record| is_own(record) && now >= self.returns_at)
@@ -305,12 +309,12 @@ impl Leadership {
     }
 }
 
-/// Whether what was found bears the name of a record.
+/// Whether the found record has the same name as another.
 fn is_of(record: &[u8], found: Option<&[u8]>) -> bool {
     found.is_some_and(|found| found.len() == RECORD_BYTES && record.get(..NAME_BYTES) == found.get(..NAME_BYTES))
 }
 
-/// The host that a record names; nothing where it is none of ours.
+/// The host that a record names; `None` for an invalid record.
 pub fn host_in(record: &[u8]) -> Option<u16> {
     let bytes = record.get(12..14).filter(|_| record.len() == RECORD_BYTES)?;
     bytes.try_into().ok().map(u16::from_le_bytes)

@@ -1,14 +1,15 @@
-//! Of several controllers at most one leads, whatever the store does with what they ask, as long as clocks keep to their rates.
+//! Tests that at most one of several controllers leads, whatever the store does with their requests, as long as clocks
+//! keep to their rates.
 
 use trellis_base::Random;
 
 use super::*;
 
 const TERM: Nanoseconds = 1_000;
-/// By how many millionths clocks are wrong here: enough that a mistake shows.
+/// The clock error in these tests, in parts per million: large enough to show a mistake.
 const ERROR_PPM: u32 = 100_000;
 
-/// What is on its way between a controller and the store, in real time.
+/// A message between a controller and the store, in real time.
 enum Way {
     /// To the store, at this time; the answer may be lost.
     Deed(u64, Deed, bool),
@@ -19,7 +20,7 @@ enum Way {
 struct Node {
     host: u16,
     machine: Leadership,
-    /// Thousandths of real time, and what the clock showed at real time zero.
+    /// Its clock's rate in thousandths of real time, and its reading at real time zero.
     rate: u64,
     offset: u64,
     ways: Vec<Way>,
@@ -42,7 +43,7 @@ fn apply(record: &mut Option<Vec<u8>>, deed: &Deed) -> Fact {
     }
 }
 
-/// Runs some controllers for some time; how often another one began to lead.
+/// Runs some controllers for some time; returns how often another one began to lead.
 fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
     let mut random = Random::new(seed);
     let mut record: Option<Vec<u8>> = None;
@@ -59,7 +60,7 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
     let (mut leader, mut changes) = (None, 0);
     for real in 0..until {
         for node in &mut all {
-            // A process that is stopped looks at its clock when it goes on.
+            // A suspended process reads its clock when it resumes.
             if faults && random.once_in(3_000) {
                 node.is_stopped = !node.is_stopped;
             }
@@ -69,7 +70,7 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
                 assert!(!node.machine.leads(now) && node.machine.name().is_none());
             }
             if node.machine.has_left() {
-                // What it asked for may still arrive; another process begins.
+                // Its requests may still arrive; another process begins.
                 let host = node.host;
                 node.machine = Leadership::new(Term::new(TERM, ERROR_PPM), random.draw(), host, false);
                 node.ways.retain(|way| matches!(way, Way::Deed(_, _, true)));
@@ -89,7 +90,7 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
                 }
             }
             if node.is_stopped {
-                // What came meanwhile is heard late.
+                // Facts that arrived meanwhile are handled late.
                 for fact in facts {
                     node.ways.push(Way::Fact(real + 50, fact));
                 }
@@ -100,9 +101,9 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
                 let Some(deed) = node.machine.step(now, fact) else { continue };
                 let at = real + random.below(40);
                 match random.below(20) {
-                    // Never there.
+                    // It never arrives.
                     0 if faults => node.ways.push(Way::Fact(at, Fact::Unknown)),
-                    // There, and perhaps long after nobody waits for it any more.
+                    // It arrives, perhaps long after the controller has stopped waiting for it.
                     1 if faults => {
                         node.ways.push(Way::Deed(at + random.below(3 * TERM), deed, true));
                         node.ways.push(Way::Fact(at + 40, Fact::Unknown));
@@ -170,7 +171,7 @@ fn another_takes_over_when_the_leader_is_gone() {
     assert_ne!(first.name(), second.name());
 }
 
-/// Two that look at one record, the first of which leads; and the time.
+/// Two controllers that watch one record, the first of which leads; and the time.
 fn one_leads(record: &mut Option<Vec<u8>>) -> (Leadership, Leadership, Nanoseconds) {
     let term = Term::new(TERM, ERROR_PPM);
     let [mut first, mut second] = [(7, 1), (8, 2)].map(|(drawn, host)| Leadership::new(term, drawn, host, false));
@@ -208,7 +209,7 @@ fn nobody_waits_for_one_that_left() {
 
 #[test]
 fn who_leaves_takes_away_what_it_does_not_know_to_be_there_and_nothing_of_others() {
-    // It had sent a renewal, which arrives, and nobody says so.
+    // It had sent a renewal, which arrives without being acknowledged.
     let mut record = None;
     let (mut first, _, now) = one_leads(&mut record);
     let renewal = first.step(now + TERM / 3, Fact::Tick).expect("it renews");
@@ -219,7 +220,7 @@ fn who_leaves_takes_away_what_it_does_not_know_to_be_there_and_nothing_of_others
         fact = first.step(now + TERM / 3 + time, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
     }
     assert!(first.has_left() && record.is_none());
-    // Another one leads when it looks.
+    // Another controller leads when it checks.
     let (mut first, _, now) = one_leads(&mut record);
     let others = Some(vec![9; RECORD_BYTES]);
     record.clone_from(&others);
@@ -228,7 +229,7 @@ fn who_leaves_takes_away_what_it_does_not_know_to_be_there_and_nothing_of_others
     let refused = apply(&mut record, &deed);
     first.step(now, refused);
     assert!(first.has_left() && record == others);
-    // One that never led has nothing to take away.
+    // One that never led has nothing to remove.
     let (_, mut second, now) = one_leads(&mut None);
     second.leave(now);
     while !second.has_left() {
@@ -267,7 +268,7 @@ fn who_stops_leads_again_only_under_another_name() {
     assert!(!machine.leads(now) && machine.name().is_none());
     let (now, second) = lead(&mut machine, &mut record, now);
     assert_ne!(first, second);
-    // Its term ends while nobody looks: late confirmation does not bring it back.
+    // Its term ends unnoticed: a late confirmation does not restore it.
     let late = now + 2 * TERM;
     assert!(!machine.leads(late));
     machine.step(late, Fact::Swapped);
@@ -278,7 +279,8 @@ fn who_stops_leads_again_only_under_another_name() {
 fn who_hears_too_late_that_it_leads_does_not_wait_for_itself() {
     let mut record = None;
     let (mut first, mut second, mut now) = one_leads(&mut record);
-    // The first one is gone. What makes the second one lead arrives, and the answer comes when its right has ended.
+    // The first one is gone. The request that makes the second one lead arrives, and the answer comes when its right has
+    // ended.
     let mut fact = Fact::Tick;
     while second.proposed.is_none() {
         now += 1;
@@ -292,7 +294,7 @@ fn who_hears_too_late_that_it_leads_does_not_wait_for_itself() {
         now += 1;
     }
     assert!(now < late + 8, "it leads at once, under another name: {}", now - late);
-    // Who gives up of itself lets the others have a term.
+    // A controller that steps down lets the others lead for a term.
     second.step_down(now);
     let down = now;
     let mut facts = [Fact::Tick, Fact::Tick];

@@ -1,12 +1,12 @@
-//! All ranges of a cluster: a machine for each ([`trellis_fabric_protocol::lease::controller`]), what they want of the store and the
-//! switch, and who shall have copies.
+//! All ranges of a cluster: a state machine for each ([`trellis_fabric_protocol::lease::controller`]), their requests to
+//! the store and the switch, and the choice of backups.
 //!
-//! Promises: nothing is said to a server before what it rests on was written; the switch is told who is home before the new
-//! home hears that it is, if the switch answers within a moment; a server that is new gets a range of its own, and backups
-//! as the operator wants them (`policy`). A server with other times than this controller's is not answered.
+//! Promises: nothing is sent to a server before the record on which it rests was written. The switch is sent the route of
+//! a new home before that home is informed, if the switch answers within a moment. A new server gets a range of its own,
+//! and backups as the operator wants them (`policy`). A server with other times than this controller's is not answered.
 //!
-//! It must never act for a range whose change is not written yet, nor give two copies to one host. It has no clock, no
-//! socket and no store: facts come in, [`Order`]s go out. It lives as long as this controller leads.
+//! Must never act for a range whose change is not written yet, nor give two copies to one host. It has no clock, no
+//! socket and no store: facts come in, [`Order`]s go out. It exists as long as this controller leads.
 
 mod near;
 mod parts;
@@ -36,101 +36,101 @@ use range::{Range, Wait};
 use replicas::Replicas;
 pub use status::{CutStatus, RangeStatus, ReplicaStatus, ServerStatus, Status};
 
-/// How often who shall have copies is looked at, and who is there.
+/// How often backups and the presence of servers are checked.
 const LOOK: Nanoseconds = 50_000_000;
-/// The most pages that pointers can name.
+/// The maximum number of pages that pointers can name.
 const PAGES_MAX: u64 = 1 << 36;
-/// Over how long requests are counted.
+/// The interval over which requests are counted.
 const LOAD_OVER: Nanoseconds = 1_000_000_000;
 
-/// What all ranges have in common.
+/// The settings that all ranges share.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// This controller.
     pub me: HostPrefix,
-    /// How long rights last.
+    /// The durations of rights.
     pub timing: Timing,
-    /// How many backups a range has unless it is told otherwise.
+    /// How many backups a range has by default.
     pub backups: u16,
-    /// Ranges that are busy move to servers that are not.
+    /// Whether ranges move from busy servers to others.
     pub rebalances: bool,
-    /// A page that is asked for so often in a second is answered by another server, too; 0: none is.
+    /// The number of requests per second from which a page is also answered by another server; 0 disables this.
     pub hot_from: u64,
-    /// Which hosts are near each other.
+    /// Which hosts are local to each other.
     pub near: Near,
 }
 
-/// Where requests for pages go.
+/// The destination of requests for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which range, or part of one.
+    /// The number of a range or part.
     pub number: Host,
     /// Its home.
     pub home: Host,
-    /// Of a part: where it was cut from, and how many pages it has.
+    /// For a part: where it was split from, and its number of pages.
     pub part: Option<(Within, u64)>,
 }
 
-/// What has happened.
+/// An input.
 #[derive(Clone, Debug)]
 pub enum Fact {
-    /// A host says this.
+    /// A message of a host.
     Told(Host, Told),
-    /// This was written.
+    /// The write with this number is done.
     Written(u64),
-    /// The switch was told, or could not be.
+    /// The switch was sent this route, or could not be.
     Routed(u64),
-    /// So many requests a second were for these pages, as the switch counted them; most first.
+    /// Requests per second for pages, as the switch counted them; most first.
     Hot(Vec<Counted>),
-    /// Time passed.
+    /// Time has passed.
     Tick,
 }
 
-/// What shall be done.
+/// An output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Tell a host.
+    /// Send a message to a host.
     Tell(Host, Told),
-    /// Write this, all of it or nothing; [`Fact::Written`] bears the number.
+    /// Write these records, all or none; [`Fact::Written`] refers to the number.
     Write(u64, Vec<Write>),
-    /// Let requests for the pages of a range, or of a part, go to a host; [`Fact::Routed`] bears the number.
+    /// Send requests for the pages of a range or part to a host; [`Fact::Routed`] refers to the number.
     Route {
-        /// Of the order.
+        /// The number.
         ticket: u64,
-        /// Where what is.
+        /// The range or part, and its home.
         place: Place,
     },
-    /// This is a part no more.
+    /// This number is no longer a part.
     Forget(Host),
-    /// Let requests for a page go to a host that has a copy, for so long; or home again.
+    /// Send requests for a page to a host that has a copy, for a time; or to its home again.
     Redirect {
         /// By range and page.
         page: (Host, u64),
-        /// To whom, and nanoseconds from now.
+        /// The host, and the duration in nanoseconds.
         to: Option<(Host, Nanoseconds)>,
     },
-    /// Let who asks any server be answered by this one.
+    /// Send requests to any server to this one.
     Anywhere(Host),
-    /// Tell the operator.
+    /// Report an event to the operator.
     Say(Event),
-    /// What was asked for under this number is written.
+    /// The effects of the request with this number are written.
     Answer(u64),
 }
 
-/// What is known of a server.
+/// The state of a server.
 #[derive(Clone, Debug)]
 struct Server {
     kept: ServerRecord,
-    /// When it was heard of last; nothing for one that was not heard by this controller.
+    /// When it was last heard; `None` if this controller has not heard it.
     heard_at: Option<Nanoseconds>,
     is_there: bool,
-    /// What it still gives to ranges of others.
+    /// The memory that it still provides for ranges of other hosts.
     spare_bytes: u64,
-    /// When it was called up because it says nothing by itself.
+    /// When it was last called because it is silent.
     probed_at: Nanoseconds,
-    /// That its times are others was said.
+    /// Whether it was reported that its times differ.
     is_refused: bool,
-    /// That it is empty was said.
+    /// Whether it was reported that it is empty.
     is_empty: bool,
 }
 
@@ -142,27 +142,27 @@ pub struct Ranges {
     next_ticket: u64,
     look_at: Nanoseconds,
     rebalance_at: Nanoseconds,
-    /// Ranges that no record names, and who told of them.
+    /// Ranges that no record names, and the servers that reported them.
     unknown: BTreeMap<(Host, Host), ()>,
-    /// By the ticket of what is to be written, the number under which that was asked for.
+    /// The number of the operator's request for the ticket of each write.
     asked: BTreeMap<u64, u64>,
-    /// The same of what is answered when all that was decided of these ranges is written.
+    /// Requests that are answered when everything that was decided for these ranges is written.
     unanswered: Vec<(u64, Vec<Host>)>,
     replicas: Replicas,
     parts: Parts,
     pulls: Pulls,
-    /// The server that the switch was told to choose for who asks any.
+    /// The server to which the switch was told to send requests to any server.
     anywhere: Option<Host>,
 }
 
 impl Ranges {
-    /// All ranges, of a controller that begins to lead with what was kept.
+    /// The ranges of a controller that begins to lead with these records.
     pub fn new(settings: Settings, kept: Kept, now: Nanoseconds) -> Ranges {
         let range = |(number, record): (Host, RangeRecord)| (number, Range::new(number, record, &settings, now));
         let mut ranges: BTreeMap<Host, Range> = kept.ranges.into_iter().map(range).collect();
         let parts = Parts::new(&mut ranges);
         let mut servers = BTreeMap::new();
-        // Those that are named have a moment to be heard.
+        // Hosts that are named in records get some time to be heard.
         for range in ranges.values() {
             let record = &range.machine.record;
             let own = Some(&range.number).filter(|number| !is_part(**number));
@@ -193,18 +193,18 @@ impl Ranges {
         }
     }
 
-    /// Where everything is, for who has forgotten it.
+    /// All places, to send them again.
     pub fn places(&self) -> Vec<Place> {
         self.ranges.values().map(Range::place).collect()
     }
 
-    /// When to say [`Fact::Tick`].
+    /// The next time for [`Fact::Tick`].
     pub fn alarm(&self) -> Nanoseconds {
         let heard = self.ranges.values().filter(|range| !range.is_mute);
         heard.filter_map(Range::alarm).chain([self.look_at]).min().unwrap_or(self.look_at)
     }
 
-    /// Takes one fact, pushes what follows.
+    /// Handles a fact, and appends the resulting orders.
     pub fn step(&mut self, now: Nanoseconds, fact: Fact, orders: &mut Vec<Order>) {
         match fact {
             Fact::Told(from, told) => self.told(now, from, told, orders),
@@ -212,13 +212,13 @@ impl Ranges {
                 if let Some(asked) = self.asked.remove(&ticket) {
                     orders.push(Order::Answer(asked));
                 }
-                // A range and what was cut from it wait for the same.
+                // A range and the part that was split from it wait for the same write.
                 for range in self.ranges.values_mut().filter(|range| range.wait == Wait::Write(ticket)) {
                     range.go_on(now, &mut self.next_ticket, orders);
                 }
                 self.end_parts(orders);
             }
-            // One that a switch was told for who led before only ends a short wait early: it never stands for a record.
+            // A route of an earlier leader only ends a short wait early: it never replaces a write.
             Fact::Routed(ticket) => {
                 if let Some(range) = self.ranges.values_mut().find(|range| range.waits_for_route(ticket)) {
                     range.go_on(now, &mut self.next_ticket, orders);
@@ -233,8 +233,8 @@ impl Ranges {
         self.answer_what_is_written(orders);
     }
 
-    /// Lets [`Order::Answer`] bear this number when all that was decided of these ranges is written: a controller that leads next
-    /// goes on with it.
+    /// Answers this request when everything that was decided for these ranges is written: a next leader then continues
+    /// with it.
     pub fn answer_when_written(&mut self, asked: u64, ranges: Vec<Host>, orders: &mut Vec<Order>) {
         self.unanswered.push((asked, ranges));
         self.answer_what_is_written(orders);
@@ -281,7 +281,7 @@ impl Ranges {
         }
     }
 
-    /// Somebody is there; whether it may be answered.
+    /// Records that a server was heard; returns whether it may be answered.
     fn is_heard(&mut self, now: Nanoseconds, from: Host, about: &About, orders: &mut Vec<Order>) -> bool {
         let (prefix, Timing { term, tenure, .. }) = (self.prefix(from), self.settings.timing);
         let server = self.servers.entry(from).or_insert(Server::new(ServerRecord::default()));
@@ -335,7 +335,7 @@ impl Ranges {
         let message = Input::Message(Party::of(from), report);
         range.step(now, message, settings, &mut self.next_ticket, orders);
         range.heard_by_machine(now, from, state, settings, &mut self.next_ticket, orders);
-        // Whoever waits for what this one said goes on now.
+        // Ranges that wait for what this one reported continue now.
         self.plan(now, number, orders);
         let is_home = self.ranges.get(&number).is_some_and(|range| range.machine.record.home == from);
         if about.wants_back != 0 && is_home {
@@ -364,7 +364,7 @@ impl Ranges {
         if self.settings.rebalances {
             self.tick_pulls(now, orders);
             if now >= self.rebalance_at {
-                // No load changes sooner.
+                // No load changes earlier.
                 self.rebalance_at = now + LOAD_OVER;
                 if let Some(moved) = self.rebalancing() {
                     self.rebalance_at = now + 10 * LOAD_OVER;
@@ -374,7 +374,8 @@ impl Ranges {
         }
     }
 
-    /// Who asks any server is answered by one that is there and home of its own range; the same one as long as it is so.
+    /// Chooses the server for requests to any server: one that is present and home of its own range; unchanged as long as
+    /// that is so.
     fn choose_anywhere(&mut self, orders: &mut Vec<Order>) {
         let may = |host: Host| {
             let own = self.ranges.get(&host);
@@ -390,7 +391,7 @@ impl Ranges {
         }
     }
 
-    /// Who says nothing by itself, because it is home of nothing, is called up; who does not answer is not there.
+    /// Calls servers that are silent because they are home of nothing; a server that does not answer counts as absent.
     fn look_at_servers(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let tenure = self.settings.timing.tenure;
         for (&host, server) in &mut self.servers {
@@ -407,7 +408,7 @@ impl Ranges {
             let every = if server.is_there { tenure / 4 } else { 2 * tenure };
             if silence > tenure / 2 && now >= server.probed_at + every {
                 server.probed_at = now;
-                // Who is sought as home is called by the machine; and nothing is said that is not written yet.
+                // The state machine calls hosts that are sought as homes; and nothing is sent that is not written yet.
                 let is_called = |range: &Range| {
                     let record = &range.machine.record;
                     range.machine.is_open && (record.home == host || record.complete.contains(&host))
@@ -424,11 +425,11 @@ impl Ranges {
         }
     }
 
-    /// Lets a range go to a host.
+    /// Moves a range to a host.
     ///
     /// # Errors
     ///
-    /// A sentence, when that cannot be.
+    /// A message, if that is not possible.
     pub fn move_range(
         &mut self,
         now: Nanoseconds,
@@ -461,7 +462,7 @@ impl Ranges {
                 "server {host}: everything moves away from it; say `trellis controller drain {host} --cancel` first"
             ));
         }
-        // What was said of its pages before is void.
+        // Earlier requests about its pages are void.
         self.parts.cuts.retain(|cut| cut.part != Some(number));
         let comes_home = self.part_and_range(number).is_some_and(|(_, range)| range.machine.record.home == to);
         if let Some(range) = self.ranges.get_mut(&number).filter(|range| range.within.is_some()) {
@@ -471,12 +472,12 @@ impl Ranges {
         Ok(())
     }
 
-    /// Says which backups a range has; nothing for as many as all have. [`Order::Answer`] bears the number that was `asked`
-    /// when that is written.
+    /// Sets the wanted backups of a range; `None` for the default. [`Order::Answer`] has the number `asked` when that is
+    /// written.
     ///
     /// # Errors
     ///
-    /// A sentence, when there is no such range, or no such server.
+    /// A message, if there is no such range or no such server.
     pub fn wish(
         &mut self,
         now: Nanoseconds,
@@ -496,18 +497,18 @@ impl Ranges {
         }
         let range = self.ranges.get_mut(&number).ok_or(sentence)?;
         range.wish(now, wish, &mut self.next_ticket, orders);
-        // Whether or not it is new: the same may have been wished a moment ago.
+        // Even if the wish is unchanged: the same may have been requested a moment ago and not be written yet.
         self.answer_when_written(asked, vec![number], orders);
         self.plan(now, number, orders);
         Ok(())
     }
 
-    /// Lets everything go away from a server, or lets it have something again. [`Order::Answer`] bears the number that was
-    /// `asked` when that is written.
+    /// Moves everything away from a server, or stops doing so. [`Order::Answer`] has the number `asked` when that is
+    /// written.
     ///
     /// # Errors
     ///
-    /// A sentence, when there is no such server.
+    /// A message, if there is no such server.
     pub fn drain(&mut self, host: Host, is_drained: bool, asked: u64, orders: &mut Vec<Order>) -> Result<(), String> {
         let sentence = self.no_such_server(host);
         let server = self.servers.get_mut(&host).ok_or(sentence)?;
@@ -519,11 +520,11 @@ impl Ranges {
         Ok(())
     }
 
-    /// Lets a range begin anew that nobody has.
+    /// Resets a range of which no host has the content.
     ///
     /// # Errors
     ///
-    /// A sentence, when somebody has it, or copies of it (unless they may be lost).
+    /// A message, if a host has it, or copies of it (unless they may be lost).
     pub fn reset(
         &mut self,
         now: Nanoseconds,
@@ -575,7 +576,7 @@ impl Ranges {
         self.servers.get(&host).is_some_and(|server| server.is_there)
     }
 
-    /// Nothing was heard of it for so long that nobody counts on it.
+    /// Whether it was not heard for so long that it no longer counts.
     fn is_gone(&self, now: Nanoseconds, host: Host) -> bool {
         let patience = 4 * self.settings.timing.tenure;
         let is_silent = |server: &Server| !server.is_there && server.heard_at.is_some_and(|at| now > at + patience);
@@ -605,7 +606,7 @@ fn prefix(settings: &Settings, host: Host) -> HostPrefix {
     HostPrefix { cluster: settings.me.cluster, host: address::Host(host) }
 }
 
-/// Something said to a host about a range: its number, where it was cut from, how many pages it has.
+/// A message to a host about a range: its number, where it was split from, its number of pages.
 fn placed(
     (range, within, pages): (Host, Option<Within>, u64),
     request: u64,

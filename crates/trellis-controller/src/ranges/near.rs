@@ -1,14 +1,17 @@
-//! Where pages should be because of who asks for them: what the switch counts, by the hosts that ask, and which hosts are near each
-//! other.
+//! The placement of pages by the hosts that request them: uses what the switch counts by client, and which hosts are
+//! local to each other.
 //!
-//! The rule, with [`super::Settings::rebalances`]: pages are looked at in *runs*: a part, or the aligned 64 pages around one that
-//! was counted, without what is in parts. A run is *pulled* where it has [`PULLED_FROM`] requests a second and three quarters of
-//! them come from hosts of one group, which its home is not in. What is pulled to the same group in [`LOOKS`] looks in a row goes
-//! to a server of that group that is there and has room: home if the range's home is one, else who has least to do. Neighbours
-//! that are no parts go together. A part that nobody has asked for during [`IDLE_FOR`] comes home, if the range's home is not busy.
+//! The rule, with [`super::Settings::rebalances`]: pages are considered in *page ranges*. A page range is a part (a
+//! subrange with a home of its own), or the aligned 64 pages around one that was counted, without those that are in
+//! parts. It is *pulled* if it has [`PULLED_FROM`] requests per second and three quarters of them come from hosts of one
+//! group that does not contain its home. If it is pulled to the same group in [`LOOKS`] consecutive looks, it moves to a
+//! server of that group that is present and has room: the range's home if it is such a server, otherwise the one with the
+//! least load. Adjacent page ranges that are not parts move together. A part without requests during [`IDLE_FOR`] returns
+//! to its range's home, unless that is busy.
 //!
-//! Promises: one at a time, and none while anything of any range is under way; what went is left alone for [`LEFT_ALONE_FOR`],
-//! and a group that has it loses it only to one that makes three quarters of the requests, so nothing swings.
+//! Promises: one move at a time, and none while anything is under way for any range. What was moved is not moved again
+//! for [`LEFT_ALONE_FOR`], and a group loses it only to one that makes three quarters of the requests, so the placement
+//! does not oscillate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,21 +26,21 @@ use super::range::Range;
 use super::{Order, Ranges};
 use crate::event::Event;
 
-/// How many pages a run has that is no part yet.
+/// The number of pages in a page range that is not a part.
 const RUN_PAGES: u64 = 64;
-/// No pages go by themselves from this incarnation of their range on: each such move takes some, and those that are left are for
-/// deaths and for what operators want.
+/// From this incarnation of their range on, pages are no longer moved automatically: each such move uses incarnations,
+/// and the rest is kept for failures and for operators.
 const INCARNATIONS_SPARED: u16 = 0x8000;
-/// A run with fewer requests a second is pulled nowhere.
+/// A page range with fewer requests per second is not pulled.
 const PULLED_FROM: u64 = 100;
-/// In how many looks in a row.
+/// The required number of consecutive looks.
 const LOOKS: u8 = 5;
-/// For how long what was sent somewhere is left alone.
+/// How long a moved page range is not moved again.
 const LEFT_ALONE_FOR: Nanoseconds = 60_000_000_000;
-/// A part that nobody asks for comes home after this.
+/// A part without requests returns after this time.
 const IDLE_FOR: Nanoseconds = 60_000_000_000;
 
-/// Which hosts are near each other, in groups. One that no group names is near nobody.
+/// Which hosts are local to each other, in groups. A host without a group is local to none.
 #[derive(Clone, Debug, Default)]
 pub struct Near(Arc<[Vec<Host>]>);
 
@@ -46,7 +49,7 @@ impl Near {
     ///
     /// # Errors
     ///
-    /// A sentence, when a host is in two of them, or twice in one.
+    /// A message, if a host is in two of them, or twice in one.
     pub fn new(groups: Vec<Vec<Host>>) -> Result<Near, String> {
         for (number, group) in groups.iter().enumerate() {
             let again = (1..group.len()).find(|place| group[..*place].contains(&group[*place]));
@@ -61,7 +64,7 @@ impl Near {
         Ok(Near(groups.into()))
     }
 
-    /// Whether no host is near another.
+    /// Whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -71,50 +74,50 @@ impl Near {
     }
 }
 
-/// Requests for a page.
+/// The counted requests for a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
     /// By range and page.
     pub page: (Host, u64),
-    /// How many a second.
+    /// Requests per second.
     pub per_second: u64,
-    /// By the hosts that they came from, where the switch tells that.
+    /// The requests by client host, if the switch reports them.
     pub by: Vec<(Host, u64)>,
 }
 
 /// What was counted.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
-    /// Runs that are pulled: to which group, and in how many looks in a row.
+    /// Pulled page ranges: to which group, and in how many consecutive looks.
     pulled: BTreeMap<Run, (usize, u8)>,
-    /// Runs, and requests a second for them, as they were counted last.
+    /// Page ranges and requests per second for them, as last counted.
     hot: BTreeMap<Run, Asked>,
-    /// By range and first page, until when: as a part and as none it is the same.
+    /// The end of the time without moves, by range and first page, which is the same whether or not it is a part.
     left_alone: BTreeMap<(Host, u64), Nanoseconds>,
-    /// Since when nobody asks for a part.
+    /// Since when a part has had no requests.
     idle: BTreeMap<Host, Nanoseconds>,
 }
 
-/// Pages that go together, by range and number of the first.
+/// Pages that move together, by range and number of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Run {
     pub(super) range: Host,
     pub(super) first: u64,
     pub(super) pages: u64,
-    /// The part that they are, if they are one.
+    /// The part, if they are one.
     pub(super) part: Option<Host>,
 }
 
-/// How often pages were asked for in a second.
+/// The requests for pages in a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asked {
     pub(super) per_second: u64,
-    /// By hosts of groups.
+    /// By groups of hosts.
     by: BTreeMap<usize, u64>,
 }
 
 impl Asked {
-    /// Most of it comes from this group.
+    /// The group of which most requests come.
     fn most(&self) -> Option<usize> {
         let is_most = |(_, count): &(&usize, &u64)| **count * 4 >= self.per_second * 3;
         self.by.iter().find(is_most).map(|(group, _)| *group)
@@ -122,7 +125,7 @@ impl Asked {
 }
 
 impl Ranges {
-    /// What the switch has counted.
+    /// Handles the counts of the switch.
     pub(super) fn hear_pulls(&mut self, now: Nanoseconds, counted: &[Counted], orders: &mut Vec<Order>) {
         if !self.settings.rebalances {
             return;
@@ -151,7 +154,7 @@ impl Ranges {
         }
     }
 
-    /// Lets the run go that is asked for most, of those that are pulled for long enough.
+    /// Moves the most requested of the page ranges that were pulled for long enough.
     fn follow_pull(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let goes = self.due().into_iter().filter_map(|(run, group, per_second)| {
             let host = self.nearest(&run, group)?;
@@ -169,8 +172,8 @@ impl Ranges {
         }
     }
 
-    /// Runs that are pulled for long enough, each to which group, and requests a second for it: each by itself and with those
-    /// before it that touch it, are none of them parts, and are pulled to the same group.
+    /// Page ranges that were pulled for long enough, each with its group and requests per second. A page range is
+    /// combined with preceding adjacent ones if none of them is a part and all are pulled to the same group.
     fn due(&self) -> Vec<(Run, usize, u64)> {
         let Pulls { pulled, hot, left_alone, .. } = &self.pulls;
         let is_due = |run: &Run, looks: u8| looks >= LOOKS && !left_alone.contains_key(&(run.range, run.first));
@@ -198,7 +201,7 @@ impl Ranges {
         due
     }
 
-    /// The server of a group that a run should go to.
+    /// The server of a group to which a page range should move.
     fn nearest(&self, run: &Run, group: usize) -> Option<Host> {
         let own = self.ranges.get(&run.range)?.machine.record.home;
         let members = self.settings.near.0.get(group)?.iter().copied();
@@ -207,7 +210,7 @@ impl Ranges {
         may.min_by_key(|host| (*host != own, self.load_of(*host), *host))
     }
 
-    /// Whether a run may go to a server.
+    /// Whether a page range may move to a server.
     pub(super) fn may_have(&self, run: &Run, host: Host) -> bool {
         let Some(range) = self.ranges.get(&run.range) else { return false };
         let part = run.part.and_then(|part| self.ranges.get(&part));
@@ -221,7 +224,7 @@ impl Ranges {
         has_room && self.is_there(host) && !self.is_drained(host)
     }
 
-    /// The pages that go with one of them.
+    /// The page range that contains a page.
     fn run_of(&self, (number, page): (Host, u64)) -> Option<Run> {
         let range = self.ranges.get(&number).filter(|range| range.within.is_none() && page < range.pages)?;
         let parts = &range.machine.record.parts;
@@ -236,7 +239,7 @@ impl Ranges {
         Some(Run { range: number, first, pages: end - first, part: None })
     }
 
-    /// Whether nothing of any range is under way. What nobody has, and perhaps nobody will have, is not waited for.
+    /// Whether nothing is under way for any range. A range without a home, which may never get one, is not waited for.
     pub(super) fn is_calm(&self) -> bool {
         let is_still = |range: &Range| {
             let record = &range.machine.record;
@@ -247,30 +250,31 @@ impl Ranges {
         self.parts.cuts.is_empty() && self.ranges.values().all(is_still)
     }
 
-    /// Requests a second that a server answers as home.
+    /// Requests per second that a server answers as home.
     pub(super) fn load_of(&self, host: Host) -> u64 {
         self.ranges.values().filter(|range| range.machine.record.home == host).map(Range::load).sum()
     }
 
-    /// Whether that is known of all that it is home of.
+    /// Whether that is known for everything of which it is home.
     fn is_load_known(&self, host: Host) -> bool {
         self.ranges.values().filter(|range| range.machine.record.home == host).all(Range::is_load_known)
     }
 
-    /// Whether a run may be where only the load is looked at: what most of a group asks for stays near that.
+    /// Whether balancing by load may move a page range to a host: pages that are mostly requested by a group stay local
+    /// to it.
     pub(super) fn is_near_enough(&self, run: (Host, u64), host: Host) -> bool {
         let asked = self.pulls.hot.iter().find(|(of, _)| (of.range, of.first) == run).map(|(_, asked)| asked);
         let group = asked.and_then(Asked::most);
         group.is_none_or(|group| self.settings.near.group_of(host) == Some(group))
     }
 
-    /// Runs that are no parts, and requests a second for them.
+    /// Page ranges that are not parts, and requests per second for them.
     pub(super) fn busy_runs(&self) -> impl Iterator<Item = (&Run, u64)> {
         let is_one = |run: &Run| run.part.is_none() && self.run_of((run.range, run.first)).as_ref() == Some(run);
         self.pulls.hot.iter().filter(move |(run, _)| is_one(run)).map(|(run, asked)| (run, asked.per_second))
     }
 
-    /// Parts that nobody asks for come home, one after the other.
+    /// Returns parts without requests to their ranges' homes, one after the other.
     pub(super) fn tick_pulls(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let idle = self.ranges.range(PARTS_FROM..).filter(|(_, part)| part.is_idle() && !part.returns);
         let before = &self.pulls.idle;

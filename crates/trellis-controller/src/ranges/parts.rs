@@ -1,13 +1,14 @@
-//! Parts of ranges ([`trellis_fabric_protocol::lease::parts`]): pages that have a home of their own, for a while.
+//! Parts of ranges ([`trellis_fabric_protocol::lease::parts`]): subranges that have a home of their own for a while.
 //!
-//! Promises: pages are cut out of a range, and joined with it, only when nothing of either is under way and their homes know what was
-//! decided before; a range has one part more, or one less, at a time. The record of a part is written with that of its range that
-//! names it first, and counts until one is written that does not: whichever of its writes a controller comes to before it ends, the
-//! next one finds each page in one place. A number is used again only in a later incarnation. A range begins anew only when the tenure
-//! of each of its parts has ended, and in an incarnation above theirs; a part begins anew only when an operator says so.
+//! Promises: pages are split off a range, and merged into it, only when nothing is under way for either and their homes
+//! know the previous decisions. A range gains or loses one part at a time. The record of a part is written together with
+//! the record of its range that first names it, and counts until one is written that does not: after whichever write a
+//! controller ends, the next one finds each page in one place. A number is reused only in a later incarnation. A range is
+//! reset only when the home lease of each of its parts has ended, and in an incarnation above theirs; a part is reset
+//! only at an operator's request.
 //!
-//! It must never move a part by itself: parts are ranges, and `policy` moves them. What is to be cut for somebody is
-//! forgotten by a controller that starts again; a part that was cut and not moved comes home by itself.
+//! Must never move a part by itself: parts are ranges, and `policy` moves them. A pending split for a move is forgotten
+//! when a controller restarts; a part that was split off and not moved returns by itself.
 
 use std::collections::BTreeMap;
 
@@ -22,19 +23,19 @@ use super::range::Range;
 use super::{Order, Ranges, placed, prefix};
 use crate::event::Event;
 
-/// For how long pages that shall go wait for somebody to serve them, and for the server to take them.
+/// How long pages that have to move wait until they are served and the server can take them.
 const GOES_WITHIN: Nanoseconds = 30_000_000_000;
-/// For how long a part may be at the home of its range before it is joined with it.
+/// How long a part may be at the home of its range before it is merged.
 const BESIDE_FOR: Nanoseconds = 10_000_000_000;
 
-/// What is known of parts besides what is written.
+/// What is known of parts in addition to the records.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    /// Numbers that were parts and are none now.
+    /// Numbers that were parts and no longer are.
     ended: BTreeMap<Host, Ended>,
-    /// What is to be cut, in this order.
+    /// Pages to be split off, in this order.
     pub(super) cuts: Vec<Cut>,
-    /// Since when parts are at the homes of their ranges.
+    /// Since when parts have been at the homes of their ranges.
     beside: BTreeMap<Host, Nanoseconds>,
 }
 
@@ -43,35 +44,35 @@ pub(super) struct Parts {
 struct Ended {
     /// The last incarnation in which it was one.
     incarnation: u16,
-    /// Of what.
+    /// Where it was split from.
     within: Within,
     pages: u64,
 }
 
-/// A run of pages that shall go to a host.
+/// A page range that has to move to a host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) range: Host,
     pub(super) first: u64,
     pub(super) pages: u64,
     pub(super) to: Host,
-    /// The part, once it is one.
+    /// The part, once it exists.
     pub(super) part: Option<Host>,
-    /// It is forgotten then, unless something is under way.
+    /// The request is dropped at this time, unless something is under way.
     until: Nanoseconds,
 }
 
-/// What can be done with one of them now.
+/// The possible next step of a request.
 enum Progress {
-    /// Nothing: something is under way.
+    /// None: something is under way.
     Waits,
-    /// Forget it.
+    /// Drop it.
     Over,
-    /// Forget it, and say why.
+    /// Drop it, and report why.
     Cannot(String),
-    /// Cut it out.
+    /// Split the pages off.
     Cut,
-    /// Let the part go.
+    /// Move the part.
     Move(Host),
 }
 
@@ -86,7 +87,7 @@ impl Cut {
 }
 
 impl Parts {
-    /// Takes those that no range names out of all that were kept.
+    /// Removes the parts that no range names from the loaded records.
     pub(super) fn new(ranges: &mut BTreeMap<Host, Range>) -> Parts {
         let is_named = |range: &Range| {
             let of = range.within.and_then(|within| ranges.get(&within.range));
@@ -108,19 +109,19 @@ impl Parts {
         }
     }
 
-    /// Whether this was a part and is none now.
+    /// Whether this number was a part and no longer is.
     pub(super) fn has_ended(&self, number: Host) -> bool {
         self.ended.contains_key(&number)
     }
 }
 
 impl Ranges {
-    /// Lets pages of a range go to a host, or, where that is its home, come home and be the range's again: what goes, as runs of first
-    /// page and number of pages.
+    /// Moves pages of a range to a host; if that is the range's home, they are merged into the range again. Returns the
+    /// page ranges that move: first page and number of pages.
     ///
     /// # Errors
     ///
-    /// A sentence, when that cannot be.
+    /// A message, if that is not possible.
     pub fn move_pages(
         &mut self,
         now: Nanoseconds,
@@ -144,7 +145,7 @@ impl Ranges {
         let runs = self.runs(range, first, end)?;
         self.may_go(range, to, &runs)?;
         for &(first, pages) in &runs {
-            // What was said of these pages before is void.
+            // An earlier request about these pages is void.
             self.parts.cuts.retain(|cut| cut.range != number || (cut.first, cut.pages) != (first, pages));
             let part = self.part_at(number, first);
             if let Some(part) = part.and_then(|part| self.ranges.get_mut(&part)) {
@@ -165,7 +166,7 @@ impl Ranges {
         parts.iter().find(|part| part.first == first).map(|part| part.number)
     }
 
-    /// As many runs as parts are made of these pages; each is one already, or touches none.
+    /// Divides these pages into page ranges that can be parts; each is a part already, or overlaps none.
     fn runs(&self, range: &Range, first: u64, end: u64) -> Result<Vec<(u64, u64)>, String> {
         let name = self.prefix(range.number);
         let mut runs = Vec::new();
@@ -197,7 +198,7 @@ impl Ranges {
         Ok(runs)
     }
 
-    /// Whether there are numbers, and room at a host, for these runs of a range.
+    /// Whether there are free numbers, and room at a host, for these page ranges of a range.
     fn may_go(&self, range: &Range, to: Host, runs: &[(u64, u64)]) -> Result<(), String> {
         let (name, host) = (self.prefix(range.number), self.prefix(to));
         if !self.is_there(to) {
@@ -253,7 +254,7 @@ impl Ranges {
         Ok(touching.iter().map(|part| (part.first, part.pages)).collect())
     }
 
-    /// Lets a part go to the home of its range, and be joined with it.
+    /// Moves a part to the home of its range, to be merged.
     pub(super) fn let_come_home(&mut self, now: Nanoseconds, part: Host, orders: &mut Vec<Order>) {
         if let Some(range) = self.ranges.get_mut(&part).filter(|range| !range.is_mute) {
             range.goes_home(now, true, &mut self.next_ticket, orders);
@@ -261,7 +262,7 @@ impl Ranges {
         }
     }
 
-    /// The home of a range needs all of an object.
+    /// The home of a range asks for a part back because it needs all pages of an object.
     pub(super) fn wanted_back(&mut self, now: Nanoseconds, range: Host, part: Host, orders: &mut Vec<Order>) {
         if self.ranges.get(&range).is_some_and(|range| range.part(part).is_some()) {
             self.parts.cuts.retain(|cut| cut.part != Some(part));
@@ -269,8 +270,8 @@ impl Ranges {
         }
     }
 
-    /// A host tells of a part that is none any more, in this life by this number, or asks for it. Who has the range hears of that;
-    /// anybody else, if it was told, that nobody counts on it.
+    /// A host reports or asks about a part that no longer exists. A host that has the range is sent the range's
+    /// placement; any other host, if it had been informed of the part, is told that its content is no longer needed.
     pub(super) fn heard_of_ended(
         &mut self,
         now: Nanoseconds,
@@ -291,7 +292,7 @@ impl Ranges {
         }
     }
 
-    /// Goes on with what is to be cut, and lets parts come home that are there.
+    /// Continues pending splits, and returns parts that have no reason to be where they are.
     pub(super) fn tick_parts(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let waiting: Vec<Host> =
             self.ranges.values().filter(|range| range.begins_at.is_some()).map(|range| range.number).collect();
@@ -309,7 +310,7 @@ impl Ranges {
         }
     }
 
-    /// Whether a part is at the home of its range for no reason.
+    /// Whether a part is at the home of its range without a reason.
     fn is_beside(&self, number: Host) -> bool {
         let Some((part, range)) = self.part_and_range(number) else { return false };
         let is_asked_for = self.parts.cuts.iter().any(|cut| cut.part == Some(number));
@@ -317,7 +318,7 @@ impl Ranges {
         record.home == range.machine.record.home && record.moving.is_none() && !part.returns && !is_asked_for
     }
 
-    /// A part, and what it was cut from.
+    /// A part, and the range from which it was split.
     pub(super) fn part_and_range(&self, number: Host) -> Option<(&Range, &Range)> {
         let part = self.ranges.get(&number)?;
         Some((part, self.ranges.get(&part.within?.range)?))
@@ -357,7 +358,7 @@ impl Ranges {
             Some(part) => part.is_at(cut.to) || self.has_room(part, cut.to),
             None => range.is_at(cut.to) || self.spare(cut.to) >= cut.pages * PAGE_BYTES,
         };
-        // One that did not get ready is asked again a while later.
+        // A host that did not get ready is asked again later.
         let is_shunned = of.shunned.contains_key(&cut.to);
         match () {
             () if !self.is_there(cut.to) || self.is_drained(cut.to) => {
@@ -400,12 +401,12 @@ impl Ranges {
         }
     }
 
-    /// Joins a part with its range, if both are firm and at the same hosts.
+    /// Merges a part into its range, if both are firm and at the same hosts.
     pub(super) fn join(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let is_due = self.part_and_range(number).is_some_and(|(part, range)| part.is_firm() && range.is_firm());
         let Some(mut part) = is_due.then(|| self.ranges.remove(&number)).flatten() else { return };
         if let Some(range) = part.within.and_then(|within| self.ranges.get_mut(&within.range)) {
-            // It is there until that is written, and says nothing any more.
+            // The part exists until that is written, but nothing more is sent about it.
             part.is_mute = range.join(now, &part, &self.settings, &mut self.next_ticket, orders);
         }
         self.ranges.insert(number, part);
@@ -426,8 +427,8 @@ impl Ranges {
         }
     }
 
-    /// Lets a range begin anew when nobody can be home of a part of it any more: those are not answered from now on. Where somebody
-    /// comes to be home of the range all the same, they go on.
+    /// Resets a range when no host can be home of a part of it any more: parts are no longer answered from now on. If a
+    /// host becomes home of the range after all, they continue.
     fn begin_without_parts(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get(&number) else { return };
         let parts: Vec<Host> = range.machine.record.parts.iter().map(|part| part.number).collect();
@@ -449,7 +450,7 @@ impl Ranges {
         }
     }
 
-    /// What comes next for a part that goes home; nothing where its range cannot have it now, and it stays as any.
+    /// The next step for a part that returns; `None` if its range cannot take it now, and it stays like any other part.
     pub(super) fn next_home(&self, part: &Range) -> Option<Next> {
         let range = self.ranges.get(&part.within?.range).filter(|_| part.returns)?;
         let (own, of) = (&part.machine.record, &range.machine.record);
@@ -477,15 +478,15 @@ impl Ranges {
         })
     }
 
-    /// Who is home of a page.
+    /// The range or part that has a page.
     pub(super) fn home_of(&self, (number, page): (Host, u64)) -> Option<&Range> {
         let range = self.ranges.get(&number)?;
         part_with(&range.machine.record.parts, page).map_or(Some(range), |part| self.ranges.get(&part.number))
     }
 }
 
-/// A number for another part of a range in this incarnation. One that was a part may still be known to hosts, so one that never was
-/// one comes first; then one whose last incarnation is lower than the part's will be.
+/// A number for another part of a range in this incarnation. Hosts may still know a number that was a part, so unused
+/// numbers come first; then numbers whose last incarnation is lower than the part's will be.
 fn free_number(ranges: &BTreeMap<Host, Range>, ended: &BTreeMap<Host, Ended>, incarnation: u16) -> Option<Host> {
     let mut numbers = (PARTS_FROM..Host::MAX).filter(|number| !ranges.contains_key(number));
     let old = ended.iter().filter(|(_, ended)| ended.incarnation <= incarnation);

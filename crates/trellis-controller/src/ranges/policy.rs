@@ -1,8 +1,9 @@
-//! Who shall have copies, and who shall be home.
+//! The choice of backups and homes.
 //!
-//! Promises: never two copies at one host; a backup that is wished for is asked first whether it has room, by telling it of
-//! the range and hearing that it is ready; a backup is given up only when as many others as are wanted have everything; one
-//! change of a range at a time. A backup of which nothing is heard is none any more. Of several servers the one with the most spare memory is taken.
+//! Promises: a new backup is first asked whether it has room, by informing it of the range and waiting until it reports
+//! that it is ready. A backup is given up only when as many others as wanted are complete. A range changes in one respect
+//! at a time. A backup that is not heard no longer counts. Of several servers, the one with the most spare memory is
+//! chosen. Must never put two copies on one host.
 
 use std::time::Duration;
 
@@ -18,16 +19,17 @@ use crate::records::Wish;
 
 /// How long a server may take to get ready for a range.
 const READY_WITHIN: Nanoseconds = 3_000_000_000;
-/// For how long one that did not is left alone.
+/// How long a server that did not get ready is not asked again.
 const SHUNNED_FOR: Nanoseconds = 10_000_000_000;
-/// For how long nobody has room for a copy before that is said: servers that start together are not all there at once.
+/// How long there may be no room for a copy before that is reported: servers that are started together do not all appear
+/// at once.
 const LACKS_AFTER: Nanoseconds = 3_000_000_000;
-/// For how long copies may lack something before that is said: a range that is full takes its time.
+/// How long copies may be incomplete before that is reported: filling a copy of a full range takes time.
 const INCOMPLETE_AFTER: Nanoseconds = 10_000_000_000;
-/// A server that answers fewer requests a second is not busy.
+/// A server that answers fewer requests per second is not busy.
 pub(super) const BUSY_FROM: u64 = 1_000;
 
-/// What a host is told of a range for.
+/// Why a host is informed of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// To have a copy.
@@ -36,44 +38,44 @@ pub(super) enum Purpose {
     Move,
 }
 
-/// A host that is told of a range before it gets anything.
+/// A host that is informed of a range before it receives any content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Introducing {
     pub(super) host: Host,
     pub(super) purpose: Purpose,
     since: Nanoseconds,
-    /// When it is called up again.
+    /// When it is called again.
     pub(super) again_at: Nanoseconds,
-    /// It has said that it is ready.
+    /// Whether it has reported that it is ready.
     pub(super) is_known: bool,
 }
 
-/// Something that should go elsewhere.
+/// A suggested move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
-    /// This range, or part.
+    /// The range or part.
     pub range: Host,
-    /// Here.
+    /// The destination.
     pub to: Host,
-    /// Only these pages: the first, and how many.
+    /// If only some pages move: the first one, and their number.
     pub pages: Option<(u64, u64)>,
 }
 
-/// What comes next for a range.
+/// The next step for a range.
 pub(super) enum Next {
     Nothing,
     Do(Input),
     Introduce(Host, Purpose),
-    /// Nobody can take what this server has to give away.
+    /// No server can take what this server has.
     NoPlace(Host),
-    /// It shall have more backups, and nobody can be one.
+    /// It should have more backups, and no server can be one.
     Lacks,
-    /// A part is where its range is.
+    /// A part is at the home of its range and can be merged.
     Join,
 }
 
 impl Ranges {
-    /// Does the next thing for a range.
+    /// Takes the next step for a range.
     pub(super) fn plan(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get_mut(&number) else { return };
         range.shunned.retain(|_, until| now < *until);
@@ -94,7 +96,7 @@ impl Ranges {
         }
         match next {
             Next::Nothing => {}
-            // Its home hears first that it is that.
+            // Its home must first learn that it is home.
             Next::Do(_) if !range.has_begun() => {}
             Next::Join => self.join(now, number, orders),
             Next::Lacks => self.lacks(now, number, orders),
@@ -108,8 +110,8 @@ impl Ranges {
         }
     }
 
-    /// A range has fewer complete copies than it shall have, for long: said once, because the death of its home may lose it. That
-    /// nobody has room for one is said elsewhere.
+    /// Reports once that a range has had too few complete copies for long, because the failure of its home may then lose
+    /// data. A lack of room is reported elsewhere.
     pub(super) fn watch_copies(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get(&number) else { return };
         let wanted = match self.wish_of(range) {
@@ -136,7 +138,7 @@ impl Ranges {
         orders.push(Order::Say(Event::Incomplete { range, complete, wanted, since, hosts }));
     }
 
-    /// Nobody can have a copy of a range that shall have one more: said once.
+    /// Reports once that no server can have the additional copy of a range.
     fn lacks(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get_mut(&number) else { return };
         let (since, is_said) = range.lacks.get_or_insert((now, false));
@@ -155,7 +157,7 @@ impl Ranges {
         orders.push(Order::Say(Event::Lacks { range: prefix(settings, number), backups, bytes, hosts }));
     }
 
-    /// Lets a range go to a host, which is there and has room.
+    /// Moves a range to a host, which is present and has room.
     pub(super) fn begin_move(&mut self, now: Nanoseconds, number: Host, to: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get_mut(&number) else { return };
         if range.machine.record.backups.contains(&to) {
@@ -169,7 +171,7 @@ impl Ranges {
 
     fn introduce(&mut self, now: Nanoseconds, number: Host, host: Host, purpose: Purpose, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get(&number) else { return };
-        // What it has is not given away twice before it is heard again.
+        // Its spare memory is not assigned twice before it is heard again.
         let bytes = range.bytes();
         let has_room = range.room.contains_key(&host) || self.has_all_of(range, host);
         if let Some(server) = self.servers.get_mut(&host).filter(|_| !has_room) {
@@ -185,14 +187,14 @@ impl Ranges {
         let is_there = self.is_there(host);
         let Some(range) = self.ranges.get_mut(&number) else { return };
         if is_known && !range.has_begun() {
-            // Its home hears first that it is that.
+            // Its home must first learn that it is home.
         } else if is_known {
             range.introducing = None;
             let input = if purpose == Purpose::Move { Input::Move(host) } else { Input::Back(host) };
             range.step(now, input, &self.settings, &mut self.next_ticket, orders);
         } else if !is_there || now > since + READY_WITHIN {
             range.introducing = None;
-            // That one is gone is said elsewhere, and it is asked when it is there again.
+            // Its absence is reported elsewhere, and it is asked when it is present again.
             if is_there {
                 range.shunned.insert(host, now + SHUNNED_FOR);
                 let (range, host) = (prefix(&self.settings, number), prefix(&self.settings, host));
@@ -203,7 +205,7 @@ impl Ranges {
 
     fn next(&self, now: Nanoseconds, range: &Range) -> Next {
         let record = &range.machine.record;
-        // The home notices it only when somebody changes a page.
+        // The home notices this only when a page is changed.
         if let Some(gone) = record.backups.iter().find(|host| self.is_gone(now, **host)) {
             return Next::Do(Input::Drop(*gone));
         }
@@ -216,7 +218,7 @@ impl Ranges {
             let ready = ready.max_by_key(|host| self.spare(**host));
             return match ready {
                 Some(host) => Next::Do(Input::Move(*host)),
-                // One that is getting everything will be ready.
+                // A backup that is being filled will be ready.
                 None if !is_settled => Next::Nothing,
                 None => {
                     self.best(range).map_or(Next::NoPlace(record.home), |host| Next::Introduce(host, Purpose::Move))
@@ -267,18 +269,18 @@ impl Ranges {
         drained.first().or(surplus).map_or(Next::Nothing, |host| Next::Do(Input::Drop(*host)))
     }
 
-    /// Who has the most spare memory of all that may take a range.
+    /// The server with the most spare memory of those that may take a range.
     fn best(&self, range: &Range) -> Option<Host> {
         let record = &range.machine.record;
         let others = self.servers.keys().filter(|host| **host != record.home && !record.backups.contains(host));
         others.copied().filter(|host| self.may_take(range, *host)).max_by_key(|host| {
-            // Who has had it has the room; so has the range's own host.
+            // A server that had the range has the room; so has the range's own host.
             (range.room.contains_key(host), self.spare(*host), std::cmp::Reverse(*host))
         })
     }
 
-    /// A server that everything moves away from and that had this range until a moment ago: until another one has room for a
-    /// copy, that one keeps it. A range must not lose its last copy because its home was to be emptied.
+    /// A drained server that had this range until a moment ago: it keeps its copy until another server has room for one.
+    /// A range must not lose its last copy because its home is drained.
     fn leaving(&self, range: &Range) -> Option<Host> {
         let may = |host: &Host| {
             let is_asked = self.is_drained(*host) && self.is_there(*host) && !range.shunned.contains_key(host);
@@ -287,7 +289,7 @@ impl Ranges {
         self.servers.keys().copied().find(may)
     }
 
-    /// What an operator wants of a range, and so of its parts.
+    /// The operator's wish for a range, and for its parts.
     fn wish_of<'a>(&'a self, range: &'a Range) -> Option<&'a Wish> {
         let of = range.within.and_then(|within| self.ranges.get(&within.range));
         of.unwrap_or(range).wish.as_ref()
@@ -307,7 +309,7 @@ impl Ranges {
             || self.spare(host) >= range.bytes()
     }
 
-    /// Whether a host has the range that a part was cut from: it has given back what the part takes.
+    /// Whether a host has the range from which a part was split: it has freed the memory that the part needs.
     fn has_all_of(&self, part: &Range, host: Host) -> bool {
         let range = part.within.and_then(|within| self.ranges.get(&within.range));
         range.is_some_and(|range| range.is_at(host))
@@ -317,10 +319,10 @@ impl Ranges {
         self.servers.get(&host).map_or(0, |server| server.spare_bytes)
     }
 
-    /// What should go elsewhere, so that the busiest server has less to do, and where it should go; nothing while anything goes
-    /// or is not served. Where a run of pages makes half of what a range is asked for, that is better than the range.
+    /// The move that would reduce the load of the busiest server, with its destination; `None` while anything moves or is
+    /// not served. If a page range has half of a range's requests, moving it is better than moving the whole range.
     pub fn rebalancing(&self) -> Option<Moved> {
-        // What went was not counted where it is now: the busiest may be another one.
+        // After a move, requests have not been counted at the new place yet: another server may be the busiest.
         if !self.is_calm() || !self.ranges.values().all(Range::is_load_known) {
             return None;
         }
@@ -330,7 +332,7 @@ impl Ranges {
         if most < BUSY_FROM {
             return None;
         }
-        // The busier of the two afterwards; it is worth it only if that is much less.
+        // The load of the busier of the two afterwards; the move is worthwhile only if that is much less.
         let after =
             |load: u64, to: u64| Some(most.saturating_sub(load).max(to + load)).filter(|after| after * 4 <= most * 3);
         let others = || loads.iter().filter(|(_, host)| *host != busiest);
@@ -364,11 +366,11 @@ impl Ranges {
         least(runs).or_else(|| least(ranges))
     }
 
-    /// Lets go what should.
+    /// Makes a suggested move.
     ///
     /// # Errors
     ///
-    /// A sentence, when that cannot be.
+    /// A message, if that is not possible.
     pub fn let_go(&mut self, now: Nanoseconds, moved: Moved, orders: &mut Vec<Order>) -> Result<(), String> {
         let Moved { range, to, pages } = moved;
         match pages {

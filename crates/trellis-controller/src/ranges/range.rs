@@ -1,8 +1,8 @@
-//! One range: its machine, and what waits until something was written.
+//! One range: its state machine, and the effects that wait until something was written.
 //!
-//! Promises: effects of the machine leave in their order; what follows a record waits until that, or a later one, is written,
-//! and what follows a route until the switch has it or a moment has passed. A part that was cut from it waits for the same
-//! write, and one that was joined with it does nothing any more.
+//! Promises: the machine's effects are carried out in their order. What follows a record waits until that record, or a
+//! later one, is written; what follows a route waits until the switch has it or a moment has passed. A part that was
+//! split off waits for the same write as its range, and one that was merged must never do anything any more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,10 +20,10 @@ use super::{LOAD_OVER, Order, Place, Settings, placed, prefix};
 use crate::event::Event;
 use crate::records::{RangeRecord, Wish, WithinRecord, Write};
 
-/// How long the switch is waited for before the new home hears that it is home.
+/// How long the switch is waited for before the new home is informed.
 const ROUTE_PATIENCE: Nanoseconds = 5_000_000;
 
-/// What waits in a range.
+/// A waiting effect.
 #[derive(Clone, Debug)]
 enum Pending {
     Write(Box<RangeRecord>),
@@ -40,12 +40,12 @@ pub(super) enum Wait {
     Route(u64, Nanoseconds),
 }
 
-/// How many requests a home answers.
+/// The number of requests that a home answers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
-    /// By this one, when, and how many in all.
+    /// The home that was counted, when, and its total.
     counted: Option<(Host, Nanoseconds, u64)>,
-    /// Since it has this home and these pages; nothing before that was counted for long enough.
+    /// With the current home and pages; `None` before they were counted for long enough.
     per_second: Option<u64>,
 }
 
@@ -55,45 +55,46 @@ pub(super) struct Range {
     pub(super) machine: Controller,
     pub(super) pages: u64,
     pub(super) wish: Option<Wish>,
-    /// Of a part: where it was cut from.
+    /// For a part: the range and the pages from which it was split.
     pub(super) within: Option<Within>,
-    /// Of a part: it goes to the home of its range, and is joined with it.
+    /// For a part: it moves to the home of its range, to be merged.
     pub(super) returns: bool,
-    /// Of a part that was joined, or whose range begins anew: nobody hears anything of it any more.
+    /// For a part that was merged, or whose range is being reset: nothing more is sent about it.
     pub(super) is_mute: bool,
-    /// Its backups have to know which pages are its own, as soon as its home does: what that has told them is done before.
+    /// Whether its backups still have to learn which pages are its own, after its home has.
     is_new_to_backups: bool,
-    /// As which incarnation's home its home has spoken last.
+    /// The incarnation of the home that was last heard.
     home_said: Option<u16>,
-    /// Where it shall begin anew, once its parts have ended.
+    /// The host at which it is to be reset, once its parts have ended.
     pub(super) begins_at: Option<Host>,
-    /// Where the switch sends, or shall send, requests for it.
+    /// The host to which the switch sends its requests, or will.
     pub(super) routed: Host,
-    /// Who is about to hear of it.
+    /// The host that is being informed of it.
     pub(super) introducing: Option<Introducing>,
-    /// Who is not asked to have it before then.
+    /// Hosts that are not asked to take it before these times.
     pub(super) shunned: BTreeMap<Host, Nanoseconds>,
-    /// Who has memory for it.
+    /// Hosts that have memory for it.
     pub(super) room: BTreeMap<Host, ()>,
-    /// That nobody can take it from a server that is drained was said.
+    /// Whether it was reported that no server can take it from a drained one.
     pub(super) has_no_place: bool,
-    /// Since when nobody can take a copy that it shall have, and whether that was said.
+    /// Since when there has been no server for a required copy, and whether that was reported.
     pub(super) lacks: Option<(Nanoseconds, bool)>,
-    /// Since when it has fewer complete copies than it shall have, and whether that was said.
+    /// Since when it has had too few complete copies, and whether that was reported.
     pub(super) incomplete: Option<(Nanoseconds, bool)>,
-    /// What is written of it, which is what operators are shown; and what is about to be.
+    /// The written record, which operators are shown; and the record that is being written.
     pub(super) written: Record,
     writing: Option<Record>,
-    /// What is written with its next record, or not at all.
+    /// A record of another range or part that is written together with its next record, or not at all.
     together: Option<Write>,
-    /// When the right of its home ended.
+    /// When its home lease ended.
     silent_since: Option<Nanoseconds>,
-    /// Its home came back without memory, which has so many pages.
+    /// Set if its home came back with empty memory: the number of pages of that.
     blank_pages: Option<u64>,
-    /// What hosts that are not home said last. Said once more to the machine, as a network may, when such a host becomes home:
-    /// then its life is known, and one record is written in place of two while clients wait.
+    /// The last reports of hosts that are not home. When such a host becomes home, its report is passed to the machine
+    /// once more, as a network may repeat it. Its boot id is then known, and one record is written instead of two while
+    /// clients wait.
     reports: BTreeMap<Host, Message>,
-    /// The size that its own server has, where that is another one.
+    /// The size of its own server's memory, if that differs.
     other_size: Option<u64>,
     queue: VecDeque<Pending>,
     pub(super) wait: Wait,
@@ -102,7 +103,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Of a record.
+    /// A range from its record.
     pub(super) fn new(number: Host, record: RangeRecord, settings: &Settings, now: Nanoseconds) -> Range {
         let machine = Controller::new(settings.timing, record.of_machine(), now);
         Range {
@@ -137,7 +138,7 @@ impl Range {
         }
     }
 
-    /// Of a server that was never heard of before.
+    /// The range of a server that was never heard before.
     pub(super) fn born(
         number: Host,
         record: RangeRecord,
@@ -153,44 +154,44 @@ impl Range {
         range
     }
 
-    /// How many bytes of what a server gives to others a copy takes.
+    /// How much of a server's memory for other hosts' ranges a copy needs.
     pub(super) fn bytes(&self) -> u64 {
         self.pages.saturating_mul(PAGE_BYTES)
     }
 
-    /// Whether somebody is home, as far as is known.
+    /// Whether there is a home, as far as is known.
     pub(super) fn is_served(&self) -> bool {
         !self.machine.is_open && self.machine.record.life.is_some() && self.blank_pages.is_none()
     }
 
-    /// Whether its home is home as its record says. One that was given the range knows the leases that it was told with that only
-    /// in the next incarnation, not in the one after it.
+    /// Whether its home serves in the incarnation of the record. A home that was handed the range knows the leases that
+    /// it received with it only in the next incarnation, not in the one after that.
     pub(super) fn has_begun(&self) -> bool {
         self.home_said == Some(self.machine.record.incarnation)
     }
 
-    /// Whether a host is home or backup of it.
+    /// Whether a host is its home or a backup.
     pub(super) fn is_at(&self, host: Host) -> bool {
         let record = &self.machine.record;
         record.home == host || record.backups.contains(&host)
     }
 
-    /// Whether a host that is not home has, or may have, something of it.
+    /// Whether a host that is not home has, or may have, some of its content.
     pub(super) fn has_said_that_it_is_ready(&self, host: Host) -> bool {
         self.reports.contains_key(&host)
     }
 
-    /// Whether nothing is under way, and its home knows all that was written.
+    /// Whether nothing is under way, and its home knows everything that was written.
     pub(super) fn is_firm(&self) -> bool {
         self.machine.is_at_rest() && self.introducing.is_none() && self.is_quiet() && self.is_served() && !self.is_mute
     }
 
-    /// The part of it with this number.
+    /// Its part with this number.
     pub(super) fn part(&self, number: Host) -> Option<Part> {
         self.machine.record.parts.iter().find(|part| part.number == number).copied()
     }
 
-    /// Where requests for its pages go.
+    /// The destination of requests for its pages.
     pub(super) fn place(&self) -> Place {
         Place { number: self.number, home: self.routed, part: self.within.map(|within| (within, self.pages)) }
     }
@@ -200,22 +201,22 @@ impl Range {
         self.queue.is_empty() && self.wait == Wait::Nothing
     }
 
-    /// Requests a second.
+    /// Requests per second.
     pub(super) fn load(&self) -> u64 {
         self.load.per_second.unwrap_or(0)
     }
 
-    /// Whether that is known of this home and these pages, or nobody answers for them.
+    /// Whether that is known for the current home and pages, or no host answers for them.
     pub(super) fn is_load_known(&self) -> bool {
         self.load.per_second.is_some() || !self.is_served()
     }
 
-    /// Whether it is known that nobody asks for it.
+    /// Whether it is known that there are no requests for it.
     pub(super) fn is_idle(&self) -> bool {
         self.load.per_second == Some(0)
     }
 
-    /// How long its home may still answer without a word.
+    /// How long its home may still answer without being renewed.
     pub(super) fn tenure_left(&self, now: Nanoseconds) -> Duration {
         if self.machine.is_open { Duration::ZERO } else { Duration::from_nanos(self.machine.until.saturating_sub(now)) }
     }
@@ -230,7 +231,7 @@ impl Range {
         matches!(self.wait, Wait::Route(of, _) if of == ticket)
     }
 
-    /// What it waited for is there.
+    /// Continues after what it waited for.
     pub(super) fn go_on(&mut self, now: Nanoseconds, next_ticket: &mut u64, orders: &mut Vec<Order>) {
         if let Some(written) = self.writing.take_if(|_| matches!(self.wait, Wait::Write(_))) {
             self.written = written;
@@ -266,7 +267,7 @@ impl Range {
         }
     }
 
-    /// Gives the machine a fact, and does what follows when it may be done.
+    /// Passes a fact to the machine, and carries out what follows when permitted.
     pub(super) fn step(
         &mut self,
         now: Nanoseconds,
@@ -281,13 +282,13 @@ impl Range {
         let is_unknown = home != before && self.machine.record.life.is_none();
         if let Some(report) = self.reports.remove(&home).filter(|_| is_unknown) {
             self.decide(now, Input::Message(Party::of(home), report), settings, orders);
-            // What it said is old: it has yet to hear that it is home.
+            // Its report is outdated: it still has to learn that it is home.
             self.machine.call_at = Some(now + settings.timing.retry);
         }
         self.flush(now, next_ticket, orders);
     }
 
-    /// Gives the machine a fact; what follows waits.
+    /// Passes a fact to the machine; the effects wait.
     fn decide(&mut self, now: Nanoseconds, input: Input, settings: &Settings, orders: &mut Vec<Order>) {
         let before = self.before();
         let mut effects = std::mem::take(&mut self.effects);
@@ -295,12 +296,12 @@ impl Range {
         self.follow(now, effects, before, settings, orders);
     }
 
-    /// What is compared with afterwards.
+    /// The state that is compared afterwards.
     fn before(&self) -> (bool, Record) {
         (self.machine.is_open, self.machine.record.clone())
     }
 
-    /// What follows from what the machine decided; it waits.
+    /// Queues the effects of the machine's decision.
     fn follow(
         &mut self,
         now: Nanoseconds,
@@ -326,7 +327,8 @@ impl Range {
             match effect {
                 Effect::Persist(record) => {
                     self.write();
-                    // A host that has a copy of a part believes a controller alone, and what its home gives it before is lost.
+                    // A host that has a copy of a part accepts the home only from a controller, and loses what its home
+                    // sends before.
                     let are_new = self.within.is_some() && record.incarnation != before.incarnation;
                     for host in record.backups.iter().copied().filter(|_| are_new) {
                         let call = self.call_up(now);
@@ -352,7 +354,7 @@ impl Range {
         self.tell_changes(now, was_open, &before, settings);
     }
 
-    /// As it is to be written.
+    /// The record to be written.
     fn as_record(&self) -> RangeRecord {
         let record = RangeRecord::new(&self.machine.record, self.pages, self.wish.clone());
         match self.within {
@@ -365,7 +367,7 @@ impl Range {
         placed((self.number, self.within, self.pages), request, life, placement, call)
     }
 
-    /// Lets a record be written, in the place of one that waits to be.
+    /// Queues a record, replacing a waiting one.
     fn write(&mut self) {
         let record = Box::new(self.as_record());
         let older = self.queue.iter_mut().find_map(|pending| match pending {
@@ -378,7 +380,7 @@ impl Range {
         }
     }
 
-    /// What has changed, as sentences behind what was written.
+    /// Queues the events about what has changed, after the write.
     fn tell_changes(&mut self, now: Nanoseconds, was_open: bool, before: &Record, settings: &Settings) {
         let record = self.machine.record.clone();
         let range = prefix(settings, self.number);
@@ -387,7 +389,7 @@ impl Range {
             say(Event::Backs { range, host: prefix(settings, *host) });
         }
         for host in before.backups.iter().filter(|host| **host != record.home && !record.backups.contains(host)) {
-            // It may not know yet that it is none any more, or not be well.
+            // The host may not know yet that it is no longer a backup, or be unwell.
             self.shunned.insert(*host, now + 2 * settings.timing.tenure);
             say(Event::Dropped { range, host: prefix(settings, *host) });
         }
@@ -400,7 +402,7 @@ impl Range {
             say(Event::Moves { range, from: prefix(settings, record.home), to: prefix(settings, to) });
         }
         let home = prefix(settings, record.home);
-        // A home is named when it was heard in this life, and at once when another becomes it.
+        // A home is reported when it was heard since its start, and at once if another host becomes home.
         let is_new = record.home != before.home || record.life != before.life && record.life.is_some();
         if is_new
             && !(record.life.is_some()
@@ -419,13 +421,13 @@ impl Range {
         if record.home != before.home {
             self.blank_pages = None;
         }
-        // What another home, or nobody, answers, and for which pages, is counted anew.
+        // After a change of home or pages, or while there is no home, counting starts again.
         if self.machine.is_open || record.home != before.home || record.parts != before.parts {
             self.load = Load::default();
         }
     }
 
-    /// What is said to a host; of what waits to be said to it since the last record, only the newest is.
+    /// Queues a message to a host; of messages to the same host since the last record, only the newest is kept.
     fn tell(&mut self, to: Host, told: Told) {
         let is_call = |told: &Told| {
             matches!(told.what, trellis_fabric_protocol::wire::datagram::told::What::Placed { request: 0, .. })
@@ -440,7 +442,7 @@ impl Range {
         self.queue.push_back(Pending::Tell(to, told));
     }
 
-    /// What a server says of itself, before the machine hears it.
+    /// Handles a server's report before the machine does.
     pub(super) fn hear(
         &mut self,
         now: Nanoseconds,
@@ -473,7 +475,7 @@ impl Range {
         }
         let may_be_blank = record.anew && record.life.is_none_or(|known| known == life);
         let is_lost = state == State::Blank && !may_be_blank;
-        // That nobody answers was said before it came back.
+        // The lack of a home was reported before it came back.
         if is_lost && self.blank_pages.is_none() && self.machine.is_open && record.complete.is_empty() {
             let (range, home) = (prefix(settings, self.number), prefix(settings, from));
             orders.push(Order::Say(Event::Unserved { range, home, is_blank: true }));
@@ -492,7 +494,8 @@ impl Range {
         }
     }
 
-    /// After the machine has heard it: who lost what nobody else was to have begins anew; who was introduced goes on.
+    /// Continues after the machine has handled a report: a range that was lost and has no other copy is reset, and a host
+    /// that was being informed makes progress.
     pub(super) fn heard_by_machine(
         &mut self,
         now: Nanoseconds,
@@ -507,7 +510,7 @@ impl Range {
             Some(Wish::Hosts(hosts)) => hosts.is_empty(),
             None => settings.backups == 0,
         };
-        // A part does not by itself: its range goes on, and would show zeros in place of what was lost.
+        // A part is not reset by itself: its range continues, and would show zeros in place of the lost pages.
         let may_begin = self.blank_pages.is_some() && wants_none && self.within.is_none();
         if may_begin && from == self.machine.record.home {
             self.begin_anew(now, from, settings, next_ticket, orders);
@@ -527,13 +530,13 @@ impl Range {
         if let Some(introducing) = self.introducing.as_mut().filter(|introducing| introducing.host == from) {
             match state {
                 State::Idle => introducing.is_known = true,
-                // It is told that nobody counts on it; the next time it says so.
+                // It is told that its content is not needed, and then reports ready the next time.
                 _ => introducing.again_at = now,
             }
         }
     }
 
-    /// Begins anew at this host: at once, or when its parts have ended.
+    /// Resets it at this host: at once, or when its parts have ended.
     pub(super) fn begin_anew(
         &mut self,
         now: Nanoseconds,
@@ -549,8 +552,8 @@ impl Range {
         }
     }
 
-    /// Cuts a part out of it, when it is firm: that waits, as this range does, until both are written. Nothing where that cannot
-    /// be.
+    /// Splits a part off, if this range is firm; both wait until both records are written. `None` if that is not
+    /// possible.
     pub(super) fn cut(
         &mut self,
         now: Nanoseconds,
@@ -572,14 +575,14 @@ impl Range {
         self.queue.push_back(Pending::Say(Event::Cut { range, pages: (part.first, part.end() - 1), part: number }));
         self.flush(now, next_ticket, orders);
         let mut cut = Range::new(part.number, record, settings, now);
-        // The switch knows of it from now on: its range may move, and it stays.
+        // The switch knows the part from now on: the range may move while the part stays.
         cut.queue.push_back(Pending::Route(machine.record.home));
         (cut.machine, cut.wait) = (machine, self.wait);
         Some(cut)
     }
 
-    /// Begins anew where it shall, without parts, in an incarnation above `last`, which is the last of theirs: nobody can be home of
-    /// it or of one of them any more.
+    /// Resets the range where intended, without parts, in an incarnation above `last`, which is the last of theirs: no
+    /// host can be home of it or of one of them any more.
     pub(super) fn begin_after(
         &mut self,
         now: Nanoseconds,
@@ -596,7 +599,7 @@ impl Range {
         self.flush(now, next_ticket, orders);
     }
 
-    /// Is joined with a part of it, when both are firm and at the same hosts. Whether that could be.
+    /// Merges a part, if both are firm and at the same hosts. Returns whether that was possible.
     pub(super) fn join(
         &mut self,
         now: Nanoseconds,
@@ -624,14 +627,14 @@ impl Range {
         true
     }
 
-    /// Backups hear which pages are its own when its home knows: before, they keep what that one gives them as it was.
+    /// Backups learn which pages are their own after the home: until then, they store what the home sends as before.
     fn home_hears_first(&mut self, effects: &mut Vec<Effect>) {
         let home = self.machine.record.home;
         effects.retain(|effect| !matches!(effect, Effect::Send { to, .. } if to.host != home));
         self.is_new_to_backups = true;
     }
 
-    /// Whether a part goes home; that is written.
+    /// Sets whether a part returns to its range, and writes that.
     pub(super) fn goes_home(
         &mut self,
         now: Nanoseconds,
@@ -660,7 +663,7 @@ impl Range {
         }
     }
 
-    /// A call that a server has to answer with a report, whoever is home.
+    /// A message that a server has to answer with a report, whichever host is home.
     pub(super) fn call_up(&self, now: Nanoseconds) -> Told {
         let record = &self.machine.record;
         let (incarnation, home, backups) = (record.incarnation, record.home, record.backups.clone());

@@ -1,11 +1,12 @@
-//! Pages that are asked for much more often than others, and the servers that answer READs of them in their homes' place.
+//! Hot pages, and the servers that answer READs of them in addition to their homes.
 //!
-//! Promises: requests for a page go to another server only while that says that it has a copy, and no longer than its copy lasts;
-//! a page that is changed while it has one is left alone for a while, because each change waits until the copy is gone; so is one of
-//! which the other server answers little, because requests for it are none that a copy answers. Nothing
-//! of this is recorded: what a controller said before it stopped ends by itself within a term.
+//! Promises: requests for a page go to another server only while that server reports that it has a copy, and no longer
+//! than the copy lasts. A page that is changed while it has one gets no new one for a while, because each change waits
+//! until the copy is gone. The same holds if the other server answers few of the requests, because they are not READs
+//! that a copy can answer. Nothing of this is recorded: what a controller sent before it stopped ends by itself within a
+//! term.
 //!
-//! It must never decide what may be read where: homes and readers do (`trellis_fabric_protocol::lease::reader`).
+//! Must never decide what may be read where: homes and readers do (`trellis_fabric_protocol::lease::reader`).
 
 use std::collections::BTreeMap;
 
@@ -18,50 +19,51 @@ use super::near::Counted;
 use super::{Order, Ranges, prefix};
 use crate::event::{Because, Event};
 
-/// How many pages have one at most.
+/// The maximum number of pages with a replica.
 pub(super) const REPLICAS_MAX: usize = 64;
-/// For how long a page is left alone that changed, of which no copy could be had, or of which one was of no use.
+/// How long a page gets no replica after it was changed, no copy of it could be made, or its replica was of no use.
 const LEFT_ALONE_FOR: Nanoseconds = 10_000_000_000;
 /// How long a server may take to get a copy.
 const COPY_WITHIN: Nanoseconds = 3_000_000_000;
-/// A page that had less than this part of what makes one hot is cold.
+/// A page with fewer requests than the threshold for hot pages divided by this is cold.
 const COLD_PARTS: u64 = 2;
-/// So often in a term a server is told again, and no later than after this.
+/// How many times per term a server is sent the request again, and the maximum interval between two of them.
 const TOLD_PARTS: u64 = 8;
 const TOLD_WITHIN: Nanoseconds = 250_000_000;
-/// A server that answers less than this part of what is asked, so many counts one after the other, is of no use.
+/// A server that answers less than the requests divided by the first value, in as many consecutive counts as the second,
+/// is of no use.
 const USE_PARTS: u64 = 4;
 const USELESS_COUNTS: u8 = 3;
 
 /// A page, by the number of its range and its own.
 pub(super) type Page = (Host, u64);
 
-/// Which pages are answered elsewhere.
+/// The pages with replicas.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     pub(super) pages: BTreeMap<Page, Replica>,
     left_alone: BTreeMap<Page, Nanoseconds>,
 }
 
-/// One of them.
+/// A replica.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Replica {
-    /// Who answers.
+    /// The server that answers.
     pub(super) host: Host,
     since: Nanoseconds,
     tell_at: Nanoseconds,
     pub(super) has_copy: bool,
-    /// READs that it has answered.
+    /// The number of READs that it has answered.
     pub(super) answered: u64,
-    /// How many those were when requests were counted last, and how often in turn they were few.
+    /// That number at the last count, and in how many consecutive counts it was low.
     counted: u64,
     few: u8,
-    /// Requests for the page, wherever they went.
+    /// Requests per second for the page, wherever they went.
     pub(super) per_second: u64,
 }
 
 impl Ranges {
-    /// So many requests a second for pages, as the switch counted them; those that are not named had fewer, or none.
+    /// Handles the switch's counts of requests per second; pages that are not named had fewer, or none.
     pub(super) fn hear_hot(&mut self, now: Nanoseconds, counted: &[Counted], orders: &mut Vec<Order>) {
         let hot_from = self.settings.hot_from;
         if hot_from == 0 {
@@ -101,7 +103,7 @@ impl Ranges {
         self.tell_replicas(now, orders);
     }
 
-    /// Who has the fewest replicas, and of these the least to do.
+    /// The server with the fewest replicas, and of these the least load.
     fn best_replica(&self, page: Page) -> Option<Host> {
         let range = self.home_of(page).filter(|range| range.is_served())?;
         let home = range.machine.record.home;
@@ -113,7 +115,7 @@ impl Ranges {
         })
     }
 
-    /// A server says what it has of a page.
+    /// Handles a server's report about a page.
     pub(super) fn followed(
         &mut self,
         now: Nanoseconds,
@@ -123,13 +125,13 @@ impl Ranges {
         orders: &mut Vec<Order>,
     ) {
         let Some(replica) = self.replicas.pages.get_mut(&page).filter(|replica| replica.host == from) else {
-            // It was wanted by a controller that led before.
+            // An earlier leader requested it.
             if left > 0 {
                 orders.push(follow(from, page, 0));
             }
             return;
         };
-        // One that forgot counts anew.
+        // A server that was restarted counts from zero.
         replica.counted = replica.counted.min(answered);
         replica.answered = answered;
         if left > 0 {
@@ -145,7 +147,7 @@ impl Ranges {
         }
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     pub(super) fn tick_replicas(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let lost = |ranges: &Ranges, page: &Page, replica: &Replica| {
             let home = ranges.home_of(*page).map(|range| range.machine.record.home);

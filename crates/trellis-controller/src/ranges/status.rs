@@ -1,4 +1,5 @@
-//! How things are, for operators and programs: of ranges what is written, which another controller would go on with.
+//! The state of the cluster, for operators and programs. For ranges, it is what is written, with which another controller
+//! would continue.
 
 use serde::{Deserialize, Serialize};
 use trellis_fabric_protocol::Nanoseconds;
@@ -11,28 +12,28 @@ use super::range::Range;
 use super::replicas::{Page, Replica};
 use crate::records::{Wish, WithinRecord};
 
-/// All of it.
+/// The whole state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The cluster's number.
     pub cluster: u32,
-    /// Whether this controller leads; if not, it knows nothing.
+    /// Whether this controller leads; if not, it has no further information.
     pub leads: bool,
-    /// The host of the one that does.
+    /// The leader's host.
     pub leader: Option<Host>,
-    /// How many backups a range has unless it is told otherwise.
+    /// How many backups a range has by default.
     pub backups: u16,
-    /// Nanoseconds of a lease.
+    /// The duration of a lease in nanoseconds.
     pub term: Nanoseconds,
-    /// Nanoseconds of a home's right to its range.
+    /// The duration of a home lease in nanoseconds.
     pub tenure: Nanoseconds,
     /// Ranges, by number.
     pub ranges: Vec<RangeStatus>,
-    /// Pages that are to be cut out, or were and are about to go.
+    /// Pages that are to be split off, or were split off and are about to move.
     pub cuts: Vec<CutStatus>,
     /// Servers, by number.
     pub servers: Vec<ServerStatus>,
-    /// The server that answers who asks any of them.
+    /// The server that answers requests to any server.
     pub anywhere: Option<Host>,
     /// Hot pages that other servers than their homes answer, too, by range and page.
     pub replicas: Vec<ReplicaStatus>,
@@ -45,61 +46,61 @@ pub struct ReplicaStatus {
     pub range: Host,
     /// Its number in the range.
     pub page: u64,
-    /// Who answers READs of it.
+    /// The server that answers READs of it.
     pub host: Host,
-    /// Whether that one has a copy now.
+    /// Whether that server has a copy now.
     pub has_copy: bool,
-    /// READs that it has answered.
+    /// The number of READs that it has answered.
     pub answered: u64,
-    /// Requests a second, wherever they went.
+    /// Requests per second, wherever they went.
     pub requests_per_second: u64,
 }
 
 /// A range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeStatus {
-    /// The host number in its pointers; of a part, its own.
+    /// The host number in its pointers; for a part, its own number.
     pub range: Host,
-    /// Who is home.
+    /// Its home.
     pub home: Host,
-    /// In which incarnation.
+    /// The incarnation of its home.
     pub incarnation: u16,
-    /// Who has every commit.
+    /// The hosts that store every commit.
     pub backups: Vec<Host>,
-    /// Which of them have everything.
+    /// Those of them that are complete.
     pub complete: Vec<Host>,
-    /// Where it goes.
+    /// The destination of a move.
     pub moving: Option<Host>,
-    /// Who is told of it before it gets anything.
+    /// The host that is being informed of it before it receives any content.
     pub introduced: Option<Host>,
-    /// Whether somebody is home and was heard.
+    /// Whether there is a home that was heard.
     pub is_served: bool,
-    /// How many pages it has.
+    /// The number of its pages.
     pub pages: u64,
-    /// Milliseconds for which its home may answer without another word.
+    /// Milliseconds for which its home may answer without being renewed.
     pub tenure_left_ms: u64,
-    /// Requests a second.
+    /// Requests per second.
     pub requests_per_second: u64,
-    /// What was wished for it.
+    /// The operator's wish.
     pub wish: Option<Wish>,
-    /// It shall have more backups, and no server can be one.
+    /// It should have more backups, and no server can be one.
     pub lacks_room: bool,
-    /// Of a part: where it was cut from.
+    /// For a part: the range and the pages from which it was split.
     pub within: Option<WithinRecord>,
-    /// Of a part: it goes to the home of its range, to be joined with it.
+    /// For a part: it moves to the home of its range, to be merged.
     pub returns: bool,
 }
 
-/// Pages that shall go to a host, and do not yet.
+/// Pages that have to move to a host and have not yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutStatus {
     /// The range.
     pub range: Host,
     /// The first of them.
     pub first: u64,
-    /// How many.
+    /// Their number.
     pub pages: u64,
-    /// That host.
+    /// The destination.
     pub to: Host,
 }
 
@@ -110,22 +111,22 @@ pub struct ServerStatus {
     pub host: Host,
     /// Whether it is heard.
     pub is_there: bool,
-    /// Milliseconds since it was heard; nothing for one that this controller never heard.
+    /// Milliseconds since it was heard; `None` if this controller has not heard it.
     pub heard_ms: Option<u64>,
-    /// What it still gives to ranges of others.
+    /// The memory that it still provides for ranges of other hosts.
     pub spare_bytes: u64,
-    /// Of how many ranges it is home.
+    /// The number of ranges of which it is home.
     pub homes: usize,
-    /// Of how many it is a backup.
+    /// The number of ranges of which it is a backup.
     pub backups: usize,
-    /// Requests a second, of the ranges that it is home of.
+    /// Requests per second for the ranges of which it is home.
     pub requests_per_second: u64,
-    /// Everything moves away from it.
+    /// Whether everything moves away from it.
     pub is_drained: bool,
 }
 
 impl Ranges {
-    /// How things are.
+    /// The current state.
     pub fn status(&self, now: Nanoseconds) -> Status {
         let settings = &self.settings;
         Status {
@@ -143,7 +144,7 @@ impl Ranges {
         }
     }
 
-    /// All ranges, and those parts of them that are written.
+    /// All ranges, and those of their parts that are written.
     fn written(&self) -> impl Iterator<Item = &Range> {
         self.ranges.values().filter(|range| {
             let of = range.within.and_then(|within| self.ranges.get(&within.range));

@@ -1,9 +1,9 @@
-//! A client of a range: it reads pages, takes leases, commits what it changed.
+//! A client of a range: it reads pages, takes leases, and commits its changes.
 //!
-//! Promises: it uses a page only while its lease lasts by its own clock, counted from when it asked; a retry is a new
-//! request, so that a late answer to an old one gives nothing; once a commit was sent its content stays as it is, and the
-//! client answers nobody about the page, until home has told the outcome, in answer to whichever request. It must never take
-//! the word of anybody but home about its lease, nor show what it has not committed.
+//! Promises: it uses a page only while its lease lasts by its own clock, counted from when it sent the request. A retry is
+//! a new request, so that a late answer to an old one grants nothing. Once a commit was sent, its content does not change,
+//! and the client answers no request about the page until the home has reported the outcome, in answer to whichever
+//! request. It must never believe any host but the home about its lease, and must never show what it has not committed.
 
 use super::{Answer, Ask, Belief, Bytes, Effect, Epoch, Host, Message, Outcome, PageNumber, Party, Status, Timing};
 use super::{incarnation_of, send};
@@ -11,91 +11,92 @@ use crate::Nanoseconds;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Retries after which the controller is asked who is home.
+/// The number of retries after which the controller is asked which host is home.
 const RETRIES_ALONE: u8 = 2;
 
-/// A fact, or what the program wants. It wants one thing of a page at a time.
+/// A fact, or an operation of the program. There is one operation at a time for a page.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
-    /// Read a page, whoever has it.
+    /// Read a page, whichever host has it.
     Read(PageNumber),
     /// Take a lease.
     Update(PageNumber),
-    /// What was changed shall be the page.
+    /// Make the changes the content of the page.
     Commit {
         /// Of this page.
         page: PageNumber,
-        /// The lease is given back with it.
+        /// Whether to give the lease back with it.
         release: bool,
     },
-    /// The lease is given back, what was changed is forgotten.
+    /// Give the lease back and discard the changes.
     Release(PageNumber),
     /// A message arrived.
     Message(Party, Message),
     /// Time passed.
     Tick,
-    /// Time passed, for a page that something is due for ([`Client::due`]): who has many pages need not look at all.
+    /// Time passed, for a page that has something due ([`Client::due`]). A caller with many pages need not check them all.
     TickPage(PageNumber),
 }
 
-/// The state machine. The fields are open to those that check it; who runs it has no business with them.
+/// The state machine. The fields are public for the checkers; a caller must not use them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Client {
     /// This process.
     pub me: Party,
-    /// Who knows where home is.
+    /// The controller, which knows the home.
     pub controller: Party,
     /// How long rights last.
     pub timing: Timing,
-    /// Whom it takes for home.
+    /// The host that it takes for home.
     pub belief: Belief,
-    /// Requests made.
+    /// The number of requests made.
     pub requests: u64,
     /// Pages with a lease or an operation.
     pub pages: BTreeMap<PageNumber, Hold>,
 }
 
-/// What a client has of a page.
+/// The state of a page at a client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Hold {
     /// A lease.
     pub own: Option<Own>,
-    /// A request that was not answered.
+    /// A request that is not answered yet.
     pub wait: Option<Wait>,
 }
 
 /// A lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Own {
-    /// Its epoch.
+    /// The epoch of the lease.
     pub epoch: Epoch,
-    /// Its end by the client's clock.
+    /// The end of the lease by the client's clock.
     pub until: Nanoseconds,
     /// When to renew it.
     pub renew_at: Nanoseconds,
-    /// The page was changed and not committed.
+    /// The page was changed, and the changes are not committed.
     pub is_changed: bool,
 }
 
-/// A request that was not answered.
+/// A request that is not answered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Wait {
     /// What is asked.
     pub ask: Ask,
-    /// By the first request that was made for it.
+    /// The number of the first request made for it.
     pub first: u64,
-    /// By the last one.
+    /// The number of the last one.
     pub request: u64,
-    /// When that was sent.
+    /// When the last one was sent.
     pub asked_at: Nanoseconds,
-    /// How often it was made again. What is made again is sent so that a switch shall apply no redirect.
+    /// The number of retries. A retry asks switches not to apply redirects.
     pub retries: u8,
 }
 
 impl Wait {
-    /// Whether an answer that this request was done says that what is waited for was. That a commit counted stays true, whoever is
-    /// home when it is asked again; of everything else the last request alone tells how long it holds. The epoch does not
-    /// matter: who runs the machine may not know it when the answer comes.
+    /// Whether the answer that this request was done also means that the operation in progress is done. An accepted commit
+    /// stays accepted, whichever host is home when the request is repeated; for everything else only the answer to the last
+    /// request says how long it holds. The epoch does not matter: the caller of the machine may not know it when the answer
+    /// comes.
     fn has_counted(&self, request: u64, ask: Ask) -> bool {
         let releases = |ask: Ask| match ask {
             Ask::Commit { release, .. } => Some(release),
@@ -107,13 +108,13 @@ impl Wait {
 }
 
 impl Client {
-    /// A client that has nothing, and takes `home` for home until it hears better.
+    /// A client without pages, which takes `home` for home until it learns of a newer one.
     pub fn new(me: Party, controller: Party, timing: Timing, home: Host) -> Client {
         let belief = Belief { home, incarnation: 0 };
         Client { me, controller, timing, belief, requests: 0, pages: BTreeMap::new() }
     }
 
-    /// Takes one fact, pushes what follows.
+    /// Takes one fact and pushes the effects that follow from it.
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Read(page) => self.ask(now, page, Ask::Read, effects),
@@ -141,14 +142,14 @@ impl Client {
         }
     }
 
-    /// Whether the program may use the page, as its owner, now. Not any more when a commit is under way that gives the
-    /// lease back: home may have given it to somebody else.
+    /// Whether the program may use the page as its owner now. It may not while a commit is under way that gives the lease
+    /// back: the home may have given it to another client.
     pub fn owns(&self, now: Nanoseconds, page: PageNumber) -> bool {
         let gives_back = self.waits(page).is_some_and(|wait| matches!(wait.ask, Ask::Commit { release: true, .. }));
         self.own(page).is_some_and(|own| now < own.until) && !gives_back
     }
 
-    /// The program is about to change the page; says whether it may.
+    /// The program is about to change the page. Returns whether it may.
     pub fn change(&mut self, now: Nanoseconds, page: PageNumber) -> bool {
         let may = self.owns(now, page) && !self.is_committing(page);
         if let Some(own) = self.pages.get_mut(&page).and_then(|hold| hold.own.as_mut()).filter(|_| may) {
@@ -157,12 +158,12 @@ impl Client {
         may
     }
 
-    /// When to say [`Input::Tick`].
+    /// When to give [`Input::Tick`].
     pub fn alarm(&self) -> Option<Nanoseconds> {
         self.pages.values().filter_map(|hold| self.due_of(hold)).min()
     }
 
-    /// When to say [`Input::TickPage`].
+    /// When to give [`Input::TickPage`].
     pub fn due(&self, page: PageNumber) -> Option<Nanoseconds> {
         self.due_of(self.pages.get(&page)?)
     }
@@ -185,7 +186,7 @@ impl Client {
         self.pages.get(&page)?.wait
     }
 
-    /// Asks home for something, for the first time.
+    /// Sends the first request for an operation to the home.
     fn ask(&mut self, now: Nanoseconds, page: PageNumber, ask: Ask, effects: &mut Vec<Effect>) {
         self.requests += 1;
         let wait = Wait { ask, first: self.requests, request: self.requests, asked_at: now, retries: 0 };
@@ -193,7 +194,7 @@ impl Client {
         self.send_request(page, wait, effects);
     }
 
-    /// Asks again, by a new request.
+    /// Repeats it with a new request.
     fn ask_again(&mut self, now: Nanoseconds, page: PageNumber, effects: &mut Vec<Effect>) {
         self.requests += 1;
         let request = self.requests;
@@ -243,7 +244,7 @@ impl Client {
         effects.push(Effect::Done(page, outcome));
     }
 
-    /// A switch delivered somebody's request here.
+    /// A switch delivered another client's request here.
     fn asked(&mut self, now: Nanoseconds, answer: Answer, effects: &mut Vec<Effect>) {
         let page = answer.page;
         let own = self.own(page).copied().filter(|own| now < own.until && !self.is_committing(page));
@@ -280,7 +281,7 @@ impl Client {
         let is_awaited =
             |wait: &Wait| wait.request == request || status == Status::Ok && wait.has_counted(request, ask);
         let Some(wait) = self.waits(page).filter(is_awaited) else {
-            // A grant that nobody waits for any more.
+            // A grant that no operation waits for any more.
             if ask == Ask::Update && status == Status::Ok && !self.pages.contains_key(&page) {
                 self.give_back(page, epoch, effects);
             }
@@ -291,7 +292,7 @@ impl Client {
                 if self.belief.hear(home, incarnation_of(epoch)) {
                     self.ask_all_again(now, effects);
                 } else if wait.retries == 0 {
-                    // A switch delivered it to somebody else: at once again, and straight to home.
+                    // A switch delivered it to another host: repeat it at once, straight to the home.
                     self.ask_again(now, page, effects);
                 }
             }
@@ -333,7 +334,7 @@ impl Client {
                 self.forget(page);
                 effects.push(Effect::Done(page, Outcome::Read));
             }
-            // What is left of the term is nothing: ask anew.
+            // Nothing is left of the term: ask again.
             Ask::Update if now >= until => self.ask_again(now, page, effects),
             Ask::Update => {
                 let own = Own { epoch, until, renew_at, is_changed: false };
@@ -352,7 +353,7 @@ impl Client {
                     *wait = None;
                     (own.epoch, own.is_changed) = (epoch, false);
                 }
-                // Home remembers the commit and knows of no lease: another content under this epoch would be taken for
+                // The home remembers the commit and knows of no lease: another content under this epoch would be taken for
                 // the same commit.
                 let is_over = epoch <= before;
                 if release || is_over {

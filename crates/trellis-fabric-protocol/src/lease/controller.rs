@@ -1,62 +1,62 @@
-//! The part of the controller that says who is home of a range: gives it, moves it, gives it to a backup when its home is
+//! The part of the controller that places a range: it appoints a home, moves it, and appoints a backup when the home is
 //! gone.
 //!
-//! Promises: what it says it has persisted before, so that it may stop and start again at any moment; incarnations only
-//! rise; a backup becomes home only if it is *complete* (a home said that every backup has every page, and what was
-//! committed since went to all of them), and only when the tenure of the home before has ended by the controller's clock
-//! or that home said, in the incarnation that is still the last, that it has handed over. It must never think that a home
-//! has ended because it started again itself: then it waits for a whole tenure.
+//! Promises: it persists a decision before it sends it, so that it may stop and start again at any moment. Incarnations
+//! only rise. A backup becomes home only if it is *complete* (a home said that every backup has every page, and every later
+//! commit went to all of them). In addition, the tenure (home lease) of the previous home must have ended by the
+//! controller's clock, or that home must have said, in the incarnation that is still the last, that it has handed over. It
+//! must never assume after its own restart that a home has ended: it then waits for a whole tenure.
 //!
-//! Pages get a home of their own (*cut*), or lose it again (*join*), only while the home has said, in the last incarnation,
-//! that everybody has everything; both records are persisted together. Nobody else is given the pages before the tenure has
-//! ended under which the home may serve them still.
+//! Pages get a home of their own (*cut*: they are split off), or lose it again (*join*: they are merged back), only while
+//! the home has said, in the last incarnation, that every backup has every page. Both records are persisted together. The
+//! pages are given to another host only after the tenure has ended under which the previous home may still serve them.
 
 use super::parts::{Part, are_parts};
 use super::{Bytes, Effect, Host, Message, Party, Placement, State, Timing, send};
 use crate::Nanoseconds;
 use alloc::vec::Vec;
 
-/// A fact, or what an operator wants.
+/// A fact, or an order of an operator.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
     /// A message arrived.
     Message(Party, Message),
-    /// Let this host be home, when it has everything.
+    /// Make this host the home once it has everything.
     Move(Host),
-    /// Let this host be a backup: the home gives it everything.
+    /// Make this host a backup: the home sends it everything.
     Back(Host),
-    /// This host is a backup no more.
+    /// This host is no longer a backup.
     Drop(Host),
-    /// Nobody has the pages any more: let the range begin anew at this host, when the tenure of the home has ended. A home
-    /// that is heard before that, or a backup that has everything, makes this void.
+    /// No host has the pages any more: reset the range at this host when the tenure of the home has ended. The order is
+    /// void if the home is heard before that, or a complete backup.
     Anew(Host),
     /// Time passed.
     Tick,
 }
 
-/// What is persisted.
+/// The persistent state.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Record {
     /// Raised whenever the home, its life or the set of backups changes.
     pub incarnation: u16,
-    /// Who is home.
+    /// The home.
     pub home: Host,
-    /// Which life of it; `None` until it has reported as home.
+    /// The life (boot id) of the home; `None` until it has reported as home.
     pub life: Option<u16>,
-    /// Who has to have every commit.
+    /// The hosts that must have every commit.
     pub backups: Vec<Host>,
-    /// Those that may become home.
+    /// The backups that may become home.
     pub complete: Vec<Host>,
-    /// Who shall be home.
+    /// The next home, if the range is to move.
     pub moving: Option<Host>,
-    /// The range begins with this incarnation, and its home has not said yet that it is home: the first life of it that is
-    /// heard may be without memory.
+    /// The range starts with this incarnation (a reset), and its home has not yet said that it is home. The first life of
+    /// that host that reports may be without memory.
     pub anew: bool,
-    /// Which of its pages have a home of their own, and a record; in their order.
+    /// Its parts, which have a home and a record of their own; in order.
     pub parts: Vec<Part>,
 }
 
-/// The state machine. The fields are open to those that check it; who runs it has no business with them.
+/// The state machine. The fields are public for the checkers; a caller must not use them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Controller {
     /// How long rights last.
@@ -65,28 +65,28 @@ pub struct Controller {
     pub record: Record,
     /// When the tenure of the home ends.
     pub until: Nanoseconds,
-    /// That has passed: the first that has everything and answers a call is home.
+    /// The tenure has ended: the first complete host that answers a call becomes home.
     pub is_open: bool,
     /// The last call. Calls are numbered by the controller's clock.
     pub call: u64,
     /// When to call again.
     pub call_at: Option<Nanoseconds>,
-    /// Where the range shall begin anew. Forgotten when the controller stops.
+    /// Where to reset the range. Forgotten when the controller stops.
     pub begins_at: Option<Host>,
-    /// In which incarnation the home said, in the life that is known, that every backup has every page. Forgotten when the
+    /// The incarnation in which the home said, in its known life, that every backup has every page. Forgotten when the
     /// controller stops.
     pub settled: Option<u16>,
 }
 
 impl Controller {
-    /// A controller that starts, for the first time or again. Whatever it said before was said before now.
+    /// A controller that starts, for the first time or again. Everything that it sent before was sent before `now`.
     pub fn new(timing: Timing, record: Record, now: Nanoseconds) -> Controller {
         let until = now + timing.tenure;
         let (call_at, begins_at, settled) = (Some(now), None, None);
         Controller { timing, record, until, is_open: false, call: 0, call_at, begins_at, settled }
     }
 
-    /// Takes one fact, pushes what follows.
+    /// Takes one fact and pushes the effects that follow from it.
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Message(from, Message::Report { request, life, state, call }) => {
@@ -96,7 +96,8 @@ impl Controller {
                 } else {
                     self.report(now, from.host, life, state, effects);
                 }
-                // A home without memory gets no answer that it could take for a tenure, unless there is none to be had.
+                // A home without memory must not get an answer that it could take for a tenure, unless there is none to be
+                // had.
                 let may_hear = state != State::Blank || from.host != self.record.home || self.is_unserved();
                 if may_hear || self.record.begins_in(life) {
                     self.tell(from, request, life, effects);
@@ -117,7 +118,7 @@ impl Controller {
         }
     }
 
-    /// When to say [`Input::Tick`].
+    /// When to give [`Input::Tick`].
     pub fn alarm(&self) -> Option<Nanoseconds> {
         let until = Some(self.until).filter(|_| !self.is_open);
         until.into_iter().chain(self.call_at).min()
@@ -125,7 +126,7 @@ impl Controller {
 
     fn tell(&self, to: Party, request: u64, life: u16, effects: &mut Vec<Effect>) {
         let Record { incarnation, home, backups, complete, moving, anew, parts, .. } = &self.record;
-        // A home that hands over serves nobody: not before nobody lacks anything.
+        // A home that hands over does not serve, so it must not begin before every backup has everything.
         let hand_to = moving.filter(|_| backups.iter().all(|backup| complete.contains(backup)));
         let (incarnation, home, backups, anew, parts) = (*incarnation, *home, backups.clone(), *anew, parts.clone());
         let is_unserved = self.is_unserved();
@@ -134,25 +135,25 @@ impl Controller {
         send(effects, to, Message::Placed { request, life, placement, call }, Bytes::Nothing);
     }
 
-    /// Whether nobody serves the range: its home's tenure has ended, and nobody else has everything. It goes on when that home
-    /// is heard with what it had.
+    /// Whether the range is unserved: the tenure of its home has ended, and no other host has everything. It is served
+    /// again when that home reports with its memory.
     pub fn is_unserved(&self) -> bool {
         self.is_open && self.record.complete.is_empty()
     }
 
-    /// Calls up the home; and, when its tenure has ended, everybody who has everything.
+    /// Calls the home and, when its tenure has ended, every host that is complete.
     fn call(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.call = now.max(self.call + 1);
         self.call_at = Some(now + self.timing.retry);
         self.tell(Party::of(self.record.home), 0, 0, effects);
-        // Who has a part of it can take over nothing, and tells clients that nobody does.
+        // An incomplete backup cannot take over, but it tells clients that the range is unserved.
         let others = if self.is_unserved() { &self.record.backups } else { &self.record.complete };
         for host in others.clone().into_iter().filter(|_| self.is_open) {
             self.tell(Party::of(host), 0, 0, effects);
         }
     }
 
-    /// Changes what is persisted; with a new incarnation if there is one left.
+    /// Changes the persistent state, with a new incarnation if there is one left.
     fn change(&mut self, raises: bool, change: impl FnOnce(&mut Record), effects: &mut Vec<Effect>) -> bool {
         let Some(incarnation) = self.record.incarnation.checked_add(u16::from(raises)) else {
             effects.push(Effect::Unserved);
@@ -181,7 +182,7 @@ impl Controller {
                 self.change(false, |record| record.life = Some(life), effects);
                 return self.begin_tenure(now);
             }
-            // It is home no more; wait until its tenure has ended.
+            // It is no longer home; wait until its tenure has ended.
             State::Blank => return,
             State::Handed(incarnation) if is_same_life && incarnation == record.incarnation => {
                 if let Some(to) = record.moving {
@@ -194,13 +195,13 @@ impl Controller {
         let incarnation = record.incarnation;
         let is_told = match record.life {
             Some(_) if is_same_life => true,
-            // It started again, and knows nothing of the leases that it gave.
+            // It has restarted, and knows nothing about the leases that it gave.
             known => self.change(known.is_some(), |record| record.life = Some(life), effects),
         };
         if !is_told {
             return;
         }
-        // It has memory: if it loses that, everything is lost.
+        // It has memory now: from here on, losing that memory loses the pages.
         self.change(false, |record| record.anew = false, effects);
         match state {
             State::Home { incarnation: of, silent: Some(silent), .. } if is_same_life && of == incarnation => {
@@ -216,18 +217,19 @@ impl Controller {
         self.begin_tenure(now);
     }
 
-    /// Whether the range is as its record says: its home, and everybody who has to have a commit, is there and has everything.
-    /// Only such a range is cut or joined. A home that has missed an incarnation does not know who has what; and one that said
-    /// it before it started again does not know who has leases.
+    /// Whether the range is as its record says: its home and all backups are present and complete. Only such a range is cut
+    /// or joined. A home that has missed an incarnation does not know which host has which page. One that reported before
+    /// its restart does not know which clients have leases.
     pub fn is_at_rest(&self) -> bool {
         let Record { incarnation, life, moving, anew, .. } = &self.record;
         let is_served = !self.is_open && self.begins_at.is_none() && life.is_some() && !anew;
         is_served && moving.is_none() && self.settled == Some(*incarnation)
     }
 
-    /// Gives a run of pages a home of their own, the same as before, and so the controller for them. The part's `since` follows
-    /// from the record; no part that had its number before may have had an incarnation as high. Both records have to be made
-    /// durable together, as [`Effect::Persist`] says. Nothing happens, and there is none, if the range is not at rest.
+    /// Cuts a range of pages: gives it a home of its own (at first the same host), and thereby a controller of its own. The
+    /// part's `since` follows from the record; no part that had its number before may have had an incarnation as high. Both
+    /// records must be made durable together, as [`Effect::Persist`] says. If the range is not at rest, nothing happens and
+    /// the result is `None`.
     pub fn cut(&mut self, now: Nanoseconds, part: Part, effects: &mut Vec<Effect>) -> Option<Controller> {
         let since = self.record.incarnation.checked_add(1)?;
         let mut parts = self.record.parts.clone();
@@ -237,15 +239,15 @@ impl Controller {
             return None;
         }
         self.change(true, |record| record.parts = parts, effects);
-        // Its home may serve these pages as part of the range until the tenure has ended that it was given before now.
+        // The home may serve these pages as part of the range until the tenure has ended that it was given before now.
         let record = Record { parts: Vec::new(), ..self.record.clone() };
         let part = Controller::new(self.timing, record, now);
         self.call_all(now, effects);
         Some(part)
     }
 
-    /// Takes the pages of a part back into the range; says whether it did. Then there is no part any more: its number may name
-    /// another one only if that has a higher incarnation. Both records have to be made durable together, as
+    /// Joins a part: takes its pages back into the range. Returns whether it did. After that the part no longer exists: its
+    /// number may name another part only with a higher incarnation. Both records must be made durable together, as
     /// [`Effect::Persist`] says. Nothing happens unless both are at rest at the same hosts.
     pub fn join(&mut self, now: Nanoseconds, number: Host, other: &Controller, effects: &mut Vec<Effect>) -> bool {
         let (record, of_part) = (&self.record, &other.record);
@@ -258,21 +260,21 @@ impl Controller {
         if !is_there || !is_same_place || !self.is_at_rest() || !other.is_at_rest() || last == u16::MAX {
             return false;
         }
-        // What anybody has of the pages is older than what the range's home gives from now on.
+        // Any version of these pages is older than those of the range's home from now on.
         let joins = |record: &mut Record| {
             record.incarnation = last + 1;
             record.parts.retain(|part| part.number != number);
         };
         self.change(false, joins, effects);
-        // Until then its home may serve the pages as those of the part.
+        // Until then the part's home may serve the pages.
         self.until = self.until.max(other.until);
         self.call_all(now, effects);
         true
     }
 
-    /// Lets the range begin anew at this host, without its parts, in a later incarnation than `last`, which is the last of theirs.
-    /// Says whether it did: only where nobody can be home of it as it was. The caller sees to it that nobody can be home of a
-    /// part any more either.
+    /// Resets the range at this host, without its parts, in a later incarnation than `last`, the last one of the parts.
+    /// Returns whether it did, which it does only if no host can be home of the range as it was. The caller makes sure that
+    /// no host can be home of a part any more either.
     pub fn begin_without_parts(&mut self, now: Nanoseconds, home: Host, last: u16, effects: &mut Vec<Effect>) -> bool {
         let last = self.record.incarnation.max(last);
         if !self.is_open || !self.record.complete.is_empty() || last == u16::MAX {
@@ -286,7 +288,7 @@ impl Controller {
         begins
     }
 
-    /// Calls up the home and all who have what it has.
+    /// Calls the home and all complete backups.
     fn call_all(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.call(now, effects);
         self.record.backups.iter().for_each(|&host| self.tell(Party::of(host), 0, 0, effects));
@@ -296,7 +298,7 @@ impl Controller {
         (self.until, self.is_open, self.call_at, self.begins_at) = (now + self.timing.tenure, false, None, None);
     }
 
-    /// Gives the range to a backup that has everything; which life of it, if it was heard.
+    /// Gives the range to a complete backup. `life` is the life of that host, if it has reported.
     fn give(&mut self, now: Nanoseconds, to: Host, life: Option<u16>, effects: &mut Vec<Effect>) {
         let gives = |record: &mut Record| {
             record.drop_backup(to);
@@ -314,7 +316,7 @@ impl Controller {
         if to == self.record.home || self.record.moving == Some(to) {
             return;
         }
-        // A home that has begun to hand over goes on as it was only in another incarnation.
+        // A home that has begun to hand over resumes only in another incarnation.
         let raises = self.record.moving.is_some() || !self.record.backups.contains(&to);
         let wishes = |record: &mut Record| {
             record.moving = Some(to);
@@ -338,18 +340,18 @@ impl Controller {
         let is_there = self.record.backups.contains(&host);
         if is_there && self.change(true, |record| record.drop_backup(host), effects) {
             self.call(now, effects);
-            // It hears that nobody counts on it, if it is there.
+            // The host is told that it is no longer a backup, if it is there.
             self.tell(Party::of(host), 0, 0, effects);
         }
     }
 
-    /// Lets the range begin anew where that is wished, if nobody can be home of it as it was.
+    /// Resets the range where that was ordered, if no host can be home of it as it was.
     fn begin_anew(&mut self, effects: &mut Vec<Effect>) -> bool {
         let is_nobody_left = self.is_open && self.record.complete.is_empty();
         let Some(home) = self.begins_at.take_if(|_| is_nobody_left) else { return false };
         let begins = |record: &mut Record| {
             let incarnation = record.incarnation;
-            // Its parts have homes of their own, and go on.
+            // Its parts have homes of their own and continue.
             let parts = core::mem::take(&mut record.parts);
             *record = Record { incarnation, parts, ..Record::first(home) };
         };
@@ -370,7 +372,7 @@ impl Controller {
 }
 
 impl Record {
-    /// Of a range that there never was, at this host.
+    /// The record of a new range at this host.
     pub fn first(home: Host) -> Record {
         let (backups, complete, parts) = (Vec::new(), Vec::new(), Vec::new());
         Record { incarnation: 1, home, life: None, backups, complete, moving: None, anew: true, parts }

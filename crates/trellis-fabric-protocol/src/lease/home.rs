@@ -1,8 +1,9 @@
-//! The home of a range while it is one: leases, commits, copies, and what backups have to have.
+//! The home of a range while it is home: leases, commits, copies, and what backups must have.
 //!
-//! Promises what the module above says of a home, as long as [`super::server::Server`] asks it only during its tenure.
-//! It must never grant while something of the page may be in use elsewhere, nor show what a backup lacks; it never waits
-//! in silence: who cannot be served now hears so, and the first of them is served when the page is free.
+//! Promises: it keeps the contract of the parent module for a home, as long as [`super::server::Server`] calls it only
+//! during its tenure. It must never grant anything while a right to the page may be in use elsewhere that excludes it, and
+//! must never show what a backup lacks. It never waits silently: a request that cannot be served now gets an answer that
+//! says so, and the first of the waiting requests is served when the page is free.
 
 use super::parts::runs_of;
 use super::queue::Queue;
@@ -14,77 +15,77 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Which version of a page a server has: a later home's is newer, then a later commit.
+/// The version of a page at a server: a later home's version is newer, then a later commit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Stamp {
-    /// Of the home that committed it or handed it to this backup.
+    /// The incarnation of the home that committed it or handed it to this backup.
     pub incarnation: u16,
     /// The epoch of the lease under which it was committed.
     pub epoch: Epoch,
 }
 
-/// The versions of all pages that were ever committed, beside the pages' memory and as lasting as that.
+/// The versions of all pages that were ever committed. They are kept beside the pages' memory and last as long.
 pub type Stamps = BTreeMap<PageNumber, Stamp>;
 
-/// What a home works with besides itself.
+/// The environment in which a home works.
 pub struct Context<'a> {
-    /// What the home's clock says.
+    /// The time by the home's clock.
     pub now: Nanoseconds,
     /// How long rights last.
     pub timing: &'a Timing,
     /// The versions of the pages.
     pub stamps: &'a mut Stamps,
-    /// Where orders go.
+    /// The list of effects.
     pub effects: &'a mut Vec<Effect>,
 }
 
-/// The state of a home. The fields are open to those that check it; who runs it has no business with them.
+/// The state of a home. The fields are public for the checkers; a caller must not use them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Home {
-    /// In which incarnation.
+    /// Its incarnation.
     pub incarnation: u16,
-    /// Epochs given in it.
+    /// The number of epochs given in it.
     pub counter: u64,
     /// When the tenure ends.
     pub until: Nanoseconds,
-    /// Before this it gives no right: somebody may have one that it does not know of.
+    /// Until then it grants nothing: a client may have a right that it does not know of.
     pub grace_until: Nanoseconds,
-    /// Who has to have a commit.
+    /// The hosts that must have a commit.
     pub backups: Vec<Host>,
-    /// What is given to those of them that may lack pages.
+    /// The transfer to backups that may lack pages.
     pub settling: Settling,
-    /// Pages that were not given yet are not shown: they may be newer than what backups have.
+    /// Pages that were not transferred yet are not shown: they may be newer than the versions at the backups.
     pub hides: bool,
-    /// Nothing changes any more, because this backup shall be home.
+    /// Nothing changes any more, because this backup is to become home.
     pub hand_to: Option<Host>,
-    /// Since when it is told all leases, and when to tell them again.
+    /// Since when the next home is sent all leases, and when to send them again.
     pub hands: Option<(Nanoseconds, Again)>,
     /// When each backup last answered.
     pub heard: BTreeMap<Host, Nanoseconds>,
-    /// Not before this something that was not answered is to be said again; 0 where there is nothing.
+    /// The earliest time at which an unanswered message is due again; 0 if there is none.
     pub retry_at: Nanoseconds,
     /// Pages that have a lease or copies.
     pub leased: BTreeMap<PageNumber, Leased>,
-    /// Pages that somebody waits for.
+    /// Pages that requests wait for.
     pub queues: BTreeMap<PageNumber, Queue>,
-    /// Commits that not every backup has.
+    /// Commits that some backup lacks.
     pub staged: BTreeMap<PageNumber, Staged>,
 }
 
-/// What a home knows of a page that is in use.
+/// A home's record of a page that is in use.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Leased {
-    /// What fences.
+    /// The current epoch, which fences older ones.
     pub epoch: Epoch,
-    /// Who may change the page.
+    /// The client that may change the page.
     pub owner: Option<Owner>,
-    /// Who has copies.
+    /// The readers that have copies.
     pub copies: Vec<Copied>,
     /// Copies older than `epoch` are recalled.
     pub is_recalling: bool,
 }
 
-/// Who has a lease.
+/// The holder of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
     /// This client.
@@ -95,12 +96,12 @@ pub struct Owner {
     pub until: Nanoseconds,
 }
 
-/// Who has a copy.
+/// The holder of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Copied {
     /// This reader.
     pub party: Party,
-    /// By this request, and under this epoch; 0 where the home before gave it.
+    /// The request, and the epoch of the copy; 0 if the previous home gave it.
     pub by: (u64, Epoch),
     /// Until then.
     pub until: Nanoseconds,
@@ -109,13 +110,13 @@ pub struct Copied {
 /// A commit on its way to the backups.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Staged {
-    /// Under which lease.
+    /// The epoch of its lease.
     pub epoch: Epoch,
-    /// Who waits for it, by which request, the last one that was heard; home itself for what it changes.
+    /// The client that waits for it, with the last request that was heard; the home itself for its own changes.
     pub waits: Option<(Party, u64)>,
     /// The lease is given back with it.
     pub release: bool,
-    /// Who lacks it.
+    /// The backups that lack it.
     pub missing: Vec<Host>,
     /// Since when.
     pub since: Nanoseconds,
@@ -124,7 +125,7 @@ pub struct Staged {
 }
 
 impl Home {
-    /// A home that begins. Without `entries` it does not know who may have leases; with them, it knows all.
+    /// A home that begins. With `entries` it knows all leases; without them it does not know which clients may have leases.
     pub fn new(placement: &Placement, entries: Option<Vec<Entry>>, settling: Settling, context: &Context<'_>) -> Home {
         let Context { now, timing, .. } = *context;
         let (is_known, until) = (entries.is_some(), now + timing.term);
@@ -143,7 +144,7 @@ impl Home {
             grace_until: if is_known { now } else { now + timing.grace },
             backups: placement.backups.clone(),
             settling,
-            // Who handed over had nothing that a complete backup lacks.
+            // A home that handed over had nothing that a complete backup lacks.
             hides: !is_known && !placement.backups.is_empty(),
             hand_to: None,
             hands: None,
@@ -160,15 +161,15 @@ impl Home {
         self.settling.is_over()
     }
 
-    /// Whether something of the page is in use, or waited for, or under way.
+    /// Whether a right to the page is in use, waited for, or under way.
     pub fn is_in_use(&self, page: PageNumber) -> bool {
         self.leased.contains_key(&page) || self.queues.contains_key(&page) || self.staged.contains_key(&page)
     }
 
-    /// The same home in a later incarnation, or with something to do.
+    /// The same home in a later incarnation, or with an order.
     pub fn adopt(&mut self, placement: &Placement, context: &mut Context<'_>) {
         if placement.incarnation > self.incarnation {
-            // Between incarnations that do not follow each other a backup may have gone and come back with nothing.
+            // Between incarnations that do not follow each other, a backup may have gone and come back with nothing.
             let knows_none = self.incarnation.checked_add(1) != Some(placement.incarnation);
             self.incarnation = placement.incarnation;
             self.counter = 0;
@@ -194,7 +195,7 @@ impl Home {
             self.retry_at = context.now;
         }
         self.hides &= !self.settling.is_over();
-        // What was told to the next home stays true as long as this incarnation.
+        // What was sent to the next home stays true as long as this incarnation lasts.
         if self.hand_to.is_none() && placement.hand_to.is_some() {
             self.hand_to = placement.hand_to;
             self.retry_at = context.now;
@@ -211,9 +212,9 @@ impl Home {
         self.hides && !self.settling.is_given(page)
     }
 
-    /// Home itself changes a page, during the tenure. Nobody ever has a lease or a copy of such a page, so there is no term of
-    /// grace to wait for, and nothing of it that the next home would have to be told: that one has it, as a backup, before it
-    /// counts.
+    /// The home itself changes a page, during the tenure. No client ever has a lease or a copy of such a page, so there is
+    /// no grace period, and no right that the next home would have to learn of. That host, as a backup, has the page before
+    /// the change counts.
     pub(super) fn change(&mut self, page: PageNumber, context: &mut Context<'_>) {
         if self.is_in_use(page) {
             return context.effects.push(Effect::Changed(page, false));
@@ -222,7 +223,7 @@ impl Home {
         self.stage(page, epoch, None, true, context);
     }
 
-    /// Sends what was staged to every backup.
+    /// Sends a staged page to every backup.
     pub(super) fn stage(
         &mut self,
         page: PageNumber,
@@ -239,7 +240,7 @@ impl Home {
         self.apply(page, context);
     }
 
-    /// When something that is said now is to be said again.
+    /// When a message that is sent now is to be sent again.
     pub(super) fn again(&mut self, context: &Context<'_>) -> Again {
         let again = Again::after(context.now, context.timing);
         self.retry_at = if self.has_pending() { self.retry_at.min(again.at) } else { again.at };
@@ -254,7 +255,7 @@ impl Home {
         }
     }
 
-    /// A commit that every backup has is the page.
+    /// A commit that every backup has becomes the content of the page.
     fn apply(&mut self, page: PageNumber, context: &mut Context<'_>) {
         if !self.staged.get(&page).is_some_and(|staged| staged.missing.is_empty()) {
             return;
@@ -278,7 +279,7 @@ impl Home {
         self.serve(page, context);
     }
 
-    /// A backup has a version of a page, or of each of a run of pages.
+    /// A backup has a version of a page, or of each page of a range.
     pub fn stored(
         &mut self,
         from: Host,
@@ -301,7 +302,7 @@ impl Home {
         self.hand_over(context);
     }
 
-    /// Goes on with the pages that somebody lacks.
+    /// Continues with the pages that some backup lacks.
     fn settle(&mut self, context: &mut Context<'_>) {
         if self.settling.is_over() {
             return;
@@ -322,13 +323,13 @@ impl Home {
         }
     }
 
-    /// Whether this home is to be handed over, and nothing that changes is under way. During grace there may be leases that
-    /// it does not know of: the next home would know as little, and have no grace.
+    /// Whether this home is to be handed over, and no change is under way. During the grace period there may be leases that
+    /// it does not know of: the next home would not know them either, and would have no grace period.
     pub fn is_frozen(&self, now: Nanoseconds) -> bool {
         self.hand_to.is_some() && self.staged.is_empty() && self.settling.is_over() && now >= self.grace_until
     }
 
-    /// A backup that has not answered for so long that the controller should do without it.
+    /// A backup that has not answered for so long that the controller should remove it.
     pub fn silent(&self, now: Nanoseconds, timing: &Timing) -> Option<Host> {
         let staged = self.staged.values().map(|staged| (&staged.missing, staged.since));
         let lacked = self.settling.under_way.values().map(|lacked| (&lacked.missing, lacked.since));
@@ -341,7 +342,7 @@ impl Home {
         awaited.next().copied().or_else(next)
     }
 
-    /// Tells who will be home what is in use, when it is time.
+    /// Sends the next home all rights that are in use, when it is time.
     fn hand_over(&mut self, context: &mut Context<'_>) {
         let now = context.now;
         let is_due = self.is_frozen(now) && self.hands.is_none_or(|(_, again)| now >= again.at);
@@ -363,7 +364,7 @@ impl Home {
         send(context.effects, Party::of(to), message, Bytes::Nothing);
     }
 
-    /// Forgets what has ended, and the page if nothing is left.
+    /// Forgets rights that have ended, and the page if nothing is left.
     pub(super) fn forget_ended(&mut self, page: PageNumber, context: &Context<'_>) {
         if let Some(queue) = self.queues.get_mut(&page) {
             queue.forget_ended(context.now);
@@ -381,7 +382,7 @@ impl Home {
         }
     }
 
-    /// Whether something was said that has to be said again if it is not answered.
+    /// Whether a message was sent that has to be sent again if it is not answered.
     fn has_pending(&self) -> bool {
         let is_waiting = !self.staged.is_empty() || !self.queues.is_empty();
         is_waiting || !self.settling.is_over() || self.hand_to.is_some()
@@ -392,7 +393,7 @@ impl Home {
         self.has_pending().then_some(self.retry_at)
     }
 
-    /// Nothing is left of what was to be said again.
+    /// Nothing is left to be sent again.
     pub(super) fn rest(&mut self) {
         if !self.has_pending() {
             self.retry_at = 0;
@@ -432,12 +433,12 @@ impl Home {
         let queues = self.queues.values().map(|queue| queue.again_at);
         let hands = self.hands.filter(|_| self.is_frozen(now)).map(|(_, again)| again.at);
         let next = lacked.chain(staged).chain(queues).chain(hands).min();
-        // A home that shall hand over and may not yet has nothing that says when.
+        // A home that is to hand over and may not do so yet has no other timer.
         self.retry_at = next.unwrap_or(now + context.timing.retry);
     }
 }
 
-/// Under which epoch what a server has of a page was committed.
+/// The epoch under which a server's version of a page was committed.
 pub(super) fn committed(page: PageNumber, context: &Context<'_>) -> Epoch {
     context.stamps.get(&page).map_or(0, |stamp| stamp.epoch)
 }

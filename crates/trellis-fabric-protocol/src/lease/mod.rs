@@ -1,52 +1,59 @@
-//! Leases of remote memory: who may change a page now, who answers for it, and how that moves from host to host.
+//! Leases of remote memory: which client may change a page, which host is its home, and how the home moves from host to
+//! host.
 //!
-//! A machine of this module is about one *range* of pages. Its *home* ([`server::Server`], [`home::Home`]) keeps the
-//! bytes and gives *leases*; a [`client::Client`] that has one may change the page and commits what it changed; a
-//! [`reader::Reader`] keeps copies of hot pages for a time; *backups* (other [`server::Server`]s) keep what the home
-//! would take with it into the grave; the [`controller::Controller`] says who is home. Who has several ranges has
-//! several machines, and puts the number of the range beside each message. A run of pages may become a range of its own for
-//! a time, a *part* ([`parts`]), with a home of its own.
+//! A machine of this module handles one *range* of pages. Its *home* ([`server::Server`], [`home::Home`]) keeps the bytes
+//! and grants *leases*. A [`client::Client`] that has a lease may change the page and commits its changes. A
+//! [`reader::Reader`] keeps copies of hot pages for a time. *Backups* (other [`server::Server`]s) keep what would be lost
+//! with the home. The [`controller::Controller`] appoints the home. A host with several ranges has several machines, and
+//! puts the number of the range beside each message. A subrange may become a range of its own for a time, a *part*
+//! ([`parts`]), with a home of its own.
 //!
 //! # The contract
 //!
 //! - **Home** promises: an [`Epoch`] is given once, and every grant, every commit and every recall of copies has a later
-//!   one. A commit is accepted only under the page's epoch of now and before the lease's end by home's clock. No lease is
-//!   given while another, or a copy, may still be in use. A commit is shown to readers, and acknowledged, only when every
-//!   backup has it. A home answers only while its own lease on the range (its *tenure*) lasts by its own clock.
-//! - **Client** promises: it counts the term of a lease from when it *sent* the request that was granted, and by a
-//!   shorter measure than home ([`Timing`]), so it stops before home does, whatever their clocks are; under one epoch it
-//!   commits one content; what it changed and did not commit it shows nobody.
+//!   one. A commit is accepted only under the page's current epoch and before the lease's end by the home's clock. No lease
+//!   is granted while another lease or a copy may still be in use. A commit is shown to readers, and acknowledged, only
+//!   when every backup has it. A home answers only while its own lease on the range (its *tenure*) lasts by its own clock.
+//! - **Client** promises: it counts the term of a lease from when it *sent* the request that was granted, and by a shorter
+//!   measure than the home ([`Timing`]), so it stops before the home does, whatever the offset of their clocks. Under one
+//!   epoch it commits one content. It shows its changes to no other process before they are committed.
 //! - **Reader** promises: it answers from a copy only within the copy's term, which it counts as a client does, and never
-//!   from one that was recalled, however late that copy arrives.
-//! - **Backup** promises: it acknowledges what it has, and nothing of a home that was replaced. Where its memory is gone
-//!   it acknowledges nothing before the controller knows that.
-//! - **Controller** promises: each home of a range, and each life of it, has an *incarnation* of its own, later ones
-//!   higher, and a range is given to another only when the tenure of the one before has ended by the controller's clock or
-//!   that one handed it over. What it says was persisted before, so it may be restarted at any time.
-//! - **Parts**: the incarnations under which a page is served rise over cuts and joins, too; leases go on under their epochs;
-//!   a page has one home at an instant. A host cuts and joins by the controller's word alone, which comes with the incarnation.
+//!   from a copy that was recalled, however late that copy arrives.
+//! - **Backup** promises: it acknowledges what it has, and nothing from a home that was replaced. If its memory is lost, it
+//!   acknowledges nothing before the controller knows that.
+//! - **Controller** promises: each home of a range, and each life (boot) of it, has an *incarnation* of its own, later ones
+//!   higher. A range is given to another home only when the tenure of the previous one has ended by the controller's clock,
+//!   or when that one handed it over. A decision is persisted before it is sent, so the controller may be restarted at any
+//!   time.
+//! - **Parts**: the incarnations under which a page is served also rise over cuts and joins, leases continue under their
+//!   epochs, and a page has one home at an instant. A host cuts and joins only by the controller's word, which comes with
+//!   the incarnation.
 //!
-//! What must never happen, in whatever order messages arrive, repeatedly or not at all, wherever a switch delivers a page
-//! request, whoever stops and starts, as long as clocks keep to their rates: two clients that may change a page at one
-//! instant; a commit accepted that rests on anything but the last one; an acknowledged commit lost while a home or a
-//! backup that is complete lives; a read that returns less than what was committed, or read, before it began; a commit
-//! that takes effect after it was refused; and, once messages arrive again, somebody who waits for ever.
+//! The following must never happen, as long as clocks keep to their rates. Messages may arrive in any order, repeatedly or
+//! not at all; a switch may deliver a page request anywhere; hosts may stop and start.
+//!
+//! - Two clients may change a page at one instant.
+//! - A commit is accepted that builds on anything but the last one.
+//! - An acknowledged commit is lost while a home or a complete backup lives.
+//! - A read returns less than what was committed, or read, before it began.
+//! - A commit takes effect after it was refused.
+//! - A request waits for ever although messages arrive again.
 //!
 //! # Why nothing depends on the switch
 //!
-//! A redirect only says where a request is delivered. Whoever gets one answers if it may by the rules above; otherwise it
-//! says who is home ([`Status::Moved`], with the incarnation, so that an old opinion does not replace a newer one). No
-//! host gains a right by being asked.
+//! A redirect only determines where a request is delivered. The host that receives it answers if the rules above allow it.
+//! Otherwise it names the home ([`Status::Moved`], with the incarnation, so that outdated knowledge does not replace
+//! newer). No host gains a right by receiving a request.
 //!
 //! # Epochs
 //!
-//! The upper 16 bits of an epoch are the home's incarnation, so that a home that knows nothing of its predecessor's
-//! epochs gives higher ones. The lower 48 count grants, commits and recalls of the whole range: a page that is forgotten
-//! needs no memory of its last epoch. That a commit, too, raises the epoch is needed: otherwise the late duplicate of an
+//! The upper 16 bits of an epoch are the home's incarnation, so that a home that knows nothing about its predecessor's
+//! epochs gives higher ones. The lower 48 bits count grants, commits and recalls of the whole range: a page that is
+//! forgotten needs no memory of its last epoch. A commit, too, must raise the epoch: otherwise the late duplicate of an
 //! owner's first commit would be accepted after its second.
 //!
-//! A machine has no clock: `now` is its own host's, and only differences of it are used. It never sees a page's bytes:
-//! effects say which go where.
+//! A machine has no clock: `now` comes from its own host's clock, and only differences of it are used. It never sees a
+//! page's bytes: effects say which bytes go where.
 
 pub mod client;
 pub mod controller;
@@ -70,10 +77,10 @@ pub type Host = u16;
 /// The number of a page in its range.
 pub type PageNumber = u64;
 
-/// Incarnation of a home, and what it counted: see the module's documentation. Zero is older than all.
+/// The incarnation of a home and its counter: see the documentation of this module. Zero is older than all others.
 pub type Epoch = u64;
 
-/// Bits of an epoch that count.
+/// The number of bits of an epoch that count.
 const COUNTER_BITS: u32 = 48;
 
 /// The first epoch of an incarnation.
@@ -86,13 +93,13 @@ pub fn incarnation_of(epoch: Epoch) -> u16 {
     (epoch >> COUNTER_BITS) as u16
 }
 
-/// Who sends and receives: a process on a host. Two processes, one after the other or beside each other, are two parties.
-/// Servers and controllers are told by their host alone.
+/// A sender or receiver: a process on a host. Two processes, one after the other or side by side, are two parties. Servers
+/// and controllers are identified by their host alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Party {
     /// Its host.
     pub host: Host,
-    /// What the process drew at its start; zero of servers and controllers.
+    /// The random number that the process chose at its start; zero for servers and controllers.
     pub incarnation: u16,
 }
 
@@ -103,29 +110,29 @@ impl Party {
     }
 }
 
-/// How long rights last. The giver counts `term` (`tenure`) from when it gave, the taker `held` (`tenure_held`) from when
-/// it asked.
+/// How long rights last. The giver counts `term` (`tenure`) from when it granted, the taker `held` (`tenure_held`) from
+/// when it sent the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Timing {
-    /// A lease or a copy, by home's clock.
+    /// The term of a lease or a copy, by the home's clock.
     pub term: Nanoseconds,
-    /// The same by the clock of who has it.
+    /// The same by the clock of its holder.
     pub held: Nanoseconds,
-    /// How long after asking the taker asks for another term.
+    /// How long after its request the taker requests another term.
     pub renew: Nanoseconds,
-    /// How long a home that does not know the leases of the home before gives none.
+    /// How long a home that does not know the leases of the previous home grants none.
     pub grace: Nanoseconds,
-    /// A home's right to a range, by the controller's clock.
+    /// The home lease of a range, by the controller's clock.
     pub tenure: Nanoseconds,
-    /// The same by home's clock.
+    /// The same by the home's clock.
     pub tenure_held: Nanoseconds,
-    /// How long to wait before something is said again. Much shorter than a term: who answers late finds a new request.
+    /// The time-out after which a message is sent again. Much shorter than a term: a late answer finds a newer request.
     pub retry: Nanoseconds,
 }
 
 impl Timing {
-    /// For clocks whose rates are wrong by at most `rate_error_ppm` millionths: one that is slow by that, counting `held`,
-    /// is done before one that is fast by that has counted `term`.
+    /// For clocks whose rates are wrong by at most `rate_error_ppm` millionths: a clock that is slow by that much has
+    /// counted `held` before a clock that is fast by that much has counted `term`.
     pub fn new(term: Nanoseconds, tenure: Nanoseconds, retry: Nanoseconds, rate_error_ppm: u32) -> Timing {
         let error = u128::from(rate_error_ppm.min(999_999));
         let held = |whole: Nanoseconds| (u128::from(whole) * (1_000_000 - error) / (1_000_000 + error)) as Nanoseconds;
@@ -135,7 +142,7 @@ impl Timing {
     }
 }
 
-/// What is asked of a page's home, wherever a switch delivers it.
+/// What is requested from a page's home, wherever a switch delivers it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Ask {
     /// READ: the bytes.
@@ -144,61 +151,61 @@ pub enum Ask {
     Copy,
     /// UPDATE: a lease, with the bytes.
     Update,
-    /// RENEW: the lease under this epoch for another term.
+    /// RENEW: another term for the lease under this epoch.
     Renew(Epoch),
-    /// COMMIT: these bytes are the page's.
+    /// COMMIT: make these bytes the content of the page.
     Commit {
-        /// Under which lease.
+        /// The epoch of the lease.
         epoch: Epoch,
         /// The lease is given back with it.
         release: bool,
     },
-    /// RELEASE: the lease is given back, and nothing was changed. It has no reply: what is lost runs out.
+    /// RELEASE: give the lease back; nothing was changed. It has no reply: if it is lost, the lease expires.
     Release(Epoch),
 }
 
-/// What a reply says.
+/// The status of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Status {
     /// Done.
     Ok,
-    /// Not here: ask this host. The epoch beside it is the first of that home's incarnation.
+    /// Not here: ask this host. The epoch beside it is the first one of that home's incarnation.
     Moved(Host),
-    /// The epoch is not the page's: the lease is over, and what was not committed never will be.
+    /// The epoch is not the page's: the lease is over, and changes that were not committed never will be.
     Fenced,
-    /// Somebody else has it: try again, or wait.
+    /// Another client has it: try again, or wait.
     Busy,
-    /// This home may not say yet.
+    /// This home must not answer yet.
     Restarting,
-    /// Not here, and nowhere else: the home does not answer its controller, and nobody else has all of the range.
+    /// Unserved: the home does not answer its controller, and no other host has all of the range.
     Unserved,
 }
 
-/// Who answers for a range.
+/// The placement of a range.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Placement {
-    /// Its number: a later one has a higher one.
+    /// Its incarnation: a later placement has a higher one.
     pub incarnation: u16,
     /// The home.
     pub home: Host,
-    /// Who has to have a commit before it is acknowledged.
+    /// The hosts that must have a commit before it is acknowledged.
     pub backups: Vec<Host>,
-    /// The home shall hand the range over to this backup.
+    /// The home is to hand the range over to this backup.
     pub hand_to: Option<Host>,
-    /// The range begins with this incarnation: a home that has nothing of it has all that there is.
+    /// The range starts with this incarnation (a reset): a home without any of its pages has all that there is.
     pub anew: bool,
-    /// Nobody serves the range: the tenure of the home has ended, and nobody else has everything.
+    /// The range is unserved: the tenure of the home has ended, and no other host has everything.
     pub is_unserved: bool,
-    /// Which of its pages have a home of their own; in their order.
+    /// Its parts, which have a home of their own; in order.
     pub parts: Vec<Part>,
 }
 
-/// What a server says of itself to the controller.
+/// The state that a server reports to the controller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
     /// It has lost its memory, or never had any of the range.
     Blank,
-    /// It has what it has: it restarted and kept its memory, or was told to be home.
+    /// It has what it has: it restarted and kept its memory, or has been appointed home.
     Idle,
     /// It is home.
     Home {
@@ -206,10 +213,10 @@ pub enum State {
         incarnation: u16,
         /// Every backup has every page.
         is_settled: bool,
-        /// This backup has not answered for a tenure: do without it.
+        /// This backup has not answered for a tenure: remove it.
         silent: Option<Host>,
     },
-    /// It was home in this incarnation, and answers no more: the one that it was told to hand over to has everything.
+    /// It was home in this incarnation and no longer answers: the host that it had to hand over to has everything.
     Handed(u16),
 }
 
@@ -220,22 +227,22 @@ pub struct Entry {
     pub page: PageNumber,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Who has the lease, and by which request.
+    /// The holder of the lease, and its request.
     pub owner: Option<(Party, u64)>,
-    /// Who has copies.
+    /// The holders of copies.
     pub readers: Vec<Party>,
 }
 
-/// What hosts tell each other.
+/// The messages between hosts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Message {
-    /// A page request. Only these may be delivered to anybody.
+    /// A page request. Only these may be delivered to any host.
     Request {
         /// About this page.
         page: PageNumber,
-        /// The sender's number of it; later ones are higher.
+        /// The sender's number of the request; later ones are higher.
         request: u64,
-        /// What.
+        /// What it requests.
         ask: Ask,
     },
     /// The answer.
@@ -244,154 +251,157 @@ pub enum Message {
         page: PageNumber,
         /// To this request.
         request: u64,
-        /// Which asked this.
+        /// What that request asked.
         ask: Ask,
-        /// What came of it.
+        /// The status.
         status: Status,
-        /// The page's epoch, where it is granted, committed, read or copied.
+        /// The page's epoch, if it was granted, committed, read or copied.
         epoch: Epoch,
     },
-    /// Home to an owner: somebody wants the page.
+    /// Home to an owner: another client wants the page.
     Recall {
         /// This page.
         page: PageNumber,
         /// The lease under this epoch.
         epoch: Epoch,
     },
-    /// Home to a reader: copies older than this epoch are not to be used any more.
+    /// Home to a reader: copies older than this epoch must not be used any more.
     Invalidate {
         /// Of this page.
         page: PageNumber,
         /// Older than this.
         epoch: Epoch,
     },
-    /// The reader to home: they are not.
+    /// The reader to the home: they are no longer used.
     Invalidated {
         /// Of this page.
         page: PageNumber,
-        /// As it was told.
+        /// As in the message.
         epoch: Epoch,
     },
     /// Home to a backup: keep these bytes.
     Store {
         /// Of this page.
         page: PageNumber,
-        /// Of so many pages from that one on. Several are given at once only where all of them are zero.
+        /// The number of pages from that one on. Several are sent at once only if all of them are zero.
         pages: PageNumber,
         /// By the home of this incarnation.
         incarnation: u16,
         /// Committed under this epoch.
         epoch: Epoch,
     },
-    /// The backup to home: these, or later ones, are kept.
+    /// The backup to the home: these versions, or later ones, are kept.
     Stored {
         /// Of this page.
         page: PageNumber,
-        /// As it was told.
+        /// As in the message.
         pages: PageNumber,
-        /// As it was told.
+        /// As in the message.
         incarnation: u16,
-        /// As it was told.
+        /// As in the message.
         epoch: Epoch,
     },
-    /// Home to the backup that becomes home: all leases and copies.
+    /// Home to the next home: all leases and copies.
     Leases {
         /// Of the home of this incarnation.
         incarnation: u16,
-        /// All that may be in use.
+        /// All rights that may be in use.
         entries: Vec<Entry>,
     },
     /// The backup to home: it has them.
     Taken {
-        /// As it was told.
+        /// As in the message.
         incarnation: u16,
     },
-    /// A server to the controller: here I am; may I (still) be home?
+    /// A server to the controller: here I am; may I be, or stay, home?
     Report {
-        /// The sender's number of it.
+        /// The sender's number of the report.
         request: u64,
-        /// What the server drew when it started.
+        /// The life (boot id) of the server: a random number that it chose when it started.
         life: u16,
-        /// What it is.
+        /// Its state.
         state: State,
         /// The last call that it heard.
         call: u64,
     },
-    /// Anybody to the controller: who is home?
+    /// Any host to the controller: which host is home?
     Locate,
-    /// The controller's answer. Or, as request and life 0, unasked: report to me.
+    /// The controller's answer. Unasked, with request and life 0, it means: report to me.
     Placed {
         /// To this request.
         request: u64,
         /// To this life of the server.
         life: u16,
-        /// Who is home. If it is who asked, its tenure begins anew.
+        /// The placement. If the home is the host that asked, its tenure starts again.
         placement: Placement,
-        /// The number of the call, where it is one.
+        /// The number of the call, if it is one.
         call: u64,
     },
 }
 
-/// Which bytes go with a message.
+/// The bytes that go with a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Bytes {
     /// None.
     Nothing,
-    /// None: what the message is about is zero.
+    /// None: the pages of the message are zero.
     Zero,
-    /// The page's.
+    /// Those of the page.
     Page,
     /// Those that were staged for the page.
     Staged,
 }
 
-/// What a page operation of a client came to.
+/// The outcome of a client's operation on a page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Outcome {
-    /// The bytes that arrive are the page's.
+    /// The bytes that arrive are the content of the page.
     Read,
     /// The client has a lease, and the bytes that arrive.
     Owned,
-    /// What it changed is the page now.
+    /// Its changes are the content of the page now.
     Committed,
-    /// The lease is over. What was changed is lost, unless the commit was accepted and only its acknowledgement was lost;
-    /// in any case it takes no effect from now on.
+    /// The lease is over. The changes are lost, unless the commit was accepted and only its acknowledgement was lost. In
+    /// any case they take no effect from now on.
     Fenced,
 }
 
-/// An order to who runs a machine. Orders are carried out in the order of the list.
+/// An order to the caller of a machine. Orders are carried out in the order of the list.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Effect {
     /// Send this.
     Send {
-        /// To whom. A [`Message::Request`] goes to the page's address, as if this host were home.
+        /// The receiver. A [`Message::Request`] goes to the page's address, as if this host were home.
         to: Party,
-        /// What.
+        /// The message.
         message: Message,
         /// With these bytes, as they are now.
         bytes: Bytes,
     },
-    /// The bytes that came with the message that is handled are the page's now (a client's, a reader's: its copy).
+    /// The bytes that came with the message at hand are now the content of the page (at a client), or of its copy (at a
+    /// reader).
     Put(PageNumber),
-    /// The bytes that came with the message that is handled, or that home itself makes the page's, are kept beside the page.
+    /// The bytes that came with the message at hand, or that the home itself wants to make the content of the page, are
+    /// kept beside the page.
     Stage(PageNumber),
-    /// What was staged is the page's now.
+    /// The staged bytes are now the content of the page.
     Apply(PageNumber),
-    /// What home itself changed in this page is the page now; or was refused, and nothing happened.
+    /// The home's own change of this page is now its content; or it was refused, and nothing happened.
     Changed(PageNumber, bool),
     /// A client's operation is over.
     Done(PageNumber, Outcome),
     /// The client's lease ended before anything was committed under it.
     Lost(PageNumber),
-    /// Somebody wants a page that this client has: commit or release it soon. Its lease is not renewed any more.
+    /// Another client wants a page that this client has: commit or release it soon. Its lease is no longer renewed.
     Recalled(PageNumber),
-    /// Make this durable before anything that follows is carried out.
+    /// Make this durable before any later effect is carried out.
     Persist(controller::Record),
-    /// The tenure of the range's home has ended, and nobody else has its pages: tell the operator, by the range's name.
+    /// The tenure of the range's home has ended, and no other host has its pages: notify the operator, with the range's
+    /// name.
     Unserved,
 }
 
-/// Adds an order to send.
+/// Pushes an effect to send.
 fn send(effects: &mut Vec<Effect>, to: Party, message: Message, bytes: Bytes) {
     effects.push(Effect::Send { to, message, bytes });
 }
@@ -418,13 +428,13 @@ impl Answer {
         }
     }
 
-    /// Who is asked is not home, and by `placement` somebody else is.
+    /// The host that was asked is not home; by `placement` another one is.
     fn moved(self, home: Host, incarnation: u16, effects: &mut Vec<Effect>) {
         self.say(Status::Moved(home), epoch_of(incarnation), effects);
     }
 }
 
-/// Whom a client or reader takes for home.
+/// The host that a client or reader takes for home.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Belief {
     /// This host.
@@ -434,7 +444,7 @@ pub struct Belief {
 }
 
 impl Belief {
-    /// Hears that `home` is it; says whether that is news. What is older than what it knows is none.
+    /// Notes that `home` is home. Returns whether that is news; an incarnation that is older than the known one is not.
     fn hear(&mut self, home: Host, incarnation: u16) -> bool {
         let is_news = incarnation > self.incarnation;
         if is_news {

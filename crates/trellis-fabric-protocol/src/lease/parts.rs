@@ -1,17 +1,19 @@
-//! Parts of a range: runs of its pages that have a home of their own.
+//! Parts of a range: subranges of its pages that have a home of their own.
 //!
-//! A part is a range with a number of its own, which is told ([`crate::wire::datagram::told`]) and never stands in an
-//! address: clients name its pages by those of the range that it was cut from. Its own machines number them from 0.
+//! A part is a range with a number of its own. Messages between servers and controllers carry that number
+//! ([`crate::wire::datagram::told`]), but it never stands in an address: clients name its pages as pages of the range that
+//! it was cut from. Its own machines number them from 0.
 //!
-//! Every host that has the range has a machine for each of its parts, whoever is home of it, from when it hears that the
-//! part was *cut* until it hears that it was *joined* again; both come with a new incarnation of the range ([`next`]).
+//! Every host that has the range has a machine for each of its parts, whichever host is home of it. The machine exists from
+//! when the host learns that the part was *cut* (split off) until it learns that it was *joined* (merged back); both come
+//! with a new incarnation of the range ([`next`]).
 //!
-//! Promises: at every moment a host has one machine for a page. What the range's home knew of the pages of a part (their
-//! versions, their leases and copies, which go on under their epochs), the part's home knows, and the other way round. A
-//! commit that not every backup had is forgotten with the cut and the join, without an answer: its client repeats it; and
-//! what home has of such a page is shown again only when every backup has that.
+//! Promises: at every moment a host has one machine for a page. What the range's home knew about the pages of a part (their
+//! versions, and their leases and copies, which continue under their epochs) the part's home knows, and the other way
+//! round. A commit that some backup lacked is forgotten at the cut or the join without an answer, and its client repeats
+//! it. The home shows its version of such a page again only when every backup has it.
 //!
-//! It must never cut or join by the word of a placement that was replaced, nor take the pages of one part for those of
+//! It must never cut or join by a placement that was replaced, and must never take the pages of one part for those of
 //! another that had its number before ([`Part::since`]).
 
 use super::home::Home;
@@ -29,42 +31,42 @@ pub const PART_PAGES_MAX: PageNumber = 16_384;
 /// The most parts of a range.
 pub const PARTS_MAX: usize = 256;
 
-/// A run of pages of a range that has a home of its own.
+/// A subrange of pages that has a home of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Part {
-    /// The number by which it is told of: [`PARTS_FROM`] or more.
+    /// The number that identifies it in messages: [`PARTS_FROM`] or more.
     pub number: Host,
-    /// Its first page, as the range numbers them.
+    /// Its first page, by the numbering of the range.
     pub first: PageNumber,
-    /// How many there are.
+    /// The number of its pages.
     pub pages: PageNumber,
     /// The incarnation of the range, and of the part, with which it was cut. A number that is used again has a later one.
     pub since: u16,
 }
 
-/// Where a part was cut from.
+/// The place of a part in its range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Within {
     /// The range.
     pub range: Host,
-    /// The part's first page, as the range numbers them.
+    /// The part's first page, by the numbering of the range.
     pub first: PageNumber,
     /// [`Part::since`].
     pub since: u16,
 }
 
 impl Part {
-    /// One past its last page, as the range numbers them.
+    /// One past its last page, by the numbering of the range.
     pub fn end(&self) -> PageNumber {
         self.first.saturating_add(self.pages)
     }
 
-    /// Its pages, as the range numbers them.
+    /// Its pages, by the numbering of the range.
     pub fn run(&self) -> Range<PageNumber> {
         self.first..self.end()
     }
 
-    /// Where it was cut from.
+    /// Its place in the range.
     pub fn within(&self, range: Host) -> Within {
         Within { range, first: self.first, since: self.since }
     }
@@ -75,7 +77,7 @@ pub fn is_part(number: Host) -> bool {
     (PARTS_FROM..Host::MAX).contains(&number)
 }
 
-/// Whether these may be the parts of one range: not too many or too long, in order, none beside itself.
+/// Whether these may be the parts of one range: not too many or too long, in order, and disjoint.
 pub fn are_parts(parts: &[Part]) -> bool {
     let is_one = |part: &Part| {
         let may_end = part.first.checked_add(part.pages).is_some();
@@ -88,24 +90,24 @@ pub fn are_parts(parts: &[Part]) -> bool {
         && (0..parts.len()).all(is_alone)
 }
 
-/// Which part of a range has this page, if one has.
+/// The part of a range that has this page, if any.
 pub fn part_with(parts: &[Part], page: PageNumber) -> Option<&Part> {
     let place = parts.partition_point(|part| part.end() <= page);
     parts.get(place).filter(|part| part.run().contains(&page))
 }
 
-/// What a host does next about a message.
+/// The next step of a host in handling a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
-    /// The machine of the range hears it; nothing more.
+    /// Pass it to the machine of the range; nothing else.
     Hear,
-    /// First there is a machine for this part ([`Server::cut`]).
+    /// First make a machine for this part ([`Server::cut`]).
     Cut(Part),
-    /// First there is none for this part any more ([`Server::join`]).
+    /// First end the machine of this part ([`Server::join`]).
     Join(Part),
 }
 
-/// What is next about a message that is told about a range; `here` are the parts of it that this host has machines for.
+/// The next step for a message about a range; `here` are its parts that this host has machines for.
 pub fn next(range: &Server, here: &[Part], message: &Message) -> Step {
     let Message::Placed { request, life, placement, .. } = message else { return Step::Hear };
     if !range.takes(*request, *life, placement) {
@@ -116,18 +118,18 @@ pub fn next(range: &Server, here: &[Part], message: &Message) -> Step {
     joined.or_else(cut).unwrap_or(Step::Hear)
 }
 
-/// What a host does about pages that the home of a range gives it.
+/// How a host handles pages that the home of a range sends it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Keeps {
-    /// The machine of the range hears it.
+    /// The machine of the range handles them.
     Yes,
-    /// Nothing: a part has some of them, and that home did not know.
+    /// Ignore them: a part has some of them, and that home did not know.
     No,
-    /// That home has joined the parts that have some of them here: the controller is asked about the range.
+    /// That home has joined the parts that have some of them here: ask the controller about the range.
     Ask,
 }
 
-/// What a host with these parts does when the home of their range, in this incarnation, gives it these pages.
+/// How a host with these parts handles these pages when the home of their range, in this incarnation, sends them.
 pub fn may_keep(here: &[Part], pages: &Range<PageNumber>, incarnation: u16) -> Keeps {
     let has_some = |part: &&Part| part.first < pages.end && pages.start < part.end();
     match here.iter().filter(has_some).map(|part| part.since).max() {
@@ -137,8 +139,9 @@ pub fn may_keep(here: &[Part], pages: &Range<PageNumber>, incarnation: u16) -> K
     }
 }
 
-/// Whether the machine of a part may hear this. Of a home in an incarnation that no controller told it of it does not: that
-/// may be of a later part with the same number. It asks the controller instead.
+/// Whether the machine of a part may handle this message. It must not if the message comes from a home in an incarnation
+/// that no controller has announced to it: it may be about a later part with the same number. The machine asks the
+/// controller instead.
 pub fn is_credible(part: &Server, message: &Message) -> bool {
     match message {
         Message::Store { incarnation, .. } | Message::Leases { incarnation, .. } => {
@@ -148,17 +151,18 @@ pub fn is_credible(part: &Server, message: &Message) -> bool {
     }
 }
 
-/// The runs of parts, in their order.
+/// The page ranges of the parts, in order.
 pub(super) fn runs_of(parts: &[Part]) -> Vec<Range<PageNumber>> {
     parts.iter().map(Part::run).collect()
 }
 
 impl Server {
-    /// A part of this range has a machine of its own from now on. Behind the part's pages come `own` ones that its home
-    /// changes itself. What was under way to backups in these pages is forgotten, and who waited for them.
+    /// A part of this range has a machine of its own from now on. After the part's pages come `own` pages that its home
+    /// changes itself. Commits of these pages that were under way to backups, and requests that waited for them, are
+    /// forgotten.
     pub fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> Server {
         let run = part.run();
-        // Of a home of the part before its first incarnation there is nothing to hear: that was another part.
+        // Messages of a home of the part before its first incarnation must be ignored: they are about another part.
         let stamps = taken(&mut self.memory.stamps, &run);
         let memory = Memory { is_blank: self.memory.is_blank, incarnation: part.since, stamps };
         let timing = self.timing;
@@ -176,10 +180,10 @@ impl Server {
         }
     }
 
-    /// The machine of this part of the range ends. The machine of the range hears at once of the incarnation in which it has
+    /// The machine of this part of the range ends. The machine of the range learns at once in which incarnation it has
     /// these pages again.
     pub fn join(&mut self, now: Nanoseconds, part: &Part, other: Server) {
-        // Who lacks some of it lacks some of all.
+        // A host that lacks some of the part lacks some of the whole.
         self.memory.is_blank |= other.memory.is_blank;
         self.memory.incarnation = self.memory.incarnation.max(other.memory.incarnation);
         let stamps = other.memory.stamps.into_iter().filter(|(page, _)| *page < part.pages);
@@ -189,12 +193,12 @@ impl Server {
                 home.join(now, part, of_part, &self.timing);
                 Some(home)
             }
-            // Nobody here knows all leases, nor who has which pages: a home that begins.
+            // No machine here knows all leases, or which host has which pages: a home that begins.
             _ => None,
         };
     }
 
-    /// The bytes of the pages are given up. What is here is as good as nothing, until the controller knows that.
+    /// The bytes of the pages are given up. The server counts as empty until the controller knows that.
     pub fn lose_memory(&mut self, now: Nanoseconds) {
         let incarnation = self.memory.incarnation;
         self.memory = Memory { is_blank: true, incarnation, ..Memory::default() };
@@ -204,7 +208,7 @@ impl Server {
 }
 
 impl Home {
-    /// Takes out what it knows of the pages of a part, for a home of their own.
+    /// Takes out the knowledge about the pages of a part, for a home of their own.
     fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber, timing: &Timing) -> Home {
         let run = part.run();
         let leased = taken(&mut self.leased, &run);
@@ -212,7 +216,7 @@ impl Home {
         let forgotten = taken(&mut self.staged, &run);
         let mut settling = Settling::new(part.pages + own, own, self.settling.window_max);
         if self.is_settled() {
-            // The pages of its own are what this host makes of those of the range.
+            // This host makes the part's own pages from those of the range.
             let again = forgotten.keys().copied().chain(part.pages..part.pages + own);
             settling.give_again(again, self.backups.clone(), Again::after(now, timing));
         } else {
@@ -236,7 +240,7 @@ impl Home {
         }
     }
 
-    /// Takes in what the home of a part knows. Its next incarnation follows the last one of both.
+    /// Takes in the knowledge of a part's home. Its next incarnation follows the last one of both.
     fn join(&mut self, now: Nanoseconds, part: &Part, other: Home, timing: &Timing) {
         self.incarnation = self.incarnation.max(other.incarnation);
         self.grace_until = self.grace_until.max(other.grace_until);
@@ -254,7 +258,7 @@ impl Home {
     }
 }
 
-/// What a map has of a run of pages, numbered from its first.
+/// The entries of a map for a range of pages, numbered from its first page.
 fn taken<T>(map: &mut BTreeMap<PageNumber, T>, run: &Range<PageNumber>) -> BTreeMap<PageNumber, T> {
     let mut of_run = map.split_off(&run.start);
     map.extend(of_run.split_off(&run.end));

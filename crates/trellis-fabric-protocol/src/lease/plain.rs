@@ -1,7 +1,7 @@
-//! What a server of a range does about accesses that ask for no lease, and a server that no controller places.
+//! Accesses without a lease at a server of a range, and a server without a controller.
 //!
-//! Promises: nothing changes a page without a lease while somebody may have a lease or a copy of it; who is refused for
-//! that sets off that they are asked back, so that a later try succeeds. It must never give a right.
+//! Promises: no page is changed without a lease while a client may have a lease or a copy of it. A refusal for that reason
+//! also asks those clients to give them back, so that a later attempt succeeds. It must never grant a right.
 
 use super::home::{Context, Home, Stamp};
 use super::server::{Memory, Server};
@@ -12,8 +12,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 impl Server {
-    /// The home of a range for its whole life, in this incarnation, without backups and without a controller. With
-    /// `memory` it kept its pages, and does not know who has leases: it waits for a term. Without, its pages are new.
+    /// A server that is home of a range for its whole life, in this incarnation, without backups and without a controller.
+    /// With `memory` it kept its pages but does not know which clients have leases: it waits for a term. Without it, its
+    /// pages are new.
     pub fn alone(
         me: Host,
         pages: PageNumber,
@@ -39,14 +40,14 @@ impl Server {
         server
     }
 
-    /// Whether pages may be read now, by whoever asks.
+    /// Whether pages may be read now, by any client.
     pub fn may_read(&self, now: Nanoseconds, pages: Range<PageNumber>) -> Result<(), Status> {
         let home = self.at_home(now)?;
         if pages.into_iter().any(|page| home.is_hidden(page)) { Err(Status::Restarting) } else { Ok(()) }
     }
 
-    /// Whether pages may be changed now by somebody who has no lease. If not because of a lease or a copy, these are
-    /// asked back.
+    /// Whether pages may be changed now by a client without a lease. If a lease or a copy prevents it, its holder is asked
+    /// to give it back.
     pub fn may_change(
         &mut self,
         now: Nanoseconds,
@@ -54,15 +55,15 @@ impl Server {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Status> {
         self.may_read(now, pages.clone())?;
-        // Backups keep what was committed, and nothing else.
+        // Backups keep only what was committed.
         if self.has_backups() {
             return Err(Status::Busy);
         }
         self.may_delete(now, pages, effects)
     }
 
-    /// Whether the object of these pages may go now. If not because of a lease or a copy, these are asked back. Backups are
-    /// told by who keeps objects.
+    /// Whether the object of these pages may be deleted now. If a lease or a copy prevents it, its holder is asked to give
+    /// it back. The keeper of objects notifies the backups.
     pub fn may_delete(
         &mut self,
         now: Nanoseconds,
@@ -90,24 +91,25 @@ impl Server {
         if is_free { Ok(()) } else { Err(Status::Busy) }
     }
 
-    /// Whether a controller says who is home.
+    /// Whether a controller places this range.
     pub fn is_placed(&self) -> bool {
         self.controller.host != self.me
     }
 
-    /// Whether others have to have what is changed here: then it is changed under a lease.
+    /// Whether backups must have what is changed here: then it is changed under a lease.
     pub fn has_backups(&self) -> bool {
         self.home.as_ref().is_some_and(|home| !home.backups.is_empty())
     }
 
-    /// Pages may have been changed by somebody who had no lease: what was committed there before is not what they are. A
-    /// commit that comes again is not the last one any more, and the epoch is after all that were given.
+    /// Pages may have been changed by a client without a lease: an earlier commit is no longer their content. If such a
+    /// commit comes again, it does not count as the last one any more. The epoch returned is later than all that were
+    /// given.
     pub fn changed(&mut self, pages: Range<PageNumber>) -> Epoch {
         let Some(home) = &mut self.home else { return 0 };
         let epoch = home.next_epoch();
         let stamp = Stamp { incarnation: home.incarnation, epoch };
         if self.is_placed() {
-            // The next home has to know, too, that what somebody has of a page from before is not the page.
+            // The next home, too, must know that an earlier version at any client is not the content of the page.
             self.memory.stamps.extend(pages.map(|page| (page, stamp)));
         } else {
             self.memory.stamps.range_mut(pages).for_each(|(_, last)| *last = stamp);
@@ -115,7 +117,7 @@ impl Server {
         epoch
     }
 
-    /// The object of these pages is gone, and nobody has anything of them.
+    /// The object of these pages is deleted, and no client has a right to any of them.
     pub fn forget(&mut self, pages: Range<PageNumber>) {
         if let Some(home) = &mut self.home {
             for page in home.in_use(pages.clone()) {
@@ -153,7 +155,7 @@ impl Server {
 }
 
 impl Home {
-    /// Of which of these pages something is in use, or waited for, or under way.
+    /// Those of these pages that have a right in use, waited for, or under way.
     fn in_use(&self, pages: Range<PageNumber>) -> Vec<PageNumber> {
         let leased = self.leased.range(pages.clone()).map(|(page, _)| *page);
         let queues = self.queues.range(pages.clone()).map(|(page, _)| *page);

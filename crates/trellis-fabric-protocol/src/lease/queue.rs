@@ -1,45 +1,47 @@
-//! Who waits for a page that is in use: for a lease, for a copy, or to change it without either; first come, first served.
+//! The requests that wait for a page in use: for a lease, for a copy, or to change it without either; first come, first
+//! served.
 //!
-//! Promises: who asks once more keeps the place; who does not ask any more for a term has none. It must never have more than
-//! [`WAITERS_MAX`] places.
+//! Promises: a client that repeats its request keeps its place; a client that has not asked for a term has none. The queue
+//! must never have more than [`WAITERS_MAX`] places.
 
 use super::Party;
 use crate::Nanoseconds;
 use alloc::collections::VecDeque;
 
-/// The most who may wait for a page.
+/// The largest number of requests that may wait for a page.
 pub const WAITERS_MAX: usize = 64;
 
-/// See the module's documentation.
+/// See the documentation of this module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Queue {
-    /// In the order in which they came.
+    /// In the order of their arrival.
     pub waiters: VecDeque<Waiter>,
-    /// When to ask back again what is in use.
+    /// When to ask again that the rights in use be given back.
     pub again_at: Nanoseconds,
 }
 
-/// For what somebody waits.
+/// What a request waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Wish {
     /// A lease.
     Lease,
     /// A copy.
     Copy,
-    /// That nobody has a lease or a copy, for one access that asks for neither. Whoever tries that next has the turn.
+    /// That no client has a lease or a copy, for one access that asks for neither. The next client that tries such an
+    /// access has the turn.
     Nothing,
 }
 
-/// Who waits.
+/// A waiting request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Waiter {
-    /// Who.
+    /// The client.
     pub party: Party,
-    /// For what.
+    /// What it waits for.
     pub wish: Wish,
     /// The last request for it.
     pub request: u64,
-    /// Then it has no place any more.
+    /// When it loses its place.
     pub until: Nanoseconds,
 }
 
@@ -50,7 +52,7 @@ impl Waiter {
 }
 
 impl Queue {
-    /// Gives somebody a place, the last one, unless it has one; says whether it has one now.
+    /// Gives a client the last place, unless it has one. Returns whether it has one now.
     pub(super) fn add(&mut self, waiter: Waiter) -> bool {
         if let Some(known) = self.waiters.iter_mut().find(|known| known.is_same(&waiter)) {
             if known.request < waiter.request || waiter.wish == Wish::Nothing {
@@ -65,12 +67,12 @@ impl Queue {
         has_place
     }
 
-    /// Whether this one waits.
+    /// Whether this request waits.
     pub(super) fn has(&self, waiter: &Waiter) -> bool {
         self.waiters.iter().any(|known| known.is_same(waiter))
     }
 
-    /// Forgets who asks no more.
+    /// Forgets clients that no longer ask.
     pub(super) fn forget_ended(&mut self, now: Nanoseconds) {
         self.waiters.retain(|waiter| now < waiter.until);
     }

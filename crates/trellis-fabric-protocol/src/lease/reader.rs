@@ -1,7 +1,8 @@
-//! A host that answers for pages that many read, from copies that it has for a time.
+//! A host that answers for pages that many clients read, from copies that it has for a time.
 //!
-//! Promises: it asks home for a copy and counts the copy's term from when it asked; a copy that home has recalled it does
-//! not use, also when the recall comes first. It must never answer from a copy whose term has ended.
+//! Promises: it requests a copy from the home and counts the copy's term from when it sent the request. It does not use a
+//! copy that the home has recalled, even if the recall arrives first. It must never answer from a copy whose term has
+//! ended.
 
 use super::{Answer, Ask, Belief, Bytes, Effect, Epoch, Host, Message, PageNumber, Party, Status, Timing};
 use super::{incarnation_of, send};
@@ -12,38 +13,38 @@ use alloc::vec::Vec;
 /// A fact.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
-    /// Have a copy of this page from now on.
+    /// Keep a copy of this page from now on.
     Follow(PageNumber),
     /// Do not renew it any more.
     Leave(PageNumber),
-    /// Nobody uses the copy any more: home may know that.
+    /// The copy is no longer used: the home may know that.
     Drop(PageNumber),
     /// A message arrived.
     Message(Party, Message),
     /// Time passed.
     Tick,
-    /// Time passed, for a page that something is due for ([`Reader::due`]): who has many pages need not look at all.
+    /// Time passed, for a page that has something due ([`Reader::due`]). A caller with many pages need not check them all.
     TickPage(PageNumber),
 }
 
-/// The state machine. The fields are open to those that check it; who runs it has no business with them.
+/// The state machine. The fields are public for the checkers; a caller must not use them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Reader {
     /// This process.
     pub me: Party,
-    /// Who knows where home is.
+    /// The controller, which knows the home.
     pub controller: Party,
     /// How long rights last.
     pub timing: Timing,
-    /// Whom it takes for home.
+    /// The host that it takes for home.
     pub belief: Belief,
-    /// Requests made.
+    /// The number of requests made.
     pub requests: u64,
-    /// Pages that it follows or followed.
+    /// Pages that it follows or has followed.
     pub pages: BTreeMap<PageNumber, Followed>,
 }
 
-/// What a reader has of a page.
+/// The state of a page at a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Followed {
     /// A copy is wanted.
@@ -52,20 +53,20 @@ pub struct Followed {
     pub copy: Option<(Epoch, Nanoseconds)>,
     /// Copies older than this were recalled.
     pub recalled: Epoch,
-    /// The last request, while it is not answered, and when it was sent.
+    /// The last request while it is not answered, and when it was sent.
     pub asked: Option<(u64, Nanoseconds)>,
     /// When to ask next.
     pub ask_at: Nanoseconds,
 }
 
 impl Reader {
-    /// A reader that has nothing.
+    /// A reader without copies.
     pub fn new(me: Party, controller: Party, timing: Timing, home: Host) -> Reader {
         let belief = Belief { home, incarnation: 0 };
         Reader { me, controller, timing, belief, requests: 0, pages: BTreeMap::new() }
     }
 
-    /// Takes one fact, pushes what follows.
+    /// Takes one fact and pushes the effects that follow from it.
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Follow(page) => {
@@ -109,18 +110,18 @@ impl Reader {
         self.copy(now, page).is_some()
     }
 
-    /// Nobody uses a copy of this page any more, and none is wanted. What home still says about it is answered as if there
-    /// had never been one.
+    /// A copy of this page is no longer used, and none is wanted. Later messages of the home about it are answered as if
+    /// there had never been one.
     pub fn forget(&mut self, page: PageNumber) {
         self.pages.remove(&page);
     }
 
-    /// When to say [`Input::Tick`].
+    /// When to give [`Input::Tick`].
     pub fn alarm(&self) -> Option<Nanoseconds> {
         self.pages.values().filter(|followed| followed.is_wanted).map(|followed| followed.ask_at).min()
     }
 
-    /// When to say [`Input::TickPage`].
+    /// When to give [`Input::TickPage`].
     pub fn due(&self, page: PageNumber) -> Option<Nanoseconds> {
         self.pages.get(&page).filter(|followed| followed.is_wanted).map(|followed| followed.ask_at)
     }

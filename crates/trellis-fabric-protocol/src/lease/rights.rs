@@ -1,18 +1,19 @@
-//! What a home does about requests: gives leases and copies, takes commits, asks back what others wait for.
+//! How a home handles requests: it grants leases and copies, takes commits, and asks for rights back that other clients
+//! wait for.
 //!
-//! Promises: nothing of a page is given while something of it that excludes that may be in use; who waits is served in the
-//! order of asking, copies that follow each other at once, as soon as the page is free. It must never give twice for one
-//! request that waits, nor past somebody who waits.
+//! Promises: no right to a page is granted while a right may be in use that excludes it. Waiting requests are served in the
+//! order of their arrival, and copies that follow each other at once, as soon as the page is free. It must never grant
+//! twice for one waiting request, and must never overtake a waiting request.
 
 use super::home::{Context, Copied, Home, Leased, Owner, committed};
 use super::queue::{Queue, Waiter, Wish};
 use super::{Answer, Ask, Bytes, Epoch, Message, PageNumber, Party, Status, epoch_of, send};
 
-/// For how many times of saying something again who has no lease is waited for.
+/// A client without a lease that waits keeps its turn for this many time-outs.
 const TRIES: u64 = 4;
 
 impl Home {
-    /// A page request, during the tenure.
+    /// Handles a page request, during the tenure.
     pub(super) fn request(&mut self, answer: Answer, context: &mut Context<'_>) {
         let page = answer.page;
         if self.is_hidden(page) {
@@ -39,7 +40,7 @@ impl Home {
             // An old request that arrives late.
             Some(Leased { owner: Some(owner), .. }) if request <= owner.request => return,
             Some(_) if is_staged => return answer.say(Status::Busy, 0, context.effects),
-            // It asks again because it knows nothing of this lease, or let it end.
+            // The client asks again because it does not know of this lease, or let it end.
             Some(leased) => leased.owner = None,
             None => {}
         }
@@ -50,13 +51,13 @@ impl Home {
         let Answer { to: party, page, request, .. } = answer;
         self.forget_ended(page, context);
         let copies = self.leased.get(&page).map_or(&[][..], |leased| &leased.copies);
-        // An old request that arrives late gives no other copy.
+        // An old request that arrives late must not grant another copy.
         if !copies.iter().any(|copied| copied.party == party && request <= copied.by.0) {
             self.give_or_wait(answer, Wish::Copy, context);
         }
     }
 
-    /// Gives what is asked for if the page is free and nobody was first; otherwise its turn comes.
+    /// Grants the request if the page is free and no other request came first; otherwise it has to wait for its turn.
     fn give_or_wait(&mut self, answer: Answer, wish: Wish, context: &mut Context<'_>) {
         let Answer { to: party, page, request, .. } = answer;
         let waiter = Waiter { party, wish, request, until: context.now + context.timing.term };
@@ -65,7 +66,7 @@ impl Home {
         }
         self.serve(page, context);
         if self.queues.get(&page).is_some_and(|queue| queue.has(&waiter)) {
-            // This is not 0: it need not ask again.
+            // The epoch is not 0, which means that the client need not ask again.
             answer.say(Status::Busy, epoch_of(self.incarnation), context.effects);
             self.recall(page, context);
         }
@@ -76,8 +77,8 @@ impl Home {
         self.queues.entry(page).or_insert(Queue { again_at, ..Queue::default() }).add(waiter)
     }
 
-    /// Whether somebody without a lease may change the page now. If not, that has its turn; until shortly after the last time
-    /// that it was tried.
+    /// Whether a client without a lease may change the page now. If not, it gets a place in the queue, which it keeps until
+    /// shortly after its last attempt.
     pub(super) fn may_change(&mut self, page: PageNumber, context: &mut Context<'_>) -> bool {
         self.forget_ended(page, context);
         self.serve(page, context);
@@ -91,7 +92,7 @@ impl Home {
         may
     }
 
-    /// The page is changed now by who had the turn for that. Who is next is served afterwards.
+    /// The client that had the turn changes the page now. The next request is served afterwards.
     pub(super) fn end_turn(&mut self, page: PageNumber, context: &Context<'_>) {
         if self.next(page).is_some_and(|next| next.wish == Wish::Nothing) {
             self.leave_queue(page);
@@ -105,7 +106,7 @@ impl Home {
         self.queues.get(&page)?.waiters.front().copied()
     }
 
-    /// Gives the page to who is next, if nothing of it is in use that excludes that, and so on.
+    /// Grants the page to the next request if no right that excludes it is in use, and so on.
     pub(super) fn serve(&mut self, page: PageNumber, context: &mut Context<'_>) {
         let may_give = self.hand_to.is_none() && context.now < self.until && !self.is_hidden(page);
         let mut is_given = false;
@@ -129,7 +130,7 @@ impl Home {
                 is_given = true;
             }
         }
-        // Who has it now hears at once that others wait.
+        // The new holder is told at once that others wait.
         if is_given {
             self.recall(page, context);
         }
@@ -146,7 +147,7 @@ impl Home {
 
     fn give(&mut self, page: PageNumber, party: Party, wish: Wish, request: u64, context: &mut Context<'_>) {
         let is_copy = wish == Wish::Copy;
-        // An epoch of its own: what recalled an earlier copy is not taken for what recalls this one.
+        // It gets an epoch of its own: the recall of an earlier copy must not be taken for the recall of this one.
         let epoch = self.next_epoch();
         let until = context.now + context.timing.term;
         let leased = self.leased.entry(page).or_default();
@@ -161,14 +162,15 @@ impl Home {
         Answer { to: party, page, request, ask }.with(Status::Ok, epoch, Bytes::Page, context.effects);
     }
 
-    /// Says to who has the page that somebody else waits for it: to its owner, and to who has copies where these have to go.
+    /// Notifies the holders of rights to the page that another client waits for it: the owner, and the holders of copies if
+    /// these must go.
     pub(super) fn recall(&mut self, page: PageNumber, context: &mut Context<'_>) {
         if let Some(next) = self.next(page) {
             self.ask_back(page, next.wish != Wish::Copy, context);
         }
     }
 
-    /// Asks an owner for the page; and who has copies, if these have to go.
+    /// Asks an owner for the page, and holders of copies if these must go.
     fn ask_back(&mut self, page: PageNumber, copies_go: bool, context: &mut Context<'_>) {
         let is_first =
             copies_go && self.leased.get(&page).is_some_and(|leased| !leased.copies.is_empty() && !leased.is_recalling);
@@ -186,7 +188,7 @@ impl Home {
         }
     }
 
-    /// A reader's copy is not in use any more: as it was asked, or the one that it got under this epoch.
+    /// A reader's copy is no longer in use: either as recalled, or the one that it got under this epoch.
     pub fn invalidated(&mut self, from: Party, page: PageNumber, epoch: Epoch, context: &mut Context<'_>) {
         let Some(leased) = self.leased.get_mut(&page).filter(|_| epoch > 0) else { return };
         let is_asked = leased.is_recalling && leased.epoch == epoch;

@@ -1,8 +1,9 @@
-//! A memory server and one range: home of it, backup, or neither.
+//! A memory server's role in one range: home, backup, or neither.
 //!
-//! Promises: it is home only while the controller's word lasts, counted from when it asked; as a backup it keeps what the
-//! newest home sends and acknowledges nothing of an older one; asked for a page that it may not answer for, it says who is
-//! home. It must never acknowledge a page as if it still had the others after its memory was lost.
+//! Promises: it is home only while the controller's word (its tenure) lasts, counted from when it asked. As a backup it
+//! keeps what the newest home sends, and acknowledges nothing from an older one. If it receives a request for a page that
+//! it must not answer for, it names the home. It must never acknowledge a page as if it still had the others after its
+//! memory was lost.
 //!
 //! ```text
 //! blank ── the controller knows, and counts it no more ──► idle ── placed as home ──► home ──┐
@@ -24,8 +25,9 @@ use core::ops::Range;
 pub enum Input {
     /// A message arrived.
     Message(Party, Message),
-    /// The home itself changes a page of its own, one that nobody is ever given a lease or a copy of; what it is to be is staged. One [`Effect::Changed`] follows, at
-    /// once or later; none if this server is home no more: then nobody knows whether it counted.
+    /// The home itself changes a page of its own, of which clients never get a lease or a copy; the new content is staged.
+    /// One [`Effect::Changed`] follows, at once or later. None follows if this server is no longer home: then it is unknown
+    /// whether the change counted.
     Change(PageNumber),
     /// Time passed.
     Tick,
@@ -34,49 +36,49 @@ pub enum Input {
 /// What lasts as long as the bytes of the pages: kept beside them, lost with them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Memory {
-    /// The bytes were lost before, and the controller does not know.
+    /// The bytes were lost, and the controller does not know yet.
     pub is_blank: bool,
-    /// The highest incarnation that was heard of.
+    /// The highest incarnation that this server has learnt of.
     pub incarnation: u16,
-    /// What the pages are.
+    /// The versions of the pages.
     pub stamps: Stamps,
 }
 
-/// The state machine. The fields are open to those that check it; who runs it has no business with them, except that it
-/// keeps [`Server::memory`].
+/// The state machine. The fields are public for the checkers; a caller must not use them, except that it keeps
+/// [`Server::memory`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Server {
     /// The number of this host.
     pub me: Host,
-    /// Who places the range.
+    /// The controller, which places the range.
     pub controller: Party,
-    /// How many pages it has.
+    /// The number of pages.
     pub pages: PageNumber,
     /// How many of them, the last ones, are the home's own, which it changes itself. Backups get these first.
     pub own: PageNumber,
-    /// How many pages are on their way to backups that lack them at a time.
+    /// How many pages may be on their way at a time to backups that lack them.
     pub window: usize,
     /// How long rights last.
     pub timing: Timing,
-    /// Drawn when the server started.
+    /// The life (boot id): a random number that the server chose at its start.
     pub life: u16,
-    /// See there.
+    /// See [`Memory`].
     pub memory: Memory,
-    /// While it is home.
+    /// The state of the home, while this server is home.
     pub home: Option<Home>,
-    /// In which incarnation it handed the range over.
+    /// The incarnation in which it handed the range over.
     pub handed: Option<u16>,
     /// All leases of the home of that incarnation, if that home handed them over to this server.
     pub table: Option<(u16, Vec<Entry>)>,
-    /// Who is home, as far as it knows, and the last incarnation that the controller told of.
+    /// The host that it takes for home, and the last incarnation that the controller announced.
     pub knows: (Host, u16),
-    /// The controller said that nobody serves the range, and nothing was heard of a home since.
+    /// The controller said that the range is unserved, and no home was heard of since.
     pub is_unserved: bool,
-    /// The report that was not answered: its number and when.
+    /// The report that is not answered yet: its number and when it was sent.
     pub asked: Option<(u64, Nanoseconds)>,
-    /// Reports made.
+    /// The number of reports made.
     pub reports: u64,
-    /// The last call of the controller that was heard.
+    /// The last call of the controller that arrived.
     pub called: u64,
     /// When to report again.
     pub report_at: Option<Nanoseconds>,
@@ -84,7 +86,7 @@ pub struct Server {
 
 impl Server {
     /// A server that starts. `memory` is what it kept, with the bytes of the pages; `None` if they are lost, or the host
-    /// never had them. `home` is whom it takes for home until it hears better.
+    /// never had them. `home` is the host that it takes for home until it learns of a newer one.
     pub fn new(me: Host, controller: Party, pages: PageNumber, timing: Timing, life: u16, home: Host) -> Server {
         Server {
             me,
@@ -107,7 +109,7 @@ impl Server {
         }
     }
 
-    /// The same server after a stop, with what it kept. Without that it has to tell the controller first.
+    /// The same server after a restart, with what it kept. Without memory it has to tell the controller first.
     #[must_use]
     pub fn restarted(&self, now: Nanoseconds, life: u16, memory: Option<Memory>) -> Server {
         let fresh = Server::new(self.me, self.controller, self.pages, self.timing, life, self.knows.0);
@@ -115,7 +117,7 @@ impl Server {
         Server { own: self.own, window: self.window, memory, report_at: Some(now), ..fresh }
     }
 
-    /// Takes one fact, pushes what follows.
+    /// Takes one fact and pushes the effects that follow from it.
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Message(from, Message::Request { page, request, ask }) => {
@@ -127,14 +129,14 @@ impl Server {
             Input::Message(from, Message::Store { page, pages, incarnation, epoch }) => {
                 self.store(from, page..page.saturating_add(pages), incarnation, epoch, effects);
             }
-            // What was said to the home of another part that had the same number.
+            // A message for the home of another part that had the same number.
             Input::Message(_, Message::Stored { incarnation, .. }) if incarnation < self.memory.incarnation => {}
             Input::Message(from, Message::Stored { page, pages, incarnation, epoch }) => {
                 let run = page..page.saturating_add(pages);
                 let is_settled = |server: &Server| server.home.as_ref().is_some_and(Home::is_settled);
                 let was_settled = is_settled(self);
                 self.with_home(now, effects, |home, context| home.stored(from.host, run, incarnation, epoch, context));
-                // The controller has to know when all backups are complete: only then may they become home.
+                // The controller must know when all backups are complete: only then may they become home.
                 if is_settled(self) && !was_settled {
                     self.report_at = Some(now);
                 }
@@ -167,19 +169,19 @@ impl Server {
         }
     }
 
-    /// Those of these pages that nothing has changed here: they are zero. A run that is said to be zero is said again as it was,
-    /// also when pages of it were changed since, because whoever has a newer version keeps it.
+    /// Those of these pages that were never changed here: they are zero. A range that is announced as zero is announced
+    /// again unchanged, even if pages of it were changed since, because a backup keeps a newer version that it has.
     pub fn unchanged(&self, run: Range<PageNumber>) -> impl Iterator<Item = PageNumber> {
         run.filter(|page| self.memory.stamps.get(page).is_none_or(|stamp| stamp.epoch == 0))
     }
 
-    /// When to say [`Input::Tick`].
+    /// When to give [`Input::Tick`].
     pub fn alarm(&self) -> Option<Nanoseconds> {
         let home = self.home.as_ref().and_then(Home::alarm);
         self.report_at.into_iter().chain(home).min()
     }
 
-    /// Whether it answers for pages as home.
+    /// Whether it answers for pages as the home.
     pub fn serves(&self, now: Nanoseconds) -> bool {
         self.home.as_ref().is_some_and(|home| now < home.until)
     }
@@ -208,7 +210,7 @@ impl Server {
         }
     }
 
-    /// The home of that incarnation gives a page, or a run of pages that are zero.
+    /// The home of that incarnation sends a page, or a range of zero pages.
     fn store(
         &mut self,
         from: Party,
@@ -225,7 +227,8 @@ impl Server {
         let stamp = Stamp { incarnation, epoch };
         let (page, pages) = (run.start, run.end - run.start);
         if epoch == 0 && page < self.pages.saturating_sub(self.own) {
-            // Nothing ever changed a page of clients at home: it is zero. So is what has no stamp here.
+            // No client's page here was ever changed at the home: it is zero. The same holds for a page without a stamp
+            // here.
             for (page, kept) in self.memory.stamps.range_mut(run).filter(|(_, kept)| **kept < stamp) {
                 *kept = stamp;
                 effects.push(Effect::Put(*page));
@@ -237,14 +240,14 @@ impl Server {
         send(effects, from, Message::Stored { page, pages, incarnation, epoch }, Bytes::Nothing);
     }
 
-    /// The controller says who is home.
+    /// The controller names the home.
     fn hear(&mut self, incarnation: u16, home: Host) {
         self.follow(incarnation, home);
         self.knows = (home, self.knows.1.max(incarnation));
     }
 
-    /// Another is home now, or the same as before. A home does not say which pages are its own in its incarnation: only the
-    /// controller does, so it is not told on.
+    /// Another host is home now, or the same as before. A home does not say which pages are its own in its incarnation;
+    /// only the controller does, so this is not passed on.
     fn follow(&mut self, incarnation: u16, home: Host) {
         self.memory.incarnation = self.memory.incarnation.max(incarnation);
         self.knows.0 = home;
@@ -286,8 +289,8 @@ impl Server {
         send(effects, self.controller, Message::Report { request, life, state, call }, Bytes::Nothing);
     }
 
-    /// The controller wants to hear from this server, unless that knows all that there is to say. It does not while a report
-    /// has no answer: that one went to a controller that is gone, perhaps, and this is the next.
+    /// The controller calls this server. The server reports, unless it is home and already knows all that the call says. It also
+    /// reports while an earlier report has no answer: that one may have gone to a controller that is gone.
     fn called_up(&mut self, now: Nanoseconds, placement: &Placement, call: u64) {
         let is_as_told = |home: &Home| {
             let Placement { incarnation, hand_to, .. } = placement;
@@ -301,13 +304,13 @@ impl Server {
         }
     }
 
-    /// Whether a placement, told in answer to this report of this life, is what holds from now on.
+    /// Whether a placement, sent in answer to this report of this life, holds from now on.
     pub(super) fn takes(&self, request: u64, life: u16, placement: &Placement) -> bool {
         if request == 0 || placement.incarnation < self.memory.incarnation {
             return false;
         }
         let is_asked = || self.asked.is_some_and(|asked| life == self.life && asked.0 == request);
-        // What says that nobody serves the range gives no right to it.
+        // A placement that says that the range is unserved gives no right to it.
         let can_be = || !placement.is_unserved && (!self.memory.is_blank || placement.anew);
         placement.home != self.me || is_asked() && can_be() && self.handed != Some(placement.incarnation)
     }
@@ -324,7 +327,7 @@ impl Server {
             self.hear(placement.incarnation, placement.home);
             self.is_unserved = asked.is_some() && placement.is_unserved;
             if asked.is_some() && !placement.backups.contains(&self.me) {
-                // Nobody counts on what it had.
+                // What it had no longer counts.
                 self.memory.is_blank = false;
             }
             if asked.is_some() && !self.memory.is_blank {
@@ -333,7 +336,7 @@ impl Server {
             return;
         }
         let Some((_, at)) = asked else { return };
-        // Nobody has anything that this server lacks.
+        // No host has anything that this server lacks.
         self.memory.is_blank = false;
         self.asked = None;
         self.become_home(now, placement, effects);

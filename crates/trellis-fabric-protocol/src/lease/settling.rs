@@ -1,9 +1,9 @@
-//! What a home gives to backups that lack pages: its own pages first, then the others, many at a time.
+//! The transfer from a home to backups that lack pages: its own pages first, then the others, many at a time.
 //!
-//! Promises: a page counts as given when every backup that may lack it has said that it has it, since this began; no page of
-//! clients is sent before all pages of home's own were given, and none that a part of the range has. A page of clients that
-//! nothing ever changed is zero, and a run of such pages is given by one message: an empty range takes one, whatever its
-//! size. It must never count a page as given that was not.
+//! Promises: a page counts as given when every backup that may lack it has acknowledged it since the transfer began. No
+//! page of clients is sent before all pages of the home's own were given, and none that a part of the range has. A page of
+//! clients that was never changed is zero, and one message gives a whole range of such pages: an empty range takes one
+//! message, whatever its size. It must never count a page as given that was not.
 
 use super::home::Stamps;
 use super::{Host, PageNumber, Timing};
@@ -12,67 +12,68 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// How many pages, or runs of pages that are zero, are under way at a time.
+/// How many pages, or ranges of zero pages, are under way at a time.
 pub const WINDOW: usize = 64;
-/// How many pages one message says to be zero, at most: so many as its field can count.
+/// The largest number of pages that one message declares zero: as many as its field can count.
 const RUN_MAX: PageNumber = u32::MAX as PageNumber;
 
-/// See the module's documentation.
+/// See the documentation of this module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Settling {
-    /// How many pages the range has.
+    /// The number of pages of the range.
     pub pages: PageNumber,
-    /// How many of them, the last ones, are home's own.
+    /// How many of them, the last ones, are the home's own.
     pub own: PageNumber,
-    /// How many are under way at a time: fewer when answers do not keep up.
+    /// How many may be under way at a time: fewer if answers do not keep up.
     pub window: usize,
-    /// And at most.
+    /// The upper limit of `window`.
     pub window_max: usize,
-    /// Who may lack pages; nobody when all were given.
+    /// The backups that may lack pages; empty when all were given.
     pub lacking: Vec<Host>,
-    /// Pages that have another home, in their order.
+    /// Pages that have another home, in order.
     pub elsewhere: Vec<Range<PageNumber>>,
-    /// How many were sent, in the order in which they are given, or are elsewhere.
+    /// How many pages were sent, in the order of the transfer, or are elsewhere.
     pub sent: PageNumber,
-    /// Those of them that were not given yet: runs, by their first page.
+    /// Those of them that are not given yet: ranges, by their first page.
     pub under_way: BTreeMap<PageNumber, Lacked>,
 }
 
-/// When to say something again that was not answered.
+/// When to send an unanswered message again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Again {
-    /// Then.
+    /// The time.
     pub at: Nanoseconds,
-    /// How long was waited before: twice as long each time, so that who answers slowly is not asked ever more.
+    /// The previous waiting time: twice as long each time, so that a slow host does not receive ever more messages.
     pub wait: Nanoseconds,
 }
 
 impl Again {
-    /// For what is said now for the first time.
+    /// For a message that is sent now for the first time.
     pub(super) fn after(now: Nanoseconds, timing: &Timing) -> Again {
         Again { at: now + timing.retry, wait: timing.retry }
     }
 
-    /// To be said at once, because nobody heard it as it is now: how long others were waited for says nothing of them.
+    /// For a message that is due at once, because its present content was not sent before: the waiting time of earlier ones
+    /// says nothing about it.
     pub(super) fn anew(now: Nanoseconds) -> Again {
         Again { at: now, wait: 0 }
     }
 
-    /// It is said again now.
+    /// The message is sent again now.
     pub(super) fn put_off(&mut self, now: Nanoseconds, timing: &Timing) {
         self.wait = (2 * self.wait).min(timing.tenure / 3).max(timing.retry);
         self.at = now + self.wait;
     }
 }
 
-/// A page, or a run of pages that are zero, on its way to who lacks it.
+/// A page, or a range of zero pages, on its way to the backups that lack it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lacked {
     /// How many pages.
     pub pages: PageNumber,
-    /// Nothing ever changed them.
+    /// They were never changed.
     pub are_zero: bool,
-    /// Who has not said that it has it.
+    /// The backups that have not acknowledged it.
     pub missing: Vec<Host>,
     /// Since when it is under way.
     pub since: Nanoseconds,
@@ -81,7 +82,7 @@ pub struct Lacked {
 }
 
 impl Settling {
-    /// Of a range with so many pages, so many of them home's own; at most so many are under way at a time.
+    /// For a range of this many pages, of which so many are the home's own. At most `window_max` are under way at a time.
     pub fn new(pages: PageNumber, own: PageNumber, window_max: usize) -> Settling {
         let (lacking, under_way, elsewhere, window) = (Vec::new(), BTreeMap::new(), Vec::new(), window_max);
         Settling { pages, own: own.min(pages), window, window_max, lacking, elsewhere, sent: 0, under_way }
@@ -93,7 +94,7 @@ impl Settling {
         self.under_way.clear();
     }
 
-    /// These pages, and no others, are given anew to all of them.
+    /// Gives these pages, and no others, to all of them again.
     pub(super) fn give_again(&mut self, pages: impl IntoIterator<Item = PageNumber>, lacking: Vec<Host>, again: Again) {
         self.begin(lacking);
         let lacked = Lacked { pages: 1, are_zero: false, missing: self.lacking.clone(), since: again.at, again };
@@ -104,7 +105,7 @@ impl Settling {
         }
     }
 
-    /// Which pages have another home.
+    /// Sets the pages that have another home.
     pub(super) fn leave_out(&mut self, elsewhere: Vec<Range<PageNumber>>) {
         self.elsewhere = elsewhere;
         let runs = core::mem::take(&mut self.under_way);
@@ -115,7 +116,7 @@ impl Settling {
         }
     }
 
-    /// Goes on in another incarnation, for those who lack pages still; from the beginning, where one of them is new.
+    /// Continues in another incarnation, for the backups that still lack pages; from the beginning if one of them is new.
     pub(super) fn go_on_for(&mut self, lacking: Vec<Host>, now: Nanoseconds) {
         if lacking.is_empty() || !lacking.iter().all(|host| self.lacking.contains(host)) {
             return self.begin(lacking);
@@ -128,24 +129,24 @@ impl Settling {
         self.lacking = lacking;
     }
 
-    /// Whether nobody lacks anything.
+    /// Whether no backup lacks anything.
     pub fn is_over(&self) -> bool {
         self.lacking.is_empty()
     }
 
-    /// Whether everybody has this page.
+    /// Whether every backup has this page.
     pub fn is_given(&self, page: PageNumber) -> bool {
         let is_in = |(first, lacked): (&PageNumber, &Lacked)| page - first < lacked.pages;
         let is_under_way = self.under_way.range(..=page).next_back().is_some_and(is_in);
         self.is_over() || self.place_of(page) < self.sent && !is_under_way
     }
 
-    /// The next runs to send, by their first pages; when none is left, and none under way, it is over. What has no stamp, or
-    /// one of epoch 0, was never changed.
+    /// The next ranges to send, by their first pages. When none is left and none is under way, the transfer is over. Pages
+    /// without a stamp, or with one of epoch 0, were never changed.
     pub(super) fn go_on(&mut self, now: Nanoseconds, again: Again, stamps: &Stamps) -> Vec<PageNumber> {
         let mut pages = Vec::new();
         while !self.is_over() && self.under_way.len() < self.window {
-            // The last pages of its own, or the last of all.
+            // The last of the home's own pages, or the last of all.
             let is_end = self.sent == self.own || self.sent == self.pages;
             if is_end && !self.under_way.is_empty() {
                 break;
@@ -169,7 +170,7 @@ impl Settling {
         pages
     }
 
-    /// What is to be sent again now. Fewer are under way from now on: answers do not keep up.
+    /// What is to be sent again now. Fewer may be under way from now on: answers do not keep up.
     pub(super) fn due(&mut self, now: Nanoseconds, timing: &Timing) -> Vec<PageNumber> {
         let due = self.under_way.iter_mut().filter(|(_, lacked)| now >= lacked.again.at);
         let due: Vec<PageNumber> = due
@@ -184,7 +185,7 @@ impl Settling {
         due
     }
 
-    /// A backup has a page, or each of a run.
+    /// A backup has a page, or each page of a range.
     pub(super) fn stored(&mut self, from: Host, run: &Range<PageNumber>) {
         let is_all = |lacked: &&mut Lacked| lacked.pages <= run.end - run.start;
         if let Some(lacked) = self.under_way.get_mut(&run.start).filter(is_all) {
@@ -196,8 +197,8 @@ impl Settling {
         }
     }
 
-    /// How many pages from this one on were never changed, and are given next. Home's own pages are not among them: what they
-    /// say of the range does not begin as zero.
+    /// How many pages from this one on were never changed and are given next. The home's own pages are not among them:
+    /// their description of the range does not start as zero.
     fn zero_from(&self, page: PageNumber, stamps: &Stamps) -> PageNumber {
         let others = self.pages - self.own;
         let mut stamps = stamps.range(page..others.max(page));
@@ -218,7 +219,7 @@ impl Settling {
     }
 }
 
-/// What is left of a run without these.
+/// The rest of a range without these.
 fn outside(runs: &[Range<PageNumber>], run: Range<PageNumber>) -> Vec<Range<PageNumber>> {
     let mut left = Vec::new();
     let mut from = run.start;

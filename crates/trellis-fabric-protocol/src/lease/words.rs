@@ -1,7 +1,7 @@
-//! Messages in words: those of scripts, traces and counterexamples.
+//! The text form of messages, for scripts, traces and counterexamples.
 //!
-//! Promises: one line for each, without its end; with `{:#}` the number of a request, too. They must never be needed to decide
-//! anything.
+//! Promises: each takes one line, without a line end; with `{:#}` the number of a request is included. The text must never
+//! be needed for a decision.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ impl fmt::Display for InWords {
     }
 }
 
-/// A run of pages: the first, and how many.
+/// A range of pages: the first, and how many.
 struct Run(PageNumber, PageNumber);
 
 impl fmt::Display for Run {
@@ -77,7 +77,7 @@ impl fmt::Display for Message {
     }
 }
 
-/// What the compiler prints, in small letters.
+/// The derived debug text in lower case.
 struct Lower<T>(T);
 
 impl<T: fmt::Debug> fmt::Display for Lower<T> {

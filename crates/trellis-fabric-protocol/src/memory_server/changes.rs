@@ -1,8 +1,8 @@
-//! What a memory server does for requests that change something: objects, writes, and commits under a lease.
+//! How a memory server handles requests that change something: objects, writes, and commits under a lease.
 //!
-//! Promises the order of effects that the module above describes: an object's pages are zeroed before they are published,
-//! published before they are named, and published as gone before they are given again; bytes are staged before anybody
-//! decides about them, and written before that is answered.
+//! Promises: effects have the order that the parent module describes. The pages of an object are zeroed before they are
+//! published, published before they are named, and published as gone before they are given again. Bytes are staged before a
+//! decision about them, and written before the answer. It must never answer before the bytes are in place.
 
 use super::{AccessKind, Client, Decision, Effect, End, Lease, Leases, MemoryServer, Object, Staged, Taken, reply};
 use crate::Nanoseconds;
@@ -23,7 +23,7 @@ impl MemoryServer {
         }
     }
 
-    /// An object of bytes that come along: it is made when all are there.
+    /// CREATE_WRITE: an object that is made when all of its bytes have come.
     pub(super) fn create_write(
         &mut self,
         now: Nanoseconds,
@@ -38,7 +38,7 @@ impl MemoryServer {
                 Err(status) => return Some(End::Refused(status)),
                 Ok(whole) => slot = Some(whole),
             }
-            // Its request id is remembered, so the slot need not be.
+            // The request id is remembered, so the slot need not be.
             self.staging.free(key(request));
         }
         let object = match self.make(request, extent.total.into()) {
@@ -59,14 +59,14 @@ impl MemoryServer {
         Some(self.named(&object))
     }
 
-    /// Gives a host an object, if it may have so much and there is room.
+    /// Makes an object for a host, if its quota and the memory allow it.
     fn make(&mut self, request: &Request, bytes: u64) -> Result<Object, Status> {
         if bytes == 0 {
             return Err(Status::Malformed);
         }
         let host = request.source.host;
         let (quota_bytes, used_bytes) = self.quota(host);
-        // In whole pages, as nobody else can have the rest of the last one.
+        // In whole pages, because no other object can have the rest of the last one.
         let whole = bytes.div_ceil(PAGE_BYTES).checked_mul(PAGE_BYTES).ok_or(Status::NoMemory)?;
         if whole > self.objects.table.pages() * PAGE_BYTES {
             return Err(Status::NoMemory);
@@ -122,7 +122,7 @@ impl MemoryServer {
         }
     }
 
-    /// Whether some of its pages are elsewhere: they are wanted back then.
+    /// Whether some of its pages are elsewhere. If so, they are wanted back.
     fn is_lent(&mut self, object: &Object) -> bool {
         let lent = self.objects.lent_in(object.first_page, object.pages);
         self.wants_back = lent.or(self.wants_back);
@@ -141,7 +141,7 @@ impl MemoryServer {
         effects.push(Effect::Publish { first_page: object.first_page, pages: object.pages });
     }
 
-    /// Generation 0 asks for whatever is there now.
+    /// Generation 0 asks for whatever object is there now.
     pub(super) fn inquire(&self, pointer: Pointer) -> End {
         let object = self.objects.at(pointer.page());
         if pointer.generation() != 0
@@ -165,7 +165,7 @@ impl MemoryServer {
     ) -> Option<End> {
         let pointer = request.destination.pointer;
         if let Err(end) = self.admit(now, request, extent.total.into(), AccessKind::Write, leases) {
-            // Not a datagram of it is kept: the next one begins anew.
+            // No datagram of it is kept: the next one starts again.
             self.staging.give_up(key(request));
             return Some(end);
         }
@@ -182,7 +182,7 @@ impl MemoryServer {
         Some(End::Body(Status::Ok, Body::Nothing))
     }
 
-    /// Bytes of one page under a lease: they are staged, and somebody else decides.
+    /// Bytes of one page under a lease: they are staged, and the keeper of leases decides.
     pub(super) fn commit(
         &mut self,
         now: Nanoseconds,
@@ -208,7 +208,7 @@ impl MemoryServer {
         }
     }
 
-    /// Keeps the bytes of a datagram. `None`: others are missing, or it came again; that was answered.
+    /// Keeps the bytes of a datagram. `None`: others are missing, or the datagram came again, and the answer is given.
     fn stage(
         &mut self,
         now: Nanoseconds,
@@ -243,13 +243,13 @@ impl MemoryServer {
         }
     }
 
-    /// Does what whoever keeps leases has decided.
+    /// Carries out a decision of the keeper of leases.
     pub(super) fn decided(&mut self, lease: &Lease, decision: Decision, effects: &mut Vec<Effect>) {
         let request = &lease.request;
         let pointer = request.destination.pointer;
         let is_there = self.objects.table.check(pointer.generation(), pointer.offset(), 1);
         if let Some(Staged { slot, .. }) = lease.staged {
-            // Decided already: only the first decision has bytes.
+            // Already decided: only the first decision has bytes.
             if !self.staging.is_handed(key(request), slot) {
                 return;
             }
@@ -261,7 +261,7 @@ impl MemoryServer {
             (Decision::Refused { status, epoch }, _) => (status, epoch, Body::Nothing),
             (Decision::Moved { to, epoch }, _) => (Status::Moved, epoch, Body::Moved(to)),
             (Decision::Counted { epoch }, _) => (Status::Ok, epoch, Body::Nothing),
-            // Deleted meanwhile.
+            // Deleted in the meantime.
             (_, Err(status)) => (status, request.epoch, Body::Nothing),
             (Decision::Granted { epoch, term, is_known }, Ok(())) => {
                 offset = pointer.page() * PAGE_BYTES;

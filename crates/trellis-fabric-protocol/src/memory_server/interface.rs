@@ -1,6 +1,6 @@
-//! What goes into a memory server and what comes out: facts, orders, and figures.
+//! The interface of a memory server: facts that go in, orders that come out, and statistics.
 //!
-//! Orders name places and never hold bytes; who carries them out does so in their order, all of them before the next
+//! Orders name places and must never hold bytes. The caller carries them out in their order, all of them before the next
 //! step.
 
 #[cfg(doc)]
@@ -13,22 +13,22 @@ use crate::wire::address::{Cluster, Host};
 use crate::wire::datagram::{Body, Status};
 use crate::wire::datagram::{Reply, Request, STATUSES};
 
-/// What a server is told at its start.
+/// The settings of a server at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Settings {
     /// Its cluster.
     pub cluster: Cluster,
     /// The home that it answers for.
     pub home: Host,
-    /// Bytes of its memory; what is less than a page at the end is not used.
+    /// Bytes of its memory; a rest of less than a page is not used.
     pub memory_bytes: u64,
-    /// The first generation: a server that lost its memory draws another one than before.
+    /// The first generation: a server that lost its memory chooses another one than before, at random.
     pub generation: u16,
-    /// Higher than in its life before: no session of that one is taken for one of this.
+    /// Higher than in its previous life, so that no session of that life is taken for one of this.
     pub incarnation: u16,
-    /// What a host may have, in whole pages, unless it was told otherwise ([`MemoryServer::set_quota`]).
+    /// The quota of a host, in whole pages, unless another one was set ([`MemoryServer::set_quota`]).
     pub quota_bytes: u64,
-    /// Objects at a time.
+    /// The largest number of objects at a time.
     pub objects_max: usize,
     /// Of sessions.
     pub sessions: SessionLimits,
@@ -41,9 +41,9 @@ pub struct Settings {
 pub enum Input {
     /// A datagram that is a request.
     Request(Request),
-    /// What was there before an [`Effect::FetchAdd`] or [`Effect::CompareSwap`] for this request was carried out.
+    /// The previous value, after an [`Effect::FetchAdd`] or [`Effect::CompareSwap`] for this request was carried out.
     Before(Request, u64),
-    /// What whoever keeps leases has decided.
+    /// A decision of the keeper of leases.
     Decided(Lease, Decision),
     /// These pages are guarded from now on, or are not any more.
     Guard {
@@ -56,14 +56,14 @@ pub enum Input {
     },
     /// This client is gone for ever; what was kept for it can go. Its objects stay.
     Gone(Client),
-    /// Time has passed. Told now and then, about every second.
+    /// Time has passed. Given about every second.
     Tick,
 }
 
-/// An order.
+/// An order to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Send this; the bytes of memory that it wants ([`Body::data_bytes`]) are those from `offset` on.
+    /// Send this. The bytes of memory in it ([`Body::data_bytes`]) are those from `offset` on.
     Reply {
         /// What.
         reply: Reply,
@@ -90,7 +90,7 @@ pub enum Effect {
         /// How many.
         bytes: u32,
     },
-    /// Write bytes from the beginning of a slot. Afterwards nothing in the slot is needed.
+    /// Write bytes from the beginning of a slot. The slot is not needed afterwards.
     WriteStaged {
         /// Which slot.
         slot: u32,
@@ -103,19 +103,19 @@ pub enum Effect {
     Zero {
         /// In the memory.
         offset: u64,
-        /// How many; may be as many as there are.
+        /// The number of bytes; may be the whole memory.
         bytes: u64,
     },
-    /// Add to 8 bytes, little-endian, in one indivisible step, and say what was there ([`Input::Before`]).
+    /// Add to 8 bytes, little-endian, atomically, and give the previous value ([`Input::Before`]).
     FetchAdd {
         /// For this request.
         request: Request,
         /// In the memory; a multiple of 8.
         offset: u64,
-        /// What overflows is lost.
+        /// The number to add; it wraps around.
         addend: u64,
     },
-    /// Replace 8 bytes, little-endian, if they are as expected, in one indivisible step, and say what was there.
+    /// Replace 8 bytes, little-endian, if they are as expected, atomically, and give the previous value.
     CompareSwap {
         /// For this request.
         request: Request,
@@ -126,14 +126,14 @@ pub enum Effect {
         /// What is there afterwards.
         new: u64,
     },
-    /// Copy entries of the page table ([`MemoryServer::page`]) to where others read them.
+    /// Copy entries of the page table ([`MemoryServer::page`]) to where other programs read them.
     Publish {
         /// The first page.
         first_page: u64,
         /// How many.
         pages: u64,
     },
-    /// For whoever keeps leases.
+    /// Hand this to the keeper of leases.
     Lease(Lease),
 }
 
@@ -144,13 +144,13 @@ pub struct Statistics {
     pub requests: u64,
     /// Answers, by [`Status`].
     pub answers: [u64; STATUSES],
-    /// Requests that came again and got the answer that they had got, or will get it.
+    /// Repeated requests that got the same answer again, or will get it.
     pub repeated: u64,
     /// Objects.
     pub objects: u64,
     /// Pages of objects.
     pub pages_used: u64,
-    /// Pages that nobody has.
+    /// Free pages.
     pub pages_free: u64,
     /// The longest object that could be made now, in pages.
     pub longest_free_run_pages: u64,
@@ -169,9 +169,9 @@ pub struct Statistics {
 /// A page table that no memory server wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NoTable {
-    /// Of how many pages the memory is.
+    /// The number of pages of the memory.
     pub pages: u64,
-    /// The first page whose entry cannot be; the number of entries, where that is another one.
+    /// The first page whose entry is impossible; the number of entries, if that is wrong.
     pub page: u64,
 }
 

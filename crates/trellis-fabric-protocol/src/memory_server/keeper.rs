@@ -1,17 +1,18 @@
-//! Who keeps the leases of a memory server's pages: the rules of [`crate::lease`] in the server's terms.
+//! The keeper of the leases of a memory server's pages: the rules of [`crate::lease`] in the server's terms.
 //!
-//! Promises, besides the contract of [`super::leases`]: everything that is decided about a request is decided by
-//! [`crate::lease::server::Server`], and carried out in its order; a page is guarded before anything of it is granted, and
-//! stays so for a term after it was last in use; a page that somebody has a lease or a copy of is neither written nor
-//! deleted by others, and those are asked to give it back; a commit that counted is never called fenced, while this home
-//! lives and its client asks again in time. Bytes are left out of a grant only where nothing has changed them since the
-//! epoch that the client names, with or without a lease.
+//! Promises, besides the contract of [`super::leases`]: every decision about a request is made by
+//! [`crate::lease::server::Server`], and carried out in its order. A page is guarded before anything of it is granted, and
+//! stays guarded for a term after it was last in use. A page with a lease or a copy is neither written nor deleted by other
+//! clients; its holders are asked to give it back. An accepted commit is never reported as fenced while this home lives and
+//! its client asks again in time. Bytes are left out of a grant only if nothing has changed them since the epoch that the
+//! client names, with or without a lease.
 //!
-//! Pages get a keeper of their own ([`Keeper::cut`]), and come back ([`Keeper::join`]): leases, copies and what counted go with
-//! them; who waits for one of them asks again, and a commit that was not decided is not decided here.
+//! Pages may get a keeper of their own ([`Keeper::cut`]) and come back ([`Keeper::join`]). Leases, copies and accepted
+//! commits go with them. A client that waits for one of these pages asks again, and a commit that was not decided is not
+//! decided here.
 //!
-//! It must never be asked in the middle of a step: [`Keeper::next_order`] is called until there is none after each, and
-//! each order is carried out before the next is taken.
+//! It must never be called in the middle of a step: after each call, the caller calls [`Keeper::next_order`] until there is
+//! none, and carries out each order before it takes the next.
 
 use super::leases::{Access, AccessKind, Admission, Decision, Lease, Leases};
 use super::{Client, Input};
@@ -28,10 +29,11 @@ use crate::wire::datagram::{Status, Whole};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-/// How many of a client's commits are remembered, so that one whose answer was lost is known when it comes again.
+/// How many of a client's accepted commits are remembered, so that one whose answer was lost is recognised when it comes
+/// again.
 const COUNTED_MAX: usize = 4096;
 
-/// Who is home of what.
+/// A range and this host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Range {
     /// Its cluster.
@@ -44,35 +46,34 @@ pub struct Range {
     pub pages: PageNumber,
 }
 
-/// Something to do outside.
+/// An order to the caller.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Order {
-    /// Tell the memory server.
+    /// Pass this to the memory server.
     Server(Input),
-    /// Say this to a client, from the address of the page.
+    /// Send this to a client, from the address of the page.
     Notice {
-        /// Whom.
+        /// The receiver.
         to: Client,
-        /// Which page, in the server's memory.
+        /// The page, in the server's memory.
         page: PageNumber,
         /// [`Command::Recall`] or [`Command::Invalidate`].
         command: Command,
         /// With this epoch.
         epoch: Epoch,
     },
-    /// Tell another server or the controller.
+    /// Send this to another server or the controller.
     Tell {
-        /// This host.
+        /// The receiver.
         to: Host,
-        /// What. What a REPORT says about the server is the sender's to fill in.
+        /// The message. The sender adds what a REPORT says about the server.
         what: What,
         /// With the bytes of the page that it names.
         bytes: Carried,
     },
-    /// What came with the datagram at hand, a STORE, is this page's now.
+    /// The bytes that came with the datagram at hand, a STORE, are now those of this page.
     Keep(PageNumber),
-    /// What home itself changed in a page of its own ([`Keeper::change`]) is the page now, or was refused: then nothing
-    /// happened.
+    /// The home's own change of this page ([`Keeper::change`]) is now its content; or it was refused, and nothing happened.
     Changed(PageNumber, bool),
 }
 
@@ -83,32 +84,32 @@ pub enum Carried {
     Nothing,
     /// As they are.
     Page,
-    /// As they will be when what waits in this slot was written.
+    /// As they will be after the bytes in this slot are written.
     With {
         /// Where the bytes belong, in the server's memory.
         offset: u64,
         /// Where they are.
         staged: super::Staged,
     },
-    /// As they will be when what home itself changes there counts.
+    /// As they will be after the home's own change of the page counts.
     Own,
 }
 
-/// See the top of this file.
+/// See the documentation of this module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Keeper {
     range: Range,
     server: Server,
-    /// Pages that programs in the kernel leave to the server, and after which epoch nothing changed them but commits.
+    /// Pages that programs in the kernel leave to the server, with the epoch since which only commits have changed them.
     guarded: BTreeMap<PageNumber, Epoch>,
-    /// Who waits for a page, for a lease or for a copy.
+    /// The requests that wait for a page, for a lease or for a copy.
     waiting: BTreeMap<(PageNumber, Party, Command), Lease>,
     /// Commits that are not decided yet.
     staged: BTreeMap<PageNumber, Commit>,
     counted: BTreeMap<Party, Counted>,
-    /// Of commits up to this epoch nobody knows here whether they counted, unless they are in `counted`.
+    /// It is unknown here whether commits up to this epoch were accepted, unless they are in `counted`.
     forgotten: Epoch,
-    /// When to look for what has ended.
+    /// When to look for rights that have ended.
     look_at: Nanoseconds,
     whole: Whole,
     batch: u64,
@@ -121,14 +122,14 @@ pub struct Keeper {
 struct Commit {
     /// The request that has the bytes.
     lease: Lease,
-    /// A later one of the same content.
+    /// A later request with the same content.
     again: Option<Lease>,
 }
 
-/// The last commits of a client that counted.
+/// The last accepted commits of a client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Counted {
-    /// Under which epoch, and in which turn.
+    /// The epoch and the turn of each.
     by_page: BTreeMap<PageNumber, (Epoch, u64)>,
     by_turn: BTreeMap<u64, PageNumber>,
     turns: u64,
@@ -142,7 +143,7 @@ struct AtHand {
 }
 
 impl Keeper {
-    /// For the home of its own range for its whole life. `memory`: it kept its pages, and this about them.
+    /// For a home of its own range for its whole life. `memory`: it kept its pages and this knowledge about them.
     pub fn alone(range: Range, timing: Timing, incarnation: u16, now: Nanoseconds, memory: Option<Memory>) -> Keeper {
         let server = Server::alone(range.me, range.pages, timing, incarnation, now, memory);
         Keeper::of(range, server, now)
@@ -167,7 +168,7 @@ impl Keeper {
         }
     }
 
-    /// What decides. What lasts as long as the pages is in it ([`Server::memory`]).
+    /// The machine that decides. What lasts as long as the pages is in it ([`Server::memory`]).
     pub fn server(&self) -> &Server {
         &self.server
     }
@@ -210,7 +211,7 @@ impl Keeper {
         });
     }
 
-    /// A request about a lease, as the memory server hands it over.
+    /// A request about a lease, passed on by the memory server.
     pub fn asked(&mut self, now: Nanoseconds, lease: Lease) {
         let request = &lease.request;
         let epoch = request.epoch;
@@ -233,41 +234,43 @@ impl Keeper {
         debug_assert!(lease.staged.is_none() || self.orders.len() > before || self.staged.contains_key(&lease.page()));
     }
 
-    /// Home changes a page of its own, which no client can name. One [`Order::Changed`] follows, unless it is home no more.
+    /// The home changes a page of its own, which no client can name. One [`Order::Changed`] follows, unless it is no longer
+    /// home.
     pub fn change(&mut self, now: Nanoseconds, page: PageNumber) {
         self.step(now, Fact::Change(page), None);
     }
 
-    /// An epoch after all that were given here; 0 where this is no home.
+    /// An epoch later than all that were given here; 0 if this server is not home.
     pub fn next_epoch(&mut self) -> Epoch {
         self.server.changed(0..0)
     }
 
-    /// As a backup, told by the home of `incarnation`: what the page held before the epoch `since` is of no object any
-    /// more. Says whether that is what it holds: then it is zero from now on.
+    /// Called at a backup for a message of the home of `incarnation`: what the page held before the epoch `since` belongs
+    /// to an object that is gone. Returns whether the page holds that; if so, it is zero from now on.
     pub fn is_zero_since(&mut self, page: PageNumber, incarnation: u16, since: Epoch) -> bool {
         let kept = self.server.memory.stamps.get(&page).copied().unwrap_or_default();
         if kept.epoch >= since {
             return false;
         }
-        // What the same home had in the page before and says late is older than this. What it has from the home before, and
-        // says because it does not know what is here, is not.
+        // Old content that the same home reports late is older than this. Old content that the home has from its
+        // predecessor, and reports because it does not know what is here, is not.
         let incarnation = if incarnation_of(since) == incarnation { incarnation } else { kept.incarnation };
         self.server.memory.stamps.insert(page, Stamp { incarnation, epoch: since });
         true
     }
 
-    /// How many pages the range has, and how many of these, the last ones, are the home's own, where that was not known.
+    /// Sets the number of pages of the range, and how many of them, the last ones, are the home's own, if that was not
+    /// known.
     pub fn set_pages(&mut self, pages: PageNumber, own: PageNumber) {
         (self.range.pages, self.server.pages, self.server.own) = (pages, pages, own);
     }
 
-    /// INVALIDATED: a copy is not in use any more.
+    /// INVALIDATED: a copy is no longer in use.
     pub fn invalidated(&mut self, now: Nanoseconds, client: Client, page: PageNumber, epoch: Epoch) {
         self.step(now, Fact::Message(party_of(client), Message::Invalidated { page, epoch }), None);
     }
 
-    /// What another server, or the controller, tells about this range.
+    /// A message of another server, or of the controller, about this range.
     pub fn told(&mut self, now: Nanoseconds, from: Host, what: What) {
         let message = match what {
             What::Store { incarnation, pages, page, epoch } => {
@@ -286,7 +289,7 @@ impl Keeper {
             }
             What::Taken { incarnation } => Message::Taken { incarnation },
             What::Placed { request, life, placement, call, .. } => Message::Placed { request, life, placement, call },
-            // What only a controller hears, and what is no matter of homes and backups.
+            // Messages that only a controller handles, and messages that do not concern homes and backups.
             What::Report { .. } | What::Locate | What::Follow { .. } | What::Followed { .. } => return,
         };
         if let Message::Store { page, pages, .. } = message
@@ -297,7 +300,7 @@ impl Keeper {
         self.step(now, Fact::Message(Party::of(from), message), None);
     }
 
-    /// These pages are a part from now on, with a keeper of its own, which has `own` pages of its own behind them.
+    /// These pages are a part from now on, with a keeper of its own, which has `own` pages of its own after them.
     #[must_use]
     pub fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> Keeper {
         let server = self.server.cut(now, part, own);
@@ -317,7 +320,7 @@ impl Keeper {
         other
     }
 
-    /// They are the range's again. Who waited there was [dismissed](Keeper::dismiss).
+    /// They belong to the range again. Requests that waited there were [dismissed](Keeper::dismiss).
     pub fn join(&mut self, now: Nanoseconds, part: &Part, other: Keeper) {
         let Keeper { server, guarded, counted, forgotten, orders, .. } = other;
         debug_assert!(orders.is_empty(), "what it decided is carried out");
@@ -338,8 +341,8 @@ impl Keeper {
         }
     }
 
-    /// Who waits for one of these pages hears that he has no turn any more, and asks again; who committed one that was not
-    /// decided asks again by himself.
+    /// Clients that wait for one of these pages are told that they have no turn any more, and ask again. A client with an
+    /// undecided commit asks again by itself.
     pub fn dismiss(&mut self, pages: core::ops::Range<PageNumber>) {
         let waiting = core::mem::take(&mut self.waiting);
         for (of, lease) in waiting {
@@ -357,21 +360,22 @@ impl Keeper {
         }
     }
 
-    /// The bytes of the pages are given up here, and with them all that was known of them. Nothing is said before somebody asks.
+    /// The bytes of the pages are given up here, and with them all knowledge about them. Nothing is sent before a request
+    /// comes.
     pub fn give_up(&mut self, now: Nanoseconds) {
         self.server.lose_memory(now);
         (self.server.asked, self.server.report_at) = (None, None);
         self.leave();
     }
 
-    /// Somebody spoke of this range whom no controller named: that one is asked, unless it is already.
+    /// A host that no controller named sent a message about this range: the controller is asked, unless it is already.
     pub fn ask(&mut self, now: Nanoseconds) {
         if self.server.asked.is_none() || self.server.report_at.is_none() {
             self.server.report_at = Some(now);
         }
     }
 
-    /// There is something new that the controller waits for.
+    /// There is news that the controller waits for.
     pub fn report(&mut self, now: Nanoseconds) {
         self.server.report_at = Some(now);
     }
@@ -394,7 +398,7 @@ impl Keeper {
         }
     }
 
-    /// Another is home, or will be: who waits here asks there. Nobody here knows which commits count.
+    /// Another host is home, or will be: clients that wait here ask there. It is not known here which commits are accepted.
     fn leave(&mut self) {
         self.dismiss(0..PageNumber::MAX);
         let guarded = core::mem::take(&mut self.guarded);
@@ -403,7 +407,7 @@ impl Keeper {
         }
     }
 
-    /// Makes orders of what was decided.
+    /// Turns decisions into orders.
     fn carry_out(&mut self, now: Nanoseconds, at_hand: &mut Option<AtHand>) {
         let mut effects = core::mem::take(&mut self.effects);
         let mut applied = None;
@@ -425,7 +429,7 @@ impl Keeper {
                     }
                 }
                 Effect::Send { to, message, bytes } => self.send(to, message, bytes),
-                // Those of clients and controllers, and what was not asked for here.
+                // Effects of clients and controllers, and effects that were not requested here.
                 Effect::Done(..) | Effect::Lost(_) | Effect::Recalled(_) | Effect::Persist(_) => {}
                 Effect::Unserved => {}
                 Effect::Changed(page, counts) => self.orders.push_back(Order::Changed(page, counts)),
@@ -434,7 +438,7 @@ impl Keeper {
         self.effects = effects;
     }
 
-    /// What was staged is the page's: it is written, and whoever asked for it hears that.
+    /// The staged bytes are the content of the page: they are written, and the client is told.
     fn committed(&mut self, now: Nanoseconds, reply: &Told, commit: Commit) {
         let Told { to, page, ask, epoch, .. } = *reply;
         if let Ask::Commit { epoch: under, .. } = ask {
@@ -455,7 +459,7 @@ impl Keeper {
         if let Some(hand) = at_hand.as_mut().filter(|hand| hand.lease.page() == page && is_of(&hand.lease)) {
             hand.is_answered = true;
             let lease = hand.lease;
-            // Who has a place in the queue hears more.
+            // A client with a place in the queue gets another answer later.
             if reply.status == Outcome::Busy && reply.epoch != 0 && matches!(reply.ask, Ask::Update | Ask::Copy) {
                 self.waiting.insert((page, to, lease.request.command()), lease);
             }
@@ -476,14 +480,14 @@ impl Keeper {
         let counted = self.counted.get(&to).and_then(|counted| counted.by_page.get(&page)).map(|last| last.0);
         match (status, ask) {
             (Outcome::Ok, Ask::Commit { .. }) => Decision::Counted { epoch },
-            // It counted, others came after it, and the lease is over: an answer with its own epoch says that.
+            // It was accepted, others came after it, and the lease is over: an answer with its own epoch says that.
             (Outcome::Fenced, Ask::Commit { epoch: under, .. }) if counted == Some(under) => {
                 Decision::Counted { epoch: under }
             }
             (Outcome::Fenced, Ask::Commit { epoch: under, .. }) => {
                 let is_last_before = self.server.memory.stamps.get(&page).is_none_or(|stamp| stamp.epoch < under);
                 let is_known = under > self.forgotten && counted.is_none_or(|last| last < under);
-                // It did not count, and never will.
+                // It was not accepted, and never will be.
                 let epoch = if is_last_before || is_known { 0 } else { epoch };
                 Decision::Refused { status: Status::Fenced, epoch }
             }
@@ -509,11 +513,11 @@ impl Keeper {
                 }
                 let known = lease.request.epoch;
                 let committed = self.server.memory.stamps.get(&page).map_or(0, |stamp| stamp.epoch);
-                // Where a controller places the range every change has an epoch, whichever home it was made at. Elsewhere
+                // If a controller places the range, every change has an epoch, whichever home it was made at. Otherwise
                 // programs in the kernel change pages that are not guarded.
                 let is_told = self.server.is_placed() && known != 0
                     || incarnation_of(known) == incarnation_of(epoch) && since.is_some_and(|since| known >= since);
-                // Under the epoch that it names its client may have committed something else.
+                // The client may have committed something else under the epoch that it names.
                 let is_known = known > committed && is_told;
                 self.decide(lease, Decision::Granted { epoch, term, is_known });
             }
@@ -521,10 +525,10 @@ impl Keeper {
         }
     }
 
-    /// Nothing was said to the request at hand.
+    /// The request at hand got no answer.
     fn left_open(&mut self, now: Nanoseconds, lease: Lease, ask: Ask) {
         match ask {
-            // Nobody waits for this, but a switch that listens learns of it.
+            // No client waits for this, but a switch on the path learns from it.
             Ask::Release(epoch) if self.server.serves(now) => self.decide(lease, Decision::Done { epoch }),
             Ask::Commit { epoch, .. } => {
                 if let Some(commit) = self.staged.get_mut(&lease.page())
@@ -592,7 +596,7 @@ impl Keeper {
     fn guard(&mut self, page: PageNumber, is_guarded: bool) {
         if !is_guarded {
             self.guarded.remove(&page);
-            // From now on a program in the kernel may change it, and nobody here will know.
+            // From now on a program in the kernel may change it without this keeper's knowledge.
             if !self.server.has_backups() {
                 self.server.changed(page..page + 1);
             }
@@ -618,7 +622,7 @@ impl Leases for Keeper {
                 };
                 self.effects = effects;
                 self.carry_out(now, &mut None);
-                // Nobody's bytes of before are these any more.
+                // Earlier versions at any client are no longer the content of the page.
                 if admitted.is_ok() && access.kind == AccessKind::Write {
                     let epoch = self.server.changed(pages.clone());
                     self.guarded.range_mut(pages).for_each(|(_, since)| *since = epoch);
@@ -645,7 +649,7 @@ impl Leases for Keeper {
     fn forget(&mut self, first_page: u64, pages: u64) {
         let pages = first_page..first_page + pages;
         self.server.forget(pages.clone());
-        // Their entries in the page table are made anew: nothing is guarded there.
+        // Their entries in the page table are made again: nothing is guarded there.
         let known: Vec<PageNumber> = self.guarded.range(pages.clone()).map(|(page, _)| *page).collect();
         for page in known {
             self.guarded.remove(&page);
@@ -661,7 +665,7 @@ impl Leases for Keeper {
 }
 
 impl Counted {
-    /// Takes what counted of these pages out, the oldest first.
+    /// Removes the accepted commits of these pages, the oldest first.
     fn take(&mut self, pages: core::ops::Range<PageNumber>) -> Vec<(PageNumber, Epoch)> {
         let mut taken: Vec<(u64, PageNumber)> =
             self.by_page.range(pages).map(|(page, (_, turn))| (*turn, *page)).collect();
@@ -673,7 +677,7 @@ impl Counted {
         taken.into_iter().filter_map(epoch).collect()
     }
 
-    /// Says under which epoch the commit was that is forgotten for this one; 0 for none.
+    /// Adds one. Returns the epoch of the commit that is forgotten for it; 0 for none.
     fn add(&mut self, page: PageNumber, under: Epoch) -> Epoch {
         self.turns += 1;
         if let Some((_, turn)) = self.by_page.insert(page, (under, self.turns)) {
@@ -700,7 +704,7 @@ struct Told {
     epoch: Epoch,
 }
 
-/// A client's process, in the terms of leases.
+/// A client's process, as a party to leases.
 pub fn party_of(client: Client) -> Party {
     Party { host: client.host.0, incarnation: client.incarnation.bits() }
 }

@@ -1,34 +1,35 @@
-//! The seam between a memory server and whoever keeps leases, copies and replicas of its pages.
+//! The interface between a memory server and the keeper of leases, copies and replicas of its pages.
 //!
-//! The server knows objects, and nothing of leases. Before it reads, writes or deletes it asks [`Leases::admit`], in the
-//! same step, so that what is admitted is done before anything else happens. Requests about leases go the other way: the
-//! server checks that the object is there, that the access ends inside it and that all bytes came, hands them over as
-//! [`super::Effect::Lease`], and does what [`super::Input::Decided`] says: it then writes, and makes the answer.
+//! The server knows objects, and nothing about leases. Before it reads, writes or deletes, it asks [`Leases::admit`] in the
+//! same step, so that what is admitted is done before anything else happens. Requests about leases go the other way. The
+//! server checks that the object is there, that the access ends inside it and that all bytes came, and hands the request
+//! over as [`super::Effect::Lease`]. Then it does what [`super::Input::Decided`] says: it writes, and answers.
 //!
-//! Contract of who keeps leases. It decides each [`Lease`] that has bytes exactly once, in the same step or later: until
-//! then they keep their slot. Any other one it decides as often as there is something to say: an UPDATE that was refused
-//! as BUSY is granted later. A request that came again is another [`Lease`] of the same id. It has the pages whose answers depend on it guarded ([`super::Input::Guard`]) *before* it grants anything, so
-//! that no program in the kernel answers without asking. It must never ask the server anything.
+//! Contract of the keeper of leases. It decides each [`Lease`] that has bytes exactly once, in the same step or later:
+//! until then they keep their slot. Any other one it decides as often as there is something to say: an UPDATE that was
+//! refused as BUSY is granted later. A repeated request is another [`Lease`] of the same id. The keeper has the pages
+//! guarded whose answers depend on it ([`super::Input::Guard`]) *before* it grants anything, so that no program in the
+//! kernel answers without asking. It must never ask the server anything.
 
 use super::sessions::Client;
 use crate::Nanoseconds;
 use crate::wire::address::Address;
 use crate::wire::datagram::{Request, Status};
 
-/// What somebody wants to do with pages.
+/// An access of a client to pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     /// The first page, in the server's memory.
     pub first_page: u64,
     /// How many; never none.
     pub pages: u64,
-    /// What.
+    /// The kind of access.
     pub kind: AccessKind,
-    /// Who.
+    /// The client.
     pub client: Client,
 }
 
-/// What is done with pages.
+/// Kinds of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessKind {
     /// READ.
@@ -39,31 +40,30 @@ pub enum AccessKind {
     Delete,
 }
 
-/// Whether it may be done.
+/// Whether an access may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Admission {
     /// Now.
     Admitted,
-    /// Not now, or not by this one: the answer has this status, and nothing is done.
+    /// Not now, or not by this client: the answer has this status, and nothing is done.
     Refused(Status),
-    /// Not here; the answer has the address, and the epoch that says how new this is.
+    /// Not here: the answer has this address, and the epoch that says how new this knowledge is.
     Moved(Address, u64),
 }
 
-/// Whoever keeps the leases of a server's pages.
+/// The keeper of the leases of a server's pages.
 pub trait Leases {
-    /// Whether this may be done now. It is done at once when it is admitted.
+    /// Whether this access may be done now. If admitted, it is done at once.
     fn admit(&mut self, now: Nanoseconds, access: &Access) -> Admission;
 
-    /// The object of these pages was made with bytes: they are not zero, as those of others are.
+    /// The object of these pages was made with bytes: unlike those of other new objects, its pages are not zero.
     fn made_with_bytes(&mut self, first_page: u64, pages: u64);
 
-    /// The object of these pages was deleted: nobody has a lease of them any more.
+    /// The object of these pages was deleted: no client has a lease of them any more.
     fn forget(&mut self, first_page: u64, pages: u64);
 }
 
-/// Nobody keeps leases: everything is admitted. Requests about leases are refused as unknown by whoever gets
-/// [`super::Effect::Lease`].
+/// There are no leases: everything is admitted. The caller refuses each [`super::Effect::Lease`] as unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLeases;
 
@@ -81,7 +81,7 @@ impl Leases for NoLeases {
 /// COMMIT are inside its page and staged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
-    /// As it came; its epoch is what its client says.
+    /// As it came; its epoch is the one that the client named.
     pub request: Request,
     /// Of a COMMIT: where its bytes are.
     pub staged: Option<Staged>,
@@ -93,57 +93,57 @@ impl Lease {
         self.request.destination.pointer.page()
     }
 
-    /// Who asks.
+    /// The client that asks.
     pub const fn client(&self) -> Client {
         Client::of(&self.request.source)
     }
 }
 
-/// Bytes that wait.
+/// Staged bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Staged {
-    /// In this slot.
+    /// The slot that has them.
     pub slot: u32,
-    /// So many, from its beginning.
+    /// Their number, from the beginning of the slot.
     pub bytes: u32,
 }
 
-/// What became of a request about a lease.
+/// The decision about a request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// UPDATE, CLONE: granted. The answer has the bytes of the page as they are now. RENEW: for another term.
     Granted {
-        /// Of the lease.
+        /// The epoch of the lease.
         epoch: u64,
-        /// From when it was asked for.
+        /// The term, counted from the request.
         term: Nanoseconds,
-        /// The bytes that the client said it has are these: they are left out.
+        /// The client already has these bytes: they are left out.
         is_known: bool,
     },
-    /// COMMIT: the bytes are the page's from now on. RELEASE: it has ended.
+    /// COMMIT: the bytes are the content of the page from now on. RELEASE: the lease has ended.
     Done {
-        /// Of the page.
+        /// The epoch of the page.
         epoch: u64,
     },
-    /// COMMIT: the bytes were the page's before, when the request came first; they are not written again.
+    /// COMMIT: it was accepted when the request came first; the bytes are not written again.
     Counted {
-        /// Of the page; that of the request, where the lease is over.
+        /// The epoch of the page, or that of the request if the lease is over.
         epoch: u64,
     },
     /// Not done.
     Refused {
-        /// Why.
+        /// The reason.
         status: Status,
-        /// Of the page, where that helps who asked.
+        /// The epoch of the page, if that helps the client.
         epoch: u64,
     },
-    /// Somebody else has it.
+    /// Another host has it.
     Moved {
         /// Where to ask.
         to: Address,
-        /// How new this is.
+        /// How new this knowledge is.
         epoch: u64,
     },
-    /// It came again, and the first one is still being decided; nothing is said. A COMMIT gives up its bytes.
+    /// The request came again while the first one is still being decided; there is no answer. A COMMIT gives up its bytes.
     Silent,
 }

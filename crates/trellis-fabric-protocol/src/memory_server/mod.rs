@@ -1,34 +1,34 @@
-//! A memory server: objects in its memory, made, read, written and deleted by clients that name them by addresses.
+//! A memory server: objects in its memory, which clients make, read, write and delete by their addresses.
 //!
 //! # Contract
 //!
-//! One [`MemoryServer`] for each home: a host that answers for two has two. Its one entry is [`MemoryServer::step`]: a
-//! fact goes in ([`Input`]), orders come out ([`Effect`]). It never sees a byte of memory. Orders name places in the
-//! memory, in a slot for staged bytes, or in the datagram that is handled, and they are carried out in the order of the
-//! list, all of them before the next step.
+//! One [`MemoryServer`] for each home: a host that answers for two has two. Its one entry point is [`MemoryServer::step`]:
+//! a fact goes in ([`Input`]), orders come out ([`Effect`]). It never sees a byte of memory. Orders name places in the
+//! memory, in a slot for staged bytes, or in the datagram at hand. The caller carries them out in the order of the list,
+//! all of them before the next step.
 //!
 //! It promises:
 //!
-//! - **Bounds and generation first.** No order names a byte of memory outside of the object that the pointer is of. A
-//!   pointer of a deleted object is refused ([`pages`]).
-//! - **Nobody sees what another object left.** The pages of a new object are zeroed, then published in the page table,
+//! - **Bounds and generation first.** No order names a byte of memory outside of the object that the pointer refers to. A
+//!   pointer to a deleted object is refused ([`pages`]).
+//! - **No client sees what another object left.** The pages of a new object are zeroed, then published in the page table,
 //!   then named in an answer; those of a deleted one are published as gone before they are given again.
-//! - **Exactly once**, within a session, for CREATE, CREATE_WRITE, DELETE, FETCH_ADD and COMPARE_SWAP, and for a WRITE
-//!   that asks for it ([`sessions`]). Whatever was answered, also a refusal, is the answer to that request id: who wants
-//!   another one asks with another id.
+//! - **Exactly once**, within a session, for CREATE, CREATE_WRITE, DELETE, FETCH_ADD and COMPARE_SWAP, and for a WRITE that
+//!   asks for it ([`sessions`]). Whatever was answered, even a refusal, is the answer to that request id: a client that
+//!   wants another answer uses another id.
 //! - **Whole writes.** A write of several datagrams is carried out when all its bytes are there ([`staging`]).
-//! - **Nothing stays of who is gone**, where that was asked for: an object that was made for a session goes with it.
-//! - **What is elsewhere stays.** Of pages that were lent ([`MemoryServer::lend`]) no object is made, and none that has one of them
-//!   is deleted: that is BUSY until they are back.
+//! - **Nothing of a client outlives it**, where that was requested: an object that was made for a session goes with it.
+//! - **What is elsewhere stays.** No object is made of pages that were lent ([`MemoryServer::lend`]), and none that has one
+//!   of them is deleted: the answer is BUSY until they are back.
 //! - **Bounded.** Objects, sessions, kept answers and slots have named maxima; a host has no more memory than its quota.
 //!
 //! READ, and WRITE in one datagram, change nothing here. So a program in the kernel may answer them from the page table
-//! without asking, except for guarded pages. A WRITE that does not ask for *once* may be done again by a late duplicate of
-//! its datagram: that is what *blind* means.
+//! without asking, except for guarded pages. A WRITE that does not ask for *once* may be repeated by a late duplicate of
+//! its datagram: that is the meaning of *blind*.
 //!
-//! It must never carry out a request about memory of another home: it says where to ask. One to *anywhere* gets this
-//! server's own address: a switch may deliver the second try somewhere else, so nothing is made before the client has
-//! chosen. Leases are somebody else's ([`leases`]).
+//! It must never carry out a request about the memory of another home: it answers where to ask. A request to *anywhere*
+//! gets this server's own address: a switch may deliver the second attempt somewhere else, so nothing is made before the
+//! client has chosen. Leases are kept by another machine ([`leases`]).
 
 mod changes;
 mod interface;
@@ -58,21 +58,21 @@ use objects::Objects;
 use sessions::{Sessions, Standing};
 use staging::{Staging, Taken};
 
-/// See the top of this file.
+/// See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryServer {
     settings: Settings,
     objects: Objects,
     sessions: Sessions,
     staging: Staging,
-    /// By host: what it has, and what it may have if it was told. Hosts without both are not here.
+    /// By host: what it has, and its quota if one was set. Hosts with neither are not here.
     quotas: BTreeMap<Host, Quota>,
     requests: u64,
     answers: [u64; STATUSES],
     repeated: u64,
-    /// How many sessions had ended when objects of ended ones were looked for.
+    /// The number of sessions that had ended when objects of ended ones were last looked for.
     sessions_seen: u64,
-    /// A page that is lent, of an object that is to be deleted.
+    /// A lent page of an object that is to be deleted.
     wants_back: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ struct Quota {
     told_bytes: Option<u64>,
 }
 
-/// How a request ends: nothing else is said about it.
+/// How a request ends; nothing else is answered to it.
 enum End {
     Refused(Status),
     Moved(Address, u64),
@@ -108,8 +108,9 @@ impl MemoryServer {
         }
     }
 
-    /// A server whose memory and page table outlived it: after a restart, or at another host that has both. `maker` says
-    /// who made the object that begins at a page. There are no sessions, and whoever keeps leases begins anew too.
+    /// A server whose memory and page table survived: after a restart, or at another host that has both. `maker` returns
+    /// the host that made the object that begins at a page. There are no sessions, and the keeper of leases must start
+    /// again too.
     pub fn restored(
         settings: Settings,
         entries: &[PageEntry],
@@ -134,7 +135,7 @@ impl MemoryServer {
         self.objects.all()
     }
 
-    /// Takes a fact, and says what is to be done. `now` never goes back.
+    /// Takes one fact and pushes the effects that follow from it. `now` never goes back.
     pub fn step(&mut self, now: Nanoseconds, input: Input, leases: &mut impl Leases, effects: &mut Vec<Effect>) {
         match input {
             Input::Request(request) => {
@@ -170,37 +171,37 @@ impl MemoryServer {
         self.objects.at(page).copied()
     }
 
-    /// These pages are elsewhere from now on; whoever runs this leaves requests about their bytes to that place.
+    /// These pages are elsewhere from now on. The caller leaves requests about their bytes to that place.
     pub fn lend(&mut self, first_page: u64, pages: u64) {
         self.objects.lend(first_page, pages);
     }
 
-    /// They are back.
+    /// Notes that these pages are back.
     pub fn take_back(&mut self, first_page: u64, pages: u64) {
         self.objects.take_back(first_page, pages);
         self.wants_back.take_if(|page| (first_page..first_page + pages).contains(page));
-        // What went with a session waited for them, perhaps.
+        // An object of an ended session may have waited for them.
         self.sessions_seen = self.sessions_seen.wrapping_sub(1);
     }
 
-    /// A page that is lent, and has to come back so that its object can be deleted.
+    /// A page that is lent and has to come back so that its object can be deleted.
     pub fn wants_back(&self) -> Option<u64> {
         self.wants_back
     }
 
-    /// What a host may have from now on; what it has it keeps. `None`: as the settings say.
+    /// Sets the quota of a host from now on; it keeps what it has. `None`: as in the settings.
     pub fn set_quota(&mut self, host: Host, bytes: Option<u64>) {
         self.quotas.entry(host).or_default().told_bytes = bytes;
         self.quotas.retain(|_, quota| *quota != Quota::default());
     }
 
-    /// What a host may have and what it has, in bytes of whole pages.
+    /// The quota of a host and what it has, in bytes of whole pages.
     pub fn quota(&self, host: Host) -> (u64, u64) {
         let quota = self.quotas.get(&host).copied().unwrap_or_default();
         (quota.told_bytes.unwrap_or(self.settings.quota_bytes), quota.used_bytes)
     }
 
-    /// What happened so far, and what there is.
+    /// Counters, and the present state.
     pub fn statistics(&self) -> Statistics {
         let pages_free = self.objects.pages_free();
         Statistics {
@@ -236,13 +237,13 @@ impl MemoryServer {
                 Standing::Reused => return self.end(request, End::Refused(Status::Malformed), effects),
             }
         }
-        // What ends is answered; what does not is staged, or somebody else's turn.
+        // A request that ends is answered. One that does not is staged, or waits for a decision.
         if let Some(end) = self.act(now, request, leases, effects) {
             self.finish(request, end, effects);
         }
     }
 
-    /// A request about another home, or about none in particular.
+    /// Handles a request about another home, or about none in particular.
     fn elsewhere(&self, request: &Request) -> Option<End> {
         let home = request.destination.pointer.home();
         let me = Pointer::to_host(self.settings.cluster, self.settings.home).encode();
@@ -311,13 +312,14 @@ impl MemoryServer {
                 }
             }
             (Command::Commit, Operation::Bytes(extent)) => return self.commit(now, request, extent, effects),
-            // A copy is asked for at who has one; a recall and an invalidation go to who has something of a home's.
+            // A copy is requested from a host that has one; a recall and an invalidation go to the holders of a home's
+            // rights.
             _ => End::Refused(Status::UnknownCommand),
         };
         Some(end)
     }
 
-    /// Whether so many bytes from the request's place on may be accessed now.
+    /// Whether this many bytes from the request's place on may be accessed now.
     fn admit(
         &self,
         now: Nanoseconds,
@@ -366,17 +368,17 @@ impl MemoryServer {
         self.finish(request, End::Body(status, Body::Value(value)), effects);
     }
 
-    /// The request was carried out or refused: remembers that where it is needed, and says so.
+    /// The request was carried out or refused: remembers that if needed, and answers.
     fn finish(&mut self, request: &Request, end: End, effects: &mut Vec<Effect>) {
         let reply = end.reply(request);
-        // Nothing was done, and its client asks again under the same number, perhaps at another home.
+        // Nothing was done, and the client asks again under the same number, perhaps at another home.
         if request.is_once && !reply.status.is_of_no_home() {
             self.keep(request, Some(reply));
         }
         self.say(request, reply, request.destination.pointer.offset(), effects);
     }
 
-    /// The request was refused before it could mean anything.
+    /// The request was refused before it had any meaning.
     fn end(&mut self, request: &Request, end: End, effects: &mut Vec<Effect>) {
         self.say(request, end.reply(request), 0, effects);
     }
@@ -404,7 +406,7 @@ impl End {
     }
 }
 
-/// What is said to a request that is not carried out here: by this status, under this epoch. `None`: it wants no answer.
+/// The answer to a request that is not carried out here, with this status and epoch. `None`: it wants no answer.
 pub fn refusal(request: &Request, status: Status, epoch: u64, body: Body) -> Option<Reply> {
     let is_silent = request.destination.arguments.has(Arguments::NO_REPLY);
     (!is_silent).then(|| Reply { epoch, ..reply(request, status, body) })

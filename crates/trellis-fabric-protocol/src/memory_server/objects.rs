@@ -1,9 +1,10 @@
-//! The objects of a memory server: runs of whole pages, with an exact size.
+//! The objects of a memory server: ranges of whole pages, with an exact size.
 //!
-//! Promises: no page belongs to two objects; an object gets the smallest free run that suffices, the first of them, at its
-//! lower end; what comes back joins its free neighbours; so after every object is gone there is one run of all pages.
-//! Pages that are elsewhere ([`Objects::lend`]) are given to nobody. Finding a run takes logarithmic time. It never looks at a byte
-//! of memory. All of it but who made an object is in the page table, so that it can be made again from there.
+//! Promises: no page belongs to two objects. An object gets the smallest free range that suffices, the first of them, at
+//! its lower end. Pages that are freed merge with their free neighbours, so after all objects are gone there is one range
+//! of all pages. Pages that are elsewhere ([`Objects::lend`]) are given to no object. Finding a range takes logarithmic
+//! time. It must never look at a byte of memory. Everything except the maker of an object is in the page table, so that the
+//! objects can be restored from it.
 
 use super::pages::{PageEntry, PageTable};
 use super::sessions::Client;
@@ -22,14 +23,14 @@ pub struct Object {
     pub bytes: u64,
     /// Of its pointers.
     pub generation: u16,
-    /// The host that made it, whose quota it counts against.
+    /// The host that made it; the object counts against its quota.
     pub maker: Host,
-    /// Whose session it goes with, and the session's epoch, if it goes with one.
+    /// The session that it is deleted with, and the epoch of that session, if any.
     pub session: Option<(Client, u64)>,
 }
 
 impl Object {
-    /// Where it begins.
+    /// Its first byte.
     pub const fn offset(&self) -> u64 {
         self.first_page * PAGE_BYTES
     }
@@ -38,7 +39,7 @@ impl Object {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Objects {
     pub(super) table: PageTable,
-    /// Free runs: pages by first page.
+    /// Free ranges: number of pages by first page.
     free: BTreeMap<u64, u64>,
     /// The same by size.
     by_size: BTreeSet<(u64, u64)>,
@@ -46,12 +47,12 @@ pub(super) struct Objects {
     live: BTreeMap<u64, Object>,
     objects_max: usize,
     pages_free: u64,
-    /// Runs that are elsewhere: pages by first page. Those of them that are free are not in `free`.
+    /// Ranges that are elsewhere: number of pages by first page. Those of them that are free are not in `free`.
     lent: BTreeMap<u64, u64>,
 }
 
 impl Objects {
-    /// None yet, in so many pages.
+    /// No objects yet, in this many pages.
     pub(super) fn new(pages: u64, generation: u16, objects_max: usize) -> Objects {
         let mut objects = Objects {
             table: PageTable::new(pages, generation),
@@ -66,7 +67,7 @@ impl Objects {
         objects
     }
 
-    /// The objects that a page table says. The error is a page whose entry no server wrote.
+    /// The objects that a page table describes. The error is a page whose entry no server wrote.
     pub(super) fn restored(
         entries: Vec<PageEntry>,
         objects_max: usize,
@@ -95,12 +96,12 @@ impl Objects {
         Ok(objects)
     }
 
-    /// All of them, in the order of their places.
+    /// All objects, in the order of their places.
     pub(super) fn all(&self) -> impl Iterator<Item = &Object> {
         self.live.values()
     }
 
-    /// Makes an object of so many bytes, at least one; `None` where no run suffices or there are too many objects.
+    /// Makes an object of this many bytes, at least one; `None` if no range suffices or there are too many objects.
     pub(super) fn create(&mut self, bytes: u64, maker: Host, session: Option<(Client, u64)>) -> Option<Object> {
         let pages = bytes.div_ceil(PAGE_BYTES);
         debug_assert!(pages > 0);
@@ -127,7 +128,7 @@ impl Objects {
         Some(object)
     }
 
-    /// Pages are free, and join their free neighbours.
+    /// Frees pages and merges them with their free neighbours.
     fn free_run(&mut self, mut first: u64, mut pages: u64) {
         if let Some(&after) = self.free.get(&(first + pages)) {
             self.remove(first + pages, after);
@@ -157,7 +158,7 @@ impl Objects {
         self.lent.insert(first, pages);
     }
 
-    /// They are back.
+    /// Notes that these pages are back.
     pub(super) fn take_back(&mut self, first: u64, pages: u64) {
         if self.lent.remove(&first) != Some(pages) {
             return debug_assert!(false, "they were lent as one");

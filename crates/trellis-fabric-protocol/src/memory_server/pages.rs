@@ -1,4 +1,4 @@
-//! What a memory server knows of each page: eight bytes that say whether an access may be done.
+//! A memory server's page table: eight bytes per page that decide whether an access is allowed.
 //!
 //! # Layout
 //!
@@ -7,33 +7,33 @@
 //! | 0 | 2 | generation | of the object that has the page, or of the next one that gets it; never 0 |
 //! | 2 | 2 | valid bytes | 0 where no object is, less than a page only on an object's last one |
 //! | 4 | 2 | flags | bit 0 first page of its object, bit 1 guarded; the others zero |
-//! | 6 | 2 | laps | how often the generation began anew |
+//! | 6 | 2 | laps | how often the generation wrapped around |
 //!
-//! In the byte order of the machine, aligned to eight bytes, so that an entry is read and written whole by one load and
-//! one store: a program in the kernel that answers READ and WRITE shares the table, and never sees half an entry.
-//! [`PageEntry::admits`] is what such a program has to compute. A *guarded* page is one about which somebody else must be
-//! asked (a lease, a copy, a migration): such a program leaves it to the server.
+//! An entry is in the byte order of the machine and aligned to eight bytes, so that it is read and written as a whole by
+//! one load and one store: a program in the kernel that answers READ and WRITE shares the table, and must never see half an
+//! entry. [`PageEntry::admits`] is what such a program has to compute. For a *guarded* page the keeper of leases must be
+//! asked first (because of a lease, a copy or a migration), so such a program leaves it to the server.
 //!
-//! It promises: an access inside one page is judged by one entry; one of several pages by theirs, and it never leaves the
-//! object that it begins in. A pointer of a deleted object is refused until at least 65,535 more objects were made at
-//! this server; then a generation may come again.
+//! Promises: an access inside one page is decided by one entry, and one to several pages by theirs; it never leaves the
+//! object that it begins in. A pointer to a deleted object is refused until at least 65,535 more objects were made at this
+//! server; after that a generation may come again.
 
 use crate::wire::address::PAGE_BYTES;
 use crate::wire::datagram::Status;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// An entry of the page table. Its layout is shared: see the top of this file.
+/// An entry of the page table. Its layout is shared: see the documentation of this module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C, align(8))]
 pub struct PageEntry {
-    /// Of the object that has the page, or of the next one that gets it; never 0.
+    /// The generation of the object that has the page, or of the next one that gets it; never 0.
     pub generation: u16,
-    /// How many bytes of the page the object has; 0 where none is.
+    /// How many bytes of the page the object has; 0 if there is none.
     pub valid_bytes: u16,
     /// [`PageEntry::FIRST`] and [`PageEntry::GUARDED`].
     pub flags: u16,
-    /// How often the generation began anew.
+    /// How often the generation wrapped around.
     pub laps: u16,
 }
 
@@ -49,11 +49,11 @@ const _: () = {
 impl PageEntry {
     /// The object begins with this page.
     pub const FIRST: u16 = 1;
-    /// Whoever keeps leases must be asked about this page.
+    /// The keeper of leases must be asked about this page.
     pub const GUARDED: u16 = 2;
 
-    /// Whether `bytes` bytes from byte `at` of this page on may be accessed through a pointer of this generation. The
-    /// page must be the one that the access begins in, or come after it: then it must not begin an object.
+    /// Whether `bytes` bytes from byte `at` of this page on may be accessed through a pointer of this generation. The page
+    /// must be the one in which the access begins, or a later one, which must then not begin an object.
     pub const fn admits(self, generation: u16, at: u64, bytes: u64, is_begin: bool) -> Result<(), Status> {
         if self.generation != generation {
             Err(Status::Stale)
@@ -64,12 +64,12 @@ impl PageEntry {
         }
     }
 
-    /// The generation, counted without beginning anew.
+    /// The generation, counted without wrapping around.
     const fn count(self) -> u32 {
         (self.laps as u32) << 16 | self.generation as u32
     }
 
-    /// The entry of a page that no object has; pointers to what this one says are stale.
+    /// The entry after the object is deleted; pointers to the object of this entry are stale.
     pub(super) const fn without_object(self) -> PageEntry {
         if self.valid_bytes == 0 && self.generation != 0 && self.flags == 0 {
             return self;
@@ -95,12 +95,12 @@ pub(super) struct PageTable {
 }
 
 impl PageTable {
-    /// Without objects. The generations begin at `generation`: a server that lost its memory draws another one.
+    /// A table without objects. The generations begin at `generation`: a server that lost its memory chooses another one.
     pub(super) fn new(pages: u64, generation: u16) -> PageTable {
         PageTable { entries: vec![PageEntry::empty(u32::from(generation).max(1)); pages as usize] }
     }
 
-    /// As it was written by a server. The error is a page whose entry none wrote.
+    /// A table as a server wrote it. The error is a page whose entry no server wrote.
     pub(super) fn restored(entries: Vec<PageEntry>) -> Result<PageTable, u64> {
         let is_known = |entry: &PageEntry| {
             let flags = if entry.valid_bytes == 0 { 0 } else { PageEntry::FIRST | PageEntry::GUARDED };
@@ -112,7 +112,7 @@ impl PageTable {
         }
     }
 
-    /// How many pages and bytes the object has that begins here. The error is a page that belongs to none.
+    /// How many pages and bytes the object has that begins here. The error is a page that belongs to no object.
     pub(super) fn object_from(&self, first: u64) -> Result<(u64, u64), u64> {
         let rest = &self.entries[first as usize..];
         let begin = rest.first().filter(|entry| entry.flags & PageEntry::FIRST != 0).ok_or(first)?;
@@ -144,7 +144,7 @@ impl PageTable {
             let entry = self.entry(from / PAGE_BYTES).ok_or(Status::Bounds)?;
             let until = end.min((from / PAGE_BYTES + 1) * PAGE_BYTES);
             match entry.admits(generation, from % PAGE_BYTES, until - from, from == offset) {
-                // Behind its end is another object or none: the pointer itself is not stale.
+                // After its end there is another object or none: the pointer itself is not stale.
                 Err(_) if from != offset => return Err(Status::Bounds),
                 other => other?,
             }
@@ -153,7 +153,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Gives the pages to an object of so many bytes, and says its generation: one that none of them had.
+    /// Gives the pages to an object of this many bytes. Returns its generation: one that none of them had.
     pub(super) fn give(&mut self, first: u64, pages: u64, bytes: u64) -> u16 {
         debug_assert!(bytes.div_ceil(PAGE_BYTES) == pages && pages > 0);
         let entries = &mut self.entries[first as usize..(first + pages) as usize];
@@ -176,7 +176,7 @@ impl PageTable {
         }
     }
 
-    /// Says whether these pages are guarded; those that no object has are not.
+    /// Sets whether these pages are guarded; pages without an object are not.
     pub(super) fn guard(&mut self, first: u64, pages: u64, is_guarded: bool) {
         let end = first.saturating_add(pages).min(self.pages());
         for page in first.min(end)..end {

@@ -1,18 +1,19 @@
-//! Clients of a memory server, and what was answered to their requests that are carried out once.
+//! Clients of a memory server, and the answers to their requests that are carried out once.
 //!
 //! # Exactly once
 //!
-//! A client opens a *session* (HELLO) and names its epoch in every request that is to be carried out once. Under one
-//! session a request id is carried out at most once: the answer is kept, and whoever asks again gets the same one,
-//! whatever it says. An epoch is never given twice, so what comes from a session that is over, however late, is fenced.
+//! A client opens a *session* (HELLO) and names its epoch in every request that is to be carried out once. In one session a
+//! request id is carried out at most once: the answer is kept, and a repeated request gets the same answer, whatever it is.
+//! An epoch is never given twice, so a request of a session that is over is fenced, however late it arrives.
 //!
 //! Memory is bounded because a client waits: it sends a request with id *n* only when all its requests up to *n* -
-//! [`WINDOW`] at this server are answered. So answers to ids that are [`WINDOW`] or more below the highest are not
-//! needed any more, and they are forgotten; a request with such an id is a late duplicate, is not carried out, and is
-//! fenced. A client that breaks this rule hurts only itself: its request is fenced, never done twice.
+//! [`WINDOW`] at this server are answered. So answers to ids that are [`WINDOW`] or more below the highest are no longer
+//! needed and are forgotten. A request with such an id is a late duplicate; it is not carried out, and is fenced. A client
+//! that breaks this rule hurts only itself: its request is fenced, never done twice.
 //!
-//! A session ends when its client said nothing for a time, or when somebody knows that the client is gone; all that was
-//! kept goes with it. There are bounded numbers of sessions, in all and of one host; beyond them HELLO is answered BUSY.
+//! A session ends when its client has been silent for a time, or when the client is known to be gone; everything that was
+//! kept for it goes with it. The number of sessions is bounded, in total and per host; beyond the bounds HELLO is answered
+//! BUSY.
 
 use crate::Nanoseconds;
 use crate::wire::address::{Address, Host, Incarnation, Source};
@@ -27,12 +28,12 @@ pub const WINDOW: u64 = 64;
 pub struct Client {
     /// Its host.
     pub host: Host,
-    /// What it drew at its start.
+    /// The random number that it chose at its start.
     pub incarnation: Incarnation,
 }
 
 impl Client {
-    /// Whose request this is.
+    /// The client that sent this request.
     pub const fn of(source: &Source) -> Client {
         Client { host: source.host, incarnation: source.incarnation }
     }
@@ -41,11 +42,11 @@ impl Client {
 /// Bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SessionLimits {
-    /// Sessions at a time.
+    /// The largest number of sessions at a time.
     pub sessions_max: usize,
-    /// Those of one host.
+    /// The largest number of one host's sessions.
     pub sessions_per_host_max: usize,
-    /// After so long without a word a session is over.
+    /// A session ends after this long without a request.
     pub silence_max: Nanoseconds,
 }
 
@@ -75,14 +76,14 @@ struct Kept {
     reply: Option<Reply>,
 }
 
-/// What is known of a request that is to be carried out once.
+/// The state of a request that is to be carried out once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It never came.
     New,
     /// It is being carried out.
     Running,
-    /// It was, and this was said.
+    /// It was carried out, with this answer.
     Answered(Reply),
     /// There is no such session, or the request is older than what is remembered.
     Fenced,
@@ -91,7 +92,7 @@ pub(super) enum Standing {
 }
 
 impl Sessions {
-    /// None. Epochs begin with the server's own incarnation, so those of its life before are never given again.
+    /// No sessions. Epochs begin with the server's own incarnation, so those of its previous life are never given again.
     pub(super) fn new(limits: SessionLimits, incarnation: u16) -> Sessions {
         Sessions { open: BTreeMap::new(), limits, next_epoch: (u64::from(incarnation) << 48) + 1, ended: 0 }
     }
@@ -121,7 +122,7 @@ impl Sessions {
         Ok(epoch)
     }
 
-    /// What is known of request `id`, whose header has `epoch`. Hearing of it keeps the session open.
+    /// The state of request `id`, whose header has `epoch`. The request keeps the session open.
     pub(super) fn standing(
         &mut self,
         now: Nanoseconds,
@@ -145,7 +146,7 @@ impl Sessions {
         }
     }
 
-    /// The request begins to be carried out, or was (`reply`). What fell out of the window is forgotten.
+    /// The request starts to be carried out, or was (`reply`). What fell out of the window is forgotten.
     pub(super) fn keep(&mut self, client: Client, epoch: u64, id: u64, destination: Address, reply: Option<Reply>) {
         let Some(session) = self.open.get_mut(&client).filter(|session| session.epoch == epoch) else { return };
         if session.is_forgotten(id) {
@@ -164,7 +165,7 @@ impl Sessions {
         self.open.get(&client).is_some_and(|session| session.epoch == epoch)
     }
 
-    /// Forgets a client; says whether it was known.
+    /// Forgets a client. Returns whether it was known.
     pub(super) fn end(&mut self, client: Client) -> bool {
         let was_open = self.open.remove(&client).is_some();
         self.ended += u64::from(was_open);
@@ -183,7 +184,7 @@ impl Sessions {
         self.open.len()
     }
 
-    /// Answers that are kept.
+    /// The number of answers kept.
     pub(super) fn kept(&self) -> usize {
         self.open.values().map(|session| session.kept.len()).sum()
     }

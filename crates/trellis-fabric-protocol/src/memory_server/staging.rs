@@ -1,14 +1,14 @@
-//! Writes of more than one datagram: which bytes of them came, and where they wait.
+//! Writes of more than one datagram: which of their bytes have come, and where they wait.
 //!
-//! Bytes wait in numbered *slots* of [`WRITE_BYTES_MAX`] bytes each, which whoever carries out effects has. Here is
-//! known which request has which slot and what is missing. A request is told by its client and its id; all its datagrams
-//! have the same destination and the same total.
+//! Bytes wait in numbered *slots* of [`WRITE_BYTES_MAX`] bytes each, which belong to the caller that carries out effects.
+//! This module knows which request has which slot and what is missing. A request is identified by its client and its id;
+//! all its datagrams have the same destination and the same total.
 //!
-//! Promises: a write is carried out when its last missing byte came, and not before; a datagram that comes again changes
-//! nothing; a write that was carried out is remembered while there is room, so that a late duplicate is answered and does
-//! not begin it again. There are bounded numbers of slots, in all and of one host: who needs another one gets that of
-//! the oldest write that was carried out, then that of one which went on for too long without a datagram, and then is
-//! told BUSY. A write that was handed to whoever keeps leases stays until that one has decided.
+//! Promises: a write is carried out when its last missing byte has come, and must never be carried out before. A repeated
+//! datagram changes nothing. A write that was carried out is remembered while there is room, so that a late duplicate is
+//! answered and does not start it again. The number of slots is bounded, in total and per host. A write that needs another
+//! slot takes that of the oldest write that was carried out, or else that of one that has gone too long without a datagram;
+//! otherwise it is answered BUSY. A write that was handed to the keeper of leases stays until that has decided.
 
 use super::sessions::Client;
 use crate::Nanoseconds;
@@ -20,21 +20,21 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Separate runs of bytes that a write may have before it is whole; datagrams in order need one.
+/// The largest number of separate byte ranges of a write before it is whole; datagrams in order need one.
 pub const RUNS_MAX: usize = 64;
 
 /// Bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StagingLimits {
-    /// Slots.
+    /// The number of slots.
     pub slots: usize,
-    /// Those of one host.
+    /// The largest number of slots of one host.
     pub slots_per_host_max: usize,
-    /// A write without a datagram for so long gives its slot to another one.
+    /// A write that goes this long without a datagram gives its slot to another one.
     pub silence_max: Nanoseconds,
 }
 
-/// A request, by who sent it and its id.
+/// A request: its sender and its id.
 pub(super) type Key = (Client, u64);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ struct Write {
     key: Key,
     destination: Address,
     total: u32,
-    /// What came: runs as `start, end`, ascending and apart.
+    /// The bytes that came: ranges as `start, end`, ascending and separate.
     runs: Vec<(u32, u32)>,
     heard: Nanoseconds,
     phase: Phase,
@@ -60,25 +60,25 @@ struct Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Filling,
-    /// Somebody decides about it.
+    /// A decision about it is pending.
     Handed,
     Done,
 }
 
-/// What became of the bytes of a datagram.
+/// The result for the bytes of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// They belong into this slot, and others are missing; so many came.
+    /// They belong in this slot, and others are missing; this many came.
     Missing(u32, u32),
-    /// They belong into this slot, and now all are there.
+    /// They belong in this slot, and now all bytes are there.
     Whole(u32),
     /// All of it was carried out before.
     Done,
-    /// Somebody decides about it.
+    /// A decision about it is pending.
     Handed,
     /// There is no slot.
     Full,
-    /// The other datagrams of this request said something else, or too many bytes are missing between those that came.
+    /// The other datagrams of this request said something else, or there are too many gaps between the bytes that came.
     Other,
 }
 
@@ -87,7 +87,7 @@ impl Staging {
         Staging { slots: vec![None; limits.slots], by_key: BTreeMap::new(), limits, dropped: 0 }
     }
 
-    /// The bytes of one datagram of a write.
+    /// Takes the bytes of one datagram of a write.
     pub(super) fn take(&mut self, now: Nanoseconds, key: Key, destination: Address, extent: &Extent) -> Taken {
         let known = self.by_key.get(&key).copied();
         let Some(slot) = known.or_else(|| self.find(now, key.0.host)) else { return Taken::Full };
@@ -115,17 +115,17 @@ impl Staging {
         if received == write.total { Taken::Whole(slot as u32) } else { Taken::Missing(slot as u32, received) }
     }
 
-    /// All of it was carried out: the bytes are not needed any more.
+    /// All of it was carried out: the bytes are no longer needed.
     pub(super) fn done(&mut self, key: Key) {
         self.set(key, Phase::Done);
     }
 
-    /// Somebody decides about it.
+    /// A decision about it is pending from now on.
     pub(super) fn hand(&mut self, key: Key) {
         self.set(key, Phase::Handed);
     }
 
-    /// Whether this slot has the write, and somebody decides about it.
+    /// Whether this slot has the write, and a decision about it is pending.
     pub(super) fn is_handed(&self, key: Key, slot: u32) -> bool {
         let write = self.slots.get(slot as usize).and_then(Option::as_ref);
         write.is_some_and(|write| write.key == key && write.phase == Phase::Handed)
@@ -138,7 +138,7 @@ impl Staging {
         }
     }
 
-    /// The write is forgotten, unless somebody decides about it.
+    /// The write is forgotten, unless a decision about it is pending.
     pub(super) fn give_up(&mut self, key: Key) {
         let slot = self.by_key.get(&key).and_then(|slot| self.slots[*slot].as_ref());
         if slot.is_some_and(|write| write.phase != Phase::Handed) {
@@ -146,12 +146,12 @@ impl Staging {
         }
     }
 
-    /// What a client that is gone sent; not what was handed on.
+    /// Frees the writes of a client that is gone, except those that were handed on.
     pub(super) fn free_all(&mut self, client: Client) {
         self.clear(|write| write.key.0 == client);
     }
 
-    /// Everything without a datagram for too long.
+    /// Frees every write that has gone too long without a datagram.
     pub(super) fn free_silent(&mut self, now: Nanoseconds) {
         let silence_max = self.limits.silence_max;
         self.clear(|write| now.saturating_sub(write.heard) > silence_max);
@@ -179,7 +179,7 @@ impl Staging {
         }
     }
 
-    /// A slot for another write of this host: it is empty afterwards.
+    /// Finds a slot for another write of this host: it is empty afterwards.
     fn find(&mut self, now: Nanoseconds, host: Host) -> Option<usize> {
         let is_own = |write: &Write| write.key.0.host == host;
         let own = self.slots.iter().flatten().filter(|write| is_own(write)).count();
@@ -210,7 +210,7 @@ impl Write {
         self.runs.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Adds a run and joins it with what it meets; false, and nothing happens, if there would be too many.
+    /// Adds a range and merges it with its neighbours. Returns false, and changes nothing, if there would be too many.
     fn add(&mut self, start: u32, end: u32) -> bool {
         let first = self.runs.partition_point(|run| run.1 < start);
         let after = self.runs.partition_point(|run| run.0 <= end);

@@ -1,10 +1,11 @@
-//! What a request for remote memory asks for: one byte of its address, whose high nibble is the class.
+//! The command of a request for remote memory: one byte of its address, whose high nibble is the class.
 //!
 //! A route or an access list names a class with a prefix of 52 bits and a command with one of 56
-//! ([`super::address::Prefix`]). The classes 8 to 15 are never commands: there an answer's address has the incarnation
-//! of the client that it goes to ([`super::address::Incarnation`]). So no rule about a class ever catches an answer.
+//! ([`super::address::Prefix`]). The classes 8 to 15 are never commands: at that place an answer's address has the
+//! incarnation of the client that it goes to ([`super::address::Incarnation`]). So no rule about a class ever matches an
+//! answer.
 //!
-//! Reading a byte is total; a byte that is no command is `None` and never a panic.
+//! Decoding a byte is total: a byte that is no command gives `None` and must never cause a panic.
 
 use core::fmt;
 
@@ -14,11 +15,11 @@ use core::fmt;
 pub enum Command {
     /// The bytes at the address. It needs no header: the address says everything.
     Read = 0x01,
-    /// Writes bytes, whoever else does (a blind write).
+    /// Writes bytes without regard to other writers (a blind write).
     Write = 0x10,
-    /// Adds to 8 bytes, and answers what they were before.
+    /// Adds to 8 bytes, and answers their previous value.
     FetchAdd = 0x11,
-    /// Replaces 8 bytes if they are as expected, and answers what they were before.
+    /// Replaces 8 bytes if they are as expected, and answers their previous value.
     CompareSwap = 0x12,
     /// Writes bytes of a page back under a lease.
     Commit = 0x13,
@@ -36,35 +37,35 @@ pub enum Command {
     Renew = 0x31,
     /// Gives a lease back without a write.
     Release = 0x32,
-    /// A client says that it is there.
+    /// A client opens its session.
     Hello = 0x40,
-    /// Asks whether a server is there, and for its room.
+    /// Asks whether a server is there, and for its free memory.
     Ping = 0x41,
     /// A home asks the owner of a page to write it back.
     Recall = 0x42,
-    /// A home ends what a replica has of a page.
+    /// A home ends a reader's copy of a page.
     Invalidate = 0x43,
     /// A reader asks for a copy of a page and the right to answer for it during a term.
     Clone = 0x44,
-    /// Who had a copy says that it does not use it any more.
+    /// A reader says that it no longer uses a copy.
     Invalidated = 0x45,
     /// A home gives a backup a page to keep.
     Store = 0x46,
     /// The backup has it.
     Stored = 0x47,
-    /// A home tells the next one who has leases and copies.
+    /// A home sends the next home all leases and copies.
     Leases = 0x48,
-    /// The next home knows them.
+    /// The next home has them.
     Taken = 0x49,
-    /// A server tells the controller what it is.
+    /// A server reports its state to the controller.
     Report = 0x4a,
-    /// The controller says who is home.
+    /// The controller names the home.
     Placed = 0x4b,
-    /// Somebody asks the controller who is home.
+    /// A host asks the controller which host is home.
     Locate = 0x4c,
     /// A controller wants a server to answer READs of a page from a copy.
     Follow = 0x4d,
-    /// The server says whether it has one, and how often it answered.
+    /// The server answers whether it has one, and how often it answered.
     Followed = 0x4e,
 }
 
@@ -137,8 +138,8 @@ impl Command {
         }
     }
 
-    /// Whether it is carried out once for each request id, however often its datagram arrives, without being asked to:
-    /// doing it again would do something else.
+    /// Whether it is carried out once for each request id, however often its datagram arrives, without being asked to: a
+    /// repetition would have another effect.
     pub const fn is_once(self) -> bool {
         matches!(
             self,
@@ -151,13 +152,13 @@ impl Command {
         matches!(self, Command::Write | Command::Commit | Command::CreateWrite)
     }
 
-    /// Whether a home says it to a client unasked, from the address of the page ([`super::datagram::Notice`]); it is
-    /// never a request.
+    /// Whether a home sends it to a client unasked, from the address of the page ([`super::datagram::Notice`]); it is never
+    /// a request.
     pub const fn is_notice(self) -> bool {
         matches!(self, Command::Recall | Command::Invalidate)
     }
 
-    /// Whether servers and controllers tell it each other ([`super::datagram::Told`]): nobody answers it.
+    /// Whether it is a message between servers and controllers ([`super::datagram::Told`]), which has no answer.
     pub const fn is_told(self) -> bool {
         matches!(
             self,

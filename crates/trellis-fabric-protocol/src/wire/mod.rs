@@ -1,5 +1,5 @@
-//! How remote memory is written on the wire: a pointer is an IPv6 address ([`address`]) that says what is asked ([`command`]), and
-//! a request or an answer is a UDP datagram to such an address ([`datagram`]).
+//! The wire format of remote memory. A pointer is an IPv6 address ([`address`]) that includes the command ([`command`]),
+//! and a request or an answer is a UDP datagram to such an address ([`datagram`]).
 
 pub mod address;
 pub mod command;

@@ -1,7 +1,8 @@
-//! What a server or a controller refuses of others.
+//! The refusals of a server or a controller.
 //!
-//! Promises: every refusal is counted, by host and by reason, and said the first time, the tenth, the hundredth and so on. It must
-//! never tell more than 64 of them apart, or say more than that times the digits of a count, whatever strangers send.
+//! Promises: every refusal is counted, by host and by reason, and reported the first time, the tenth, the hundredth and so
+//! on. It must never tell more than 64 of them apart, or report more often than that times the digits of a count, whatever
+//! unauthenticated peers send.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,31 +13,31 @@ use super::address::{Address, HostPrefix, Source};
 use super::command::Command;
 use super::datagram::Malformed;
 
-/// So many hosts and reasons are told apart; the others are one.
+/// The number of pairs of host and reason that are told apart; all others count as one.
 const KNOWN_MAX: usize = 64;
 
-/// Why something is refused.
+/// The reasons of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It is no request, or none that is heard here.
+    /// It is no request, or none that is handled here.
     NoRequest(Malformed),
-    /// Only a controller says that, and the sender is none that this server was told of.
+    /// Only a controller sends that, and this server was configured with another controller.
     NoController(Command),
-    /// Nobody says that to a controller.
+    /// That message is never sent to a controller.
     NotToController(Command),
-    /// It is of a controller or a server, and is not understood.
+    /// It comes from a controller or a server, and cannot be decoded.
     NotUnderstood(Command),
     /// It is longer than any datagram that this server takes.
     TooLong(usize),
 }
 
-/// Who sent it.
+/// The sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// A host of a cluster.
     Host(HostPrefix),
-    /// Somebody else.
+    /// Any other address.
     Stranger(Ipv6Addr),
 }
 
@@ -80,14 +81,14 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Something that was refused, and how often so far: one sentence.
+/// A refusal, and how often it has happened: one sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Who sent it.
     pub sender: Sender,
-    /// Why.
+    /// The reason.
     pub why: Reason,
-    /// So many of that sender, for that reason.
+    /// The number of refusals of that sender for that reason.
     pub times: u64,
 }
 
@@ -100,7 +101,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// See the module's documentation.
+/// See the documentation of this module.
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: Vec<(Option<(Sender, Kind)>, u64)>,
@@ -109,7 +110,7 @@ pub struct Refusals {
 type Kind = (Discriminant<Reason>, Option<Discriminant<Malformed>>);
 
 impl Refusals {
-    /// Counts one; what is to be said of it, if anything is.
+    /// Counts one. Returns the report, if one is due.
     pub fn count(&mut self, source: Address, why: Reason) -> Option<Refusal> {
         let sender = Sender::of(source);
         let malformed = match &why {

@@ -1,10 +1,9 @@
-//! `handler`: userfaultfd queues a fault, and the thread that made it waits in the kernel until the
-//! page is there.
+//! `handler`: userfaultfd queues a fault, and the thread that caused it waits in the kernel until the page is there.
 //!
-//! System calls on shared buffers work, because a thread inside one waits in the same way. This
-//! file has no thread of its own: whoever drives the region polls the descriptor, takes the faults
-//! and answers with `install` or `upgrade`, which also wake. The thread that does so must never
-//! touch the application view: nobody would be left to answer.
+//! Promises that system calls on shared buffers work, because a thread inside one waits in the same way. This file has no
+//! thread of its own: the region's user polls the descriptor, takes the faults and serves them with `install` or
+//! `upgrade`, which also wake. The thread that does so must never touch the application view: no thread would be left to
+//! serve its fault.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +26,9 @@ pub(super) const ABILITIES: Abilities = Abilities {
 
 pub(super) struct Handler {
     pages: Userfault,
-    /// Readable while faults of either userfaultfd wait; `None` where there is only one.
+    /// Readable while faults of either userfaultfd are queued; `None` if there is only one.
     either: Option<Readiness>,
-    /// Whose faults are taken first: the other's next time, so that neither waits for ever.
+    /// Whose faults are taken first; alternates, so that neither starves.
     marks_first: AtomicBool,
 }
 

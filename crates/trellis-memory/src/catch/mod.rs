@@ -1,38 +1,33 @@
-//! The axis *catch*: how an access to a page that is not held is noticed, and how the access to
-//! pages is changed.
+//! The axis *catch*: how an access to a page that is not held is detected, and how the access to pages is changed.
 //!
 //! # The contract
 //!
-//! A page of the application view is at any time in one of three states: *none* (every access is a
-//! fault), *read* (a write is a fault) or *write*. A catcher keeps these promises:
+//! A page of the application view is at any time in one of three states: *none* (every access is a fault), *read* (a
+//! write is a fault) or *write*. Promises of every catcher:
 //!
-//! 1. A fault is reported as often as it happens, with the page and with whether it was a write. It
-//!    may be reported again although it was answered meanwhile; answering it again does no harm.
-//! 2. The thread that made the fault goes on only when its access is allowed; if it is not, the
-//!    fault is reported again.
-//! 3. `install` makes pages visible that were *none*; what the engine view holds at that moment is
-//!    what is seen.
-//! 4. When `downgrade` or `revoke` returns, no processor writes (or reads) through an old
-//!    translation: every store of the application that took effect is visible in the engine view,
-//!    and no later one is without a new fault.
+//! 1. Each fault is reported with the page and with whether it was a write. It may be reported again although it was
+//!    served meanwhile; serving it again is harmless.
+//! 2. The thread that faulted continues only when its access is allowed; otherwise the fault is reported again.
+//! 3. `install` makes *none* pages visible, with the bytes that the engine view holds at that moment.
+//! 4. When `downgrade` or `revoke` returns, no processor writes (or reads) through an old translation: every store of the
+//!    application that took effect is visible in the engine view, and no later one happens without a new fault.
 //! 5. `revoke` keeps the bytes.
-//! 6. Every change may be asked for from any thread, also while a fault is being served, allocates
-//!    nothing and takes no lock. Asking for a state that holds already is no error.
+//! 6. Every change may be requested from any thread, also while a fault is served, allocates nothing and takes no lock.
+//!    Requesting a state that already holds is not an error.
 //!
-//! Who calls it keeps the from-state: `upgrade` and `downgrade` are for pages that are *read* or
-//! *write*.
+//! The caller must ensure the initial state: `upgrade` and `downgrade` are for pages that are *read* or *write*.
 //!
 //! # Marks
 //!
-//! A catcher may let the kernel note stores instead of making them faults ([`crate::Detection::Marks`]), page by page.
-//! For a page under marks the contract has two differences: a store to a *read* page is no fault, and `stored_to` tells
-//! of the page from then on until `downgrade` or `revoke`; and `install` leaves a page that is there as it is, so that
-//! no mark is lost. `stored_to` may tell of a page that nobody stored to (the kernel reclaimed it), never the other way
-//! round. Stores through the engine view are never told.
+//! A catcher may let the kernel record stores instead of turning them into faults ([`crate::Detection::Marks`]), page by
+//! page. For a page under marks, the contract differs in two points. A store to a *read* page is not a fault, and
+//! `stored_to` reports the page from then on until `downgrade` or `revoke`. `install` leaves a present page unchanged, so
+//! that no mark is lost. `stored_to` may report a page that was not stored to (the kernel reclaimed it), but must never
+//! omit one that was. Stores through the engine view are never reported.
 //!
-//! What the catchers cannot do is in [`Abilities`], so that a protocol or a program that needs more
-//! is refused with a sentence instead of failing later. A new catcher is one file here, one line in
-//! [`Catcher::ALL`], its arm in `prepare`, and the suite in `tests/conformance.rs`.
+//! [`Abilities`] lists what a catcher cannot do, so that a protocol or a program that needs more is refused with a
+//! message instead of failing later. A new catcher is one file here, one line in [`Catcher::ALL`], its arm in `prepare`,
+//! and the suite in `tests/conformance.rs`.
 
 mod handler;
 mod mprotect;
@@ -53,14 +48,14 @@ use crate::sys::linux::uffd::Message;
 pub(crate) use mprotect::REQUEST as MPROTECT_REQUEST;
 pub(crate) use userfault::MARKS_REQUEST;
 
-/// The ways to notice an access.
+/// The ways to detect an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Catcher {
-    /// userfaultfd with SIGBUS: the fault is served in the thread that made it. Fastest; a system
-    /// call on a page that is not held fails with EFAULT.
+    /// userfaultfd with SIGBUS: the fault is served in the thread that caused it. The fastest; a system call on a page
+    /// that is not held fails with EFAULT.
     Signal,
-    /// userfaultfd with a queue of faults: the thread waits in the kernel while another thread
-    /// serves. System calls on shared buffers work.
+    /// userfaultfd with a queue of faults: the thread waits in the kernel while another thread serves the fault. System
+    /// calls on shared buffers work.
     Handler,
     /// mprotect(2) and SIGSEGV: for kernels and containers without userfaultfd.
     Mprotect,
@@ -71,8 +66,7 @@ pub enum Catcher {
 pub struct Abilities {
     /// A fault says whether it was a write.
     pub tells_writes_from_reads: bool,
-    /// The thread that made the fault serves it; otherwise a thread that polls
-    /// [`crate::Region::event_fd`] does.
+    /// The thread that faulted serves the fault; otherwise a thread that polls [`crate::Region::event_fd`] does.
     pub serves_in_the_faulting_thread: bool,
     /// `read(2)`, `recv(2)` and others wait for a page that is not held; otherwise they fail with
     /// EFAULT.
@@ -88,10 +82,10 @@ pub struct Abilities {
 }
 
 impl Catcher {
-    /// Every catcher there is.
+    /// Every catcher.
     pub const ALL: [Catcher; 3] = [Catcher::Signal, Catcher::Handler, Catcher::Mprotect];
 
-    /// What it can do.
+    /// Its abilities.
     pub const fn abilities(self) -> Abilities {
         match self {
             Catcher::Signal => signal::ABILITIES,
@@ -133,7 +127,7 @@ pub(crate) struct Span {
     pub(crate) bytes: usize,
 }
 
-/// The kernel's no: which request, and the error number.
+/// A refusal of the kernel: the request, and the error number.
 pub(crate) struct Refusal {
     pub(crate) operation: &'static str,
     pub(crate) errno: i32,
@@ -145,37 +139,37 @@ impl Refusal {
     }
 }
 
-/// A prepared catcher of one region. Its methods are the contract above; see [`crate::Region`] for
-/// their callers' side.
+/// A prepared catcher of one region. Its methods implement the contract above; see [`crate::Region`] for the callers'
+/// side.
 pub(crate) trait Catch: Send + Sync {
-    /// The signal that a fault becomes; `None` when faults wait in a queue.
+    /// The signal that a fault becomes; `None` if faults are queued.
     fn signal(&self) -> Option<libc::c_int>;
     fn install(&self, span: Span, writable: bool) -> Result<(), Refusal>;
     fn upgrade(&self, span: Span) -> Result<(), Refusal>;
     fn downgrade(&self, span: Span) -> Result<(), Refusal>;
     fn revoke(&self, span: Span) -> Result<(), Refusal>;
     fn wake(&self, span: Span);
-    /// The descriptor that is readable while faults wait, where faults wait.
+    /// The descriptor that is readable while faults are queued, if they are queued.
     fn event(&self) -> Option<RawFd>;
     /// Every descriptor, for a forked child to close.
     fn descriptors(&self) -> [Option<RawFd>; DESCRIPTORS];
     /// Whether a system call waits for a page here, all permissions considered.
     fn system_calls_wait(&self) -> bool;
-    /// Takes waiting faults out of the queue; returns how many.
+    /// Takes queued faults; returns how many.
     fn take(&self, into: &mut [Message]) -> usize;
-    /// Whether stores can be noted without a fault.
+    /// Whether stores can be recorded without a fault.
     fn marks_work(&self) -> bool;
-    /// From now on stores to these pages are noticed so.
+    /// Sets how stores to these pages are detected from now on.
     fn detect(&self, span: Span, detection: Detection) -> Result<(), Refusal>;
-    /// Calls `found` with runs of pages (first, count) that were stored to; changes nothing.
+    /// Calls `found` with ranges of pages (first, count) that were stored to; changes nothing.
     fn stored_to(&self, span: Span, found: &mut dyn FnMut(usize, usize)) -> Result<(), Refusal>;
 }
 
-/// How many descriptors a catcher has at most.
+/// The maximum number of a catcher's descriptors.
 pub(crate) const DESCRIPTORS: usize = 4;
 
-/// Makes the catcher of a region whose application view is `view`; from here on the view's pages
-/// are *none*. `file` holds its bytes and must live longer.
+/// Creates the catcher of a region whose application view is `view`; from now on the view's pages are *none*. `file`
+/// holds the bytes and must outlive the catcher.
 pub(crate) fn prepare(catcher: Catcher, view: Span, page_bytes: usize, file: &Memfd) -> Result<Box<dyn Catch>, String> {
     Ok(match catcher {
         Catcher::Signal => Box::new(signal::Signal::prepare(view, page_bytes, file)?),
@@ -184,7 +178,7 @@ pub(crate) fn prepare(catcher: Catcher, view: Span, page_bytes: usize, file: &Me
     })
 }
 
-/// The protection with which the application view of a region is first mapped.
+/// The protection with which a region's application view is first mapped.
 pub(crate) fn first_protection(catcher: Catcher) -> libc::c_int {
     match catcher {
         Catcher::Signal | Catcher::Handler => libc::PROT_READ | libc::PROT_WRITE,
@@ -192,15 +186,13 @@ pub(crate) fn first_protection(catcher: Catcher) -> libc::c_int {
     }
 }
 
-/// Chooses a catcher for what this machine can do. The answer comes with the reason and with what
-/// would be better.
+/// Chooses a catcher for this machine. The answer includes the reason, and what would be better.
 ///
-/// Without a wish it is `handler`, because then every system call works on shared buffers; `signal`
-/// where userfaultfd is allowed for user code only, which takes that advantage away; `mprotect`
-/// where there is no userfaultfd.
+/// Without a request, the choice is `handler`, because every system call then works on shared buffers; `signal` if
+/// userfaultfd is allowed for user code only, which removes that advantage; and `mprotect` if there is no userfaultfd.
 ///
 /// # Errors
-/// The catcher asked for does not work here; the sentence says why and what would bring it.
+/// The requested catcher does not work here; the message says why and how to make it work.
 pub fn choose(requested: Option<Catcher>, machine: &Capabilities) -> Result<(Catcher, String), String> {
     match requested {
         Some(catcher) => match missing(catcher, machine) {
@@ -226,7 +218,7 @@ pub fn choose(requested: Option<Catcher>, machine: &Capabilities) -> Result<(Cat
     }
 }
 
-/// What keeps `catcher` from working, as a phrase.
+/// What prevents `catcher` from working, as a phrase.
 fn missing(catcher: Catcher, machine: &Capabilities) -> Option<String> {
     if !catcher.abilities().needs_userfaultfd {
         return None;

@@ -1,21 +1,22 @@
-//! One bit for each page of a region: read and written from any thread without a lock.
+//! A set of pages, with one bit for each page of a region; read and written from any thread without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = u64::BITS as usize;
 
-/// A set of pages. Every change is made page by page; whoever needs several pages to change at once must see to that.
+/// A set of pages. Changes are made page by page; a caller that needs several pages to change at once must ensure that
+/// itself.
 pub(super) struct PageSet {
     words: Box<[AtomicU64]>,
 }
 
 impl PageSet {
-    /// An empty one for `pages` pages.
+    /// An empty set for `pages` pages.
     pub(super) fn new(pages: usize) -> PageSet {
         PageSet { words: (0..pages.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Puts the pages of `[first, end)` in, or takes them out.
+    /// Adds or removes the pages of `[first, end)`.
     pub(super) fn set(&self, first: usize, end: usize, inside: bool) {
         let mut at = first;
         while at < end {
@@ -31,7 +32,7 @@ impl PageSet {
         }
     }
 
-    /// Whether the page at `first` is inside, and where the pages of `[first, end)` that are like it end.
+    /// Whether the page at `first` is in the set, and where in `[first, end)` the pages of the same kind end.
     pub(super) fn run(&self, first: usize, end: usize) -> (bool, usize) {
         debug_assert!(first < end);
         let inside = self.words[first / WORD].load(Ordering::SeqCst) >> (first % WORD) & 1 == 1;

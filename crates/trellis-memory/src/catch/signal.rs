@@ -1,8 +1,8 @@
-//! `signal`: userfaultfd turns a fault into SIGBUS, and the thread that made the fault serves it.
+//! `signal`: userfaultfd turns a fault into SIGBUS, and the thread that caused it serves it.
 //!
-//! No other thread has to wake up, which is what costs most (`docs/concepts/catchers.md`). It must
-//! never be chosen for a program that passes shared buffers to system calls: the kernel cannot run
-//! a signal handler in the middle of a system call, so the call fails with EFAULT.
+//! Promises that no other thread has to wake up, which would be the most expensive part (`docs/concepts/catchers.md`).
+//! Must never be chosen for a program that passes shared buffers to system calls: the kernel cannot run a signal handler
+//! in the middle of a system call, so the call fails with EFAULT.
 
 use std::os::fd::RawFd;
 

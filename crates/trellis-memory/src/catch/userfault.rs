@@ -1,12 +1,12 @@
-//! What `signal` and `handler` share: pages whose access is changed with userfaultfd, and the two ways in which a store
-//! to a page that allows loads is noticed.
+//! What `signal` and `handler` share: pages whose access is changed with userfaultfd, and the two ways to detect a store
+//! to a page that allows loads.
 //!
-//! Whether a store is a fault or only noted is a matter of a whole userfaultfd, so there are two: every page belongs to
-//! one of them, and `detect` moves it. A request for pages of both is cut where they meet. Which page belongs where is
-//! a set of bits that is read without a lock, and changed under a mutex that no fault ever takes.
+//! Whether a store is a fault or is only recorded is a property of a whole userfaultfd, so there are two. Every page
+//! belongs to one of them, and `detect` moves it. A request for pages of both is divided at their boundaries. The
+//! assignment is a set of bits that is read without a lock, and changed under a mutex that no fault ever takes.
 //!
-//! A mark must never be lost: a page that is there already is not protected again by an `install`, and a page that the
-//! kernel has reclaimed, which forgets the mark, counts as stored to.
+//! A mark must never be lost: `install` does not protect a present page again, and a page that the kernel has reclaimed,
+//! which removes the mark, counts as stored to.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -25,8 +25,8 @@ const INSTALL: &str = "UFFDIO_CONTINUE";
 const PROTECT: &str = "UFFDIO_WRITEPROTECT";
 const REMAP: &str = "mremap";
 const SCAN: &str = "PAGEMAP_SCAN";
-/// Pages that are not held and lie between held ones are scanned, too, if they are fewer: the kernel takes 20 ns for each,
-/// and 400 ns for a request.
+/// Pages between held ones that are not held themselves are scanned, too, if there are at most this many: the kernel
+/// takes 20 ns for each, and 400 ns for a request.
 const GAP_PAGES_MAX: usize = 16;
 /// The name of a request that a machine without marks refuses, for errors.
 pub(crate) const MARKS_REQUEST: &str = "noting stores without faults";
@@ -39,15 +39,15 @@ pub(super) struct Userfault {
     marks: Option<Marks>,
 }
 
-/// What marks need beside the first userfaultfd.
+/// What marks need in addition to the first userfaultfd.
 struct Marks {
     uffd: Uffd,
     pagemap: Pagemap,
     /// The pages of the second userfaultfd.
     marked: PageSet,
-    /// How many pages those are.
+    /// The number of these pages.
     count: AtomicUsize,
-    /// Pages that were installed and not revoked. Tells a page that the kernel reclaimed from one that is *none*.
+    /// Pages that were installed and not revoked. Distinguishes a page that the kernel reclaimed from one that is *none*.
     held: PageSet,
     /// The region's bytes. The region closes it after this is dropped.
     file: RawFd,
@@ -55,7 +55,7 @@ struct Marks {
 }
 
 impl Userfault {
-    /// Opens the userfaultfds, tries them out on pages of their own, and registers the view for faults.
+    /// Opens the userfaultfds, tests them on separate pages, and registers the view for faults.
     pub(super) fn prepare(view: Span, page_bytes: usize, file: &Memfd, signal: bool) -> Result<Userfault, String> {
         let marks = Marks::prepare(view.bytes / page_bytes, file, signal);
         let faults = if marks.is_some() { Uffd::open_movable(signal)? } else { Uffd::open(signal)? };
@@ -71,7 +71,7 @@ impl Userfault {
         &self.faults
     }
 
-    /// The userfaultfd of the pages under marks, where marks work.
+    /// The userfaultfd of the pages under marks, if marks work.
     pub(super) fn marks(&self) -> Option<&Uffd> {
         self.marks.as_ref().map(|marks| &marks.uffd)
     }
@@ -81,7 +81,7 @@ impl Userfault {
         self.marks.as_ref().is_some_and(|marks| marks.count.load(Ordering::SeqCst) > 0)
     }
 
-    /// Every descriptor of this, for a forked child to close.
+    /// Every descriptor, for a forked child to close.
     pub(super) fn descriptors(&self) -> [Option<RawFd>; 3] {
         let marks = self.marks.as_ref();
         [Some(self.faults.number()), marks.map(|marks| marks.uffd.number()), marks.map(|marks| marks.pagemap.number())]
@@ -94,14 +94,14 @@ impl Userfault {
         self.parts(marks, span, &mut |part, marked| {
             let (first, end) = self.pages(part);
             if !marked {
-                // Before the page can be stored to: whoever looks for stores after one must find it held.
+                // Set before the page can be stored to: a thread that looks for stores afterwards must find it held.
                 marks.held.set(first, end, true);
                 return self.faults.make_present(part.start, part.bytes, writable, true).map_err(Refusal::of(INSTALL));
             }
             let mut at = first;
             while at < end {
-                // What is held is there, and protecting it would forget a store that was made since; or it was
-                // reclaimed, perhaps with a mark, and has to count as stored to.
+                // A held page is either present, and protecting it would lose a store that was made since, or it was
+                // reclaimed, perhaps with a mark, and must count as stored to.
                 let (held, until) = marks.held.run(at, end);
                 marks.held.set(at, until, true);
                 let run = self.span(at, until);
@@ -149,18 +149,18 @@ impl Userfault {
         });
     }
 
-    /// Whether stores can be noted here.
+    /// Whether stores can be recorded here.
     pub(super) fn marks_work(&self) -> bool {
         self.marks.is_some()
     }
 
-    /// Calls `found` with runs of pages, by number, that are held and were stored to or may be.
+    /// Calls `found` with ranges of pages, by number, that are held and were or may have been stored to.
     pub(super) fn stored_to(&self, span: Span, found: &mut dyn FnMut(usize, usize)) -> Result<(), Refusal> {
         let Some(marks) = &self.marks else { return Err(without_marks()) };
         let mut runs = Runs { found, first: 0, end: 0 };
         self.parts(marks, span, &mut |part, marked| {
-            // Among pages whose stores are faults the kernel is asked for *write* pages only: one that it reclaimed
-            // faults again before it is stored to.
+            // For pages whose stores are faults, the kernel is asked for *write* pages only: a reclaimed page faults
+            // again before it is stored to.
             let sought = if marked { Sought::WrittenOrGone } else { Sought::Written };
             self.held_parts(marks, part, &mut |held| self.scan(marks, held, sought, &mut runs))
         })?;
@@ -168,7 +168,7 @@ impl Userfault {
         Ok(())
     }
 
-    /// Does `step` for the parts of `span` that are worth a scan: from one held page to another.
+    /// Calls `step` for the parts of `span` that are worth a scan: from one held page to another.
     fn held_parts(
         &self,
         marks: &Marks,
@@ -192,11 +192,11 @@ impl Userfault {
         if part.is_empty() { Ok(()) } else { step(self.span(part.start, part.end)) }
     }
 
-    /// Scans for kernel pages and tells held pages of the region, each once.
+    /// Scans for kernel pages and reports held pages of the region, each once.
     fn scan(&self, marks: &Marks, span: Span, sought: Sought, runs: &mut Runs<'_>) -> Result<(), Refusal> {
         let mut told = self.pages(span).0;
         let look = &mut |start: usize, end: usize| {
-            // Two kernel pages of one page are found apart when a third between them is clean.
+            // Two kernel pages of one page are found separately if a third one between them is clean.
             let mut at = told.max((start - self.view.start) >> self.page_shift);
             let last = (end - 1 - self.view.start) >> self.page_shift;
             while at <= last {
@@ -211,7 +211,7 @@ impl Userfault {
         marks.pagemap.scan(span.start, span.start + span.bytes, sought, look).map_err(Refusal::of(SCAN))
     }
 
-    /// From now on stores to the pages are noticed so. What they may do stays.
+    /// Sets how stores to the pages are detected from now on. Their access is unchanged.
     pub(super) fn detect(&self, span: Span, detection: Detection) -> Result<(), Refusal> {
         let wanted = detection == Detection::Marks;
         let Some(marks) = &self.marks else {
@@ -223,9 +223,9 @@ impl Userfault {
         })
     }
 
-    /// Gives pages to the other userfaultfd while threads use them: a new mapping of the same bytes, which belongs to
-    /// the other one and has no page, takes the place of the present one in one step, and gets the pages back. Until
-    /// then an access waits, or is a fault that is reported although its page is held.
+    /// Moves pages to the other userfaultfd while threads use them: a new mapping of the same bytes, which belongs to the
+    /// other userfaultfd and has no pages, replaces the present one in one step, and then gets the pages back. Until then
+    /// an access waits, or is a fault that is reported although its page is held.
     fn switch(&self, marks: &Marks, span: Span, to_marks: bool) -> Result<(), Refusal> {
         let (first, end) = self.pages(span);
         let (from, to) = (self.of(marks, !to_marks), self.of(marks, to_marks));
@@ -234,11 +234,11 @@ impl Userfault {
         let new = View::map_part(marks.file, span.start - self.view.start, span.bytes).map_err(os_error("mmap"))?;
         to.register(new.base(), span.bytes).map_err(os_error("UFFDIO_REGISTER"))?;
         let writable = self.take_states(marks, span, to_marks)?;
-        // Its faults have to be taken from the moment on at which it is there.
+        // Its faults have to be taken from the moment at which it is in place.
         let pages = end - first;
         marks.count.fetch_add(if to_marks { pages } else { 0 }, Ordering::SeqCst);
-        // SAFETY: the new mapping is used by nobody else; what it replaces has the same bytes, and of the application
-        // view there is never a reference.
+        // SAFETY: the new mapping is not used elsewhere; what it replaces has the same bytes, and there are never
+        // references into the application view.
         let moved = unsafe { move_mapping(to, new.base(), span.bytes, Way::Onto(span.start)) };
         let gone = if moved.is_ok() != to_marks { pages } else { 0 };
         marks.count.fetch_sub(gone, Ordering::SeqCst);
@@ -246,7 +246,7 @@ impl Userfault {
             new.give_up();
             marks.marked.set(first, end, to_marks);
         }
-        // When it failed, the pages go back to where they were.
+        // If it failed, the pages return to where they were.
         let owner = if moved.is_ok() { to } else { from };
         let restored = self.restore(marks, owner, span, &writable);
         from.wake(self.view.start, self.view.bytes);
@@ -254,8 +254,8 @@ impl Userfault {
         moved.map_err(Refusal::of(REMAP)).and(restored)
     }
 
-    /// Which pages count as *write*, the first one's number being zero. No store that a mark tells of is missed: pages
-    /// under marks are taken away first, so that nobody can store to them any more.
+    /// The pages that count as *write*, numbered from 0. No store that a mark reports is missed: pages under marks are
+    /// removed first, so that no thread can store to them any more.
     fn take_states(&self, marks: &Marks, span: Span, to_marks: bool) -> Result<PageSet, Refusal> {
         let (first, end) = self.pages(span);
         let writable = PageSet::new(end - first);
@@ -267,10 +267,10 @@ impl Userfault {
             return Ok(writable);
         }
         if marks.held.run(first, end) == (false, end) {
-            // Nobody can have stored to pages none of which is held.
+            // No thread can have stored to pages none of which is held.
             return Ok(writable);
         }
-        // SAFETY: the pages stay this region's; of the application view there is never a reference.
+        // SAFETY: the pages remain this region's; there are never references into the application view.
         let away = unsafe { move_mapping(&marks.uffd, span.start, span.bytes, Way::PagesAway) };
         let away = View::take_over(away.map_err(Refusal::of(REMAP))?, span.bytes);
         let look = &mut |start: usize, end: usize| {
@@ -279,7 +279,7 @@ impl Userfault {
         };
         let looked = marks.pagemap.scan(away.base(), away.base() + span.bytes, Sought::WrittenOrGone, look);
         if let Err(errno) = looked {
-            // Nothing is known of the pages now, so they all count as stored to.
+            // Nothing is known of the pages now, so all count as stored to.
             writable.set(0, end - first, true);
             self.restore(marks, &marks.uffd, span, &writable)?;
             return Err(Refusal { operation: SCAN, errno });
@@ -287,7 +287,7 @@ impl Userfault {
         Ok(writable)
     }
 
-    /// Makes pages that are held present again.
+    /// Makes held pages present again.
     fn restore(&self, marks: &Marks, owner: &Uffd, span: Span, writable: &PageSet) -> Result<(), Refusal> {
         let (first, end) = self.pages(span);
         let mut at = first;
@@ -304,7 +304,7 @@ impl Userfault {
         Ok(())
     }
 
-    /// Does `step` for each part of `span` whose pages all belong to one userfaultfd: with true, to that of marks.
+    /// Calls `step` for each part of `span` whose pages all belong to one userfaultfd; with true if it is that of marks.
     fn parts(
         &self,
         marks: &Marks,
@@ -327,7 +327,7 @@ impl Userfault {
         if marked { &marks.uffd } else { &self.faults }
     }
 
-    /// The first page of a part of the view, and the one behind its last.
+    /// The first page of a part of the view, and the one after its last.
     fn pages(&self, span: Span) -> (usize, usize) {
         let offset = span.start - self.view.start;
         (offset >> self.page_shift, (offset + span.bytes) >> self.page_shift)
@@ -338,7 +338,7 @@ impl Userfault {
     }
 }
 
-/// Joins runs of pages that lie side by side.
+/// Joins adjacent ranges of pages.
 struct Runs<'a> {
     found: &'a mut dyn FnMut(usize, usize),
     first: usize,
@@ -346,7 +346,7 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// The pages of `[first, end)` are found; `first` is not before what was found last.
+    /// Adds the pages of `[first, end)`; `first` is not before what was added last.
     fn tell(&mut self, first: usize, end: usize) {
         if first != self.end {
             self.finish();
@@ -355,7 +355,7 @@ impl Runs<'_> {
         self.end = end;
     }
 
-    /// No page behind the last one that was found is found at once.
+    /// Reports the last range.
     fn finish(&mut self) {
         if self.first < self.end {
             (self.found)(self.first, self.end - self.first);
@@ -365,7 +365,7 @@ impl Runs<'_> {
 }
 
 impl Marks {
-    /// `None` when this machine cannot note stores.
+    /// `None` if this machine cannot record stores.
     fn prepare(pages: usize, file: &Memfd, signal: bool) -> Option<Marks> {
         uffd::try_out_marks().ok()?;
         Some(Marks {
@@ -380,7 +380,7 @@ impl Marks {
     }
 }
 
-/// The answer of a catcher or a machine that cannot note stores.
+/// The refusal of a catcher or a machine that cannot record stores.
 pub(super) fn without_marks() -> Refusal {
     Refusal { operation: MARKS_REQUEST, errno: libc::EOPNOTSUPP }
 }

@@ -1,27 +1,27 @@
-//! Diffs: what changed in a page against its twin, byte by byte, and how it gets into another copy of the page; and how a
-//! later state of a whole page gets there ([`merge`]).
+//! Diffs: the bytes of a page that differ from its twin, and their application to another copy of the page; also the
+//! application of a later state of a whole page ([`merge`]).
 //!
-//! Promises: a diff names the bytes that differ and no other, so that two nodes that store to different bytes of a page
-//! both survive; what it says is what the twin keeps; a diff from a peer is checked before it is used, and whatever its
-//! bytes are the check returns. Nothing here may be used for pages whose bytes are not in this machine's order of bytes
-//! (little end first), and nothing waits or locks.
+//! Promises: a diff names exactly the bytes that differ, so that the stores of two nodes to different bytes of a page
+//! both survive; the twin keeps exactly what the diff contains; a diff from a peer is checked before it is used, and the
+//! check returns for any bytes. Must never be used for pages whose bytes are not in this machine's byte order
+//! (little-endian), and never waits or locks.
 //!
 //! # The format
 //!
-//! A diff is a list of runs of aligned 8-byte words, ascending and apart. A run starts with 32 bits, little end first:
-//! the number of its first word (18 bits), how many words it has, less one (13 bits), and whether it has masks (the
-//! highest bit). Without masks, the words follow, eight bytes each: every byte of them changed. With masks, for each
-//! word a byte says which of its bytes changed (bit 0: the one at the lowest address), and those follow; a mask of zero
-//! skips a word. The dense case, every byte of a page, is the page and a header for each 8,192 words. The worst one, bytes
-//! left out all over the page, is an eighth longer than the page ([`bytes_max`]): it must not be rounded to the
-//! whole page, because the bytes between may be a neighbour's.
+//! A diff is a list of runs of aligned 8-byte words, ascending and not adjacent. A run begins with 32 bits,
+//! little-endian: the number of its first word (18 bits), its number of words less one (13 bits), and whether it has
+//! masks (the highest bit). Without masks, the words follow, eight bytes each: every byte of them changed. With masks,
+//! for each word a byte says which of its bytes changed (bit 0: the one at the lowest address), and those bytes follow; a
+//! mask of zero skips a word. In the dense case, every byte of a page, the diff is the page and a header for each 8,192
+//! words. In the worst case, with unchanged bytes all over the page, it is an eighth longer than the page
+//! ([`bytes_max`]). It must not be rounded up to the whole page, because the bytes in between may be another node's.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::region::PAGE_BYTES_MAX;
 
 const WORD_BYTES: usize = 8;
-/// Words that are compared at a time: a cache line.
+/// The number of words that are compared at a time: a cache line.
 const BLOCK: usize = 8;
 const HEADER_BYTES: usize = 4;
 const FIRST_BITS: u32 = 18;
@@ -29,15 +29,15 @@ const COUNT_BITS: u32 = 13;
 const COUNT_MAX: usize = 1 << COUNT_BITS;
 const MASKED: u32 = 1 << 31;
 const ALL: u8 = 0xff;
-/// As many unchanged words cost no more as masks of zero than the header of another run.
+/// Up to this many unchanged words cost no more as masks of zero than the header of another run.
 const GAP_MAX: usize = 3;
-/// So many wholly changed words in a row are worth a run without masks, and the header of the next one with masks.
+/// This many completely changed words in a row justify a run without masks, and the header of the next one with masks.
 const WHOLE_MIN: usize = 8;
 
 const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= 1 << FIRST_BITS);
 const _: () = assert!(FIRST_BITS + COUNT_BITS + 1 == u32::BITS);
 
-/// The most bytes that the diff of a page can have.
+/// The maximum length of the diff of a page.
 pub const fn bytes_max(page_bytes: usize) -> usize {
     page_bytes + page_bytes / 8 + 16
 }
@@ -49,40 +49,41 @@ pub enum BadDiff {
     /// It ends in the middle of a run.
     #[error("a diff ends in the middle of the run that starts at its byte {at}; the peer runs another version")]
     Short {
-        /// Where the run starts in the diff.
+        /// The offset of the run in the diff.
         at: usize,
     },
-    /// A run reaches over the end of the page.
+    /// A run extends beyond the end of the page.
     #[error("a diff changes {count} word(s) from word {first} of a page of {words}; the peer runs another page_bytes")]
     Outside {
         /// The run's first word.
         first: usize,
-        /// How many words it has.
+        /// The number of its words.
         count: usize,
-        /// How many words a page has.
+        /// The number of words of a page.
         words: usize,
     },
-    /// A run starts before the one in front of it ends.
+    /// A run starts before the previous one ends.
     #[error("a diff goes back to word {first} after word {end}; the peer runs another version")]
     Backwards {
         /// The run's first word.
         first: usize,
-        /// Where the run in front of it ends.
+        /// The end of the previous run.
         end: usize,
     },
 }
 
-/// Appends to `out` what differs in `page` from `twin`, and makes the twin equal to the page for exactly those bytes.
-/// Returns whether anything differed.
+/// Appends to `out` the bytes of `page` that differ from `twin`, and copies exactly those bytes to the twin. Returns
+/// whether any byte differed.
 ///
-/// Threads may store to the page meanwhile: each word is read at once, and what is appended is what the twin keeps. A
-/// store that comes too late for this diff is in the next one.
+/// Threads may store to the page meanwhile: each word is read once, and what is appended is what the twin keeps. A store
+/// that comes too late for this diff is in the next one.
 ///
 /// # Safety
-/// Both pointers are those of `page_bytes` readable bytes, aligned to eight; the twin is writable, and nobody else uses it.
+/// Both pointers refer to `page_bytes` readable bytes, aligned to eight; the twin is writable, and no other thread uses
+/// it.
 ///
 /// # Panics
-/// When `page_bytes` is no multiple of 64, or is more than [`PAGE_BYTES_MAX`].
+/// When `page_bytes` is not a multiple of 64, or is more than [`PAGE_BYTES_MAX`].
 pub unsafe fn encode(page: *const u8, twin: *mut u8, page_bytes: usize, out: &mut Vec<u8>) -> bool {
     assert!(page_bytes.is_multiple_of(BLOCK * WORD_BYTES) && page_bytes <= PAGE_BYTES_MAX, "{page_bytes} is no page");
     let (page, twin) = (page.cast::<u64>(), twin.cast::<u64>());
@@ -107,16 +108,17 @@ pub unsafe fn encode(page: *const u8, twin: *mut u8, page_bytes: usize, out: &mu
     writer.finish()
 }
 
-/// Puts a later state of a page into a copy of it that other threads may be using: those bytes that differ from the twin,
-/// so that what was stored to the copy and is not in the twin stays; then the twin is that state. Without a twin, those
-/// that differ from the copy, to which nobody stores. Words are changed as by [`apply`].
+/// Applies a later state of a page to a copy of it that other threads may be using: only the bytes that differ from the
+/// twin are written, so that a store to the copy that is not in the twin survives; the twin then becomes that state.
+/// Without a twin, the bytes that differ from the copy are written; no thread may store to the copy then. Words are
+/// changed as by [`apply`].
 ///
 /// # Safety
-/// `page`, and the twin where there is one, are those of as many writable bytes as `later` has, aligned to eight; nobody
-/// else uses the twin.
+/// `page`, and the twin if there is one, refer to as many writable bytes as `later` has, aligned to eight; no other
+/// thread uses the twin.
 ///
 /// # Panics
-/// When the bytes are no multiple of 64.
+/// When the number of bytes is not a multiple of 64.
 pub unsafe fn merge(later: &[u8], twin: Option<*mut u8>, page: *mut u8) {
     const BLOCK_BYTES: usize = BLOCK * WORD_BYTES;
     assert!(later.len().is_multiple_of(BLOCK_BYTES), "{} bytes are no page", later.len());
@@ -144,10 +146,10 @@ pub unsafe fn merge(later: &[u8], twin: Option<*mut u8>, page: *mut u8) {
     }
 }
 
-/// Whether a block of words is these bytes.
+/// Whether a block of words equals these bytes.
 ///
 /// # Safety
-/// The block is readable, and nobody stores there.
+/// The block is readable, and no thread stores to it.
 unsafe fn holds(block: *const u64, bytes: &[u8]) -> bool {
     let mut difference = 0;
     for (word, bytes) in bytes.chunks_exact(WORD_BYTES).enumerate() {
@@ -162,16 +164,15 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(*bytes.first_chunk().expect("eight bytes"))
 }
 
-/// Whether two blocks of words are equal. A store that happens meanwhile may or may not be seen.
+/// Whether two blocks of words are equal. A concurrent store may or may not be seen.
 ///
 /// # Safety
 /// Both are readable.
 unsafe fn is_equal(page: *const u64, twin: *const u64) -> bool {
     let mut difference = 0;
     for word in 0..BLOCK {
-        // Plain loads, so that the compiler compares several words at once: what they say only chooses whether the words
-        // are read again, one by one.
-        // SAFETY: the caller's promise.
+        // Plain loads, so that the compiler compares several words at once: the result only decides whether the words are
+        // read again, one by one. SAFETY: the caller's promise.
         difference |= unsafe { page.add(word).read() ^ twin.add(word).read() };
     }
     difference == 0
@@ -185,7 +186,7 @@ fn changed_bytes(difference: u64) -> u8 {
     ((high >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
-/// How many bytes a mask names: looked up, because not every processor that this is compiled for can count bits.
+/// The number of bytes that a mask names; from a table, because not every target processor can count bits.
 #[inline]
 fn count(mask: u8) -> usize {
     const COUNTS: [u8; 256] = {
@@ -206,7 +207,7 @@ fn bytes_of(mask: u8) -> u64 {
     (((one_each + LOW) & !LOW) >> 7).wrapping_mul(0xff)
 }
 
-/// How far the bytes of a mask are from the lowest, in bits, when they lie side by side.
+/// The distance of the mask's bytes from the lowest byte, in bits, if they are adjacent.
 fn side_by_side(mask: u8) -> Option<u32> {
     let low = mask.trailing_zeros();
     let shifted = mask >> low;
@@ -227,7 +228,7 @@ fn pack(word: u64, mask: u8) -> u64 {
     packed
 }
 
-/// The other way round; bytes that `mask` does not name are arbitrary.
+/// The inverse of `pack`; bytes that `mask` does not name are arbitrary.
 fn spread(packed: u64, mask: u8) -> u64 {
     if let Some(shift) = side_by_side(mask) {
         return packed << shift;
@@ -241,23 +242,23 @@ fn spread(packed: u64, mask: u8) -> u64 {
     word
 }
 
-/// Appends runs. The room for the longest diff is taken at the start, so nothing is checked again for each word.
+/// Appends runs. The space for the longest diff is reserved at the start, so nothing is checked for each word.
 struct Writer<'a> {
     out: &'a mut Vec<u8>,
-    /// Where the diff starts in `out`, and where its next byte goes.
+    /// The start of the diff in `out`, and the place of its next byte.
     start: usize,
     at: usize,
-    /// Where the header of the run is.
+    /// The place of the run's header.
     header: usize,
     kind: Kind,
     first: usize,
-    /// Behind the run's last word.
+    /// The end of the run's last word.
     end: usize,
-    /// How many of its last words changed wholly, in a row.
+    /// How many of its last words changed completely, in a row.
     whole: usize,
 }
 
-/// What the run is that is being written.
+/// The kind of the current run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// There is none.
@@ -285,7 +286,7 @@ impl Writer<'_> {
         self.end = word + 1;
     }
 
-    /// A word that is not like the one before.
+    /// Handles a word that does not simply continue the run.
     #[inline(never)]
     fn word_elsewhere(&mut self, word: usize, now: u64, mask: u8) {
         let is_near = self.kind == Kind::Masked && word - self.end <= GAP_MAX && word - self.first < COUNT_MAX;
@@ -323,12 +324,12 @@ impl Writer<'_> {
         (self.kind, self.first, self.end, self.whole) = (kind, word, word, 0);
     }
 
-    /// The last words of a run with masks all changed wholly: they become a run without.
+    /// Turns the last words of a run with masks, all of which changed completely, into a run without masks.
     fn leave_masks_out(&mut self) {
         const EACH: usize = 1 + WORD_BYTES;
         let mut bytes = [0; WHOLE_MIN * EACH];
         self.at -= bytes.len();
-        // SAFETY: so many bytes were written there, one word after the other.
+        // SAFETY: this many bytes were written there, one word after another.
         unsafe { self.out.as_ptr().add(self.at).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         let (first, end) = (self.end - WHOLE_MIN, self.end);
         self.end = first;
@@ -348,17 +349,17 @@ impl Writer<'_> {
     #[inline]
     fn append(&mut self, bytes: u64, count: usize) {
         debug_assert!(self.at + WORD_BYTES <= self.out.capacity());
-        // SAFETY: `new` took the room.
+        // SAFETY: `new` reserved the space.
         unsafe { self.out.as_mut_ptr().add(self.at).cast::<u64>().write_unaligned(bytes.to_le()) };
         self.at += count;
     }
 
-    /// Writes the header of the run, now that its length is known.
+    /// Writes the header of the run, whose length is known now.
     fn close(&mut self) {
         if self.kind != Kind::Closed {
             let masked = if self.kind == Kind::Masked { MASKED } else { 0 };
             let header = self.first as u32 | ((self.end - self.first - 1) as u32) << FIRST_BITS | masked;
-            // SAFETY: `open` left the room.
+            // SAFETY: `open` left the space.
             unsafe { self.out.as_mut_ptr().add(self.header).cast::<u32>().write_unaligned(header.to_le()) };
         }
     }
@@ -372,7 +373,7 @@ impl Writer<'_> {
     }
 }
 
-/// A run's header, read.
+/// The decoded header of a run.
 struct Header {
     first: usize,
     count: usize,
@@ -413,7 +414,7 @@ pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
     Ok(())
 }
 
-/// What follows so many words with masks.
+/// What follows this many words with masks.
 fn behind_masks(mut rest: &[u8], words: usize) -> Option<&[u8]> {
     for _ in 0..words {
         let (mask, behind) = rest.split_first()?;
@@ -422,11 +423,11 @@ fn behind_masks(mut rest: &[u8], words: usize) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// Puts a checked diff into a page that other threads may be using: nobody ever sees an aligned word, or a part of it
-/// that the diff changes, half changed, and no other byte is touched.
+/// Applies a checked diff to a page that other threads may be using: no thread ever sees a partial change of an aligned
+/// word, or of the part of it that the diff changes, and no other byte is touched.
 ///
 /// # Safety
-/// `check` has accepted the diff for the size of this page; `page` is that of so many writable bytes, aligned to eight.
+/// `check` has accepted the diff for the size of this page; `page` refers to that many writable bytes, aligned to eight.
 pub unsafe fn apply(diff: &[u8], page: *mut u8) {
     let page = page.cast::<u64>();
     debug_assert!(page.is_aligned());
@@ -444,11 +445,11 @@ pub unsafe fn apply(diff: &[u8], page: *mut u8) {
     }
 }
 
-/// A mask and the bytes that it names.
+/// Takes a mask and the bytes that it names.
 #[inline]
 fn take_masked(from: &mut &[u8]) -> (u8, u64) {
     const TOGETHER: usize = 1 + WORD_BYTES;
-    // The most that can be is read at once where it is there: what is too much is never used.
+    // If enough bytes remain, the maximum is read at once; surplus bytes are never used.
     if let Some([mask, bytes @ ..]) = from.first_chunk::<TOGETHER>() {
         *from = &from[1 + count(*mask)..];
         return (*mask, u64::from_le_bytes(*bytes));
@@ -457,7 +458,7 @@ fn take_masked(from: &mut &[u8]) -> (u8, u64) {
     (mask, take(from, count(mask)))
 }
 
-/// The first `count` bytes, which are eight at most.
+/// Takes the first `count` bytes, at most eight.
 #[inline]
 fn take(from: &mut &[u8], count: usize) -> u64 {
     let (taken, rest) = from.split_at(count);
@@ -470,15 +471,15 @@ fn take(from: &mut &[u8], count: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Puts the packed bytes that `mask` names into a word, all at once.
+/// Writes the packed bytes that `mask` names into a word, all at once.
 ///
 /// # Safety
-/// The word is valid and aligned, and is used with atomic accesses or by the hardware's rules only.
+/// The word is valid and aligned, and is accessed only atomically or by the hardware's rules.
 #[inline]
 unsafe fn put(word: *mut u64, packed: u64, mask: u8) {
     let byte = mask.trailing_zeros() as usize;
-    // One store where the bytes are an aligned whole of their own: an exchange costs ten times as much.
-    // SAFETY: each part lies inside the word and is aligned to its size.
+    // One store if the bytes are an aligned unit of their own: an exchange costs ten times as much. SAFETY: each part
+    // lies inside the word and is aligned to its size.
     unsafe {
         match mask {
             0 => {}
@@ -497,7 +498,7 @@ unsafe fn put(word: *mut u64, packed: u64, mask: u8) {
     }
 }
 
-/// Replaces the bits of `bits` and leaves the others as they are at that moment.
+/// Replaces the bits of `bits`, and leaves the others as they are at that moment.
 fn exchange(word: &AtomicU64, value: u64, bits: u64) {
     let mut before = word.load(Ordering::Relaxed);
     loop {

@@ -1,4 +1,4 @@
-//! Diffs against a naive model, from peers that lie, and with threads that store to the same words.
+//! Tests diffs against a naive model, with malicious peers, and with threads that store to the same words.
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,4 +1,3 @@
-//! What the operating system gives. All unsafe code about page tables, signals and kernel
-//! structures is below here.
+//! The operating system. All unsafe code about page tables, signals and kernel structures is below here.
 
 pub(crate) mod linux;

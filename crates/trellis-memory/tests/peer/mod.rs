@@ -1,5 +1,5 @@
-//! A fake peer: answers faults as a cluster would, and remembers them. Also runs a test again in a
-//! process of its own, for what must end with a signal. Each test program uses a part of it.
+//! A fake peer: serves faults as a cluster would, and records them. Also runs a test again in a process of its own, for
+//! tests that must end with a signal. Each test program uses a part of it.
 
 #![allow(dead_code)]
 
@@ -13,7 +13,7 @@ use trellis_memory::{
     Access, Catcher, Detection, FAULT_BATCH, Fault, FaultServer, Region, RegionOptions, Reserve, choose, probe,
 };
 
-/// A process has 16 places for regions, and some tests count them: one test at a time.
+/// A process has 16 slots for regions, and some tests count them: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// How many faults are remembered; the memory is taken before the first one.
@@ -179,8 +179,8 @@ impl World {
         changed
     }
 
-    /// Changes how stores are noticed while no fault is answered. A marked store to a readable page is a *write* page
-    /// for the peer afterwards, because it was allowed.
+    /// Changes how stores are detected while no fault is served. A marked store to a readable page is a *write* page for
+    /// the peer afterwards, because it was allowed.
     pub(crate) fn switched(&self, page: usize, count: usize, detection: Detection) {
         let mut held = self.peer.held();
         self.region.detect(page, count, detection).expect("detected");

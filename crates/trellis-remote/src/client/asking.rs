@@ -1,11 +1,12 @@
-//! Questions of a client as datagrams, and their answers.
+//! Sends a client's requests as datagrams and receives the answers.
 //!
-//! Promises: every question ends, with the status of its answer or with the host that gave none; one that a server has no
-//! room for is asked again, with another number. A question whose bytes do not fit one datagram is cut, and is still one:
-//! its bytes are written when all are there. What gets no answer for a while, or is said to be somebody else's (MOVED) or
-//! too early (RESTARTING), is asked again past the switch's redirects (DIRECT), under the same number, until the deadline: a
-//! range that moves or fails over is the network's matter. What is not done without a lease is done under one
-//! ([`super::by_lease`]), and what is read from several places is read page by page ([`super::by_page`]). Must never ask again, under another number, what may have been done.
+//! Promises: every request ends, with the status of its answer or with the host that did not answer. A request for which
+//! a server has no room is sent again under another number. A request whose bytes do not fit into one datagram is divided
+//! but stays one request: its bytes are written when all have arrived. A request that gets no answer for a while, or is
+//! answered with MOVED or RESTARTING, is sent again under the same number, past the switch's redirects (DIRECT), until
+//! the deadline: moves and failovers of ranges are handled by the network. What is refused without a lease is done under
+//! one ([`super::by_lease`]), and bytes at several places are read page by page ([`super::by_page`]). Must never send a
+//! request that may have been done again under another number.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,21 +26,21 @@ use super::Client;
 use super::by_lease::{Changes, can_be};
 use super::waiting::{Wait, places};
 
-/// How long one more try waits when a server says that it is too early: at first, and at most.
+/// The pause before another attempt when a server answers that it is too early: initially, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// So often BUSY is heard before a lease is taken, for which home calls back whoever has the page.
+/// How often BUSY is received before a lease is taken, for which the home recalls the page from its holder.
 const BUSY_WITHOUT_LEASE: u32 = 2;
-/// So often a question is asked in a new session.
+/// In how many new sessions a request is sent.
 const GREETED_MAX: u32 = 3;
-/// For how long one home is asked while others wait for their turn.
+/// How long one home is asked while others wait for their turn.
 const SLICE: Duration = Duration::from_millis(50);
-/// For how long a question may be delivered to whom a switch thinks fit.
+/// How long a request may be delivered to the host that the switch selects.
 const DETOUR_MAX: Duration = Duration::from_millis(30);
-/// And so much longer for each that is asked with it.
+/// The additional time for each request that is sent with it.
 const DETOUR_EACH: Duration = Duration::from_micros(100);
 
-/// A request before it has a number, and the bytes that go with it.
+/// A request without a number, and its bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) pointer: Pointer,
@@ -48,9 +49,9 @@ pub(super) struct Wanted<'a> {
     pub(super) operation: Operation,
     pub(super) epoch: u64,
     pub(super) data: &'a [u8],
-    /// It is one step, however many pages it is about.
+    /// Atomic, even if it affects several pages.
     pub(super) is_whole: bool,
-    /// COMMIT: the lease is given back with it.
+    /// COMMIT: the lease is returned with it.
     pub(super) is_release: bool,
 }
 
@@ -60,7 +61,7 @@ impl<'a> Wanted<'a> {
         Wanted { pointer, command, arguments, operation, epoch: 0, data: &[], is_whole: false, is_release: false }
     }
 
-    /// A READ, without a header where its length allows that.
+    /// A READ, without a header if its length allows that.
     pub(super) fn read(pointer: Pointer, bytes: usize) -> Wanted<'a> {
         let mut read = Wanted::plain(pointer, Command::Read, Operation::Read { bytes: bytes as u32 });
         if bytes.is_power_of_two() {
@@ -69,25 +70,25 @@ impl<'a> Wanted<'a> {
         read
     }
 
-    /// A WRITE that is done once: a datagram that is late must not undo what was written after it.
+    /// A WRITE that is done once: a late datagram must not undo a later write.
     pub(super) fn write(pointer: Pointer, epoch: u64, data: &'a [u8]) -> Wanted<'a> {
         let operation = Operation::Bytes(Extent::whole(data.len() as u32));
         Wanted { data, epoch, ..Wanted::plain(pointer, Command::Write, operation) }
     }
 
-    /// The same for bytes that are written in one step.
+    /// Like [`Wanted::write`], for bytes that are written atomically.
     pub(super) fn write_whole(pointer: Pointer, epoch: u64, data: &'a [u8]) -> Wanted<'a> {
         Wanted { is_whole: true, ..Wanted::write(pointer, epoch, data) }
     }
 
-    /// In a session, and once, however often it arrives.
+    /// Whether it is sent in a session and done once, however often it arrives.
     fn is_once(&self) -> bool {
         self.command.is_once() || self.command == Command::Write
     }
 
     pub(super) fn refused(&self, status: Status) -> Failure {
         match status {
-            // What is in one page is done under a lease.
+            // A change within one page is done under a lease.
             Status::Lease if self.is_whole => {
                 Failure::SeveralPages { pointer: self.pointer, bytes: self.data.len() as u64 }
             }
@@ -96,7 +97,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Why something was not done, as often as somebody wants to hear it.
+/// Why a request failed, in a form that can be reported to several callers.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     Silent(NoAnswer),
@@ -124,12 +125,12 @@ impl From<Failure> for RemoteError {
     }
 }
 
-/// So many bytes on, of a range of so many in all.
+/// The pointer `at` bytes further, in a range of `bytes` bytes.
 pub(super) fn plus(pointer: Pointer, at: u64, bytes: u64) -> Result<Pointer, Failure> {
     pointer.plus(at).ok_or(Failure::Range { pointer, bytes })
 }
 
-/// The pieces of so many bytes from a pointer on, and where each is among them.
+/// The pieces of a range of bytes, with the offset of each.
 pub(super) fn pieces(
     pointer: Pointer,
     bytes: usize,
@@ -141,15 +142,15 @@ pub(super) fn pieces(
     })
 }
 
-/// How a question ended.
+/// The result of a request.
 pub(super) type End = Result<Status, Failure>;
 
-/// Looks at an answer with its question's place and its bytes of memory, and says whether it is one.
+/// Examines an answer, given the index of its request and its bytes of memory; returns whether it is valid.
 pub(super) type Take<'a> = &'a mut dyn FnMut(usize, &Reply, &[u8]) -> bool;
 
 impl Client {
-    /// Asks everything, as much at a time as servers remember; how each ended. After a host was silent it is asked nothing
-    /// more.
+    /// Sends all requests, as many at a time as servers remember, and returns their results. After a host was silent,
+    /// nothing more is sent to it.
     pub(super) fn ask_all(&mut self, wanted: &[Wanted<'_>], take: Take<'_>) -> Vec<End> {
         if wanted.len() <= WINDOW as usize || !wanted.iter().any(Wanted::is_once) {
             return self.ask(&wanted.iter().collect::<Vec<_>>(), take);
@@ -179,12 +180,13 @@ impl Client {
         ends
     }
 
-    /// Asks, again where nothing can be done now, and by leases what is not done without. `take` looks at each other answer.
+    /// Sends requests, repeats those that cannot be done now, and uses leases for those that are refused without. `take`
+    /// examines each other answer.
     pub(super) fn ask(&mut self, wanted: &[&Wanted<'_>], take: Take<'_>) -> Vec<End> {
         self.ask_until(wanted, Instant::now() + self.options.deadline, take)
     }
 
-    /// The same, until then.
+    /// Like [`Client::ask`], until a deadline.
     pub(super) fn ask_until(&mut self, wanted: &[&Wanted<'_>], deadline: Instant, take: Take<'_>) -> Vec<End> {
         let began = Instant::now();
         let mut waits: Vec<Wait> = wanted.iter().map(|wanted| Wait::new(self.way_of(wanted, began))).collect();
@@ -207,7 +209,7 @@ impl Client {
         waits.into_iter().zip(wanted).map(at_deadline).collect()
     }
 
-    /// Asks once whatever is open; whether somebody says that it is too early.
+    /// Sends all open requests once; returns whether a server answered that it is too early.
     fn ask_round<'a>(
         &mut self,
         wanted: &[&Wanted<'a>],
@@ -221,7 +223,7 @@ impl Client {
             places(waits, Wait::is_plain).into_iter().filter_map(|place| Some((waits[place].number?, place))).collect();
         at_home.sort_unstable();
         let runs: Vec<&[(u64, usize)]> = at_home.chunk_by(|one, next| next.0 == one.0.wrapping_add(1)).collect();
-        // Who is silent must not keep the others' questions.
+        // A silent host must not delay the requests to others.
         let is_only_one = runs.len() == 1 && waits.iter().all(|wait| wait.end.is_some() || wait.number.is_some());
         for run in runs {
             let until = if is_only_one { deadline } else { deadline.min(Instant::now() + SLICE) };
@@ -232,9 +234,10 @@ impl Client {
         is_told_to_wait | self.change_under_leases(wanted, waits, changes, deadline, take)
     }
 
-    /// Asks what was not asked, or was told BUSY, wherever a switch delivers that.
+    /// Sends requests that were not sent yet, or were answered with BUSY, to wherever the switch delivers them.
     fn ask_anybody(&mut self, wanted: &[&Wanted<'_>], waits: &mut [Wait], deadline: Instant, take: Take<'_>) -> bool {
-        // A home forgets what is far behind what it heard last: nothing new is asked of one that an older question is open at.
+        // A home forgets requests that are far older than the latest one: nothing new is sent to a home at which an older
+        // request is open.
         let held: BTreeSet<Host> = places(waits, |wait| wait.is_plain() && wait.number.is_some())
             .into_iter()
             .map(|place| wanted[place].pointer.home())
@@ -255,7 +258,8 @@ impl Client {
         self.ask_these(first, wanted, &here, waits, Arguments::NONE, until, take)
     }
 
-    /// Asks the questions at these places, whose numbers follow each other; whether somebody says that it is too early.
+    /// Sends the requests at these indexes, with consecutive numbers; returns whether a server answered that it is too
+    /// early.
     #[allow(clippy::too_many_arguments, reason = "what is asked, how, and where the answers go")]
     fn ask_these(
         &mut self,
@@ -276,8 +280,9 @@ impl Client {
             let (wanted, wait) = (&some[number], &mut waits[here[number]]);
             let home = wanted.pointer.home();
             match (reply.status, can_be(wanted)) {
-                // Who has the page now and then, or is another home: whoever is home says what is so. Nothing was done, and
-                // nobody remembers the number. Who asked any server is told by MOVED which one that is.
+                // The answering host only holds the page for the moment, or another host is home: the home decides.
+                // Nothing was done, and the number was not recorded. After a request to any server, MOVED tells which one
+                // is home.
                 (status, _) if status.is_of_no_home() && (home.is_one() || status != Status::Moved) => {
                     wait.sent += 1;
                     if flags.has(Arguments::DIRECT) {
@@ -317,9 +322,9 @@ impl Client {
         is_told_to_wait || here.iter().any(|&place| is_waiting(&waits[place]))
     }
 
-    /// What was refused because its home knows no session of this client, perhaps because it is another home than before, is
-    /// asked again in a new one, where it cannot have been done: because it was sent once (`is_first`: nothing of this round
-    /// was sent again), or because what it makes would be known to nobody.
+    /// A request was refused because its home does not know this client's session, perhaps because the home has changed.
+    /// It is sent again in a new session if it cannot have been done: because it was sent once (`is_first`: nothing in
+    /// this round was repeated), or because no client would know the object that it creates.
     fn greet_again(&mut self, some: &[Wanted<'_>], here: &[usize], waits: &mut [Wait], is_first: bool) {
         let is_unknown = |wanted: &Wanted<'_>, wait: &Wait| {
             let makes = matches!(wanted.command, Command::Create | Command::CreateWrite);
@@ -346,7 +351,8 @@ impl Client {
         }
     }
 
-    /// What the ends of questions say of sessions: one whose server knows it no more is opened again with the next call.
+    /// Records what the results of requests show about sessions: if a server no longer knows a session, the next call
+    /// opens it again.
     fn remember(&mut self, wanted: &[&Wanted<'_>], waits: &[Wait], began: Instant) {
         for (wanted, wait) in wanted.iter().zip(waits).filter(|(wanted, _)| wanted.is_once()) {
             let home = wanted.pointer.home();
@@ -359,7 +365,7 @@ impl Client {
         }
     }
 
-    /// Asks with numbers from `first` on, and these flags.
+    /// Sends requests with numbers from `first` on, and with these flags.
     pub(super) fn ask_as(
         &mut self,
         first: u64,
@@ -385,14 +391,14 @@ impl Client {
             .collect();
         self.exchange.ask(first, &asks, deadline, &mut |number, arrived, payload| {
             let (source, destination) = (Address(arrived.source), Address(arrived.destination));
-            // Damaged, or not for this: as good as lost.
+            // Damaged, or not for this client: treated as lost.
             let Ok(reply) = Reply::decode(source, destination, payload, &rules) else { return Verdict::Ignored };
             let command = Destination::decode(reply.from).map(|from| from.command);
             if command != Ok(wanted[number].command) {
                 return Verdict::Ignored;
             }
             if let Body::Taken { position, .. } = reply.body {
-                // More than there are is no datagram of it, and ignored.
+                // More pieces than there are cannot belong to it, and are ignored.
                 let is_one = wanted[number].data.len() > piece && (position as usize).is_multiple_of(piece);
                 return if is_one { Verdict::Part(position as usize / piece) } else { Verdict::Ignored };
             }
@@ -402,15 +408,15 @@ impl Client {
     }
 }
 
-/// A datagram of a request.
+/// One datagram of a request.
 struct Datagram<'a> {
     to: Address,
     header: [u8; HEADER_BYTES],
     small: Small,
     data: &'a [u8],
-    /// It is all in the address.
+    /// The request is encoded entirely in the address.
     is_bare: bool,
-    /// Not the first one of its request.
+    /// Not the first datagram of its request.
     is_more: bool,
 }
 
@@ -456,7 +462,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// Where an answer says that the page is.
+/// The host that holds the page, according to an answer.
 pub(super) fn moved_to(reply: &Reply) -> Option<Host> {
     let Body::Moved(address) = reply.body else { return None };
     let there = Destination::decode(address).map(|there| there.pointer).or_else(|_| Pointer::decode(address));

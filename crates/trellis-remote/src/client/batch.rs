@@ -1,7 +1,8 @@
 //! Many calls at the same time, of any kind and at any servers.
 //!
-//! Promises: every call has an end of its own, and one that fails ends no other. They are carried out in no order: who needs
-//! one call before another asks twice. Each is what it is alone, so what is done once alone is done once here.
+//! Promises: every call has a result of its own, and the failure of one does not end another. Calls are carried out in no
+//! order; a caller that needs one before another uses two batches. Each call has the same meaning as alone, so what is
+//! done once alone is done once here.
 
 use std::ops::Range;
 
@@ -13,29 +14,29 @@ use super::super::RemoteError;
 use super::Client;
 use super::asking::{Failure, Wanted, pieces};
 
-/// One of several calls.
+/// One call of a batch.
 #[derive(Debug)]
 pub enum Call<'a> {
-    /// Makes an object of zeros; [`Host::ANYWHERE`] lets the switch choose a server.
+    /// Creates an object of zeros; with [`Host::ANYWHERE`] the switch chooses a server.
     Create {
         /// The server.
         home: Host,
-        /// How long it is.
+        /// The object's length.
         bytes: u64,
     },
-    /// Makes an object of these bytes; as [`Client::create_with`].
+    /// Creates an object of these bytes; as [`Client::create_with`].
     CreateWith {
         /// The server.
         home: Host,
-        /// What is in it.
+        /// The object's content.
         bytes: &'a [u8],
     },
-    /// Ends an object.
+    /// Deletes an object.
     Delete {
-        /// Its first byte.
+        /// The object's first byte.
         pointer: Pointer,
     },
-    /// Asks for the object that a pointer is into.
+    /// Finds the object that contains a pointer.
     Inquire {
         /// The pointer.
         pointer: Pointer,
@@ -44,61 +45,61 @@ pub enum Call<'a> {
     Read {
         /// Its first byte.
         pointer: Pointer,
-        /// Where it goes; in no order if the call fails.
+        /// The destination; its content is undefined if the call fails.
         bytes: &'a mut [u8],
     },
     /// Writes a range.
     Write {
         /// Its first byte.
         pointer: Pointer,
-        /// What is written.
+        /// The bytes to write.
         bytes: &'a [u8],
     },
-    /// Writes a range in one step; as [`Client::write_whole`].
+    /// Writes a range atomically; as [`Client::write_whole`].
     WriteWhole {
         /// Its first byte.
         pointer: Pointer,
-        /// What is written.
+        /// The bytes to write.
         bytes: &'a [u8],
     },
     /// Adds to eight bytes.
     FetchAdd {
         /// The first of them, at a multiple of eight.
         pointer: Pointer,
-        /// What is added; what overflows is lost.
+        /// The number to add, wrapping.
         addend: u64,
     },
-    /// Puts other eight bytes where these are.
+    /// Replaces eight bytes if they are as expected.
     CompareSwap {
         /// The first of them, at a multiple of eight.
         pointer: Pointer,
-        /// What must be there.
+        /// The expected value.
         expected: u64,
-        /// What is there then.
+        /// The new value.
         new: u64,
     },
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done: a read, a write, a deletion.
+    /// A read, a write or a deletion was done.
     Done,
-    /// An object was made.
+    /// An object was created.
     Made(Pointer),
     /// An object was found.
     Found {
         /// Its first byte.
         pointer: Pointer,
-        /// How long it is.
+        /// Its length.
         bytes: u64,
     },
-    /// What the eight bytes were before.
+    /// The previous value of the eight bytes.
     Before(u64),
 }
 
 impl Call<'_> {
-    /// The server that it is for.
+    /// The server of the call.
     fn home(&self) -> Host {
         match *self {
             Call::Create { home, .. } | Call::CreateWith { home, .. } => home,
@@ -117,7 +118,7 @@ impl Call<'_> {
     }
 }
 
-/// The questions that calls are made of, and which call each is of; the bytes of a READ go there into its own.
+/// The requests of the calls, and the call of each; the bytes of a READ go directly into its call's destination.
 #[derive(Default)]
 struct Questions<'a> {
     wanted: Vec<Wanted<'a>>,
@@ -127,7 +128,7 @@ struct Questions<'a> {
 type Ends = [Option<Result<Outcome, Failure>>];
 
 impl Client {
-    /// Carries out calls at the same time, in no order; how each ended.
+    /// Carries out calls at the same time, in no order, and returns their results.
     pub fn batch(&mut self, calls: &mut [Call<'_>]) -> Vec<Result<Outcome, RemoteError>> {
         let mut ends = vec![None; calls.len()];
         let homes = self.homes(calls, &mut ends);
@@ -142,7 +143,7 @@ impl Client {
             }
         }
         self.carry_out(calls, &questions, &mut ends);
-        // What is longer than one request is written into what was made.
+        // Content that is longer than one request is written after the object's creation.
         let mut questions = Questions::default();
         for (number, call) in calls.iter().enumerate() {
             if let (Call::CreateWith { bytes, .. }, Some(Ok(Outcome::Made(pointer)))) = (call, ends[number].clone())
@@ -156,7 +157,7 @@ impl Client {
         ends.into_iter().map(|end| end.unwrap_or(Ok(Outcome::Done)).map_err(RemoteError::from)).collect()
     }
 
-    /// The server of each call; a switch chooses where nobody did.
+    /// The server of each call; a switch chooses those that are not given.
     fn homes(&mut self, calls: &[Call<'_>], ends: &mut Ends) -> Vec<Host> {
         let mut homes: Vec<Host> = calls.iter().map(Call::home).collect();
         let makes = |call: &Call<'_>| matches!(call, Call::Create { .. } | Call::CreateWith { .. });
@@ -171,7 +172,7 @@ impl Client {
         homes
     }
 
-    /// Servers that the switch chooses for so many requests to anywhere.
+    /// Servers that the switch chooses for this many requests to any server.
     pub(super) fn choose_many(&mut self, count: usize) -> Vec<Result<Host, Failure>> {
         let pointer = self.host_pointer(Host::ANYWHERE);
         let wanted: Vec<Wanted<'_>> =
@@ -211,7 +212,7 @@ impl Client {
         }
     }
 
-    /// The questions of a call.
+    /// The requests of a call.
     fn cut<'a>(
         &self,
         number: usize,
@@ -248,7 +249,7 @@ impl Client {
         Ok(())
     }
 
-    /// How an object of these bytes is made: with them, if they are not more than one request has.
+    /// The request that creates an object of these bytes, including them if they fit into one request.
     pub(super) fn create_question<'a>(&self, home: Host, epoch: u64, bytes: &'a [u8]) -> Wanted<'a> {
         let pointer = self.host_pointer(home);
         if bytes.is_empty() || bytes.len() > WRITE_BYTES_MAX as usize {
@@ -274,7 +275,7 @@ impl Client {
         Ok(())
     }
 
-    /// Asks, and puts what comes of it where it belongs.
+    /// Sends the requests, and stores their results.
     fn carry_out(&mut self, calls: &mut [Call<'_>], questions: &Questions<'_>, ends: &mut Ends) {
         let Questions { wanted, places } = questions;
         let ended = self.ask_all(wanted, &mut |place, reply, data| {
@@ -288,7 +289,7 @@ impl Client {
                 Err(why) => why,
             };
             let end = &mut ends[places[place].0];
-            // The first of them is told.
+            // The first failure of a call is reported.
             if !matches!(end, Some(Err(_))) {
                 *end = Some(Err(failure));
             }
@@ -302,7 +303,7 @@ impl<'a> Questions<'a> {
         self.wanted.push(wanted);
     }
 
-    /// Nothing is asked for the call that came last.
+    /// Drops the requests of the last call.
     fn forget(&mut self, number: usize) {
         let first = self.places.iter().position(|place| place.0 == number).unwrap_or(self.places.len());
         self.places.truncate(first);
@@ -310,7 +311,7 @@ impl<'a> Questions<'a> {
     }
 }
 
-/// What an answer means for its call; whether it is one.
+/// Stores an answer in its call; returns whether the answer is valid.
 fn put(
     call: &mut Call<'_>,
     at: Range<usize>,
@@ -329,7 +330,7 @@ fn put(
     true
 }
 
-/// Puts the bytes of an answer where they belong; false when they are not as many as were asked for.
+/// Copies the bytes of an answer to their destination; false if their number is not as requested.
 pub(super) fn put_bytes(data: &[u8], place: &mut [u8]) -> bool {
     let is_right = data.len() == place.len();
     if is_right {

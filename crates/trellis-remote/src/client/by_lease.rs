@@ -1,12 +1,13 @@
-//! Changes under leases, for homes that do nothing without: because others keep copies of their pages, or because somebody
-//! has the page.
+//! Changes under leases, for homes that refuse them otherwise: because backups store copies of their pages, or because
+//! another client holds the page.
 //!
-//! A page is taken (UPDATE), changed here, and committed and given back in one (COMMIT with release), all changes of one
-//! question or batch to it together. Promises: a change counts once. A commit that got no answer is asked again under the
-//! same epoch, with the same bytes; one of which home says that it never counted is done anew, and one of which nobody knows
-//! is an error of its own ([`Failure::Unknown`]). No page is kept while another one is waited for.
+//! A page is taken (UPDATE), changed here, and committed and returned at once (COMMIT with release); all changes of one
+//! request or batch to a page are combined. Promises: a change takes effect once. A commit without an answer is sent
+//! again under the same epoch, with the same bytes. If the home answers that it never took effect, it is done again from
+//! the start; if its result is unknown, that is an error of its own ([`Failure::Unknown`]). No page is held while another
+//! one is waited for.
 //!
-//! Must never change a page beyond what was asked for, nor repeat a change of which nobody knows whether it counted.
+//! Must never change a page beyond the request, nor repeat a change whose result is unknown.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,17 +23,17 @@ use super::Client;
 use super::asking::{End, Failure, Take, Wanted, moved_to, pieces};
 use super::waiting::{Wait, Way, places};
 
-/// Pages that are taken at the same time.
+/// The number of pages that are taken at the same time.
 const PAGES_MAX: usize = 16;
-/// For so long a page that somebody else has is waited for under one number, alone and beside others.
+/// How long a page that another client holds is waited for under one number, alone and beside others.
 const TURN: Duration = Duration::from_millis(20);
 const TURN_OF_MANY: Duration = Duration::from_millis(4);
-/// For so long an answer to RELEASE is waited for, which nobody needs.
+/// How long the answer to RELEASE is waited for; it is not needed.
 const RELEASE_FOR: Duration = Duration::from_millis(20);
-/// For so long a commit is waited for before it is sent under another number.
+/// How long a commit is waited for before it is sent under another number.
 const COMMIT_FOR: Duration = Duration::from_millis(100);
 
-/// Whether this can be done under leases of its pages, one after the other.
+/// Whether this request can be done under leases of its pages, one after the other.
 pub(super) fn can_be(wanted: &Wanted<'_>) -> bool {
     let is_in_one_page = |bytes: u64| wanted.pointer.offset() % PAGE_BYTES + bytes <= PAGE_BYTES;
     match wanted.command {
@@ -43,15 +44,15 @@ pub(super) fn can_be(wanted: &Wanted<'_>) -> bool {
     }
 }
 
-/// Changes of one call that are done under leases.
+/// The changes of one call that are done under leases.
 #[derive(Default)]
 pub(super) struct Changes<'a> {
     pages: Vec<Page<'a>>,
-    /// By question.
+    /// By the index of the request.
     parts: BTreeMap<usize, Parts>,
 }
 
-/// What is left of a question.
+/// What remains of a request.
 #[derive(Default)]
 struct Parts {
     left: usize,
@@ -59,7 +60,7 @@ struct Parts {
     answer: Option<(Status, Body)>,
 }
 
-/// A page that questions change.
+/// A page that requests change.
 struct Page<'a> {
     /// Its first byte.
     pointer: Pointer,
@@ -67,9 +68,9 @@ struct Page<'a> {
     step: Step,
     /// The lease.
     epoch: u64,
-    /// The page's bytes, with the changes.
+    /// The page's bytes, including the changes.
     bytes: Vec<u8>,
-    /// Of these, what was changed.
+    /// The changed part of them.
     changed: Range<usize>,
     heard: Option<(Status, Option<Host>)>,
     sent: u32,
@@ -83,14 +84,14 @@ enum Step {
     Over,
 }
 
-/// What a question changes in one page.
+/// The change that a request makes in one page.
 struct Change<'a> {
-    /// The question.
+    /// The index of the request.
     place: usize,
-    /// Where in the page.
+    /// The offset in the page.
     at: usize,
     what: What<'a>,
-    /// What is answered when the page is committed.
+    /// The answer to give when the page is committed.
     answer: Option<(Status, Body)>,
 }
 
@@ -101,22 +102,22 @@ enum What<'a> {
     Swap(u64, u64),
 }
 
-/// What came of asking about a page.
+/// The result of a request about a page.
 enum Said {
-    /// Home says this, and the epoch.
+    /// The home's status, and the epoch.
     Done(Status, u64),
     /// It is too early.
     Early(Status, Option<Host>),
 }
 
 impl Client {
-    /// How something is best done.
+    /// How a request is best done.
     pub(super) fn way_of(&self, wanted: &Wanted<'_>, now: Instant) -> Way {
         let is_under_lease = can_be(wanted) && self.homes.wants_leases(wanted.pointer.home(), now);
         if is_under_lease { Way::ByLease } else { Way::Plain }
     }
 
-    /// Does what is open and is to be done under leases, as far as it can be done now; whether somebody says that it is too
+    /// Makes the open changes that need leases, as far as possible now; returns whether a server answered that it is too
     /// early.
     pub(super) fn change_under_leases<'a>(
         &mut self,
@@ -154,7 +155,7 @@ impl Client {
         is_early
     }
 
-    /// Takes leases of pages, and changes these here.
+    /// Takes leases of pages, and changes the pages here.
     fn take_pages(
         &mut self,
         changes: &mut Changes<'_>,
@@ -163,7 +164,7 @@ impl Client {
         deadline: Instant,
     ) -> bool {
         let pages = &mut changes.pages;
-        // Who asks for a page that it has gives that lease up.
+        // A client that requests a page that it holds gives up its lease.
         let committing: Vec<Pointer> =
             pages.iter().filter(|page| page.step == Step::Commit).map(|page| page.pointer).collect();
         let here: Vec<usize> = range
@@ -186,7 +187,7 @@ impl Client {
                     page.bytes = data.to_vec();
                     said[number] = Some(Said::Done(Status::Ok, reply.epoch));
                 }
-                // It is granted later, under this number.
+                // The home grants it later, under this number.
                 (Status::Busy, _) => {
                     page.heard = Some((Status::Busy, None));
                     return false;
@@ -208,7 +209,7 @@ impl Client {
             match said {
                 Some(Said::Done(Status::Ok, epoch)) => {
                     let home = page.pointer.home();
-                    // Another home knows no session of this client.
+                    // A new home knows no session of this client.
                     if self.homes.granted(home, incarnation_of(epoch)) {
                         self.sessions.forget(home);
                     }
@@ -226,7 +227,7 @@ impl Client {
         is_early
     }
 
-    /// Gives leases back under which nothing was changed.
+    /// Returns leases under which nothing was changed.
     fn give_back(&mut self, pages: &mut [Page<'_>], here: &[usize], deadline: Instant) {
         let is_unchanged = |page: &Page<'_>| page.step == Step::Commit && page.changed.start == page.changed.end;
         let here: Vec<usize> = here.iter().copied().filter(|&place| is_unchanged(&pages[place])).collect();
@@ -238,12 +239,12 @@ impl Client {
         if !asked.is_empty() {
             let first = self.exchange.numbers(asked.len());
             let until = deadline.min(Instant::now() + RELEASE_FOR);
-            // What is not heard ends by itself.
+            // A lease whose release is lost expires.
             self.ask_as(first, &asked.iter().collect::<Vec<_>>(), Arguments::DIRECT, until, &mut |_, _, _| true);
         }
     }
 
-    /// Commits what was changed.
+    /// Commits the changes.
     fn commit_pages(&mut self, pages: &mut [Page<'_>], deadline: Instant) -> bool {
         let here: Vec<usize> = (0..pages.len()).filter(|&place| pages[place].step == Step::Commit).collect();
         if here.is_empty() {
@@ -256,7 +257,7 @@ impl Client {
         let asks: Vec<&Wanted<'_>> = asked.iter().collect();
         let silent = self.ask_as(first, &asks, Arguments::DIRECT, until, &mut |number, reply, _| {
             said[number] = Some(match reply.status {
-                // What was committed before cannot be the answer to this.
+                // An answer about an earlier commit is not an answer to this one.
                 Status::Ok if reply.epoch < asks[number].epoch => return false,
                 Status::BadTag => return false,
                 status if status == Status::Busy || status.is_of_no_home() => Said::Early(status, moved_to(reply)),
@@ -273,7 +274,7 @@ impl Client {
             let page = &mut pages[place];
             match said {
                 Some(Said::Done(Status::Ok, _)) => page.step = Step::Over,
-                // It never counted, and never will: everything anew.
+                // It did not take effect and never will: the change is done again from the start.
                 Some(Said::Done(Status::Fenced, 0)) => page.step = Step::Take,
                 Some(Said::Done(Status::Fenced, _)) => {
                     let (command, pointer) = (Command::Commit, page.pointer);
@@ -290,7 +291,7 @@ impl Client {
         is_early
     }
 
-    /// Says to the questions of a page what came of it; those that have no other page are over.
+    /// Reports the result of a page to its requests; a request without another page is finished.
     fn end_page(
         &self,
         page: Page<'_>,
@@ -326,7 +327,8 @@ impl Client {
         }
     }
 
-    /// An object of these bytes where one is not made with them: nobody knows it before it has them.
+    /// Creates an object of these bytes when they do not fit into the request; no other client knows it before its
+    /// content is written.
     fn create_and_write(&mut self, wanted: &Wanted<'_>, deadline: Instant, made: &mut dyn FnMut(&Reply)) -> End {
         let operation = Operation::Create { bytes: wanted.data.len() as u64 };
         let &Wanted { pointer, arguments, epoch, .. } = wanted;
@@ -354,14 +356,14 @@ impl Client {
             return Ok(Status::Ok);
         };
         if !matches!(failure, Failure::Silent(_)) {
-            // Nobody knows it; what cannot be deleted stays.
+            // No client knows the object; if it cannot be deleted, it stays.
             let delete = Wanted { epoch, ..Wanted::plain(pointer, Command::Delete, Operation::Plain) };
             self.ask_until(&[&delete], deadline, &mut |_, _, _| true);
         }
         Err(failure)
     }
 
-    /// As if a server had said it.
+    /// An answer as a server would give it.
     pub(super) fn answer(&self, wanted: &Wanted<'_>, status: Status, body: Body) -> Reply {
         let HostPrefix { cluster, host } = self.options.prefix;
         Reply {
@@ -379,7 +381,7 @@ impl Client {
 }
 
 impl<'a> Changes<'a> {
-    /// What a question changes, page by page.
+    /// Adds the changes of a request, page by page.
     fn add(&mut self, place: usize, wanted: &Wanted<'a>) {
         let at = (wanted.pointer.offset() % PAGE_BYTES) as usize;
         let mut changes = Vec::new();
@@ -433,10 +435,10 @@ impl Page<'_> {
         }
     }
 
-    /// It was granted: does the changes here, one after the other.
+    /// The lease was granted: makes the changes here, one after the other.
     fn change(&mut self, epoch: u64) {
         (self.epoch, self.step, self.changed) = (epoch, Step::Commit, 0..0);
-        // What was said before the grant says nothing about the commit.
+        // Statuses from before the grant say nothing about the commit.
         self.heard = None;
         for change in &mut self.changes {
             change.answer = change.what.apply(&mut self.bytes, change.at, &mut self.changed);
@@ -452,7 +454,8 @@ impl Page<'_> {
 }
 
 impl What<'_> {
-    /// Does it; the answer, unless the object ends before. `changed` grows by what is not as before.
+    /// Makes the change; returns the answer, unless the object ends before the change does. `changed` grows by the bytes
+    /// that differ from before.
     fn apply(self, bytes: &mut [u8], at: usize, changed: &mut Range<usize>) -> Option<(Status, Body)> {
         let (length, mut grow) = (bytes.len(), |length: usize| {
             let end = at + length;
@@ -489,7 +492,7 @@ fn asked_of(page: &Page<'_>, command: Command) -> Wanted<'static> {
     Wanted::plain(page.pointer, command, Operation::Plain)
 }
 
-/// A failure of a page, as the question's: what its caller asked for, and where.
+/// Turns the failure of a page into that of its request: the caller's command and pointer.
 fn of_question(failure: &Failure, wanted: &Wanted<'_>) -> Failure {
     match failure {
         Failure::Refused { status, .. } => wanted.refused(*status),

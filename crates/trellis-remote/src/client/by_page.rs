@@ -1,7 +1,8 @@
-//! READs whose bytes are at several places: the border of a part is between them, and each place answers for its own.
+//! Reads whose bytes are at several homes, because the border of a part (a subrange with a home of its own) lies between
+//! them; each home answers for its own pages.
 //!
-//! Promises: such a READ is asked for page by page, all pages at the same time, and ends when all are there: with all its
-//! bytes, or as the first page that was refused. No page has two homes, so none is cut again.
+//! Promises: such a READ is sent page by page, all pages at the same time, and ends when all have been answered: with all
+//! its bytes, or as the first page that was refused. Must never divide a page: no page has two homes.
 
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use super::Client;
 use super::asking::{End, Failure, Take, Wanted, plus};
 use super::waiting::{Wait, Way, places};
 
-/// A page of a READ, or what is wanted of it: which one, from which byte of that, how many.
+/// The requested part of one page of a READ: its index, its offset and its length.
 #[derive(Clone, Copy)]
 struct Piece {
     place: usize,
@@ -21,7 +22,7 @@ struct Piece {
 }
 
 impl Client {
-    /// Reads what is open and is to be read page by page.
+    /// Reads what is open and has to be read page by page.
     pub(super) fn read_by_page(
         &mut self,
         wanted: &[&Wanted<'_>],
@@ -59,7 +60,7 @@ impl Client {
         for (end, piece) in ends.into_iter().zip(&pieces) {
             let wait = &mut waits[piece.place];
             match (end, &wait.end) {
-                // The first of them is told.
+                // The first failure is reported.
                 (_, Some(_)) | (Ok(Status::Ok), _) => {}
                 (end, None) => wait.end = Some(of_question(end, wanted[piece.place])),
             }
@@ -75,7 +76,7 @@ impl Client {
     }
 }
 
-/// The pages of a READ, and what is asked for each.
+/// The pages of a READ, and the request for each.
 fn pieces_of(place: usize, wanted: &Wanted<'_>) -> Result<Vec<(Piece, Wanted<'static>)>, Failure> {
     let whole = bytes_of(wanted);
     let (mut at, mut pieces) = (0, Vec::new());
@@ -96,7 +97,7 @@ fn bytes_of(wanted: &Wanted<'_>) -> usize {
     }
 }
 
-/// The end of a page's READ as that of the one that its caller asked for.
+/// Turns the result of a page's READ into that of the caller's.
 fn of_question(end: End, wanted: &Wanted<'_>) -> End {
     match end {
         Err(Failure::Refused { status, .. }) => Err(wanted.refused(status)),

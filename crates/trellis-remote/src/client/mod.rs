@@ -1,15 +1,16 @@
-//! A client of memory servers: objects by their pointers, one call after the other or many at once.
+//! A client of memory servers: accesses objects by their pointers, one call at a time or many at once.
 //!
-//! A [`Client`] is for one thread, and threads have one each: it has a socket and a number (*incarnation*) of its own, and
-//! draws another one when a server says that somebody else of its host has it.
+//! A [`Client`] is for one thread. It has a socket and a number (*incarnation*) of its own, and picks another random
+//! number when a server reports that another process of its host uses it.
 //!
-//! Promised: what changes something by what was there (CREATE, DELETE, additions, comparisons) is done once, however often
-//! its datagrams arrive; long reads and writes are cut into pieces that go at the same time, and their bytes are not one
-//! step, but for [`Client::write_whole`]: who needs more uses a lease. A session that a server has forgotten, or that another
-//! home never knew, is opened again, but a call that may have been done is never repeated: its error says so (`FENCED`). CREATE is:
-//! at worst there is an object that nobody knows. A server that would soon end a session because this client was silent is
-//! greeted first. A range that has backups, a page that somebody has, a range that moves, or whose home starts
-//! again or is replaced: a call waits for that until its deadline, or takes a lease itself, and its caller sees nothing of it.
+//! Promises: what depends on the previous content (CREATE, DELETE, additions, comparisons) is done once, however often
+//! its datagrams arrive. Long reads and writes are divided into pieces that are sent concurrently, and are not atomic,
+//! except for [`Client::write_whole`]; a caller that needs more uses a lease. If a server has forgotten a session, or a
+//! new home never knew it, the session is opened again, but a call that may have been done is never repeated: its error
+//! is `FENCED`. CREATE is repeated: at worst there is an object that no client knows. Before a server would end a session
+//! because this client was silent, the client sends HELLO. Some conditions pass unseen by the caller, because the call
+//! waits until its deadline or takes a lease itself: a range that has backups, a page that another client holds, and a
+//! range that moves or whose home restarts or is replaced.
 
 mod asking;
 mod batch;
@@ -34,22 +35,22 @@ pub use batch::{Call, Outcome};
 use sessions::Sessions;
 use waiting::Homes;
 
-/// Who a client is, and how it asks.
+/// The identity of a client, and its way of sending requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
     /// The addresses of its host.
     pub prefix: HostPrefix,
-    /// Where servers listen.
+    /// The port on which servers listen.
     pub port: u16,
-    /// The longest a call may take.
+    /// The maximum duration of a call.
     pub deadline: Duration,
-    /// So many bytes of memory go into one datagram; 4,096 where the network takes packets of 9,000 bytes. A packet that is
-    /// longer than the network takes is cut by the kernel, and lost when one of its parts is.
+    /// The number of bytes of memory in one datagram; 4,096 if the network supports packets of 9,000 bytes. The kernel
+    /// fragments a packet that is longer than the network supports, and the packet is lost if one fragment is.
     pub piece_bytes: u32,
 }
 
 impl ClientOptions {
-    /// For a host: port 5000, 10 s, pages in one datagram.
+    /// For a host: port 5000, 10 s, a page in one datagram.
     pub fn new(prefix: HostPrefix) -> ClientOptions {
         ClientOptions {
             prefix,
@@ -60,12 +61,12 @@ impl ClientOptions {
     }
 }
 
-/// What a server says of itself and of this client's host.
+/// A server's answer to HELLO: its limits for this client's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// What the host may have of the server's memory, in bytes.
+    /// The bytes of the server's memory that the host may use.
     pub quota_bytes: u64,
-    /// What it has, in bytes of whole pages.
+    /// The bytes that it uses, in whole pages.
     pub used_bytes: u64,
 }
 
@@ -78,16 +79,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// Takes a socket and draws a number.
+    /// Opens a socket and picks a number.
     ///
     /// # Errors
     ///
-    /// When the system gives no socket, or `piece_bytes` is none of 64 to 32,768.
+    /// When the system provides no socket, or `piece_bytes` is outside 64 to 32,768.
     pub fn open(options: ClientOptions) -> Result<Client, RemoteError> {
         Client::open_as(options, drawn()?, Random::new(drawn()?))
     }
 
-    /// As a process that drew this, and will draw those.
+    /// Opens a client with a given identity and sequence of random numbers.
     fn open_as(options: ClientOptions, identity: u64, draws: Random) -> Result<Client, RemoteError> {
         if !(64..=1 << 15).contains(&options.piece_bytes) || !options.piece_bytes.is_power_of_two() {
             let bytes = options.piece_bytes;
@@ -97,18 +98,19 @@ impl Client {
         }
         let endpoint = Endpoint::open(0).map_err(|error| RemoteError::Socket { port: 0, error })?;
         let sessions = Sessions::new(identity, draws);
-        // Numbers begin somewhere: an answer to a process that had the same incarnation before is nobody's.
+        // Request numbers begin at a random value, so that an answer to a process that had the same incarnation before is
+        // not taken for an answer to this one.
         let number = drawn()? >> 16;
         let source = sessions.source(options.prefix);
         let exchange = Exchange::new(endpoint, source, options.port, number, Timing::default());
         Ok(Client { options, exchange, sessions, homes: Homes::default() })
     }
 
-    /// Makes an object of so many zero bytes at a server; [`Host::ANYWHERE`] lets the switch choose one.
+    /// Creates an object of this many zero bytes at a server; with [`Host::ANYWHERE`] the switch chooses one.
     ///
     /// # Errors
     ///
-    /// No answer; no memory, or the quota is used up.
+    /// No answer; no memory, or the quota is exhausted.
     pub fn create(&mut self, home: Host, bytes: u64) -> Result<Pointer, RemoteError> {
         let home = self.choose(home)?;
         let epoch = self.session(home)?;
@@ -116,8 +118,8 @@ impl Client {
         self.object(Wanted { epoch, ..create }).map(|(pointer, _)| pointer)
     }
 
-    /// The same for an object that goes with this client's session at its server: when nothing was heard of it for as long as
-    /// the server waits (a minute, unless it was told). Until then [`Self::hello`] now and then keeps it.
+    /// Like [`Self::create`], for an object that is deleted with this client's session at its server: when the server has
+    /// heard nothing of it for its limit (a minute by default). Until then, an occasional [`Self::hello`] keeps it.
     ///
     /// # Errors
     ///
@@ -129,8 +131,8 @@ impl Client {
         self.object(Wanted { epoch, arguments: Arguments::OF_SESSION, ..create }).map(|(pointer, _)| pointer)
     }
 
-    /// Makes an object of these bytes, in one step if they are at most 64 KiB. More are written after it was made, and if that
-    /// fails there is an object that nobody knows.
+    /// Creates an object of these bytes, atomically if they are at most 64 KiB. More bytes are written after its
+    /// creation; if that fails, there is an object that no client knows.
     ///
     /// # Errors
     ///
@@ -145,17 +147,17 @@ impl Client {
         Ok(pointer)
     }
 
-    /// Ends an object; the pointer means nothing any more.
+    /// Deletes an object; its pointers become invalid.
     ///
     /// # Errors
     ///
-    /// No answer; the pointer is not the object's first byte, or the object is gone.
+    /// No answer; the pointer is not the object's first byte, or the object no longer exists.
     pub fn delete(&mut self, pointer: Pointer) -> Result<(), RemoteError> {
         let epoch = self.session(pointer.home())?;
         self.ask_one(&Wanted { epoch, ..Wanted::plain(pointer, Command::Delete, Operation::Plain) }).map(drop)
     }
 
-    /// The first byte of the object that a pointer is into, and how many bytes it has.
+    /// The first byte of the object that contains a pointer, and its length.
     ///
     /// # Errors
     ///
@@ -168,7 +170,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// No answer; they are not all of one object, or it is gone. What was read is then in no order.
+    /// No answer; they are not all in one object, or it no longer exists. The content of `bytes` is undefined then.
     pub fn read(&mut self, pointer: Pointer, bytes: &mut [u8]) -> Result<(), RemoteError> {
         self.read_many(&mut [(pointer, bytes)])
     }
@@ -177,7 +179,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Of the first that cannot be read.
+    /// Of the first range that cannot be read.
     pub fn read_many(&mut self, ranges: &mut [(Pointer, &mut [u8])]) -> Result<(), RemoteError> {
         let (mut wanted, mut places) = (Vec::new(), Vec::new());
         for (number, (pointer, bytes)) in ranges.iter().enumerate() {
@@ -198,7 +200,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// No answer; they are not all of one object, or it is gone. Some of them may have been written then.
+    /// No answer; they are not all in one object, or it no longer exists. Some of them may have been written then.
     pub fn write(&mut self, pointer: Pointer, bytes: &[u8]) -> Result<(), RemoteError> {
         self.write_many(&[(pointer, bytes)])
     }
@@ -207,7 +209,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Of the first that cannot be written.
+    /// Of the first range that cannot be written.
     pub fn write_many(&mut self, ranges: &[(Pointer, &[u8])]) -> Result<(), RemoteError> {
         let mut homes: Vec<Host> = ranges.iter().map(|(pointer, _)| pointer.home()).collect();
         homes.dedup();
@@ -226,15 +228,18 @@ impl Client {
         first_failure(&wanted, ends)
     }
 
-    /// Writes at most 64 KiB in one step, in however many datagrams: who reads them in one datagram finds all of them or none.
+    /// Writes at most 64 KiB atomically, in any number of datagrams: a read in one datagram returns all of the bytes or
+    /// none.
     ///
-    /// Where the range has backups, or some of its pages another home, one step is what lies in one page: a change is a
-    /// commit there, and that is of one page, for backups too. A home that died between two commits would leave half.
+    /// If the range has backups, or some of its pages have another home, only bytes in one page are atomic: a change is a
+    /// commit there, and a commit is of one page, for backups too. A home that failed between two commits would leave
+    /// half of the change.
     ///
     /// # Errors
     ///
-    /// No answer; they are too many, in several pages where one step is one page ([`RemoteError::SeveralPages`]; nothing was
-    /// written), not all of one object, or it is gone. After no answer they may have been written, all of them.
+    /// No answer; there are too many bytes; they are in several pages where only one page is atomic
+    /// ([`RemoteError::SeveralPages`]; nothing was written); they are not all in one object, or it no longer exists.
+    /// After no answer they may have been written, then all of them.
     pub fn write_whole(&mut self, pointer: Pointer, bytes: &[u8]) -> Result<(), RemoteError> {
         if bytes.len() > WRITE_BYTES_MAX as usize {
             return Err(RemoteError::TooLong { bytes: bytes.len() as u64 });
@@ -246,16 +251,16 @@ impl Client {
         self.ask_one(&Wanted::write_whole(pointer, epoch, bytes)).map(drop)
     }
 
-    /// Adds to eight bytes, little-endian, at a multiple of eight; what was there before. What overflows is lost.
+    /// Adds to eight bytes, little-endian, at a multiple of eight, wrapping; returns the previous value.
     ///
     /// # Errors
     ///
-    /// No answer; they are not all of one object, or it is gone.
+    /// No answer; they are not all in one object, or it no longer exists.
     pub fn fetch_add(&mut self, pointer: Pointer, addend: u64) -> Result<u64, RemoteError> {
         self.value(pointer, Command::FetchAdd, Operation::FetchAdd { addend })
     }
 
-    /// Puts `new` where `expected` is, and says what was there: `expected` if it was done.
+    /// Replaces `expected` by `new`, and returns the previous value: `expected` if it was replaced.
     ///
     /// # Errors
     ///
@@ -264,16 +269,16 @@ impl Client {
         self.value(pointer, Command::CompareSwap, Operation::CompareSwap { expected, new })
     }
 
-    /// What a server lets this client's host have.
+    /// A server's limits for this client's host.
     ///
     /// # Errors
     ///
-    /// No answer; the server has too many clients, or other processes have every number that was drawn.
+    /// No answer; the server has too many clients, or other processes use every number that was tried.
     pub fn hello(&mut self, home: Host) -> Result<Welcome, RemoteError> {
         self.greet(home).map_err(RemoteError::from)
     }
 
-    /// Which server a switch chooses for a request to anywhere.
+    /// The server that a switch chooses for a request to any server.
     pub(super) fn choose(&mut self, home: Host) -> Result<Host, RemoteError> {
         if home != Host::ANYWHERE {
             return Ok(home);
@@ -321,7 +326,7 @@ impl Client {
     }
 }
 
-/// The first that was not done.
+/// The first request that failed.
 fn first_failure(wanted: &[Wanted<'_>], ends: Vec<End>) -> Result<(), RemoteError> {
     for (wanted, end) in wanted.iter().zip(ends) {
         match end {

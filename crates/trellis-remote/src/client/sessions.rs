@@ -1,8 +1,9 @@
-//! Who a client is, and its sessions at servers.
+//! A client's identity, and its sessions at servers.
 //!
-//! Promises: a request that is done once goes out in a session that its server has not ended for silence, as far as can be
-//! told here. A client whose number another process of its host has draws another one, a bounded number of times; all its
-//! sessions are then opened anew, because they are the number's.
+//! Promises: a request that is done once is sent in a session that its server has not ended for silence, as far as can be
+//! known here. A client whose number is used by another process of its host picks another random one, a bounded number of
+//! times; all its sessions are then opened again, because they belong to the number. Must never reuse a session under
+//! another number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,13 +16,14 @@ use trellis_fabric_protocol::wire::datagram::{Body, Operation, Status};
 use super::asking::{Failure, Wanted};
 use super::{Client, Welcome};
 
-/// So many numbers are tried. A host has 1,024 sessions at a server and 32,768 numbers: each is taken in one of 32 cases.
+/// The maximum number of attempts. A host has at most 1,024 sessions at a server and 32,768 numbers, so that an attempt
+/// fails in one of 32 cases.
 const DRAWS_MAX: u32 = 16;
 
 pub(super) struct Sessions {
-    /// Drawn once: tells a server that it is the same process.
+    /// A random value that identifies this process to servers.
     identity: u64,
-    /// Its numbers follow from one that nobody can foretell.
+    /// The sequence of its numbers, from an unpredictable seed.
     draws: Random,
     incarnation: Incarnation,
     open: BTreeMap<Host, Session>,
@@ -29,7 +31,7 @@ pub(super) struct Sessions {
 
 struct Session {
     epoch: u64,
-    /// The server heard of this client then, or later.
+    /// The server has heard this client at this time or later.
     heard: Instant,
     silence: Duration,
     welcome: Welcome,
@@ -45,14 +47,14 @@ impl Sessions {
         self.incarnation
     }
 
-    /// What every address of this client begins with.
+    /// The first bytes of every address of this client.
     pub(super) fn source(&self, prefix: HostPrefix) -> [u8; 8] {
         let HostPrefix { cluster, host } = prefix;
         let source = Source { cluster, host, incarnation: self.incarnation, request: 0 }.encode();
         *source.0.first_chunk().expect("an address is longer than half of it")
     }
 
-    /// Zero, which is no session's and refused, where there is none.
+    /// The epoch of the session; zero, which servers refuse, if there is none.
     pub(super) fn epoch(&self, home: Host) -> u64 {
         self.open.get(&home).map_or(0, |session| session.epoch)
     }
@@ -67,7 +69,7 @@ impl Sessions {
         }
     }
 
-    /// There is one, and its server will not end it for silence soon.
+    /// Whether there is a session that its server will not end for silence soon.
     fn is_open(&self, home: Host, now: Instant) -> bool {
         self.open.get(&home).is_some_and(|session| now.saturating_duration_since(session.heard) < session.silence / 2)
     }
@@ -79,7 +81,7 @@ impl Sessions {
 }
 
 impl Client {
-    /// The epoch of the session at a server; opens one where there is none.
+    /// The epoch of the session at a server; opens a session if there is none.
     pub(super) fn session(&mut self, home: Host) -> Result<u64, Failure> {
         match self.meet(&[home]).remove(&home) {
             Some(failure) => Err(failure),
@@ -87,7 +89,7 @@ impl Client {
         }
     }
 
-    /// What a server says when it is greeted, even if there is a session.
+    /// A server's answer to HELLO, which is sent even if there is a session.
     pub(super) fn greet(&mut self, home: Host) -> Result<Welcome, Failure> {
         self.sessions.forget(home);
         self.session(home)?;
@@ -95,8 +97,8 @@ impl Client {
         self.sessions.open.get(&home).map(|session| session.welcome).ok_or_else(|| refused(Status::Denied))
     }
 
-    /// Opens sessions at those of the servers where there are none; who would not have it, and why. The epochs of all are
-    /// other ones afterwards if the client's number was taken at one of them.
+    /// Opens missing sessions at these servers; returns those that refused, with the reason. If the client's number was
+    /// in use at one of them, all epochs change.
     pub(super) fn meet(&mut self, homes: &[Host]) -> BTreeMap<Host, Failure> {
         let mut failed = BTreeMap::new();
         let now = Instant::now();
@@ -123,7 +125,7 @@ impl Client {
         failed
     }
 
-    /// HELLO to servers, all at the same time; who did not welcome this client.
+    /// Sends HELLO to servers, to all at the same time; returns those that did not accept.
     fn say_hello(&mut self, homes: &BTreeSet<Host>) -> Vec<(Host, Failure)> {
         let operation = Operation::Hello { identity: self.sessions.identity };
         let wanted: Vec<Wanted<'_>> =

@@ -1,7 +1,7 @@
-//! What is known of a question while it is not answered for good.
+//! The state of a request that has no final answer yet.
 //!
-//! Promises: a question that was sent keeps its number until somebody who would remember it says that nothing was done;
-//! at the deadline its end says what was heard last. Must never ask anything.
+//! Promises: a request that was sent keeps its number until a server that would have recorded it answers that nothing was
+//! done; at the deadline its result includes the last status received. Must never send anything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use trellis_transport::links::ipv6::NoAnswer;
 
 use super::asking::{End, Failure, Wanted};
 
-/// For so long a home that has backups is asked for leases at once.
+/// How long a home that has backups is asked for leases at once.
 const BACKUPS_FOR: Duration = Duration::from_secs(10);
-/// So many incarnations of those who grant leases of one range are remembered: of its home, and of its parts'.
+/// How many incarnations of granting homes are remembered for a range: of its home, and of its parts'.
 const INCARNATIONS_MAX: usize = 16;
 
-/// How something is done.
+/// How a request is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
-    /// By one request.
+    /// By a single request.
     Plain,
     /// Under a lease.
     ByLease,
-    /// A READ whose bytes are at several places: a page at a time.
+    /// A READ whose bytes are at several homes: one page at a time.
     ByPage,
 }
 
@@ -32,18 +32,18 @@ pub(super) enum Way {
 pub(super) struct Wait {
     pub(super) end: Option<End>,
     pub(super) way: Way,
-    /// Under which it may have been done.
+    /// The number under which it may have been done.
     pub(super) number: Option<u64>,
-    /// How often it was asked under that number.
+    /// How often it was sent under that number.
     pub(super) asks: u32,
-    /// The session that it is asked in, where it is another one than at first, and how often that was so.
+    /// The session in which it is sent, if that has changed, and how often it has.
     epoch: Option<u64>,
     pub(super) greeted: u32,
-    /// Datagrams that got no answer.
+    /// Datagrams without an answer.
     pub(super) sent: u32,
-    /// How often it was told BUSY.
+    /// How often the answer was BUSY.
     pub(super) busy: u32,
-    /// What was said last, and which host was named.
+    /// The last status, and the host that it named.
     pub(super) heard: Option<(Status, Option<Host>)>,
 }
 
@@ -56,36 +56,36 @@ impl Wait {
         self.way == Way::Plain
     }
 
-    /// Home says that it cannot be done now, and remembers that under this number.
+    /// Records that the home cannot do it now, and remembers that under this number.
     pub(super) fn is_busy(&mut self, status: Status) {
         self.heard = Some((status, None));
         (self.number, self.asks) = (None, 0);
         self.busy += 1;
     }
 
-    /// It was not done, and is asked anew in this session, unless there is none.
+    /// Records that it was not done, and is sent again in this session, unless there is none.
     pub(super) fn greet(&mut self, epoch: u64, failure: Option<Failure>) {
         self.end = failure.map(Err);
         (self.number, self.asks, self.epoch) = (None, 0, Some(epoch));
         self.greeted += 1;
     }
 
-    /// The question, in the session that it is asked in.
+    /// The request, in its current session.
     pub(super) fn again<'a>(&self, wanted: &Wanted<'a>) -> Wanted<'a> {
         Wanted { epoch: self.epoch.unwrap_or(wanted.epoch), ..*wanted }
     }
 
-    /// It is done under a lease from now on.
+    /// Uses a lease from now on.
     pub(super) fn take_a_lease(&mut self) {
         (self.way, self.number) = (Way::ByLease, None);
     }
 
-    /// It is asked page by page from now on.
+    /// Proceeds page by page from now on.
     pub(super) fn go_by_page(&mut self) {
         (self.way, self.number) = (Way::ByPage, None);
     }
 
-    /// Its end, or what is so at the deadline.
+    /// Its result, or the state at the deadline.
     pub(super) fn ended(self, wanted: &Wanted<'_>, waited: Duration) -> End {
         let &Wanted { command, pointer, .. } = wanted;
         match (self.end, self.heard) {
@@ -94,7 +94,7 @@ impl Wait {
                 Err(Failure::Unserved { command, pointer, status, told, sent: self.sent, waited })
             }
             (None, Some((status, _))) if self.number.is_none() => Ok(status),
-            // Since something was heard it was asked again, and that may have been done.
+            // It was sent again after the last status, and that may have been done.
             (None, _) => {
                 let to = pointer.request(command, wanted.arguments).encode().0;
                 Err(Failure::Silent(NoAnswer { to, sent: self.sent, waited, error: None }))
@@ -103,7 +103,7 @@ impl Wait {
     }
 }
 
-/// The places of those that are open and so.
+/// The indexes of open requests with this property.
 pub(super) fn places(waits: &[Wait], is_so: impl Fn(&Wait) -> bool) -> Vec<usize> {
     let is_one = |place: &usize| waits[*place].end.is_none() && is_so(&waits[*place]);
     (0..waits.len()).filter(is_one).collect()
@@ -115,25 +115,25 @@ pub(super) struct Homes(BTreeMap<Host, Known>);
 
 #[derive(Clone, Default)]
 struct Known {
-    /// Until then it is taken to have backups.
+    /// Until then the home is assumed to have backups.
     backups_until: Option<Instant>,
-    /// Of those who granted, the latest last.
+    /// The incarnations of those that granted leases, the latest last.
     incarnations: VecDeque<u16>,
 }
 
 impl Homes {
-    /// A home refuses changes without a lease.
+    /// Records that a home refuses changes without a lease.
     pub(super) fn has_backups(&mut self, home: Host, now: Instant) {
         self.0.entry(home).or_default().backups_until = Some(now + BACKUPS_FOR);
     }
 
-    /// Whether it did a moment ago.
+    /// Whether it did so recently.
     pub(super) fn wants_leases(&self, home: Host, now: Instant) -> bool {
         self.0.get(&home).and_then(|known| known.backups_until).is_some_and(|until| now < until)
     }
 
-    /// Who has this incarnation granted a lease; whether the range's home may be another one than before. Parts of a range
-    /// have homes and incarnations of their own, and those that granted before say nothing new.
+    /// Records that a home with this incarnation has granted a lease; returns whether the range's home may have changed.
+    /// Parts of a range have homes and incarnations of their own, and incarnations that granted before are not news.
     pub(super) fn granted(&mut self, home: Host, incarnation: u16) -> bool {
         let known = &mut self.0.entry(home).or_default().incarnations;
         let is_first = known.is_empty();

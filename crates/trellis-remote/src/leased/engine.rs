@@ -1,7 +1,8 @@
-//! The threads of a [`super::Leased`]: one hears datagrams and watches the time, one tells events.
+//! The threads of a [`super::Leased`]: one receives datagrams and watches the time, one calls events.
 //!
-//! Promises: what is no answer to a request of this process, no notice about its object, and no request, is dropped; who
-//! sends a request here, because a switch believes that the page is here, is told who is home. Sending never waits.
+//! Promises: a datagram that is not an answer to this process, a notice about its object or a request is dropped. A
+//! client whose request arrives here, because a switch believes that the page is here, is told which host is home.
+//! Sending must never wait.
 
 use std::time::Duration;
 
@@ -21,17 +22,17 @@ use super::super::Hardware;
 use super::Shared;
 use super::state::{Event, State};
 
-/// How long the thread that hears waits at most before it looks whether it shall end.
+/// How long the receiving thread waits at most before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
-/// The longest datagram there can be.
+/// The maximum length of a datagram.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
 impl Shared {
-    /// Hears datagrams until the end.
+    /// Receives datagrams until the end.
     pub(super) fn hear(&self) {
         let mut room = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
         loop {
-            // A socket that is open gives no error that another try would not.
+            // An open socket gives no error that another attempt would not give too.
             let came = self.endpoint.receive(&mut room).ok().flatten();
             let wait = {
                 let mut state = self.lock();
@@ -54,7 +55,7 @@ impl Shared {
         }
     }
 
-    /// Tells events until the end.
+    /// Calls events until the end.
     pub(super) fn tell(&self) {
         let mut state = self.lock();
         loop {
@@ -101,7 +102,7 @@ impl Shared {
         to.host == self.options.prefix.host && to.incarnation == state.incarnation
     }
 
-    /// An answer to a request of this process.
+    /// Handles an answer to a request of this process.
     fn answered(&self, state: &mut State, now: u64, reply: &Reply, payload: &[u8]) {
         let Ok(from) = Destination::decode(reply.from) else { return };
         let number = from.pointer.page();
@@ -133,9 +134,9 @@ impl Shared {
             (Status::Busy, _) => Outcome::Busy,
             (Status::Restarting, _) => Outcome::Restarting,
             (Status::Unserved, _) => Outcome::Unserved,
-            // It was damaged on the way, or will never be answered otherwise.
+            // It was damaged in transit, or will never get another answer.
             (Status::BadTag, _) => return,
-            // What was said to an older request may be another object's, or another home's.
+            // An answer to an older request may be about another object, or from another home.
             (_, _) if !is_awaited => return,
             (status, _) => {
                 state.refused(now, number, is_copy, status, None);
@@ -163,7 +164,7 @@ impl Shared {
             let from = Party::of(state.client.belief.home);
             state.hear(self, now, Input::Message(from, message), Some((bytes, epoch)));
         }
-        // A turn is named by its epoch.
+        // A place in the queue is identified by its epoch.
         let has_turn = status == Outcome::Busy && epoch != 0 && matches!(ask, Ask::Copy | Ask::Update);
         if is_awaited && has_turn {
             state.is_queued(now, number, is_copy);
@@ -172,7 +173,7 @@ impl Shared {
         }
     }
 
-    /// What home says unasked.
+    /// Handles a notice that the home sent unasked.
     fn noticed(&self, state: &mut State, now: u64, notice: &Notice) {
         let pointer = notice.from.pointer;
         let is_of_object = pointer.home() == self.object.home() && pointer.generation() == self.object.generation();
@@ -191,7 +192,7 @@ impl Shared {
         state.hear(self, now, Input::Message(from, message), None);
     }
 
-    /// A switch delivered somebody's request here.
+    /// Handles another client's request that a switch delivered here.
     fn asked(&self, state: &mut State, now: u64, request: &Request, port: u16) {
         let Destination { pointer, command, arguments } = request.destination;
         if command == Command::Invalidated || command.is_told() {
@@ -210,7 +211,8 @@ impl Shared {
             epoch = epoch_of(state.client.belief.incarnation);
             let message = Message::Request { page: pointer.page(), request: request.source.request, ask };
             let from = party_of(Client::of(&request.source));
-            // Whatever it says: bytes are the callers', so all that is said here is who is home.
+            // The machine's result does not matter: callers own the bytes, so the only answer from here is which host is
+            // home.
             let _: Vec<Effect> = state.hear(self, now, Input::Message(from, message), None);
         }
         if arguments.has(Arguments::NO_REPLY) {
@@ -234,9 +236,9 @@ impl Shared {
         }
     }
 
-    /// Sends what a machine wants sent to home.
+    /// Sends a message of a state machine to the home.
     pub(super) fn send(&self, state: &mut State, message: &Message) {
-        // Who places ranges is not asked: the range has one home.
+        // The range has one fixed home, so no controller is asked.
         let Message::Request { page: number, request, ask } = *message else { return };
         let (known, is_again) = state.asks(number, ask == Ask::Copy);
         let (command, epoch, is_release) = match ask {
@@ -257,14 +259,14 @@ impl Shared {
         self.send_request(state.incarnation, number, request, (command, arguments, epoch, is_release), operation, data);
     }
 
-    /// A copy is not in use any more, which home did not ask for.
+    /// Handles a copy that is no longer in use, without a request of the home.
     pub(super) fn drop_copy(&self, state: &mut State, page: u64) {
         if let Some((number, epoch)) = state.drop_copy(page) {
             self.invalidated(state, number, epoch);
         }
     }
 
-    /// Says to home that a copy is not in use.
+    /// Informs the home that a copy is not in use.
     fn invalidated(&self, state: &mut State, number: u64, epoch: Epoch) {
         let request = state.number();
         let arguments = Arguments::NO_REPLY.and(Arguments::DIRECT);
@@ -293,7 +295,7 @@ impl Shared {
         let (from, to) = (source.encode(), destination.encode());
         if seal(&mut header, from, to, [small.bytes(), data], &Hardware) {
             let way = Way { from: from.0, to: to.0, port: self.options.port };
-            // One that cannot go is as good as lost: it is said again.
+            // A datagram that cannot be sent counts as lost, and is sent again.
             let _ = self.endpoint.send(&way, &[&header, small.bytes(), data]);
         }
     }

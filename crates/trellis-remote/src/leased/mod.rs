@@ -1,15 +1,16 @@
-//! Pages of an object of a memory server, had by this process for a time: as copies, which many may have, or under leases,
-//! under which one process may change them.
+//! Pages of an object at a memory server that this process holds for a time: as copies, which many processes may hold, or
+//! under leases, with which one process may change them.
 //!
-//! A [`Leased`] is one process' part in the lease protocol (`docs/protocols/lease.md`) for one object; any thread may call
-//! it. A thread of its own hears what the server says, renews what is had, and another one tells [`Events`].
+//! A [`Leased`] is one process's part in the lease protocol (`docs/protocols/lease.md`) for one object; any thread may
+//! call it. One thread receives what the server sends and renews what is held, and another one calls [`Events`].
 //!
-//! Promises: a page that was put is what the server holds until [`Events`] says otherwise; home is told that a copy is gone
-//! only after [`Events::invalidate`] returned; a page is had under a lease by one process at a time, and what was committed
-//! is not lost while the server lives; a call ends until its deadline, and its error names the server. Rights end here
-//! before they end there, by this machine's clock.
+//! Promises: the bytes of a page that was put are those that the server holds until [`Events`] reports otherwise. The
+//! home is informed that a copy is gone only after [`Events::invalidate`] has returned. One process at a time holds the
+//! lease of a page, and what was committed is not lost while the server lives. A call ends by its deadline, and its error
+//! names the server. Rights end here before they end at the server, by this machine's clock.
 //!
-//! Must never keep a page's bytes (but those of a commit until it is answered), nor call [`Events`] from a caller's thread.
+//! Must never keep a page's bytes (except those of a commit until it is answered), nor call [`Events`] from a caller's
+//! thread.
 
 mod engine;
 mod state;
@@ -26,58 +27,59 @@ use trellis_transport::links::ipv6::{Endpoint, NoAnswer};
 use super::{Client, ClientOptions, RemoteError, drawn, nanoseconds};
 use state::{End, Heard, Keeps, Kind, State};
 
-/// Pages that one call has under way at the same time.
+/// The number of pages that one call has under way at the same time.
 const WINDOW_PAGES: usize = 64;
 
-/// Which object, and how it is asked for.
+/// The object, and the parameters of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeasedOptions {
     /// The addresses of this host.
     pub prefix: HostPrefix,
     /// Any byte of the object.
     pub object: Pointer,
-    /// Where servers listen. If nobody has this port here, requests that a switch delivers here are answered.
+    /// The port on which servers listen. If no other socket here uses it, requests that a switch delivers to this host
+    /// are answered.
     pub port: u16,
-    /// The longest a call may take.
+    /// The maximum duration of a call.
     pub deadline: Duration,
-    /// After so long without an answer something is said again.
+    /// The time without an answer after which a datagram is sent again.
     pub retry: Duration,
 }
 
 impl LeasedOptions {
-    /// For an object: port 5000, 10 s, said again after 20 ms.
+    /// For an object: port 5000, 10 s, and 20 ms until a datagram is sent again.
     pub fn new(prefix: HostPrefix, object: Pointer) -> LeasedOptions {
         let (deadline, retry) = (Duration::from_secs(10), Duration::from_millis(20));
         LeasedOptions { prefix, object, port: PORT, deadline, retry }
     }
 }
 
-/// The bytes of a page that is had.
+/// The bytes of a page that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes<'a> {
-    /// These.
+    /// These bytes.
     New(&'a [u8]),
-    /// Those that are here: the page has not changed since they were put or committed; or it was had already.
+    /// The local bytes: the page has not changed since they were put or committed, or it was held already.
     Same,
 }
 
-/// What happens to pages without a call. Pages are numbered in the object.
+/// Receives what happens to pages outside calls. Pages are numbered within the object.
 ///
-/// One thread calls these, one after the other, while others may be inside of a call of [`Leased`]: an event must never
-/// wait for one of those.
+/// One thread makes these calls, one after the other, while other threads may be inside a call of [`Leased`]: an event
+/// must never wait for one of those.
 pub trait Events: Send + Sync {
-    /// The copy of this page is not to be used any more: when this returns, nobody here does.
+    /// The copy of this page must not be used any more: no thread here may use it after this returns.
     fn invalidate(&self, page: u64);
 
-    /// Somebody wants this page: commit it with release, or release it, soon. It is not renewed any more.
+    /// Another client wants this page: commit it with release, or release it, soon. It is not renewed any more.
     fn recalled(&self, page: u64);
 
-    /// The lease or the copy of this page is over: when this returns, nobody here uses it. What was changed and not
-    /// committed is lost, unless [`Leased::update_again`] says that nobody has changed the page since.
+    /// The lease or the copy of this page has ended: no thread here may use it after this returns. Uncommitted changes
+    /// are lost, unless [`Leased::update_again`] reports that the page has not been changed by others since.
     fn lost(&self, page: u64);
 
-    /// Whether the copy of this page was used since this was asked last. One that was not ends with its term, and is lost
-    /// then; who cannot tell says that it was. It is asked about once a term.
+    /// Whether the copy of this page was used since the last query. An unused copy ends with its term, and is then
+    /// reported as lost; return true if this is not known. Called once per term.
     fn is_used(&self, _page: u64) -> bool {
         true
     }
@@ -89,7 +91,7 @@ pub struct Leased {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared {
     options: LeasedOptions,
     endpoint: Endpoint,
@@ -97,17 +99,17 @@ struct Shared {
     bytes: u64,
     began: Instant,
     state: Mutex<State>,
-    /// Something that a caller, or the thread that tells events, waits for may have happened.
+    /// Signalled when something may have happened for which a caller, or the thread that calls events, waits.
     changed: Condvar,
     events: Arc<dyn Events>,
 }
 
 impl Leased {
-    /// Asks the server for the object, and takes a socket.
+    /// Asks the server for the object, and opens a socket.
     ///
     /// # Errors
     ///
-    /// No answer; no such object; the system gives no socket or thread.
+    /// No answer; no such object; the system provides no socket or thread.
     pub fn open(options: LeasedOptions, events: Arc<dyn Events>) -> Result<Leased, RemoteError> {
         let asks =
             ClientOptions { port: options.port, deadline: options.deadline, ..ClientOptions::new(options.prefix) };
@@ -136,28 +138,29 @@ impl Leased {
         Ok(leased)
     }
 
-    /// Its first byte, and how many it has.
+    /// The object's first byte, and its length.
     pub fn object(&self) -> (Pointer, u64) {
         (self.shared.object, self.shared.bytes)
     }
 
-    /// How many pages it has; the last one may be shorter than a page.
+    /// The number of its pages; the last one may be shorter than a page.
     pub fn pages(&self) -> u64 {
         self.shared.bytes.div_ceil(PAGE_BYTES)
     }
 
-    /// Takes copies; each is put as soon as it is there, in any order. With `keeps` the bytes that were put or committed last
-    /// are still here, and [`Bytes::Same`] says that they are the page's.
+    /// Takes copies; each is put as soon as it arrives, in any order. With `keeps`, the bytes that were last put or
+    /// committed are still here, and [`Bytes::Same`] says that they are current.
     ///
     /// # Errors
     ///
-    /// No answer, or somebody kept the page for all that time; the server refused. Pages that were put are had nevertheless.
+    /// No answer, or another client held the page all the time; the server refused. Pages that were put are held
+    /// nevertheless.
     pub fn copy(&self, pages: &[u64], keeps: bool, put: &mut dyn FnMut(u64, Bytes<'_>)) -> Result<(), RemoteError> {
         self.shared.have(Kind::Copy, pages, if keeps { Keeps::Known } else { Keeps::Nothing }, put)
     }
 
-    /// Takes leases; each page is put as soon as it is granted, in any order, and may be changed from then on. `keeps` is as
-    /// with [`Self::copy`]. If there is a copy here, it is invalidated first.
+    /// Takes leases; each page is put as soon as it is granted, in any order, and may be changed from then on. `keeps` is
+    /// as with [`Self::copy`]. A local copy is invalidated first.
     ///
     /// # Errors
     ///
@@ -166,10 +169,11 @@ impl Leased {
         self.shared.have(Kind::Update, pages, if keeps { Keeps::Known } else { Keeps::Nothing }, put)
     }
 
-    /// Takes leases anew of pages whose leases were over before what was changed in them was committed: because a home died,
-    /// or this process could not renew them. [`Bytes::Same`]: nobody has committed or written such a page since the lease was
-    /// granted, and it can be committed as it is here. Otherwise these are its bytes, and what was changed here is of nothing.
-    /// The home that a controller put in the place of one that died gives leases again when those of before have ended.
+    /// Takes leases again for pages whose leases ended before their changes were committed: because a home failed, or
+    /// this process could not renew them. [`Bytes::Same`] means that no client has committed or written the page since
+    /// the lease was granted, and that it can be committed as it is here. Otherwise the given bytes are current, and the
+    /// local changes are lost. A home that a controller has put in the place of a failed one grants leases when the
+    /// earlier ones have ended.
     ///
     /// # Errors
     ///
@@ -178,28 +182,28 @@ impl Leased {
         self.shared.have(Kind::Update, pages, Keeps::Changed, put)
     }
 
-    /// These are the pages' bytes from now on; with `release` the leases are given back. The answer has the pages for which
-    /// that is not so, because their leases were over.
+    /// Commits these bytes as the pages' content; with `release` the leases are returned. Returns the pages for which
+    /// this failed because their leases had ended.
     ///
     /// # Errors
     ///
-    /// No answer: nobody knows then whether it was done, and the leases are given up.
+    /// No answer: it is then unknown whether it was done, and the leases are given up.
     ///
     /// # Panics
     ///
-    /// When the bytes are more or less than the page has.
+    /// When the number of bytes differs from the page's.
     pub fn commit(&self, pages: &[(u64, &[u8])], release: bool) -> Result<Vec<u64>, RemoteError> {
         self.shared.commit(pages, release)
     }
 
-    /// Gives leases back; what was changed and not committed is forgotten.
+    /// Returns leases; uncommitted changes are dropped.
     pub fn release(&self, pages: &[u64]) {
         let mut state = self.shared.lock();
         let now = self.shared.now();
         pages.iter().for_each(|page| state.release(&self.shared, now, *page));
     }
 
-    /// These copies are not used here any more; their server is told, so that nobody has to wait for their end.
+    /// Reports to the server that these copies are not used here any more, so that no client has to wait for their end.
     pub fn drop_copies(&self, pages: &[u64]) {
         let mut state = self.shared.lock();
         pages.iter().for_each(|page| self.shared.drop_copy(&mut state, *page));
@@ -214,7 +218,7 @@ impl Drop for Leased {
         }
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }
@@ -267,7 +271,8 @@ impl Shared {
         Ok(fenced)
     }
 
-    /// Begins something with each of these pages, and waits until it ended; the pages whose lease was over.
+    /// Begins an operation for each of these pages, and waits until all have ended; returns the pages whose lease had
+    /// ended.
     fn all(
         &self,
         kind: Kind,
@@ -326,7 +331,7 @@ impl Shared {
         RemoteError::Refused { command: kind.command(), pointer: self.pointer(page), status }
     }
 
-    /// What a caller is told at its deadline.
+    /// The error that a caller gets at its deadline.
     fn late(&self, kind: Kind, page: u64, heard: (u32, Option<Heard>), waited: Duration) -> RemoteError {
         match heard {
             (sent, Some((status, told))) if status.is_of_no_home() => {

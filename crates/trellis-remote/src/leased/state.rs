@@ -1,8 +1,9 @@
-//! What a [`super::Leased`] knows: the two machines of the protocol, what callers wait for, and what is to be told.
+//! The state of a [`super::Leased`]: the two state machines of the protocol, the callers' operations, and the events to
+//! report.
 //!
-//! Promises: a page's event is told neither while a caller puts the page nor out of order; home hears that a copy is gone
-//! only by [`State::told`], after the event. Pages are those of the object here, and those of the server's memory in the
-//! machines.
+//! Promises: a page's event is reported neither while a caller puts the page nor out of order. Must never inform the home
+//! that a copy is gone except by [`State::told`], after the event. Page numbers are those of the object here, and those
+//! of the server's memory in the machines.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -16,92 +17,92 @@ use trellis_fabric_protocol::wire::datagram::Status;
 use super::super::CLOCK_ERROR_PPM;
 use super::{LeasedOptions, Shared};
 
-/// The term that a client takes for granted before it heard of one.
+/// The term that a client assumes before it has learnt one.
 const TERM: u64 = 10_000_000_000;
-/// Of a term, the part at its end in which a right is not used any more: an event takes a moment.
+/// The divisor of a term that gives the time before its end in which a right is no longer used: an event takes a moment.
 const MARGIN_PARTS: u64 = 20;
-/// The numbers of a reader's requests, and of what nobody answers, lie so far above those of a client's.
+/// The offset of the numbers of a reader's requests, and of requests without answers, above those of a client.
 const READER_NUMBERS: u64 = 1 << 62;
 const OTHER_NUMBERS: u64 = 1 << 61;
-/// Who was told BUSY asks again after this, then after twice as long, and so on up to the usual time.
+/// The pause after the first BUSY; it doubles up to the usual time.
 const BUSY_NANOSECONDS: u64 = 200_000;
-/// The same for who was told that the range is elsewhere, or that its home waits for something.
+/// The same pause after an answer that the range is elsewhere, or that its home is waiting.
 const ELSEWHERE_NANOSECONDS: u64 = 1_000_000;
 const ELSEWHERE_NANOSECONDS_MAX: u64 = 20_000_000;
-/// Of a term, the part after which somebody who stands in a queue says that he still does; home forgets him after half.
+/// The divisor of a term after which a queued request is repeated; the home drops it from its queue after half a term.
 const QUEUED_PARTS: u64 = 5;
-/// So often a copy is renewed before the caller is asked whether it is used.
+/// How often a copy is renewed before the caller is asked whether it is used.
 const RENEWALS_UNASKED: u8 = 2;
-/// Terms that a server can have.
+/// The valid terms of a server.
 const TERMS: RangeInclusive<u64> = 1_000_000..=u64::MAX >> 8;
 
-/// What a caller wants of a page.
+/// What a caller requests for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A copy.
     Copy,
     /// A lease.
     Update,
-    /// That what it changed is the page.
+    /// A commit of its changes.
     Commit {
-        /// And the lease given back.
+        /// With the return of the lease.
         release: bool,
     },
 }
 
-/// What of the page is here, whoever asks for it.
+/// Which bytes of the page are kept here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// What was put or committed last.
+    /// Those that were last put or committed.
     Known,
-    /// What was changed under a lease that is over.
+    /// Those that were changed under a lease that has ended.
     Changed,
 }
 
-/// How that ended.
+/// The result of an operation.
 #[derive(Debug)]
 pub(super) enum End {
-    /// These are the bytes, or those that are here; [`State::was_put`] is called afterwards.
+    /// The bytes, or `None` for those that are here; [`State::was_put`] is called afterwards.
     Put(Option<Vec<u8>>),
     /// Committed.
     Done,
-    /// The lease was over.
+    /// The lease had ended.
     Fenced,
-    /// The server will not.
+    /// The server refused.
     Refused(Status),
 }
 
-/// Something to tell.
+/// An event to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A copy was recalled.
     Invalidate(u64),
     /// A lease was recalled.
     Recalled(u64),
-    /// A copy or a lease ended.
+    /// A copy or a lease has ended.
     Lost(u64),
-    /// A copy has been renewed for a while, and is once more only if it is used.
+    /// A copy has been renewed for a while, and is renewed again only if it is used.
     Used(u64),
 }
 
-/// What a caller waits for.
+/// A caller's operation.
 struct Operation {
     kind: Kind,
     keeps: Keeps,
     phase: Phase,
-    /// Datagrams that asked for it.
+    /// The number of datagrams sent for it.
     sent: u32,
-    /// How often the server said that somebody else has the page.
+    /// How often the server answered that another client holds the page.
     busy: u32,
-    /// How often it said that the page is elsewhere, or that it is too early.
+    /// How often it answered that the page is elsewhere, or that it is too early.
     elsewhere: u32,
-    /// What it said last, if it was no answer for good, and which host it named.
+    /// The last answer that was not final, and the host that it named.
     heard: Option<Heard>,
 }
 
-/// An answer that is none for good.
+/// An answer that is not final.
 pub(super) type Heard = (Status, Option<Host>);
 
 enum Phase {
@@ -118,29 +119,29 @@ pub(super) struct State {
     pub(super) client: Client,
     pub(super) reader: Reader,
     operations: HashMap<u64, Operation>,
-    /// The bytes of commits that were not answered.
+    /// The bytes of commits that were not answered yet.
     commits: HashMap<u64, Vec<u8>>,
-    /// As of which epoch the bytes are that the caller has.
+    /// The epoch of the bytes that the caller has.
     known: BTreeMap<u64, Epoch>,
-    /// Under which epoch each page was granted, or was committed and kept: what was changed rests on what it was then. Also
-    /// where the lease is over, until the page is given back.
+    /// The epoch under which each page was granted, or was last committed and kept, on which its changes are based. Kept
+    /// after the lease has ended, until the page is returned.
     bases: HashMap<u64, Epoch>,
     /// Copies that callers use.
     held: HashSet<u64>,
-    /// How often copies were renewed since they came, or were found to be used.
+    /// How often copies were renewed since they arrived or were last reported as used.
     renewed: HashMap<u64, u8>,
-    /// When copies end, if they are not renewed, as it was at some time.
+    /// The times at which copies end unless they are renewed; may contain outdated entries.
     ends: BTreeSet<(u64, u64)>,
-    /// Pages whose end is being told, and the epoch that home wants to hear then.
+    /// Pages whose end is being reported, and the epoch that the home must then be sent.
     leaving: HashMap<u64, Option<Epoch>>,
     recalled: HashSet<u64>,
     events: VecDeque<Event>,
-    /// Pages that are asked for again soon, because they were busy.
+    /// Pages that are requested again soon because they were busy.
     hurry: BTreeSet<(u64, u64)>,
-    /// By their numbers, pages for which this process stands in a queue at home, and until when home is not asked again.
+    /// Pages, by their numbers, for which this process is queued at the home, and until when the home is not asked again.
     queued: HashMap<u64, u64>,
     numbers: u64,
-    /// When something of a page of the machines is due, and the same by page.
+    /// The times at which pages of the machines have something due, and the same by page.
     due: BTreeSet<(u64, u64)>,
     due_of: HashMap<u64, u64>,
     pub(super) is_closed: bool,
@@ -153,9 +154,10 @@ impl State {
         let home = object.home().0;
         let retry = u64::try_from(options.retry.as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, TERM / 20);
         let timing = timing(TERM, retry);
-        // Nobody places the range: who would be asked is home itself, and it is never asked.
+        // No controller places the range: requests to one would go to the home, and none is ever sent.
         let controller = Party::of(home);
-        // Numbers begin somewhere: an answer to a process that had the same incarnation before is nobody's.
+        // Request numbers begin at a random value, so that an answer to a process that had the same incarnation before is
+        // not taken for an answer to this one.
         let number = number >> 16;
         debug_assert!(bytes > 0, "an object has a byte");
         State {
@@ -183,12 +185,12 @@ impl State {
         }
     }
 
-    /// Whether nothing is under way with this page.
+    /// Whether no operation is under way for this page.
     pub(super) fn may_begin(&self, page: u64) -> bool {
         !self.operations.contains_key(&page) && !self.leaving.contains_key(&page)
     }
 
-    /// Begins something with a page.
+    /// Begins an operation for a page.
     pub(super) fn begin(
         &mut self,
         shared: &Shared,
@@ -216,12 +218,12 @@ impl State {
         }
     }
 
-    /// Whether what was begun ended.
+    /// Whether the operation has ended.
     pub(super) fn has_ended(&self, page: u64) -> bool {
         matches!(self.operations.get(&page), Some(Operation { phase: Phase::Ended(_), .. }))
     }
 
-    /// How it ended.
+    /// Its result.
     pub(super) fn end(&mut self, page: u64) -> End {
         let operation = self.operations.get_mut(&page).expect("it was begun");
         let Phase::Ended(end) = std::mem::replace(&mut operation.phase, Phase::Putting) else {
@@ -233,17 +235,17 @@ impl State {
         end
     }
 
-    /// The caller has put the page.
+    /// Records that the caller has put the page.
     pub(super) fn was_put(&mut self, page: u64) {
         self.operations.remove(&page);
     }
 
-    /// What the caller of this page was told while it waited: how often was asked, and what the server said last.
+    /// The history of a waiting operation: how often a request was sent, and the server's last answer.
     pub(super) fn patience(&self, page: u64) -> (u32, Option<Heard>) {
         self.operations.get(&page).map_or((0, None), |operation| (operation.sent, operation.heard))
     }
 
-    /// Nobody waits for this any more.
+    /// Gives up an operation for which no caller waits any more.
     pub(super) fn give_up(&mut self, shared: &Shared, now: u64, page: u64) {
         let number = self.first_page + page;
         self.queued.remove(&number);
@@ -254,7 +256,7 @@ impl State {
         }
     }
 
-    /// Gives a lease back.
+    /// Returns a lease.
     pub(super) fn release(&mut self, shared: &Shared, now: u64, page: u64) {
         self.commits.remove(&page);
         self.recalled.remove(&page);
@@ -268,7 +270,7 @@ impl State {
         self.retime(number);
     }
 
-    /// A copy is not used here any more; the epoch under which it was granted, which home is told.
+    /// Drops a copy that is not used here any more; returns the epoch under which it was granted, which the home is sent.
     pub(super) fn drop_copy(&mut self, page: u64) -> Option<(u64, Epoch)> {
         let number = self.first_page + page;
         let copy = self.reader.pages.get(&number).and_then(|followed| followed.copy);
@@ -279,7 +281,7 @@ impl State {
         copy.map(|(epoch, _)| (number, epoch))
     }
 
-    /// Gives everything back; nothing is told any more.
+    /// Returns everything; no more events are reported.
     pub(super) fn close(&mut self, shared: &Shared, now: u64) {
         let owned: Vec<u64> = self.client.pages.keys().copied().collect();
         owned.into_iter().for_each(|number| self.ask_client(shared, now, Input::Release(number)));
@@ -288,13 +290,13 @@ impl State {
         self.is_closed = true;
     }
 
-    /// When [`State::tick`] has something to do.
+    /// The time at which [`State::tick`] has something to do.
     pub(super) fn alarm(&self) -> u64 {
         let sets = [&self.due, &self.hurry, &self.ends];
         sets.into_iter().filter_map(|set| set.first()).map(|(at, _)| *at).min().unwrap_or(u64::MAX)
     }
 
-    /// A page of the machines may be due at another time than before.
+    /// Updates the due time of a page of the machines.
     fn retime(&mut self, number: u64) {
         let due = self.client.due(number).into_iter().chain(self.reader.due(number)).min();
         let is_owned = self.client.pages.get(&number).is_some_and(|hold| hold.own.is_some());
@@ -311,13 +313,13 @@ impl State {
         due.map(|at| self.due.insert((at, number)));
     }
 
-    /// Every page may be: home is another one, or terms are others.
+    /// Updates the due times of all pages, because the home or the term has changed.
     fn retime_all(&mut self) {
         let numbers: BTreeSet<u64> = self.client.pages.keys().chain(self.reader.pages.keys()).copied().collect();
         numbers.into_iter().for_each(|number| self.retime(number));
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     pub(super) fn tick(&mut self, shared: &Shared, now: u64) {
         while let Some(&(_, number)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.queued.remove(&number);
@@ -342,7 +344,8 @@ impl State {
                 Some(Operation { kind: Kind::Update, phase: Phase::Asked, .. }) => {
                     self.ask_client(shared, now, Input::Update(number));
                 }
-                // When its lease is over by this clock, too, home may say yet that it counted: that is asked later.
+                // Even if its lease has ended by this clock, the home may still answer that the commit took effect: that
+                // is asked later.
                 Some(&Operation { kind: Kind::Commit { release }, phase: Phase::Asked, .. })
                     if self.is_in_time(now, number) =>
                 {
@@ -360,7 +363,7 @@ impl State {
         }
     }
 
-    /// Whether this is due to be renewed, and is not before the caller was asked. Nothing of it is due until then.
+    /// Whether this is due to be renewed but the caller has to be asked first. Nothing of it is due until then.
     fn asks_whether_used(&mut self, number: u64) -> bool {
         let page = number - self.first_page;
         let is_asked_for = self.operations.contains_key(&page) || self.client.pages.contains_key(&number);
@@ -379,7 +382,7 @@ impl State {
         true
     }
 
-    /// The caller says whether a copy was used: if not, it ends with its term.
+    /// Records the caller's answer whether a copy was used; an unused one ends with its term.
     pub(super) fn was_used(&mut self, page: u64, is_used: bool) {
         let number = self.first_page + page;
         if self.operations.contains_key(&page) || !self.held.contains(&page) {
@@ -396,7 +399,7 @@ impl State {
         self.client.pages.get(&number).and_then(|hold| hold.own).is_some_and(|own| now < own.until)
     }
 
-    /// How long a right lasts is the server's to say; false when it cannot be so long.
+    /// Adopts the server's duration of rights; false if it is not valid.
     pub(super) fn hear_term(&mut self, term: u64) -> bool {
         if !TERMS.contains(&term) {
             return false;
@@ -409,7 +412,7 @@ impl State {
         true
     }
 
-    /// Whether this is the number of the request about the page that is waited for: another one's answer says nothing.
+    /// Whether this is the number of the request about the page that is waited for; other answers are ignored.
     pub(super) fn awaits(&self, number: u64, is_copy: bool, request: u64) -> bool {
         let awaited = match is_copy {
             true => self.reader.pages.get(&number).and_then(|followed| followed.asked).map(|(asked, _)| asked),
@@ -418,20 +421,20 @@ impl State {
         awaited == Some(request)
     }
 
-    /// A number for what nobody answers.
+    /// A number for a datagram that is not answered.
     pub(super) fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
     }
 
-    /// The page of the object; `None` if it is not of it.
+    /// The page of the object; `None` if it is not part of it.
     pub(super) fn page(&self, number: u64, shared: &Shared) -> Option<u64> {
         let page = number.checked_sub(self.first_page)?;
         (page < shared.bytes.div_ceil(PAGE_BYTES)).then_some(page)
     }
 
-    /// Something is sent that asks for this page: as of which epoch the bytes are that the caller has, and whether it was
-    /// asked before.
+    /// Called for each request that is sent for this page: returns the epoch of the bytes that the caller has, and
+    /// whether the request was sent before.
     pub(super) fn asks(&mut self, number: u64, is_copy: bool) -> (Epoch, bool) {
         let page = number - self.first_page;
         let known = self.known.get(&page).copied().unwrap_or(0);
@@ -447,17 +450,17 @@ impl State {
                 };
                 (of_bytes, is_retried || operation.sent > 1)
             }
-            // A copy is renewed: the bytes are those of before.
+            // A copy is being renewed: the bytes are those of before.
             None => (if is_copy && self.held.contains(&page) { known } else { 0 }, is_retried),
         }
     }
 
-    /// The bytes of a commit that was not answered.
+    /// The bytes of a commit that was not answered yet.
     pub(super) fn commit_bytes(&self, number: u64) -> Option<&[u8]> {
         self.commits.get(&(number - self.first_page)).map(Vec::as_slice)
     }
 
-    /// Whether the caller of this page may be told that its bytes are the page's.
+    /// Whether the caller of this page may be told that its bytes are current.
     pub(super) fn is_known(&self, page: u64, is_copy: bool) -> bool {
         match self.operations.get(&page).map(|operation| operation.keeps) {
             Some(Keeps::Nothing) => false,
@@ -467,7 +470,7 @@ impl State {
         }
     }
 
-    /// A lease's machine takes a fact; what follows is done. `came`: bytes and epoch of the answer at hand.
+    /// Passes a fact to a lease's machine, and carries out what follows. `came`: bytes and epoch of the current answer.
     pub(super) fn hear(
         &mut self,
         shared: &Shared,
@@ -512,12 +515,12 @@ impl State {
         debug_assert!(answers.is_empty(), "nobody asked");
     }
 
-    /// An operation of a lease's machine is over.
+    /// Completes an operation of a lease's machine.
     fn done(&mut self, shared: &Shared, now: u64, number: u64, outcome: Outcome, came: Option<(&[u8], Epoch)>) {
         let page = number - self.first_page;
         match (outcome, came) {
             (Outcome::Owned, Some((bytes, epoch))) => {
-                // The caller may change it from now on: nobody else is answered from here.
+                // The caller may change it from now on: requests of other clients are no longer answered from here.
                 self.client.change(now, number);
                 self.known.remove(&page);
                 self.bases.insert(page, epoch);
@@ -552,7 +555,7 @@ impl State {
         }
     }
 
-    /// A reader's machine takes an answer; what follows is done.
+    /// Passes an answer to a reader's machine, and carries out what follows.
     pub(super) fn hear_copy(
         &mut self,
         shared: &Shared,
@@ -594,7 +597,7 @@ impl State {
         number.into_iter().for_each(|number| self.retime(number));
     }
 
-    /// A copy came, or was renewed.
+    /// Handles a copy that has arrived or was renewed.
     fn copied(&mut self, number: u64, bytes: &[u8], epoch: Epoch) {
         let page = number - self.first_page;
         let Some((_, until)) = self.reader.pages.get(&number).and_then(|followed| followed.copy) else { return };
@@ -613,11 +616,11 @@ impl State {
         }
     }
 
-    /// Home recalls copies that are older than `epoch`. The epoch that home is told at once, if no copy is in use.
+    /// Handles a recall of copies older than `epoch`. Returns the epoch to send to the home at once if no copy is in use.
     pub(super) fn invalidate(&mut self, now: u64, number: u64, epoch: Epoch) -> Option<Epoch> {
         let message = Message::Invalidate { page: number, epoch };
         let from = Party::of(self.reader.belief.home);
-        // What the machine would say now is said when the event was told.
+        // The machine's own message is dropped: it is sent when the event has been reported.
         self.reader.step(now, reader::Input::Message(from, message), &mut Vec::new());
         self.retime(number);
         let page = number - self.first_page;
@@ -629,7 +632,7 @@ impl State {
         if is_newer || !self.held.remove(&page) {
             return Some(epoch);
         }
-        // Who waits for a lease wants no copy any more.
+        // A caller that waits for a lease wants no copy any more.
         if !self.operations.get(&page).is_some_and(|operation| operation.kind == Kind::Copy) {
             self.forget(number);
         }
@@ -637,15 +640,15 @@ impl State {
         None
     }
 
-    /// A page is not here any more, which is to be told.
+    /// Queues the event that a page is no longer held here.
     fn leave(&mut self, page: u64, epoch: Option<Epoch>, event: Event) {
         let wanted = self.leaving.entry(page).or_default();
         *wanted = (*wanted).max(epoch);
         self.events.push_back(event);
     }
 
-    /// Home grants this page in its turn, and says so then. It is asked again before it forgets that, in case its answer is
-    /// lost.
+    /// Records that the home will grant this page in its turn and send a notice then. It is asked again before it drops
+    /// the entry, in case its answer is lost.
     pub(super) fn is_queued(&mut self, now: u64, number: u64, is_copy: bool) {
         let page = number - self.first_page;
         if let Some(operation) = self.operations.get_mut(&page).filter(|it| (it.kind == Kind::Copy) == is_copy) {
@@ -655,7 +658,7 @@ impl State {
         self.retime(number);
     }
 
-    /// The server refuses an operation for good, or says that it is too early, or that the page is at that host.
+    /// Handles a final refusal of an operation, or the answer that it is too early or that the page is at that host.
     pub(super) fn refused(&mut self, now: u64, number: u64, is_copy: bool, status: Status, told: Option<Host>) {
         let page = number - self.first_page;
         let retry = self.retry;
@@ -698,7 +701,7 @@ impl State {
         }
     }
 
-    /// The next event that may be told.
+    /// The next event that may be reported.
     pub(super) fn next_event(&mut self) -> Option<Event> {
         let may = |event: &Event| {
             !matches!(
@@ -714,11 +717,11 @@ impl State {
         self.events.contains(&Event::Invalidate(page)) || self.events.contains(&Event::Lost(page))
     }
 
-    /// The event was told; what home wants to hear now.
+    /// Records that the event was reported; returns what the home must be sent now.
     pub(super) fn told(&mut self, event: Event) -> Option<(u64, Epoch)> {
         match event {
             Event::Recalled(_) | Event::Used(_) => None,
-            // The copy has gone, and then the lease: nothing begins before both are told.
+            // The copy is gone, and then the lease: nothing begins before both are reported.
             Event::Invalidate(page) | Event::Lost(page) if self.is_left_again(page) => None,
             Event::Invalidate(page) | Event::Lost(page) => {
                 let epoch = self.leaving.remove(&page)??;
@@ -736,13 +739,13 @@ impl Event {
     }
 }
 
-/// For leases of this term, which end here a little earlier than they have to.
+/// The timing for leases of this term, which end here slightly earlier than required.
 fn timing(term: u64, retry: u64) -> Timing {
     let whole = Timing::new(term, term, retry.min(term / 20), CLOCK_ERROR_PPM);
     Timing { held: whole.held - whole.held / MARGIN_PARTS, ..whole }
 }
 
-/// The page that something is about.
+/// The page of a fact.
 fn page_of(input: &Input) -> Option<u64> {
     match input {
         Input::Read(number) | Input::Update(number) | Input::Release(number) | Input::TickPage(number) => Some(*number),

@@ -1,8 +1,8 @@
 //! Clients of memory servers for the threads of one process.
 //!
-//! Promises: whoever calls sends and receives itself, so that no thread is woken for another one's call; a client that is
-//! idle is taken before another one is opened, the one that was used last first. Must never repeat what cannot be done twice:
-//! callers say what they may do again.
+//! Promises: each thread sends and receives by itself, so that no thread is woken for another one's call. An idle client
+//! is used before another one is opened, the most recently used first. Must never repeat what cannot be done twice:
+//! callers say what may be repeated.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,8 +21,8 @@ impl Clients {
         Clients { options, idle: Mutex::default() }
     }
 
-    /// Lets a client do something that may be done again, as long as nobody else does it at the same time: in another
-    /// session, where the server had forgotten the one before.
+    /// Runs an operation with a client. The operation must be repeatable as long as no other thread does it at the same
+    /// time: it is run again in another session if the server had forgotten the previous one.
     pub(super) fn with<T>(
         &self,
         mut call: impl FnMut(&mut Client) -> Result<T, RemoteError>,

@@ -1,16 +1,16 @@
-//! Neighbouring pages in one datagram, where datagrams take more than a page.
+//! Combines adjacent pages into one datagram, if datagrams can hold more than a page.
 //!
-//! Promises: what is joined lies in one object, byte after byte. Pure.
+//! Promises: combined pages are contiguous in one object. Pure; must never access a server.
 
 use std::borrow::Cow;
 
 use super::super::Pointer;
 use super::PAGE_BYTES;
 
-/// Where a page is: its object, by space and number, and its address.
+/// The place of a page: its object, by space and number, and its address.
 pub(super) type At = ((u32, u64), Pointer);
 
-/// How many pages each run of neighbours has.
+/// The lengths of the ranges of adjacent pages.
 pub(super) fn runs(pages: &[At]) -> Vec<usize> {
     let mut runs: Vec<usize> = Vec::new();
     for (place, page) in pages.iter().enumerate() {
@@ -22,12 +22,12 @@ pub(super) fn runs(pages: &[At]) -> Vec<usize> {
     runs
 }
 
-/// Whether a place is so many bytes behind another one, in the same object.
+/// Whether a place is exactly this many bytes after another one, in the same object.
 fn follows(before: At, bytes: usize, after: At) -> bool {
     before.0 == after.0 && before.1.plus(bytes as u64) == Some(after.1)
 }
 
-/// The same bytes at the same places, those that are neighbours together.
+/// The same bytes at the same places, with adjacent ones combined.
 pub(super) fn joined<'a>(parts: &[(At, &'a [u8])]) -> Vec<(Pointer, Cow<'a, [u8]>)> {
     let mut joined: Vec<(Pointer, Cow<'a, [u8]>)> = Vec::new();
     for (place, (at, bytes)) in parts.iter().enumerate() {

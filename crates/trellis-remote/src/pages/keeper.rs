@@ -1,10 +1,10 @@
-//! Objects that go with this process: made in sessions that are kept open while it runs.
+//! Objects that end with this process: they are created in sessions that are kept open while it runs.
 //!
-//! Promises: an object is there as long as this process runs and is heard; when it was killed, or is not heard for as long as
-//! a server waits, the server deletes the object. Nothing but these objects is made in a session of a keeper, and each server
-//! has a client of its own here, so that no other one's trouble ends it.
+//! Promises: an object exists as long as this process runs and its servers hear from it. When the process was killed, or
+//! is not heard for a server's limit, the server deletes the object. Only these objects are created in these sessions,
+//! and each server has a client of its own here, so that trouble of another client does not end its session.
 //!
-//! Must never be waited for by who touches a page: sessions are kept by a thread that does nothing else.
+//! Must never delay a thread that touches a page: a separate thread keeps the sessions open and does nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::super::{Client, ClientOptions, Host, Pointer, RemoteError};
 
-/// How often servers hear of this process: several times in the shortest time that one is told to wait.
+/// The interval of heartbeats to servers: several within the shortest limit that a server can have.
 const BEAT: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -23,7 +23,7 @@ pub(super) struct Keeper {
 
 struct Shared {
     clients: Mutex<BTreeMap<Host, Arc<Mutex<Client>>>>,
-    /// Where the thread waits between two beats.
+    /// Where the thread waits between two heartbeats.
     beat: Condvar,
     over: Mutex<bool>,
 }
@@ -33,7 +33,7 @@ impl Keeper {
     ///
     /// # Errors
     ///
-    /// When the system gives no thread.
+    /// When the system provides no thread.
     pub(super) fn start(options: ClientOptions) -> Result<Keeper, RemoteError> {
         let shared = Arc::new(Shared { clients: Mutex::default(), beat: Condvar::new(), over: Mutex::new(false) });
         let weak = Arc::downgrade(&shared);
@@ -44,7 +44,7 @@ impl Keeper {
         Ok(Keeper { options, shared })
     }
 
-    /// Makes an object.
+    /// Creates an object.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Keeper {
         locked(&client).create_for_session(home, bytes)
     }
 
-    /// The client of a server; that of no server asks which one it is to be.
+    /// The client of a server; for no particular server, the switch is asked for one.
     fn client(&self, home: Host) -> Result<Arc<Mutex<Client>>, RemoteError> {
         let mut clients = locked(&self.shared.clients);
         if let Some(client) = clients.get(&home) {
@@ -75,7 +75,7 @@ impl Drop for Keeper {
 }
 
 impl Shared {
-    /// False when it is over.
+    /// False at the end.
     fn wait(&self) -> bool {
         let over = locked(&self.over);
         let waited = self.beat.wait_timeout_while(over, BEAT, |over| !*over);
@@ -92,13 +92,13 @@ fn keep(shared: &Weak<Shared>) {
         let clients: Vec<_> =
             locked(&shared.clients).iter().map(|(home, client)| (*home, Arc::clone(client))).collect();
         for (home, client) in clients.into_iter().filter(|(home, _)| home.is_one()) {
-            // A server that is silent is noticed by who needs a page of it.
+            // A silent server is noticed by the thread that needs a page of it.
             let _ = locked(&client).hello(home);
         }
     }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked left nothing half done that another call would not do again.
+    // A thread that panicked left nothing half done that another call would not repeat.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,16 +1,16 @@
-//! Pages of one process that memory servers keep for it.
+//! Pages of one process at memory servers.
 //!
-//! A page is named by a space and a number, and lies in an object that is made when one of its pages is written first, and
-//! deleted when none of them holds anything any more. Which object that is follows from the number (`placement`); what a
-//! process has to remember is one pointer and two bits a page for each object.
+//! A page is named by a space and a number. It lies in an object that is created when one of its pages is first written,
+//! and deleted when all of its pages are empty. The object follows from the number (`placement`); for each object, a
+//! process only has to remember one pointer and two bits a page.
 //!
-//! Promises: a page that was never written is not asked for; a written one is written when the call returns, and read by who
-//! asks then; several servers are asked at once. Any number of threads may call: each sends and receives by itself. What
-//! needs the page as a whole ([`Alone`]) excludes everybody else meanwhile.
+//! Promises: a page that was never written is not requested. A write is complete when the call returns, and visible to
+//! later reads. Several servers are accessed at once. Any number of threads may call, and each sends and receives by
+//! itself. An operation that needs pages as a whole ([`Alone`]) excludes all others meanwhile.
 //!
-//! Objects go with the process: those that it did not delete are deleted by their servers, which hear no more of it.
+//! Objects end with the process: servers delete those that the process did not delete, when they no longer hear from it.
 //!
-//! Must never be shared by processes: what an object holds is known here alone.
+//! Must never be shared by processes: only this process knows what an object holds.
 
 mod clients;
 mod joining;
@@ -34,42 +34,42 @@ use placement::{Place, Placement, RUN_PAGES};
 
 /// The size of a page.
 pub const PAGE_BYTES: usize = 4096;
-/// What the size of an object is a multiple of.
+/// The size of an object is a multiple of this.
 pub const OBJECT_BYTES_UNIT: u64 = RUN_PAGES * PAGE_BYTES as u64;
 
 /// A page: its space, and its number there.
 pub type PageName = (u32, u64);
 
-/// Who asks, and where pages lie.
+/// The client's options, and the place of pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PagesOptions {
-    /// How servers are asked.
+    /// How requests are sent.
     pub client: ClientOptions,
-    /// The servers; [`Host::ANYWHERE`] alone lets the switch choose for each object.
+    /// The servers; with [`Host::ANYWHERE`] alone, the switch chooses one for each object.
     pub homes: Vec<Host>,
     /// The size of an object, a multiple of [`OBJECT_BYTES_UNIT`].
     pub object_bytes: u64,
 }
 
-/// Some bytes of a page that change.
+/// A change of some bytes of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Of this page.
+    /// The page.
     pub page: PageName,
-    /// From this byte on.
+    /// The offset in the page.
     pub offset: usize,
-    /// These bytes.
+    /// The new bytes.
     pub bytes: &'a [u8],
 }
 
-/// What failed, and what is not to be had because of it.
+/// A failure, and the pages that are unavailable because of it.
 #[derive(Debug)]
 pub struct PagesError {
-    /// What a server answered, or that it did not.
+    /// The server's answer, or that there was none.
     pub error: RemoteError,
-    /// Of the pages that were asked for, the first and the last at the server that failed.
+    /// The first and the last of the requested pages at the server that failed.
     pub pages: Option<(PageName, PageName)>,
-    /// How many pages that server keeps.
+    /// How many pages that server holds.
     pub kept: u64,
 }
 
@@ -93,27 +93,27 @@ pub struct Pages {
     clients: Clients,
     keeper: Keeper,
     placement: Placement,
-    /// A datagram takes more than a page.
+    /// Whether a datagram can hold more than a page.
     joins: bool,
     objects: RwLock<HashMap<(u32, u64), Arc<Object>>>,
-    /// Who makes an object.
+    /// Held by the thread that creates an object.
     making: Mutex<()>,
-    /// Held for reading by calls that may happen beside each other.
+    /// Held for reading by calls that may run concurrently.
     passage: RwLock<()>,
 }
 
-/// Nobody else reads, writes or gives up a page.
+/// Exclusive access: no other thread reads, writes or discards a page.
 pub struct Alone<'a> {
     pages: &'a Pages,
     _passage: RwLockWriteGuard<'a, ()>,
 }
 
 impl Pages {
-    /// Asks every server that is named whether it is there.
+    /// Checks that every named server answers.
     ///
     /// # Errors
     ///
-    /// A server's that does not answer.
+    /// That of a server that does not answer.
     pub fn open(options: PagesOptions) -> Result<Pages, RemoteError> {
         let PagesOptions { client, homes, object_bytes } = options;
         let clients = Clients::new(client);
@@ -131,7 +131,7 @@ impl Pages {
         })
     }
 
-    /// The bytes of pages, in the order of their names; nothing for one that holds nothing.
+    /// The bytes of pages, in the order of their names; `None` for an empty one.
     ///
     /// # Errors
     ///
@@ -141,12 +141,12 @@ impl Pages {
         self.read_now(names)
     }
 
-    /// Writes parts of pages, in ascending order and none over another. False, and nothing was done, where that cannot be
-    /// done beside others.
+    /// Writes parts of pages, which must be ascending and not overlap. False, with nothing done, if that requires
+    /// exclusive access.
     ///
     /// # Errors
     ///
-    /// A server's; some of it may be written then.
+    /// A server's; some parts may have been written then.
     pub fn write(&self, parts: &[Part<'_>]) -> Result<bool, PagesError> {
         let _passage = self.beside_others();
         let is_ascending = parts.is_sorted_by(|before, after| {
@@ -159,12 +159,12 @@ impl Pages {
         Ok(true)
     }
 
-    /// Waits until nobody else is at it.
+    /// Waits for exclusive access.
     pub fn alone(&self) -> Alone<'_> {
         Alone { pages: self, _passage: self.passage.write().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// The pages of a space that hold something, ascending, from `from` on, at most `count`.
+    /// The non-empty pages of a space, ascending, from `from` on, at most `count`.
     pub fn stored(&self, space: u32, from: u64, count: usize) -> Vec<u64> {
         let mut pages = Vec::new();
         for (&(of, number), object) in self.objects().iter().filter(|((of, _), _)| *of == space) {
@@ -189,7 +189,7 @@ impl Pages {
         self.objects().get(&(space, number)).cloned()
     }
 
-    /// Whether a part may be written as it is.
+    /// Whether a part may be written without reading the page.
     fn takes(&self, part: &Part<'_>) -> bool {
         let Place { object, page } = self.placement.of(part.page.1);
         let is_whole = part.bytes.len() == PAGE_BYTES;
@@ -207,7 +207,7 @@ impl Pages {
         Ok(places.into_iter().map(|place| place.and_then(|_| pages.next())).collect())
     }
 
-    /// Where pages are that hold something.
+    /// The places of the non-empty pages.
     fn stored_places(&self, names: &[PageName]) -> Vec<Option<At>> {
         let objects = self.objects();
         let place = |&(space, page): &PageName| {
@@ -218,7 +218,7 @@ impl Pages {
         names.iter().map(place).collect()
     }
 
-    /// Each page by itself, where it will be.
+    /// Reads each page by itself, directly to its destination.
     fn read_pages(&self, places: &[At]) -> Result<Vec<Vec<u8>>, RemoteError> {
         let mut pages = vec![vec![0; PAGE_BYTES]; places.len()];
         self.clients.with(|client| {
@@ -228,7 +228,7 @@ impl Pages {
         Ok(pages)
     }
 
-    /// Neighbours together.
+    /// Reads adjacent pages together.
     fn read_runs(&self, places: &[At]) -> Result<Vec<Vec<u8>>, RemoteError> {
         let runs = joining::runs(places);
         let mut bytes = vec![0; places.len() * PAGE_BYTES];
@@ -257,7 +257,7 @@ impl Pages {
             places.push((object, place.page));
         }
         let at = |(object, page): &(Arc<Object>, u64), part: &Part<'_>| pointer_at(object, *page, part.offset);
-        // The same bytes at the same place: nobody else writes there meanwhile, so it may be done again.
+        // May be repeated: no other thread writes there meanwhile, so it writes the same bytes to the same place.
         let written = if self.joins {
             let number = |part: &Part<'_>| (part.page.0, self.placement.of(part.page.1).object);
             let parts: Vec<(At, &[u8])> =
@@ -275,7 +275,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Makes an object, at the server that it should be at, or at one that has room.
+    /// Creates an object, at its intended server or at another one that has room.
     fn make(&self, space: u32, number: u64) -> Result<Arc<Object>, RemoteError> {
         let _one = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(object) = self.object(space, number) {
@@ -300,7 +300,7 @@ impl Pages {
         Err(full.unwrap_or_else(|| RemoteError::Setting("there is no memory server".to_owned())))
     }
 
-    /// Which of these pages are not to be had because of an error, and how many more are where it came from.
+    /// The error with the unavailable ones among these pages, and the number of further pages at the same server.
     fn failed(&self, error: RemoteError, names: &[PageName]) -> PagesError {
         let home = match &error {
             RemoteError::NoAnswer(silent) => Destination::decode(Address(silent.to)).ok().map(|to| to.pointer.home()),
@@ -332,18 +332,18 @@ impl Alone<'_> {
     ///
     /// # Errors
     ///
-    /// A server's; some of it may be written then.
+    /// A server's; some pages may have been written then.
     pub fn write(&self, pages: &[(PageName, &[u8; PAGE_BYTES])]) -> Result<(), PagesError> {
         let parts: Vec<Part<'_>> =
             pages.iter().map(|(page, bytes)| Part { page: *page, offset: 0, bytes: *bytes }).collect();
         self.pages.write_now(&parts)
     }
 
-    /// These pages hold nothing any more; an object that nothing is left of is deleted.
+    /// Makes these pages empty; an object whose pages are all empty is deleted.
     ///
     /// # Errors
     ///
-    /// A server's that does not answer. The pages are given up all the same.
+    /// That of a server that does not answer. The pages are empty nevertheless.
     pub fn give_up(&self, names: &[PageName]) -> Result<(), PagesError> {
         let mut emptied = Vec::new();
         for &(space, page) in names {
@@ -359,7 +359,7 @@ impl Alone<'_> {
         }
         for pointer in emptied {
             match self.pages.clients.with(|client| client.delete(pointer)) {
-                // It is gone, whoever did it.
+                // It no longer exists, whichever request deleted it.
                 Ok(()) | Err(RemoteError::Refused { status: Status::Stale, .. }) => {}
                 Err(error) => return Err(self.pages.failed(error, names)),
             }

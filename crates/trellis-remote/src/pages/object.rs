@@ -1,7 +1,7 @@
-//! An object at a memory server, and which of its pages hold something.
+//! An object at a memory server, and which of its pages are non-empty.
 //!
-//! Promises: a page is said to hold something only after its bytes are there, and not after it was given up. Must never be
-//! changed but by who holds what [`super::Pages`] says.
+//! Promises: a page counts as non-empty only after its bytes are stored, and not after it was discarded. Must never be
+//! changed except by the holder of the lock that [`super::Pages`] names.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,13 +19,13 @@ impl Bits {
         self.0[(page / 64) as usize].load(Ordering::Acquire) >> (page % 64) & 1 == 1
     }
 
-    /// Whether it was not set.
+    /// Sets the bit; returns whether it was not set.
     fn set(&self, page: u64) -> bool {
         let bit = 1 << (page % 64);
         self.0[(page / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    /// Whether it was set.
+    /// Clears the bit; returns whether it was set.
     fn clear(&self, page: u64) -> bool {
         let bit = 1 << (page % 64);
         self.0[(page / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0
@@ -35,9 +35,9 @@ impl Bits {
 /// See the module.
 pub(super) struct Object {
     pub(super) pointer: Pointer,
-    /// Pages that hold something.
+    /// Pages that are not empty.
     stored: Bits,
-    /// Pages that were written at any time: the others are zero.
+    /// Pages that were ever written; the others are zero at the server.
     written: Bits,
     count: AtomicU64,
 }
@@ -51,36 +51,36 @@ impl Object {
         self.stored.has(page)
     }
 
-    /// Whether a part of the page may be written, because the rest of it is what it should be.
+    /// Whether a part of the page may be written because the rest of it has the right content.
     pub(super) fn takes_part(&self, page: u64) -> bool {
         self.stored.has(page) || !self.written.has(page)
     }
 
-    /// Its bytes are on their way, or there.
+    /// Records that bytes of the page are being written.
     pub(super) fn begin(&self, page: u64) {
         self.written.set(page);
     }
 
-    /// Its bytes are there.
+    /// Records that the page's bytes are stored.
     pub(super) fn keep(&self, page: u64) {
         if self.stored.set(page) {
             self.count.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// It holds nothing any more.
+    /// Records that the page is empty.
     pub(super) fn give_up(&self, page: u64) {
         if self.stored.clear(page) {
             self.count.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// How many pages hold something.
+    /// The number of pages that are not empty.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The pages that hold something, ascending.
+    /// The pages that are not empty, ascending.
     pub(super) fn stored(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.stored.0.len() as u64 * 64).filter(|&page| self.is_stored(page))
     }

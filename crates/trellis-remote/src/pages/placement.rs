@@ -1,22 +1,23 @@
-//! Where a page of a space lies: which object, and where in it.
+//! The place of a page of a space: which object, and where in it.
 //!
-//! Promises: neighbouring pages go to the servers in turn, so many at a time that a server gets whole runs, so that what a
-//! program reads one after the other comes from all of them at once; one page is in one place. Pure.
+//! Promises: neighbouring pages are distributed over the servers in turn, in groups that are large enough for a server to
+//! get contiguous ranges, so that a sequential read is served by all servers at once. Each page has one place. Pure; must
+//! never access a server.
 
 use super::super::Host;
 use super::PAGE_BYTES;
 
-/// So many neighbours go to one server before the next one gets some.
+/// The number of neighbouring pages that go to one server before the next.
 pub(super) const RUN_PAGES: u64 = 64;
 
-/// A place: an object by its number, and a page in it.
+/// A place: the number of an object, and a page in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) object: u64,
     pub(super) page: u64,
 }
 
-/// The servers, and how large an object is.
+/// The servers, and the size of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     homes: Vec<Host>,
@@ -24,7 +25,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// `object_bytes` is a multiple of a run; there is at least one home, which may be *anywhere*.
+    /// `object_bytes` is a multiple of a group; there is at least one home, which may be *anywhere*.
     pub(super) fn new(homes: Vec<Host>, object_bytes: u64) -> Placement {
         let object_pages = object_bytes / PAGE_BYTES as u64;
         assert!(!homes.is_empty() && object_pages > 0 && object_pages.is_multiple_of(RUN_PAGES), "checked before");
@@ -51,7 +52,7 @@ impl Placement {
         (of_home * homes + place.object % homes) * RUN_PAGES + place.page % RUN_PAGES
     }
 
-    /// The servers that an object may be at, the one that it should be at first.
+    /// The servers at which an object may be, the intended one first.
     pub(super) fn homes_of(&self, object: u64) -> impl Iterator<Item = Host> + '_ {
         let first = (object % self.homes.len() as u64) as usize;
         self.homes[first..].iter().chain(&self.homes[..first]).copied()

@@ -1,23 +1,23 @@
-//! What home says without being asked: a copy is not to be read any more, a lease is wanted back, a right has ended.
+//! What the home reports unasked: a copy must not be read any more, a lease is recalled, a right has ended.
 //!
-//! Promises: when [`Events::invalidate`] returns, nobody reads the copy here. Must never wait for a server: the thread that
-//! calls is the one that hears servers.
+//! Promises: when [`Events::invalidate`] returns, no thread here reads the copy. Must never wait for a server: the
+//! calling thread is the one that receives the servers' messages.
 
 use super::Paging;
 use trellis_cache::frames::State;
 
-/// What a source of pages tells of.
+/// The events of a source of pages.
 pub trait Events: Send + Sync {
-    /// Somebody will change the page: returns when no copy of it can be read here any more.
+    /// Another process will change the page: returns when no thread here can read a copy of it any more.
     fn invalidate(&self, page: u64);
 
-    /// Somebody else wants the page: it is committed soon.
+    /// Another process wants the page: it is committed soon.
     fn recalled(&self, page: u64);
 
-    /// The right to a page has ended, whatever it was.
+    /// The right to a page, of either kind, has ended.
     fn lost(&self, page: u64);
 
-    /// Whether the copy of a page was used since this was asked last.
+    /// Whether the copy of a page was used since the last query.
     fn is_used(&self, page: u64) -> bool;
 }
 
@@ -29,7 +29,7 @@ impl Events for Paging {
 
     fn recalled(&self, page: u64) {
         let mut state = self.state();
-        // In any other state it is on its way back, or was never here.
+        // In any other state the page is being returned, or was never here.
         let is_ours = matches!(state.table.state(page), State::Dirty | State::Fetching);
         if is_ours && !state.recalled.contains(&page) {
             state.recalled.push(page);
@@ -40,7 +40,7 @@ impl Events for Paging {
     fn lost(&self, page: u64) {
         let mut state = self.state();
         if state.table.state(page) == State::Dirty && !self.is_over() {
-            // Nobody uses it any more; home says later whether what was changed can still be the page.
+            // No thread uses it any more; the home decides later whether its changes can still be committed.
             self.begin_giving(&mut state.table, &[], &[page]);
             state.lost.push(page);
             self.lost.notify_one();
@@ -56,7 +56,7 @@ impl Events for Paging {
         if table.state(page) == State::Absent || table.is_writing(page) {
             return false;
         }
-        // Whoever touches it from now on has it mapped again, without a server.
+        // The next access maps it again, without a server.
         let was_mapped = table.is_mapped(page);
         if table.state(page) == State::Clean {
             self.unmap(table, &[page]);
@@ -66,13 +66,13 @@ impl Events for Paging {
 }
 
 impl Paging {
-    /// Whether there was a copy that could be used.
+    /// Drops the copy; returns whether it could be used.
     fn drop_copy(&self, page: u64) -> bool {
         let mut state = self.state();
         let table = &mut state.table;
         match table.state(page) {
-            // What is on its way is too old, and the copy that is kept for a lease, too; under a lease nobody else changes
-            // a page, and this was meant for a copy before it.
+            // The bytes being fetched are outdated, and so is a copy that is kept for a lease. If the fetch is for a
+            // lease, no other process changes the page under it, and this was meant for an earlier copy.
             State::Fetching => {
                 table.make_stale(page);
                 self.unmap(table, &[page]);

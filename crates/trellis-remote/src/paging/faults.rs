@@ -1,7 +1,7 @@
-//! Faults: what is decided without a server, and who waits.
+//! Faults: which are served without a server, and which wait.
 //!
-//! Promises: a fault is answered whatever the state of its page is meanwhile; the thread that waits for a server does not
-//! keep others from being served. Must never wait while it leads or has the table.
+//! Promises: a fault is served whatever happens to the state of its page meanwhile. A thread that waits for a server does
+//! not prevent others from serving. Must never wait while it leads or holds the table.
 
 use std::time::Instant;
 
@@ -12,23 +12,23 @@ use trellis_cache::frames::{State, Table};
 use trellis_cache::readahead::Window;
 use trellis_record::FaultKind;
 
-/// A store to a copy takes the leases of so many neighbours along that have copies, when the page before is owned.
+/// A store to a copy also takes the leases of this many following copies, if the previous page is owned.
 const WRITE_AHEAD: u64 = 16;
 
-/// What faults began, and what could not be begun.
+/// What faults have begun, and what could not be begun.
 #[derive(Default)]
 pub(super) struct Begun {
     /// Pages of which copies are to be taken.
     pub(super) copies: Vec<u64>,
     /// Pages of which leases are to be taken.
     pub(super) leases: Vec<u64>,
-    /// The same, of pages whose bytes are here.
+    /// Pages of which leases are to be taken and whose bytes are here.
     pub(super) upgrades: Vec<u64>,
     /// What to fetch besides.
     pub(super) window: Option<Window>,
-    /// Who waits for these pages.
+    /// The faults that wait for these pages.
     pub(super) waiting: Vec<(u64, FaultKind)>,
-    /// There was no memory for these.
+    /// Faults for which there was no memory.
     later: Vec<Fault>,
 }
 
@@ -39,7 +39,7 @@ impl Begun {
 }
 
 impl Paging {
-    /// A thread that serves. One at a time leads: it waits for faults.
+    /// The loop of a thread that serves. One thread at a time leads: it waits for faults.
     pub(super) fn serve(&self) {
         let mut faults = Vec::with_capacity(FAULT_BATCH);
         while !self.is_over() {
@@ -59,7 +59,7 @@ impl Paging {
     fn serve_slowly(&self, mut begun: Begun) {
         loop {
             let later = std::mem::take(&mut begun.later);
-            // What was begun must not wait for memory.
+            // Fetches that were begun must not wait for memory.
             self.fetch(begun);
             if later.is_empty() || self.is_over() {
                 return;
@@ -70,12 +70,12 @@ impl Paging {
         }
     }
 
-    /// Answers a fault as far as it can be without waiting.
+    /// Serves a fault as far as possible without waiting.
     fn serve_here(&self, state: &mut Shared, fault: Fault, begun: &mut Begun) {
         let began = Instant::now();
         let (table, page) = (&mut state.table, fault.page as u64);
         if table.is_writing(page) {
-            // On its way back: its threads are woken when it is gone, and ask again.
+            // It is being returned: the waiting threads are woken when it is gone, and fault again.
             return;
         }
         match table.state(page) {
@@ -108,10 +108,10 @@ impl Paging {
             return;
         }
         let window = match self.fault_threads.take_window_with(page) {
-            // The program was faster than the thread that was to fetch this: it is fetched now, and the thread goes on
-            // with the next one.
+            // The program was faster than the thread that was to fetch this page. The page is fetched now, and that
+            // thread continues with the next one.
             Some(queued) => {
-                // Without a trigger it is the rest of a window, and the next one was asked for.
+                // Without a trigger, this is the rest of a window, and the next window was requested already.
                 if queued.trigger.is_some() {
                     self.follow(page);
                 }
@@ -134,7 +134,7 @@ impl Paging {
         self.notice_shortage(table);
     }
 
-    /// A store to a copy: its lease is taken, and those of neighbours where stores follow each other.
+    /// Serves a store to a copy: takes its lease, and those of following copies if stores are sequential.
     fn serve_store(&self, table: &mut Table, page: u64, begun: &mut Begun) {
         let follows = page > 0 && table.state(page - 1) == State::Dirty;
         let upto = (page + if follows { WRITE_AHEAD } else { 1 }).min(table.pages());
@@ -147,7 +147,7 @@ impl Paging {
         begun.waiting.push((page, FaultKind::Upgrade));
     }
 
-    /// A fault of a page that was asked for before it was touched.
+    /// Records the first access to a page that was fetched ahead.
     fn follow(&self, page: u64) {
         if let Some(window) = self.guess(page) {
             self.fault_threads.queue(window);

@@ -1,8 +1,8 @@
-//! Pages that come from their homes.
+//! Fetches pages from their homes.
 //!
-//! Promises: what is installed to be read is a copy that nobody recalled, and what may be stored to is owned; a copy that
-//! was recalled on its way is asked for again. A page that is granted is used at once, whichever others are waited for.
-//! Must never hold the table during a call.
+//! Promises: a page that is installed for reading is a copy that was not recalled, and one that may be stored to is
+//! owned; a copy that was recalled while it was fetched is requested again. A granted page is used at once, whichever
+//! others are waited for. Must never hold the table during a call.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -16,11 +16,12 @@ use trellis_cache::frames::{State, Table, runs};
 use trellis_cache::readahead::Window;
 
 impl Paging {
-    /// A thread that fetches ahead.
+    /// The loop of a thread that fetches ahead.
     pub(super) fn fetch_ahead(&self) {
         while let Some(wanted) = self.fault_threads.wait_for_window() {
             let mut state = self.wait_for_room(self.state(), wanted);
-            // Taken with the table: a fault inside it takes it first, or finds its pages on their way.
+            // Taken with the table locked: a fault inside the window either takes the window first, or finds its pages
+            // being fetched.
             let Some(window) = self.fault_threads.next_window() else { continue };
             let mut begun = Begun::default();
             self.begin_window(&mut state.table, &window, &mut begun);
@@ -30,12 +31,13 @@ impl Paging {
         }
     }
 
-    /// What to ask for besides a page that was touched.
+    /// What to request besides a page that was touched.
     pub(super) fn guess(&self, page: u64) -> Option<Window> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner).fault(page)
     }
 
-    /// Begins to fetch what of a window is not here, as far as there is room: owned, where the pages beside it are.
+    /// Begins to fetch the missing pages of a window, as far as there is room: as owned pages if their neighbours are
+    /// owned.
     fn begin_window(&self, table: &mut Table, window: &Window, begun: &mut Begun) {
         let Range { start, end } = window.pages;
         let is_owned = |page: u64| page < table.pages() && (table.state(page) == State::Dirty || table.is_wanted(page));
@@ -51,12 +53,13 @@ impl Paging {
         self.count(|counters| &counters.prefetched_pages, pages.len() - before);
     }
 
-    /// Fetches pages that faults began, and a window besides.
+    /// Fetches pages that faults have begun, and a window besides.
     pub(super) fn fetch(&self, mut begun: Begun) {
         let mut trigger = None;
         if let (Some(window), Some(&(page, _))) = (begun.window.take(), begun.waiting.first()) {
             let mut state = self.state();
-            // Half of what is free, so that whoever faults next finds room too; the rest waits for room, not for ever.
+            // Half of the free memory, so that the next fault finds room too; the rest of the window waits for a limited
+            // time.
             let (now, later) = window.share(page, state.table.free() as u64 / 2);
             if let Some(now) = now {
                 self.begin_window(&mut state.table, &now, &mut begun);
@@ -77,7 +80,7 @@ impl Paging {
         while !copies.is_empty() && !self.is_over() {
             copies.sort_unstable();
             self.prepare(&copies);
-            // SAFETY: while it is fetching, and not mapped, nobody but us uses the frame.
+            // SAFETY: while the page is fetching and not mapped, only this thread uses the frame.
             let put = &mut |page: u64, bytes: &[u8]| unsafe { self.frame(page) }.copy_from_slice(bytes);
             self.had_unless_over(self.pages().copy(&copies, put));
             self.count(|counters| &counters.pages_in, copies.len());
@@ -94,7 +97,7 @@ impl Paging {
         }
     }
 
-    /// Who waits for a page at the end gets none, and says nothing.
+    /// Ends the process after a failure, except at the end, when a waiting thread gets no page and reports nothing.
     fn had_unless_over(&self, done: Result<(), String>) {
         if !self.is_over() {
             self.had(done);
@@ -107,15 +110,15 @@ impl Paging {
         }
     }
 
-    /// Copies with their bytes become usable; those that were recalled already are the answer, and those that somebody wants
-    /// to change go to `upgrades`.
+    /// Makes fetched copies usable. Returns those that were recalled meanwhile; those to which a thread wants to store
+    /// are added to `upgrades`.
     fn end_copies(&self, pages: &[u64], trigger: Option<u64>, upgrades: &mut Vec<u64>) -> Vec<u64> {
         let (mut again, mut readable) = (Vec::new(), Vec::new());
         let mut state = self.state();
         let table = &mut state.table;
         for &page in pages {
             if table.is_wanted(page) {
-                // What is here stays, for whoever grants the lease to say whether it is what the page holds.
+                // The local bytes stay; the home that grants the lease says whether they are current.
                 table.take_stale(page);
                 upgrades.push(page);
             } else if table.take_stale(page) {
@@ -123,7 +126,7 @@ impl Paging {
             } else {
                 table.end_fetch(page);
                 if Some(page) == trigger {
-                    // Somebody may wait for it already: then it is mapped when that one asks again.
+                    // A thread may be waiting for the page already; it is mapped when that thread asks again.
                     self.region.wake(page as usize, 1);
                 } else {
                     table.set_mapped(page, true);
@@ -139,13 +142,13 @@ impl Paging {
         again
     }
 
-    /// A page is ours to change, with these bytes or with those that are here.
+    /// Installs a granted page, with these bytes or with the local ones.
     fn granted(&self, page: u64, bytes: Option<&[u8]>, trigger: Option<u64>) {
         let mut state = self.state();
         let Shared { table, granted, recalled, .. } = &mut *state;
         if let Some(bytes) = bytes {
             self.unmap(table, &[page]);
-            // SAFETY: we have the table, and the page is not mapped.
+            // SAFETY: the table is held, and the page is not mapped.
             unsafe { self.frame(page) }.copy_from_slice(bytes);
             self.count(|counters| &counters.pages_in, 1);
         }
@@ -171,7 +174,7 @@ impl Paging {
         self.arrived();
     }
 
-    /// Fetches pages before they are touched, for a thread of the program that says so; returns when they have come.
+    /// Fetches pages before they are touched, at the request of a thread of the program; returns when they have arrived.
     pub fn prefetch(&self, pages: Range<u32>, write: bool) {
         let (mut next, end) = (u64::from(pages.start), u64::from(pages.end));
         while next < end && !self.is_over() {

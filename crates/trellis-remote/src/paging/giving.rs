@@ -1,8 +1,9 @@
-//! Pages that are given back: because memory is short, because home wants them, and at the end.
+//! Returns pages: because memory is short, because the home recalls them, and at the end.
 //!
-//! Promises: access goes first, then what was changed is committed, and only when home has it the frame goes. A page on its
-//! way back is not used, fetched or given back a second time until it is gone; who touches it meanwhile waits, and asks
-//! again then. Must never take the last frames of pages that were just used while others are there.
+//! Promises: access is removed first, then changes are committed, and only when the home has them is the frame freed. A
+//! page that is being returned is not used, fetched or returned a second time until it is gone; a thread that touches it
+//! meanwhile waits, and then faults again. Must never free the last frames of recently used pages while others can be
+//! freed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -11,15 +12,15 @@ use std::time::{Duration, Instant};
 use super::{HOLD, Paging, State as Shared};
 use trellis_cache::frames::{State, Table, runs};
 
-/// What home wants back.
+/// The recalled pages that can be returned.
 struct Due {
     now: Vec<u64>,
-    /// When to look again, where that is known.
+    /// The time until the next check, if it is known.
     next: Option<Duration>,
 }
 
 impl Paging {
-    /// A thread that cleans while memory is short.
+    /// The loop of a thread that cleans while memory is short.
     pub(super) fn clean(&self) {
         loop {
             let mut state = self.state();
@@ -36,7 +37,7 @@ impl Paging {
         }
     }
 
-    /// Gives one batch up. False when there is enough memory.
+    /// Returns one batch. False if there is enough memory.
     fn clean_once(&self) -> bool {
         let mut state = self.state();
         let table = &mut state.table;
@@ -52,7 +53,7 @@ impl Paging {
         let (copies, owned) = table.take_candidates(self.measure.pages, true);
         if copies.is_empty() && owned.is_empty() {
             if table.queued() == before && !self.is_over() {
-                // Everything is on its way already: whoever finishes says so.
+                // Everything is being returned already; the thread that finishes signals it.
                 drop(self.short.wait(state).unwrap_or_else(PoisonError::into_inner));
             }
             return true;
@@ -64,7 +65,7 @@ impl Paging {
         true
     }
 
-    /// The thread that gives back what home recalls.
+    /// The loop of the thread that returns what the home recalls.
     pub(super) fn answer_recalls(&self) {
         let mut state = self.state();
         while !self.is_over() {
@@ -84,7 +85,7 @@ impl Paging {
         }
     }
 
-    /// The thread that gives back what was changed under leases that are over.
+    /// The loop of the thread that returns changes made under leases that have ended.
     pub(super) fn give_lost(&self) {
         let mut state = self.state();
         while !self.is_over() {
@@ -102,10 +103,10 @@ impl Paging {
         }
     }
 
-    /// Gives everything back that is here: what was changed is at its home when this returns.
+    /// Returns every page in memory: all changes are at their homes when this returns.
     ///
-    /// What is here is listed once and given back piece by piece, each page looked at again when its turn comes. It is
-    /// listed anew only for what came meanwhile.
+    /// The pages are listed once and returned piece by piece, and each is checked again when its turn comes. They are
+    /// listed again only for pages that arrived meanwhile.
     pub fn flush(&self) {
         let mut state = self.state();
         loop {
@@ -123,7 +124,7 @@ impl Paging {
         }
     }
 
-    /// Gives those of ascending pages back that are still here and that nobody else gives back.
+    /// Returns those of ascending pages that are still in memory and that no other thread returns.
     fn give_those_here<'a>(&'a self, mut state: MutexGuard<'a, Shared>, pages: &[u64]) -> MutexGuard<'a, Shared> {
         let table = &mut state.table;
         let of = |wanted: State| -> Vec<u64> {
@@ -139,7 +140,7 @@ impl Paging {
         self.state()
     }
 
-    /// Ascending pages that are here are on their way back from now on, and nobody can use them.
+    /// Marks ascending pages in memory as being returned, so that no thread can use them.
     pub(super) fn begin_giving(&self, table: &mut Table, copies: &[u64], owned: &[u64]) {
         self.unmap(table, copies);
         self.unmap(table, owned);
@@ -151,13 +152,13 @@ impl Paging {
         }
     }
 
-    /// Gives pages back that are on their way.
+    /// Returns pages that are marked as being returned.
     fn give(&self, copies: &[u64], owned: &[u64]) {
         if !copies.is_empty() {
             self.pages().drop_copies(copies);
         }
         if !owned.is_empty() {
-            // SAFETY: nobody can use a page that is on its way back, and only this thread gives these back.
+            // SAFETY: no thread can use a page that is being returned, and only this thread returns these.
             let with_bytes = |&page: &u64| (page, &*unsafe { self.frame(page) });
             let contents: Vec<(u64, &[u8])> = owned.iter().map(with_bytes).collect();
             if let Some(&page) = self.had(self.pages().commit(&contents)).first() {
@@ -173,7 +174,7 @@ impl Paging {
             }
             for (first, count) in runs(pages) {
                 self.mapped(self.region.discard(first, count));
-                // Who touched it meanwhile asks again.
+                // Threads that touched it meanwhile fault again.
                 self.region.wake(first, count);
             }
         }
@@ -182,13 +183,13 @@ impl Paging {
     }
 }
 
-/// Some pages that were recalled and may go now, ascending; the others are kept.
+/// Some of the recalled pages that may be returned now, ascending; the others are kept.
 fn take_due(state: &mut Shared, at_most: usize) -> Due {
     let Shared { table, granted, recalled, .. } = state;
     let mut due = Due { now: Vec::new(), next: None };
     let now = Instant::now();
     recalled.retain(|&page| match table.state(page) {
-        // It says so when it is granted.
+        // It is handled when it is granted.
         State::Fetching => true,
         State::Dirty if due.now.len() == at_most => true,
         State::Dirty => {
@@ -201,7 +202,7 @@ fn take_due(state: &mut Shared, at_most: usize) -> Due {
             }
             !rest.is_zero()
         }
-        // It is on its way, or gone.
+        // It is being returned, or gone.
         State::Absent | State::Clean => false,
     });
     due.now.sort_unstable();

@@ -1,30 +1,32 @@
-//! Pages of a region whose bytes lie at memory servers: caught by the kernel, had under leases, within a bounded memory.
+//! Pages of a region whose bytes are at memory servers: faults are caught by the kernel, pages are held under leases,
+//! within a bounded memory.
 //!
-//! A page that is here is a *copy*, which many hosts may have and nobody changes, or it is *owned*: under the lease of this
-//! process, which may change it. Whoever wants to change a page takes a lease; home recalls the copies of others before it
-//! grants one, and recalls a lease when somebody else wants the page. A few threads *serve* faults, others *fetch ahead*
-//! and *clean* (give pages back while memory is short), and one *gives back* what home recalls.
+//! A page in memory is either a *copy*, which many hosts may hold and none changes, or *owned*: held under the lease of
+//! this process, which may change it. A process that wants to change a page takes a lease; the home recalls the copies of
+//! others before it grants one, and recalls a lease when another process wants the page. A few threads *serve* faults,
+//! others *fetch ahead* and *clean* (return pages while memory is short), and one *returns* what the home recalls.
 //!
-//! Promises: memory is sequentially consistent: a page is given away only when its access was taken away here; what was
-//! changed is committed on recall, when memory gets short and at the end; where the lease had ended before that, because its
-//! home died, it counts if nobody has changed the page since, and otherwise the process ends; copies and owned pages
-//! together take no more than the memory that was allowed. A page that was granted stays until the thread that waited for it
-//! could run on, for `HOLD`.
+//! Promises: memory is sequentially consistent, because a page is returned only after local access to it was removed.
+//! Changes are committed on recall, when memory becomes short and at the end. If the lease ended before that, because its
+//! home failed, the commit takes effect if no other process has changed the page since, and otherwise the process ends.
+//! Copies and owned pages together use no more than the allowed memory. A page that was granted stays for `HOLD`, so that
+//! the thread that waited for it can run.
 //!
-//! Must never touch the application view, nor wait for a server while it has the table: whoever tells of a recall needs it.
+//! Must never touch the application view, nor wait for a server while it holds the table: the thread that reports a
+//! recall needs it.
 //!
-//! A server that does not answer while somebody waits for a page ends the process, with a sentence: there is nobody to
-//! return it to.
+//! A server that does not answer while a thread waits for a page ends the process with a message, because there is no
+//! caller to which an error could be returned.
 //!
 //! # Why not the driver of stored memory
 //!
-//! Two shapes were drawn. One driver over a *source of pages* (fetch many, write back many, events), which both kinds of
-//! memory implement: its source would have had to decide what a store to a page means that is here (a twin there, a request
-//! to home here), what an eviction writes (differences and chunks there; the page here), who waits for a page on its way out
-//! (nobody there, everybody here), and what comes from outside and when (notices at an acquire there, at any moment here):
-//! more hooks than driver. The other, taken: each has a driver of its own round common parts, the table of frames with its
-//! second chance ([`trellis_cache::frames`]), the guesses ([`trellis_cache::readahead`]) and the threads
-//! ([`trellis_cache::fault_threads`]).
+//! Two designs were considered. In the first, both kinds of memory implement a *source of pages* (fetch many, write back
+//! many, events) for one driver. The source would have had to decide the meaning of a store to a page in memory (a twin
+//! there, a request to the home here), what an eviction writes (differences and chunks there; the page here), who waits
+//! for a page that is being returned (no thread there, every thread here), and what arrives from outside and when
+//! (notices at an acquire there, at any moment here): more hooks than driver. The second was chosen: each has a driver of
+//! its own around common parts, namely the table of frames with its second chance ([`trellis_cache::frames`]), the
+//! read-ahead ([`trellis_cache::readahead`]) and the threads ([`trellis_cache::fault_threads`]).
 
 mod events;
 mod faults;
@@ -51,65 +53,66 @@ use trellis_record::{FaultKind, LiveCounters};
 
 pub use events::Events;
 
-/// Threads that serve faults: so many may wait for servers at once.
+/// The threads that serve faults: this many may wait for servers at once.
 const SERVERS: usize = 4;
 /// Threads that fetch ahead.
 const FETCHERS: usize = 2;
-/// Threads that clean.
+/// The threads that clean.
 const CLEANERS: usize = 2;
-/// The most pages that one call brings or takes away: several nodes' calls must fit the receive buffer of a server's socket.
+/// The maximum number of pages that one call fetches or returns: several nodes' calls must fit into the receive buffer of
+/// a server's socket.
 const BATCH_PAGES_MAX: usize = 16;
-/// The least memory in which pages are cached.
+/// The minimum memory in which pages are cached.
 pub const ROOM_BYTES_MIN: usize = 1 << 20;
-/// How long a page stays after it was granted, though somebody else wants it: a wake-up on another core.
+/// How long a granted page stays although another process wants it: the time of a wake-up on another core.
 const HOLD: Duration = Duration::from_micros(100);
 
-/// Where pages come from and go to. A call waits until it is done, and its error is a sentence that names server and pages.
-/// Pages are those of the region.
+/// Where pages are fetched from and returned to. A call waits until it is done, and its error is a message that names
+/// server and pages. Pages are those of the region.
 pub trait Pages: Send + Sync {
-    /// Takes copies, readable here until [`Events`] says otherwise.
+    /// Takes copies, which are readable here until [`Events`] reports otherwise.
     ///
     /// # Errors
     ///
     /// A server did not answer in time, or refused.
     fn copy(&self, pages: &[u64], put: &mut dyn FnMut(u64, &[u8])) -> Result<(), String>;
 
-    /// Takes leases. Each page is told of as soon as it is granted, whichever others are still waited for: else two who want
-    /// the same two pages would wait for each other. With `keeps` the bytes that came last are still here, and none come
-    /// when they are what the page holds.
+    /// Takes leases. Each page is reported as soon as it is granted, whichever others are still waited for; otherwise two
+    /// processes that want the same two pages would wait for each other. With `keeps`, the bytes that were last received
+    /// are still here, and none are passed if they are current.
     ///
     /// # Errors
     ///
     /// As [`Self::copy`].
     fn update(&self, pages: &[u64], keeps: bool, granted: &mut dyn FnMut(u64, Option<&[u8]>)) -> Result<(), String>;
 
-    /// These are the pages' bytes from now on, and their leases are given back; also where a lease had ended, if nobody has
-    /// changed the page since it was granted. Those of which that is not so are the answer.
+    /// Commits these bytes as the pages' content, and returns their leases; also after a lease had ended, if no other
+    /// process has changed the page since it was granted. Returns the pages for which this failed.
     ///
     /// # Errors
     ///
     /// As [`Self::copy`].
     fn commit(&self, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, String>;
 
-    /// Who has a page, in words.
+    /// A phrase that names the server of a page.
     fn server_of(&self, page: u64) -> String;
 
-    /// These copies are not here any more.
+    /// Reports that these copies are not here any more.
     fn drop_copies(&self, pages: &[u64]);
 
-    /// Nothing more will be asked; rights that are left end.
+    /// Ends all requests; remaining rights expire.
     fn close(&self);
 }
 
-/// Whose pages they are.
+/// The owner of the pages.
 pub trait Host: Send + Sync {
-    /// Counts.
+    /// Adds to a counter.
     fn count(&self, counter: fn(&LiveCounters) -> &AtomicU64, amount: u64);
 
-    /// A fault was answered that somebody else was asked about, or was not (`Local`), after so long.
+    /// Reports a fault that was served after this time, by another machine or (`Local`) without one.
     fn served(&self, page: u64, kind: FaultKind, waited: Duration);
 
-    /// A page must be had, and cannot.
+    /// Ends the process: a page is needed and cannot be fetched.
     fn fail(&self, sentence: String) -> !;
 }
 
@@ -120,40 +123,40 @@ pub struct Paging {
     pages: OnceLock<Arc<dyn Pages>>,
     measure: Measure,
     state: Mutex<State>,
-    /// Memory became free, or a page is gone.
+    /// Signalled when memory was freed, or a page is gone.
     changed: Condvar,
-    /// Memory gets short, or what is short of it may be given up.
+    /// Signalled when memory becomes short, or when a frame may be freed while it is.
     short: Condvar,
-    /// A page was recalled, or one that was recalled has been granted.
+    /// Signalled when a page was recalled, or a recalled page was granted.
     recalled: Condvar,
-    /// What was changed under a lease that is over waits to be given back.
+    /// Signalled when changes under an ended lease wait to be returned.
     lost: Condvar,
     ahead: Mutex<ReadAhead>,
     fault_threads: FaultThreads,
-    /// The threads that clean just now; changed by who has the table.
+    /// The number of threads that are cleaning now; changed only with the table locked.
     cleaning: AtomicUsize,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct State {
     table: Table,
     /// Pages that were granted a moment ago, the oldest first.
     granted: VecDeque<(u64, Instant)>,
-    /// Pages that home wants back.
+    /// Pages that the home has recalled.
     recalled: Vec<u64>,
-    /// Pages that are on their way back because their leases are over.
+    /// Pages that are being returned because their leases have ended.
     lost: Vec<u64>,
 }
 
 impl Paging {
-    /// Nothing is here yet, and nothing is served before [`Self::start`].
+    /// Creates it without any page in memory; nothing is served before [`Self::start`].
     ///
     /// # Errors
     ///
-    /// The system has no descriptor left.
+    /// If the system has no descriptor left.
     pub fn new(region: Arc<Region>, cache_bytes_max: usize, host: Box<dyn Host>) -> std::io::Result<Paging> {
         let pages = region.pages();
-        // A region that fits needs no room for what is given up.
+        // A region that fits completely needs no room for evictions.
         let room = (cache_bytes_max.max(ROOM_BYTES_MIN) / PAGE_BYTES as usize).min(2 * pages + 64);
         let measure = Measure::of(room, BATCH_PAGES_MAX);
         let table = Table::new(pages, room, true);
@@ -173,11 +176,11 @@ impl Paging {
         })
     }
 
-    /// Serves from now on.
+    /// Starts to serve.
     ///
     /// # Errors
     ///
-    /// The system starts no thread.
+    /// If the system cannot start a thread.
     ///
     /// # Panics
     ///
@@ -201,7 +204,7 @@ impl Paging {
         spawn("trellis-again", Paging::give_lost)
     }
 
-    /// Ends the threads; nobody may touch the region any more. What is here is forgotten: see [`Self::flush`].
+    /// Ends the threads; the region must not be touched any more. Pages in memory are dropped: see [`Self::flush`].
     pub fn stop(&self) {
         if !self.fault_threads.end() {
             return;
@@ -228,7 +231,7 @@ impl Paging {
         self.fault_threads.is_over()
     }
 
-    /// Something changed that others may wait for. Called after the table was changed.
+    /// Wakes threads that may wait for a change of the table. Called after the table was changed.
     fn arrived(&self) {
         self.changed.notify_all();
         if self.cleaning.load(Ordering::SeqCst) > 0 || self.is_over() {
@@ -236,7 +239,7 @@ impl Paging {
         }
     }
 
-    /// Waits until so many frames are free, or it is over.
+    /// Waits until this many frames are free, or paging is stopped.
     fn wait_for_room<'a>(&self, mut state: MutexGuard<'a, State>, wanted: usize) -> MutexGuard<'a, State> {
         let wanted = wanted.min(state.table.room() / 8).max(1);
         while state.table.free() < wanted && !self.is_over() {
@@ -256,14 +259,14 @@ impl Paging {
     ///
     /// # Safety
     ///
-    /// The page is not mapped, and nobody but the caller fetches it or gives it back; or the caller has the table.
+    /// The page is not mapped, and only the caller fetches or returns it; or the caller holds the table.
     #[allow(clippy::mut_from_ref, reason = "it is memory of the region, and the table says who uses it")]
     unsafe fn frame(&self, page: u64) -> &mut [u8] {
         // SAFETY: the engine view of one page; the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.region.engine(page as usize, 1), PAGE_BYTES as usize) }
     }
 
-    /// Takes access away from those of ascending pages that have it.
+    /// Removes access from those of ascending pages that have it.
     fn unmap(&self, table: &mut Table, pages: &[u64]) {
         let mapped: Vec<u64> = pages.iter().copied().filter(|&page| table.is_mapped(page)).collect();
         mapped.iter().for_each(|&page| table.set_mapped(page, false));
@@ -276,7 +279,8 @@ impl Paging {
         }
     }
 
-    /// Nothing acknowledged is lost, but this process cannot go on with what others will never see.
+    /// Ends the process: nothing acknowledged is lost, but it cannot continue with changes that other processes will
+    /// never see.
     fn lose(&self, page: u64) -> ! {
         let (first, last) = self.owned_around(page);
         self.host.fail(format!(
@@ -288,7 +292,7 @@ impl Paging {
         ))
     }
 
-    /// The pages beside this one that this process may have changed.
+    /// The pages beside this one that this process owns.
     fn owned_around(&self, page: u64) -> (u64, u64) {
         let state = self.state();
         let is_owned = |page: &u64| state.table.state(*page) == frames::State::Dirty || state.table.is_writing(*page);
@@ -297,14 +301,14 @@ impl Paging {
         (first, last)
     }
 
-    /// What cannot be mapped cannot be used.
+    /// A page that cannot be mapped cannot be used: ends the process.
     fn mapped(&self, done: Result<(), MapError>) {
         if let Err(error) = done {
             self.host.fail(format!("cannot change the access to pages: {error}"));
         }
     }
 
-    /// A server did what it was asked for, or there is no way on.
+    /// Returns the result of a request to a server, or ends the process if it failed.
     fn had<T>(&self, done: Result<T, String>) -> T {
         match done {
             Ok(done) => done,

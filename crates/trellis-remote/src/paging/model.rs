@@ -1,7 +1,7 @@
-//! A memory server in this process, for tests: one mutex, no network, no terms; each rule of leases in the open.
+//! A memory server in this process, for tests: one mutex, no network, no terms, and each rule of leases written out.
 //!
-//! Promises: a page has one owner or any number of copies; copies are recalled before a lease is granted; a commit counts
-//! only while its owner has the lease.
+//! Promises: a page has one owner or any number of copies; copies are recalled before a lease is granted; a commit takes
+//! effect only while its owner holds the lease.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Events, PAGE_BYTES, Pages};
 
-/// Longer than any test waits: it says that nobody gives a page back.
+/// Longer than any test waits; reaching it means that a page is not returned.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
@@ -17,7 +17,7 @@ struct Page {
     bytes: Vec<u8>,
     owner: Option<usize>,
     copies: HashSet<usize>,
-    /// A lease is being granted: nobody gets a copy meanwhile.
+    /// A lease is being granted: no client gets a copy meanwhile.
     is_busy: bool,
 }
 
@@ -48,18 +48,18 @@ impl Server {
         assert!(self.clients[number].set(events).is_ok(), "each client comes once");
     }
 
-    /// The bytes of a page as committed last.
+    /// The bytes of a page as last committed.
     pub(super) fn bytes(&self, page: u64) -> Vec<u8> {
         self.pages()[page as usize].bytes.clone()
     }
 
-    /// Who may change a page, and who has copies of it.
+    /// The client that may change a page, and those that have copies of it.
     pub(super) fn rights(&self, page: u64) -> (Option<usize>, HashSet<usize>) {
         let page = &self.pages()[page as usize];
         (page.owner, page.copies.clone())
     }
 
-    /// All rights of a client to a page end.
+    /// Ends the right of the owner of a page; returns the owner.
     pub(super) fn expire(&self, page: u64) -> Option<usize> {
         let owner = self.pages()[page as usize].owner.take();
         self.changed.notify_all();
@@ -77,7 +77,7 @@ impl Server {
         self.clients[number].get()?.upgrade()
     }
 
-    /// Waits until nobody owns a page and nobody is about to.
+    /// Waits until a page has no owner and no grant is under way.
     fn free(&self, page: u64) -> MutexGuard<'_, Vec<Page>> {
         let mut told = None;
         loop {
@@ -95,7 +95,7 @@ impl Server {
                 _ => {
                     let waited = self.changed.wait_timeout(pages, PATIENCE);
                     assert!(!waited.unwrap_or_else(PoisonError::into_inner).1.timed_out(), "page {page} stays away");
-                    // It may be another grant to the same one.
+                    // The next grant may be to the same client.
                     told = None;
                 }
             }
@@ -109,7 +109,7 @@ impl Pages for Client {
             let mut all = self.server.free(page);
             let home = &mut all[page as usize];
             home.copies.insert(self.number);
-            // Before anybody can recall it.
+            // Before the copy can be recalled.
             put(page, &home.bytes);
         }
         Ok(())

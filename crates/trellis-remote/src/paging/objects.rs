@@ -1,7 +1,7 @@
 //! The objects in which a region lies: each at a memory server, one after the other in the region.
 //!
-//! Promises: a page is asked for where it lies; an error names the server and the part of the region that lies there. Must
-//! never change which page is where while a cluster runs.
+//! Promises: a page is requested from its object's server; an error names the server and the part of the region that lies
+//! there. Must never change the place of a page while a cluster runs.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -12,19 +12,20 @@ use super::{Events, Pages, Paging};
 use crate::leased::{self, Bytes, Leased, LeasedOptions};
 use crate::{Client, ClientOptions, RemoteError};
 
-/// After so long without an answer something is said again: a server that many nodes ask at once is slow before it is gone.
+/// The time without an answer after which a datagram is sent again: a server that many nodes ask at once is slow before
+/// it is gone.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// How many pages of a region each of so many servers has; the last may have fewer.
+/// The number of a region's pages at each of this many servers; the last one may have fewer.
 pub fn pages_of_each(pages: u64, servers: usize) -> u64 {
     pages.div_ceil(servers.max(1) as u64)
 }
 
-/// Makes a region's objects, all zero: one at each server.
+/// Creates a region's objects, all zero: one at each server.
 ///
 /// # Errors
 ///
-/// A sentence: a server has no room, or does not answer.
+/// A message: a server has no room, or does not answer.
 pub fn create(
     servers: &[HostPrefix],
     prefix: HostPrefix,
@@ -41,7 +42,7 @@ pub fn create(
             Ok(object) => objects.push(object),
             Err(error) => {
                 for object in objects {
-                    // What stays there is the lesser trouble.
+                    // An object that cannot be deleted is the lesser problem.
                     let _ = client.delete(object);
                 }
                 return Err(sentence(*server, first, first + count, &error));
@@ -51,11 +52,11 @@ pub fn create(
     Ok(objects)
 }
 
-/// Takes a region's objects away.
+/// Deletes a region's objects.
 ///
 /// # Errors
 ///
-/// A sentence: what stays, and where.
+/// A message: what remains, and where.
 pub fn delete(objects: &[Pointer], prefix: HostPrefix, deadline: Duration) -> Result<(), String> {
     let mut client = client(prefix, deadline)?;
     objects.iter().try_for_each(|object| {
@@ -85,18 +86,18 @@ pub struct Objects {
 
 struct Part {
     server: HostPrefix,
-    /// Of the region.
+    /// Its first page in the region.
     first: u64,
     end: u64,
     leased: Mutex<Option<Arc<Leased>>>,
 }
 
 impl Objects {
-    /// Opens all of them; what their servers say goes to `paging`.
+    /// Opens all objects; their events go to `paging`.
     ///
     /// # Errors
     ///
-    /// A sentence: a server does not answer.
+    /// A message: a server does not answer.
     pub fn open(
         objects: &[Pointer],
         prefix: HostPrefix,
@@ -118,7 +119,7 @@ impl Objects {
         Ok(Objects { parts: parts? })
     }
 
-    /// Pages, ascending, by the object in which they lie: as that counts them.
+    /// Groups ascending pages by object, numbered within the object.
     fn each<'a>(&'a self, pages: &'a [u64]) -> impl Iterator<Item = (&'a Part, Vec<u64>)> {
         let within = move |part: &'a Part| {
             let own = pages.iter().filter(|page| (part.first..part.end).contains(page));
@@ -179,7 +180,7 @@ impl Pages for Objects {
 
     fn drop_copies(&self, pages: &[u64]) {
         for (part, own) in self.each(pages) {
-            // Who is not asked any more keeps nothing for us either.
+            // A server that is no longer asked holds nothing for this process either.
             let _ = part.with(|leased| {
                 leased.drop_copies(&own);
                 Ok(())
@@ -194,8 +195,8 @@ impl Pages for Objects {
     }
 }
 
-/// Commits pages and gives them back, under leases of now where those of before are over and nobody has changed the page
-/// since. The answer has those that somebody has changed.
+/// Commits pages and returns them, under new leases if the earlier ones have ended and no other process has changed the
+/// page since. Returns those that another process has changed.
 fn commit(leased: &Leased, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, RemoteError> {
     let (mut late, mut changed) = (leased.commit(pages, true)?, Vec::new());
     while !late.is_empty() {
@@ -211,7 +212,7 @@ fn commit(leased: &Leased, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, RemoteErr
     Ok(changed)
 }
 
-/// Tells of an object's pages as the region counts them.
+/// Passes on an object's events with page numbers of the region.
 struct Relay {
     first: u64,
     paging: Weak<Paging>,

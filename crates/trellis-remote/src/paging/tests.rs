@@ -1,4 +1,4 @@
-//! Leased pages against the model of a memory server: little memory, several nodes in one process, rights that end.
+//! Tests leased pages against the model of a memory server: little memory, several nodes in one process, rights that end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use trellis_record::{Counters, FaultKind, LiveCounters};
 const PAGE: usize = PAGE_BYTES as usize;
 const BASE: usize = 0x2200_0000_0000;
 
-/// Only so many regions of a process catch faults at a time.
+/// The number of regions of a process that catch faults is limited.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints why a test does nothing where pages cannot be caught.
+/// Prints why a test is skipped where pages cannot be caught.
 fn cannot(test: &str) -> bool {
     let missing = trellis_memory::choose(Some(Catcher::Handler), &trellis_memory::probe()).err();
     if let Some(why) = &missing {
@@ -35,7 +35,7 @@ impl FaultServer for Nobody {
     fn serve(&self, _fault: Fault) {}
 }
 
-/// Counts, and keeps the sentence of a failure; the thread that failed does not go on.
+/// Counts, and keeps the message of a failure; the thread that failed does not continue.
 #[derive(Clone, Default)]
 struct Counting {
     counters: Arc<LiveCounters>,
@@ -55,7 +55,7 @@ impl Host for Counting {
 
     fn fail(&self, sentence: String) -> ! {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(sentence);
-        // A thread that looks after pages ends the whole process with it; where a test looks at the sentence, it stays.
+        // A thread that serves pages would end the whole process; where a test examines the message, the thread stays.
         while self.is_expected.load(Ordering::SeqCst) {
             std::thread::park();
         }
@@ -138,7 +138,7 @@ fn four_times_the_cache_is_written_read_and_given_back() {
     let (active, inactive) = node.paging.state().table.queued();
     node.paging.flush();
     assert_eq!(node.paging.state().table.frames(), 0);
-    // Once for all that is here, and once more to see that nothing is left: not once for each batch.
+    // Once for everything in memory, and once more to see that nothing remains: not once for each batch.
     let listed = node.paging.state().table.listed.get();
     assert!(listed <= 3 * (active + inactive), "{listed} entries were looked at for {active} and {inactive}");
     for page in 0..pages as u64 {
@@ -161,7 +161,7 @@ fn two_nodes_write_a_page_alternately() {
     std::thread::scope(|scope| {
         for (me, node) in nodes.iter().enumerate() {
             scope.spawn(move || {
-                // Word 0 says whose turn it is; word 1 is written by both, of the same page.
+                // Word 0 says whose turn it is; both write word 1, in the same page.
                 for turn in (me as u64..2 * TURNS).step_by(2) {
                     while node.word(0).load(Ordering::SeqCst) != turn {
                         std::thread::yield_now();
@@ -187,7 +187,7 @@ fn atomic_additions_of_all_nodes_are_all_there() {
     let _alone = alone();
     const PAGES: usize = 600;
     let server = Server::new(PAGES, 3);
-    // Less memory than pages: what is added to is given up meanwhile, too.
+    // Less memory than pages, so that pages are evicted meanwhile, too.
     let nodes: Vec<Process> = (0..3).map(|number| Process::new(&server, number, PAGES, 256)).collect();
     let additions = 4_000u64;
     std::thread::scope(|scope| {
@@ -195,7 +195,7 @@ fn atomic_additions_of_all_nodes_are_all_there() {
             scope.spawn(move || {
                 let mut random = Random::new(number as u64);
                 for _ in 0..additions {
-                    // A few pages that all want, and many.
+                    // A few contended pages, and many others.
                     let pages = if random.once_in(2) { 4 } else { PAGES };
                     node.word(random.index(pages) * WORDS).fetch_add(1, Ordering::SeqCst);
                 }
@@ -215,7 +215,8 @@ fn what_is_stored_is_seen_in_one_order() {
     let _alone = alone();
     let server = Server::new(64, 2);
     let nodes = [Process::new(&server, 0, 64, 256), Process::new(&server, 1, 64, 256)];
-    // Dekker's: each says that it comes, on a page of its own, and looks at the other's. Not both may see nothing.
+    // Dekker's test: each thread announces itself in a page of its own, and looks at the other's. They must not both see
+    // nothing.
     let barrier = std::sync::Barrier::new(2);
     let seen = [AtomicU64::new(0), AtomicU64::new(0)];
     std::thread::scope(|scope| {
@@ -253,7 +254,7 @@ fn a_copy_that_is_changed_is_not_fetched_again() {
     assert_eq!(nodes[1].word(9 * WORDS).load(Ordering::SeqCst), 5);
     assert_eq!(nodes[0].counted().recalls, 1);
     let upgrades = Arc::clone(&nodes[0].host.upgrades);
-    // Faults are counted after their threads went on: all are when the threads that serve have ended.
+    // Faults are counted after their threads continued: all are counted when the serving threads have ended.
     drop(nodes);
     assert_eq!(upgrades.load(Ordering::Relaxed), 1);
 }
@@ -282,7 +283,7 @@ fn a_lease_that_ended_with_changes_ends_the_node_and_a_copy_does_not() {
     }
     let _alone = alone();
     let server = Server::new(64, 8);
-    // It stays: its threads do not end. So it has a place that no other test uses.
+    // It is never dropped, because its threads do not end, so it uses a place that no other test uses.
     let node = std::mem::ManuallyDrop::new(Process::new(&server, 7, 64, 256));
     node.host.is_expected.store(true, Ordering::SeqCst);
     assert_eq!(node.word(3 * WORDS).load(Ordering::SeqCst), 0);

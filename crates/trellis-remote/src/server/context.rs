@@ -1,7 +1,8 @@
-//! What all ranges of a server share: the socket, the clock, whom clients are, and how things are said.
+//! What all ranges of a server share: the socket, the clock, the clients' ports, and the sending of messages.
 //!
-//! Promises: an answer leaves from the address that was asked, a notice from the page's, and what is told to servers and
-//! controllers from an address of this process. What cannot go is as good as lost: whoever waits for it asks again.
+//! Promises: an answer is sent from the address of the request, a notice from the page's address, and a message to
+//! servers and controllers from an address of this process. A datagram that cannot be sent counts as lost: the host that
+//! waits for it asks again.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -26,22 +27,22 @@ use super::events::{Event, Place};
 pub(super) struct Context {
     pub(super) endpoint: Endpoint,
     pub(super) prefix: HostPrefix,
-    /// Where all servers and controllers listen.
+    /// The port on which all servers and controllers listen.
     pub(super) port: u16,
     pub(super) began: Instant,
-    /// At which port clients are that have to do with leases, and when they were last heard.
+    /// The ports of clients that use leases, and when each was last heard.
     pub(super) ports: BTreeMap<Client, (u16, u64)>,
-    /// Of this process, as a source of what it tells.
+    /// The incarnation in the source addresses of this process's own messages.
     pub(super) incarnation: Incarnation,
-    /// How many notices and told things it sent, from what it drew.
+    /// The number of notices and messages sent, counted from a random value.
     pub(super) sent: u64,
-    /// For bytes on their way out.
+    /// A buffer for outgoing bytes.
     pub(super) room: Vec<u8>,
-    /// What operators hear, in this order.
+    /// Events for operators, in this order.
     pub(super) events: Vec<Event>,
-    /// Whom to report to.
+    /// The controllers to which it reports.
     pub(super) controllers: Controllers,
-    /// How much memory is left for ranges of others.
+    /// The memory left for ranges of other hosts.
     pub(super) spare_bytes: u64,
 }
 
@@ -50,22 +51,22 @@ impl Context {
         nanoseconds(self.began)
     }
 
-    /// A host by its name.
+    /// The prefix of a host number.
     pub(super) fn prefix_of(&self, host: u16) -> HostPrefix {
         HostPrefix { host: Host(host), ..self.prefix }
     }
 
-    /// A part of a range by its name, with so many pages.
+    /// A part of a range with this many pages, by name.
     pub(super) fn place_of(&self, number: u16, within: Within, pages: u64) -> Place {
         Place { range: self.prefix_of(within.range), part: Some(number), pages: (within.first, pages) }
     }
 
-    /// Says this to a client at a port; the bytes that it wants are those of `memory` from `offset` on.
+    /// Sends this answer to a client at a port; its bytes are those of `memory` from `offset` on.
     pub(super) fn reply(&mut self, reply: &Reply, memory: Option<&dyn ServerMemory>, offset: u64, port: u16) {
         let (mut header, small) = reply.encode();
         let (from, to) = (self.own(reply.from), reply.to.encode());
         let mut room = std::mem::take(&mut self.room);
-        // The place of a refused request need not be one.
+        // The place of a refused request need not exist.
         let data = match (u64::from(reply.body.data_bytes()), memory) {
             (0, _) | (_, None) => &[],
             (bytes, Some(memory)) => memory.read(offset..offset + bytes, &mut room),
@@ -76,7 +77,7 @@ impl Context {
         self.room = room;
     }
 
-    /// Says something about a page to a client that did not ask now.
+    /// Sends a notice about a page to a client without a current request.
     pub(super) fn notify(&mut self, to: Client, page: Pointer, command: Command, epoch: Epoch) {
         let Some(&(port, _)) = self.ports.get(&to) else { return };
         self.sent += 1;
@@ -90,7 +91,7 @@ impl Context {
         }
     }
 
-    /// Says bytes that are no memory's of this server to who asked for them.
+    /// Sends an answer whose bytes are not from a memory of this server.
     pub(super) fn reply_with(&self, reply: &Reply, data: &[u8], port: u16) {
         let (mut header, small) = reply.encode();
         let (from, to) = (reply.from, reply.to.encode());
@@ -99,8 +100,7 @@ impl Context {
         }
     }
 
-    /// Asks a home, as a client does: what is answered, and what that says unasked, comes to this process. Under this number,
-    /// or any.
+    /// Sends a request to a home, as a client does; answers and notices come to this process. Under this number, or any.
     pub(super) fn ask(&mut self, number: Option<u64>, destination: Destination, epoch: Epoch) {
         let HostPrefix { cluster, host } = self.prefix;
         self.sent += 1;
@@ -115,7 +115,7 @@ impl Context {
         }
     }
 
-    /// Tells another server or a controller.
+    /// Sends a message to another server or a controller.
     pub(super) fn tell(&mut self, to: u16, told: &Told, page: &[u8]) {
         let body = told.encode();
         let HostPrefix { cluster, host } = self.prefix;
@@ -132,7 +132,7 @@ impl Context {
         }
     }
 
-    /// Tells the controller that is asked now.
+    /// Reports to the current controller.
     pub(super) fn report(&mut self, range: u16, what: What) {
         let Some((host, silent)) = self.controllers.report(self.now()) else { return };
         if let Some(before) = silent {
@@ -142,8 +142,8 @@ impl Context {
         self.tell(host, &Told { range, what }, &[]);
     }
 
-    /// What was asked of any server, or of all, is answered by this one: a switch lets nothing pass that comes from an
-    /// address of nobody.
+    /// A request to any server, or to all, is answered from this server's address: a switch drops packets from addresses
+    /// without a host.
     fn own(&self, from: Address) -> Address {
         match Destination::decode(from) {
             Ok(asked) if !asked.pointer.home().is_one() => {

@@ -1,4 +1,4 @@
-//! Which controller a server reports to: one of several, and the next one when that does not answer.
+//! Selects the controller to which a server reports: one of several, and the next one when that does not answer.
 
 use trellis_fabric_protocol::Nanoseconds;
 
@@ -7,24 +7,24 @@ use trellis_fabric_protocol::Nanoseconds;
 pub(super) struct Controllers {
     hosts: Vec<u16>,
     current: usize,
-    /// Since when a report has no answer.
+    /// The time of the first unanswered report.
     asked: Option<Nanoseconds>,
-    /// How long one is waited for.
+    /// How long an answer is waited for.
     patience: Nanoseconds,
 }
 
 impl Controllers {
-    /// These, of which each is waited for so long.
+    /// For these controllers, with this time limit for each.
     pub(super) fn new(hosts: Vec<u16>, patience: Nanoseconds) -> Controllers {
         Controllers { hosts, current: 0, asked: None, patience }
     }
 
-    /// Whether a host is one.
+    /// Whether a host is a controller.
     pub(super) fn has(&self, host: u16) -> bool {
         self.hosts.contains(&host)
     }
 
-    /// Whom to report to now, and who did not answer if that is news.
+    /// The controller to report to now, and the one that did not answer if that is news.
     pub(super) fn report(&mut self, now: Nanoseconds) -> Option<(u16, Option<u16>)> {
         let before = *self.hosts.get(self.current)?;
         match self.asked {
@@ -39,7 +39,7 @@ impl Controllers {
         Some((host, (host != before).then_some(before)))
     }
 
-    /// This one said something.
+    /// Records that this controller was heard.
     pub(super) fn heard(&mut self, host: u16) {
         if let Some(place) = self.hosts.iter().position(|known| *known == host) {
             (self.current, self.asked) = (place, None);

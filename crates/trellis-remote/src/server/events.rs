@@ -1,4 +1,4 @@
-//! What happens to the ranges of a server, for its operator: one sentence each.
+//! Events of a server's ranges, for its operator: one sentence each.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use trellis_fabric_protocol::wire::address::HostPrefix;
 use trellis_fabric_protocol::wire::refusals::Refusal;
 
-/// A range, or a part of one.
+/// A range, or a part of one (a subrange with a home of its own).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The range.
     pub range: HostPrefix,
-    /// Of a part: its number.
+    /// The part's number, for a part.
     pub part: Option<u16>,
-    /// Of a part: its first page, as the range numbers them, and how many it has.
+    /// The part's first page, as the range numbers them, and its number of pages.
     pub pages: (u64, u64),
 }
 
@@ -37,103 +37,103 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something that an operator wants to know.
+/// An event for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// This server is home of a range from now on.
     Began {
-        /// What.
+        /// The range or part.
         place: Place,
-        /// In this incarnation of its home.
+        /// The incarnation of its home.
         incarnation: u16,
-        /// Who has copies.
+        /// The hosts with copies.
         backups: Vec<HostPrefix>,
-        /// What it held before, if anything, is lost.
+        /// Whether the range begins empty, so that any earlier content is lost.
         is_anew: bool,
-        /// How many objects it has.
+        /// The number of its objects.
         objects: u64,
     },
-    /// This server is home of a range no more.
+    /// This server is no longer home of a range.
     Ended {
-        /// What.
+        /// The range or part.
         place: Place,
-        /// Who is.
+        /// The new home.
         home: HostPrefix,
-        /// It was handed over; otherwise it was taken over.
+        /// Whether it was handed over; otherwise it was taken over.
         is_handed: bool,
     },
-    /// The backups of a range that this server is home of are others.
+    /// The backups of a range of which this server is home have changed.
     Backups {
-        /// What.
+        /// The range or part.
         place: Place,
-        /// These.
+        /// The new backups.
         backups: Vec<HostPrefix>,
     },
-    /// Every backup has everything.
+    /// Every backup is up to date.
     Settled {
-        /// What.
+        /// The range or part.
         place: Place,
     },
-    /// No controller answers: a range is not served.
+    /// No controller answers, so a range is not served.
     Lapsed {
-        /// What.
+        /// The range or part.
         place: Place,
-        /// For so long.
+        /// How long the controller has been silent.
         silence: Duration,
     },
-    /// A controller answers again: a range is served.
+    /// A controller answers again, and a range is served.
     Resumed {
-        /// What.
+        /// The range or part.
         place: Place,
     },
-    /// There is room here for a copy of a range.
+    /// This server has reserved room for a copy of a range.
     Introduced {
-        /// What.
+        /// The range or part.
         place: Place,
-        /// So much.
+        /// Its size.
         bytes: u64,
     },
-    /// There is none.
+    /// There is no room for a copy of a range.
     NoRoom {
-        /// What.
+        /// The range or part.
         place: Place,
-        /// So much was wanted.
+        /// The required size.
         bytes: u64,
-        /// So much is left.
+        /// The remaining memory.
         spare_bytes: u64,
     },
-    /// Nobody counts on what was here of a range: it is forgotten.
+    /// A copy that no home needs was dropped.
     Forgotten {
-        /// What.
+        /// The range or part.
         place: Place,
-        /// So much can be given to others again.
+        /// The memory that became available.
         bytes: u64,
     },
-    /// Pages of a range have a home of their own from now on.
+    /// Pages of a range were split off and have a home of their own from now on.
     Cut {
-        /// Which.
+        /// The part.
         place: Place,
     },
-    /// They belong to their range again.
+    /// A part was merged into its range again.
     Joined {
-        /// Which.
+        /// The part.
         place: Place,
     },
-    /// Another controller is asked from now on.
+    /// Reports go to another controller from now on.
     Controller {
-        /// It.
+        /// The new controller.
         host: HostPrefix,
-        /// Who did not answer.
+        /// The controller that did not answer.
         before: HostPrefix,
     },
-    /// What somebody sent is refused.
+    /// A datagram was refused.
     Refused(Refusal),
-    /// Its table cannot be read, so that it is not served.
+    /// The range's table cannot be read, so it is not served.
     NoTable {
-        /// What.
+        /// The range or part.
         place: Place,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }

@@ -1,11 +1,11 @@
-//! Pages of other homes that a controller wants READs of to be answered here, from copies.
+//! Pages of other homes of which this server answers READs from copies, at a controller's request.
 //!
-//! Promises: what is answered from a copy is what its home held at that moment: [`Reader`] decides, as it does for any process
-//! that has copies, and what home recalls is not used any more before home hears so. Nothing of it lasts longer than a
-//! controller said. A request for more than there is a copy of is left to whoever knows where home is.
+//! Promises: an answer from a copy is what its home held at that moment: [`Reader`] decides, as for any process that has
+//! copies, and a recalled copy is not used after its home is informed. Nothing of it lasts longer than the controller
+//! requested. A request for more than is copied here is left to the host that knows the home.
 //!
-//! It must never answer anything but READ, nor for another object than the one that had the page when the copy came, nor have
-//! more than [`PAGES_MAX`] pages.
+//! Must never answer anything but READ, nor for another object than the one that had the page when the copy arrived, nor
+//! follow more than [`PAGES_MAX`] pages.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use trellis_fabric_protocol::wire::datagram::{Body, Notice, Operation, Reply, Re
 
 use super::context::Context;
 
-/// How many pages are followed at most.
+/// The maximum number of pages that are followed.
 const PAGES_MAX: usize = 256;
 
 /// See the top of this file.
@@ -34,18 +34,18 @@ pub(super) struct Follows {
 
 /// A page that is followed.
 struct Followed {
-    /// Who wants it, and hears what there is of it.
+    /// The controller that requested it, and receives reports about it.
     controller: u16,
-    /// Nobody does after that.
+    /// The end of the request.
     until: u64,
-    /// Of the object that has it, once home has said that.
+    /// The generation of the page's object, once the home has reported it.
     generation: Option<u16>,
-    /// When home is asked for that again.
+    /// When the home is asked for that again.
     inquire_at: u64,
-    /// Of the object, as they were copied.
+    /// The bytes of the object, as copied.
     bytes: Vec<u8>,
     answered: u64,
-    /// What its controller heard last.
+    /// The state that its controller was last sent.
     had_copy: bool,
 }
 
@@ -55,7 +55,7 @@ impl Follows {
         Follows { timing, cluster: context.prefix.cluster, me, readers: BTreeMap::new(), pages: BTreeMap::new() }
     }
 
-    /// When [`Follows::tick`] has something to do.
+    /// The time at which [`Follows::tick`] has something to do.
     pub(super) fn alarm(&self) -> u64 {
         let readers = self.readers.values().filter_map(Reader::alarm);
         let pages = self.pages.values().map(|followed| match followed.generation {
@@ -65,7 +65,7 @@ impl Follows {
         readers.chain(pages).min().unwrap_or(u64::MAX)
     }
 
-    /// A controller wants a page to be followed, for so long; or not any more.
+    /// A controller requests that a page is followed for this long, or no longer.
     pub(super) fn follow(&mut self, context: &mut Context, controller: u16, (range, page): (u16, u64), lasts: u64) {
         if lasts == 0 {
             return self.leave(context, (range, page));
@@ -92,7 +92,7 @@ impl Follows {
     }
 
     fn leave(&mut self, context: &mut Context, of: (u16, u64)) {
-        // The machine stays, and its numbers go on: what is on its way is nobody's.
+        // The state machine stays, so that its numbers continue and late answers are ignored.
         if self.pages.remove(&of).is_some() {
             self.step(context, of.0, Input::Drop(of.1), &[]);
         }
@@ -100,11 +100,11 @@ impl Follows {
 
     fn reader(&mut self, range: u16) -> &mut Reader {
         let (me, timing) = (self.me, self.timing);
-        // Who is home is the switch's to know: what is sent goes to the page.
+        // Requests are sent to the page's address; the switch knows its home.
         self.readers.entry(range).or_insert_with(|| Reader::new(me, Party::of(range), timing, range))
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     pub(super) fn tick(&mut self, context: &mut Context) {
         let now = context.now();
         let over: Vec<(u16, u64)> =
@@ -122,7 +122,7 @@ impl Follows {
         self.tell_changes(context);
     }
 
-    /// What may be said to a READ, if it is about bytes that are here.
+    /// The answer to a READ if it is about bytes that are copied here.
     pub(super) fn read(&mut self, now: u64, request: &Request) -> Option<&[u8]> {
         let Operation::Read { bytes } = request.operation else { return None };
         let pointer = request.destination.pointer;
@@ -136,7 +136,7 @@ impl Follows {
         Some(found)
     }
 
-    /// What a home answers.
+    /// Handles a home's answer.
     pub(super) fn answered(&mut self, context: &mut Context, reply: &Reply, payload: &[u8]) {
         let Ok(Destination { pointer, command, .. }) = Destination::decode(reply.from) else { return };
         let (range, page) = (pointer.home().0, pointer.page());
@@ -153,7 +153,7 @@ impl Follows {
             return;
         }
         let status = match (reply.status, reply.body) {
-            // Who counts time otherwise would recall too late.
+            // A home with another term would recall too late.
             (Status::Ok, Body::Leased { term, .. }) if term == self.timing.term => Outcome::Ok,
             (Status::Moved, Body::Moved(address)) => match Pointer::decode(address) {
                 Ok(there) => Outcome::Moved(there.home().0),
@@ -182,7 +182,7 @@ impl Follows {
         self.tell_changes(context);
     }
 
-    /// What a home says unasked.
+    /// Handles a notice that a home sent unasked.
     pub(super) fn noticed(&mut self, context: &mut Context, notice: &Notice) {
         let Destination { pointer, command, .. } = notice.from;
         let (range, page) = (pointer.home().0, pointer.page());
@@ -194,12 +194,12 @@ impl Follows {
             self.step(context, range, Input::Message(Party::of(range), message), &[]);
             self.tell_changes(context);
         } else {
-            // There is no copy, and none that is on its way will be used.
+            // There is no copy, and none that is being fetched will be used.
             send(context, self.cluster, (range, page), pointer.generation(), None, Command::Invalidated, notice.epoch);
         }
     }
 
-    /// Lets a range's machine take a fact, and does what follows.
+    /// Passes a fact to a range's state machine, and carries out what follows.
     fn step(&mut self, context: &mut Context, range: u16, input: Input, bytes: &[u8]) {
         let now = context.now();
         let mut effects = Vec::new();
@@ -219,7 +219,7 @@ impl Follows {
                     }
                 }
                 Effect::Send { message: Message::Invalidated { page, epoch }, .. } => {
-                    // Home looks at the number of the page alone.
+                    // The home only uses the number of the page.
                     let generation = self.pages.get(&(range, page)).and_then(|followed| followed.generation);
                     let generation = generation.unwrap_or_default();
                     send(context, self.cluster, (range, page), generation, None, Command::Invalidated, epoch);
@@ -229,7 +229,7 @@ impl Follows {
         }
     }
 
-    /// Says to controllers where a copy has come, or gone.
+    /// Reports to controllers which copies have arrived or are gone.
     fn tell_changes(&mut self, context: &mut Context) {
         let now = context.now();
         let changed: Vec<((u16, u64), u16)> = self
@@ -259,7 +259,7 @@ impl Follows {
     }
 }
 
-/// Asks home for something about a page, past redirects; under the number of a machine's request, or any.
+/// Sends the home a request about a page, past redirects; under the number of a machine's request, or any.
 fn send(
     context: &mut Context,
     cluster: Cluster,

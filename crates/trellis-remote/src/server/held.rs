@@ -1,10 +1,10 @@
 //! One range of a server, or a part of one: its objects, its leases, its memory.
 //!
-//! Clients name the pages of a part by the addresses of its range; inside they are numbered from 0, on the way in and out
-//! they are counted over. A part does nothing but what leases are for: its range has the objects.
+//! Clients name the pages of a part by the addresses of its range; internally they are numbered from 0 and converted on
+//! the way in and out. A part only handles what leases are for: its range has the objects.
 //!
-//! Promises: what [`MemoryServer`] and [`Keeper`] order is carried out in their order, all of it before the next fact. Where a
-//! controller places the range, nothing is answered about it but by [`Placed`]'s leave.
+//! Promises: the orders of [`MemoryServer`] and [`Keeper`] are carried out in their order, all of them before the next
+//! fact. Must never answer about a range that a controller places without the permission of [`Placed`].
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -27,45 +27,45 @@ use super::placed::{Placed, Standing};
 
 /// See the top of this file.
 pub(super) struct Held {
-    /// The host number in its pointers; the number of a part.
+    /// The host number in its pointers, or the number of a part.
     pub(super) range: u16,
-    /// Of a part: where it was cut from.
+    /// For a part: the range and the pages from which it was split.
     pub(super) within: Option<Within>,
-    /// Of a range: which of its pages have a home of their own, as far as it is known here; each is held here, too.
+    /// For a range: the known parts with homes of their own; each is held here, too.
     pub(super) parts: Vec<Part>,
-    /// A part that has to come back before something can be said.
+    /// A part that has to be merged back before anything can be answered.
     pub(super) misses: u16,
-    /// The part that the controller was told of last because it has to come back.
+    /// The part that was last reported to the controller as having to be merged back.
     told_back: u16,
     pub(super) settings: Settings,
-    /// While this server answers for it.
+    /// Present while this server answers for it.
     pub(super) logic: Option<MemoryServer>,
     pub(super) leases: Keeper,
-    /// Once it is known how much it is.
+    /// Present once its size is known.
     pub(super) memory: Option<Box<dyn ServerMemory>>,
-    /// Where a controller says who is home.
+    /// Present if a controller assigns the home.
     pub(super) placed: Option<Placed>,
-    /// Hosts that a controller named as home or backup; no other is believed to be home.
+    /// Hosts that a controller named as home or backup; no other host is believed to be home.
     pub(super) named: BTreeSet<u16>,
-    /// Bytes that wait, by the number of their slot, where they were needed.
+    /// Bytes that wait for later use, by the number of their slot.
     pub(super) slots: Vec<Vec<u8>>,
-    /// What its memory takes of what is given to others.
+    /// How much of the memory for other hosts' ranges it uses.
     pub(super) taken_bytes: u64,
-    /// When somebody counted on what is here last: a controller that named this host, a home that had something kept.
+    /// When its content was last needed: a controller named this host, or a home stored something.
     pub(super) counted_at: u64,
-    /// The controller was asked whether anybody does.
+    /// Whether the controller was asked if the content is still needed.
     pub(super) asks_for_counting: bool,
     effects: Vec<Effect>,
 }
 
-/// The datagram at hand.
+/// The current datagram.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Hand<'a> {
-    /// All of it.
+    /// Its payload.
     pub(super) payload: &'a [u8],
-    /// Who asked, and from which port.
+    /// The client, and its port.
     pub(super) client: Option<(Client, u16)>,
-    /// Of a STORE: by the home of which incarnation, and the bytes; none where they are zero.
+    /// For a STORE: the incarnation of the home, and the bytes; empty if they are zero.
     pub(super) store: Option<(u16, &'a [u8])>,
 }
 
@@ -92,19 +92,19 @@ impl Held {
         }
     }
 
-    /// Whether it has something of the range, as far as the controller knows.
+    /// Whether it has content of the range, as far as the controller knows.
     pub(super) fn has_bytes(&self) -> bool {
         self.memory.is_some() && !self.leases.server().memory.is_blank
     }
 
-    /// Somebody counts on what is here.
+    /// Records that its content is needed.
     pub(super) fn is_counted_on(&mut self, now: u64) {
         (self.counted_at, self.asks_for_counting) = (now, false);
     }
 
-    /// Whether what a home says is heard. Of a page that a part here has its home alone speaks; and a part believes who is home
-    /// from a controller, because its number may be that of another one since. The controller is asked where somebody knows
-    /// more than this host.
+    /// Whether a message of a home is accepted. Only the part's own home speaks for a page of a part here; and a part
+    /// accepts a home only from a controller, because its number may have been reassigned. The controller is asked if
+    /// another host knows more than this one.
     pub(super) fn believes(&mut self, now: u64, what: &What) -> bool {
         let (incarnation, pages) = match what {
             What::Store { incarnation, page, pages, .. } => {
@@ -116,7 +116,7 @@ impl Held {
         let is_newer = self.within.is_some() && incarnation > self.leases.server().memory.incarnation;
         let has_bytes = pages.is_some();
         let keeps = pages.map_or(Keeps::Yes, |pages| may_keep(&self.parts, &pages, incarnation));
-        // Who has given the bytes up cannot keep any.
+        // A host that has dropped the bytes cannot store any.
         let has_room = !has_bytes || self.memory.is_some() || self.leases.server().memory.is_blank;
         if is_newer || keeps == Keeps::Ask || self.memory.is_none() {
             self.leases.ask(now);
@@ -124,7 +124,7 @@ impl Held {
         !is_newer && keeps == Keeps::Yes && has_room
     }
 
-    /// For operators.
+    /// Its name for operators.
     pub(super) fn place(&self, context: &Context) -> Place {
         match self.within {
             None => Place::whole(context.prefix_of(self.range)),
@@ -132,12 +132,12 @@ impl Held {
         }
     }
 
-    /// The first of its bytes, as clients count them.
+    /// The offset of its first byte, as clients count them.
     fn first_offset(&self) -> u64 {
         self.within.map_or(0, |within| within.first * PAGE_BYTES)
     }
 
-    /// A request as it is understood here. `None`: it is about no page of this part.
+    /// A request in internal numbering. `None`: it is about no page of this part.
     fn inner(&self, request: &Request) -> Option<Request> {
         let pointer = request.destination.pointer;
         let offset = pointer.offset().checked_sub(self.first_offset())?;
@@ -145,7 +145,7 @@ impl Held {
         Some(Request { destination: Destination { pointer, ..request.destination }, ..*request })
     }
 
-    /// An answer as its client understands it.
+    /// An answer in the client's numbering.
     fn outer(&self, reply: Reply) -> Reply {
         if self.within.is_none() {
             return reply;
@@ -155,7 +155,7 @@ impl Held {
         asked.map_or(reply, |asked| Reply { from: asked.encode(), ..reply })
     }
 
-    /// A request about this range, from a port.
+    /// Handles a request about this range, from a port.
     pub(super) fn asked(&mut self, context: &mut Context, request: &Request, payload: &[u8], port: u16) {
         let client = Client::of(&request.source);
         let command = request.command();
@@ -171,7 +171,8 @@ impl Held {
             return self.obey(context, hand);
         }
         match self.standing(now, &inner) {
-            // What is done without a lease is done in order with what its range does for its client: that one takes a lease.
+            // Requests without a lease must be ordered with those that the range handles for the client: the client has
+            // to take a lease.
             Standing::Here
                 if self.within.is_some() && command.class() == Class::Changing && command != Command::Commit =>
             {
@@ -203,10 +204,10 @@ impl Held {
         }
     }
 
-    /// Whether this server may say something about a request now, by what the range's leases and its table say.
+    /// Whether this server may answer a request now, according to the range's leases and its table.
     fn standing(&self, now: u64, request: &Request) -> Standing {
         let Some(placed) = &self.placed else {
-            // Nobody places it; or nothing of it is here.
+            // No controller places it, or nothing of it is here.
             return if self.logic.is_some() { Standing::Here } else { self.elsewhere() };
         };
         let command = request.command();
@@ -220,7 +221,7 @@ impl Held {
             Err(_) => return Standing::Elsewhere(Status::Restarting, 0, Body::Nothing),
         }
         if command == Command::CreateWrite && server.has_backups() {
-            // Backups keep what was committed, and nothing else.
+            // Backups store only what was committed.
             return Standing::Elsewhere(Status::Lease, 0, Body::Nothing);
         }
         let is_handing = server.home.as_ref().is_some_and(|home| home.hand_to.is_some());
@@ -231,7 +232,7 @@ impl Held {
         Standing::Here
     }
 
-    /// What is said where this is no home.
+    /// The answer of a host that is not home.
     fn elsewhere(&self) -> Standing {
         let server = self.leases.server();
         let (home, incarnation) = server.knows;
@@ -245,13 +246,13 @@ impl Held {
         Standing::Elsewhere(Status::Moved, epoch_of(incarnation), Body::Moved(to))
     }
 
-    /// Lets a fact be decided, and carries out what follows from it.
+    /// Passes a fact to the lease state, and carries out what follows.
     pub(super) fn step(&mut self, context: &mut Context, input: Input, hand: Hand<'_>) {
         self.decide(context, input, hand);
         self.obey(context, hand);
     }
 
-    /// Does what whoever keeps leases wants, each thing before the next.
+    /// Carries out the orders of the lease state, one after the other.
     pub(super) fn obey(&mut self, context: &mut Context, hand: Hand<'_>) {
         self.look_with(context, hand);
         self.carry_out_orders(context, hand);
@@ -306,7 +307,7 @@ impl Held {
         self.effects = effects;
     }
 
-    /// Does one thing; what is a fact because of it.
+    /// Carries out one order; returns the fact that results.
     fn carry_out(&mut self, context: &mut Context, effect: Effect, hand: Hand<'_>, is_guard: bool) -> Option<Input> {
         let part = |at: u32, bytes: u32| &hand.payload[at as usize..at as usize + bytes as usize];
         let Some(memory) = &mut self.memory else { return None };
@@ -349,11 +350,11 @@ impl Held {
     fn answer(&mut self, context: &mut Context, reply: Reply, offset: u64, hand: Hand<'_>) {
         let reply = self.outer(reply);
         let to = Client::of(&reply.to);
-        // A grant goes to who was told BUSY a while ago.
+        // A grant goes to a client that received BUSY earlier.
         let port = hand.client.filter(|(client, _)| *client == to).map(|(_, port)| port);
         let Some(port) = port.or_else(|| context.ports.get(&to).map(|(port, _)| *port)) else { return };
         match &mut self.placed {
-            // A grant, to somebody else, has bytes and speaks of no object that is new or gone.
+            // A grant to another client contains bytes and does not depend on new or deleted objects.
             Some(placed) if placed.holds_back && placed.has_touched() && reply.body.data_bytes() == 0 => {
                 placed.withhold(reply, port)
             }
@@ -361,7 +362,7 @@ impl Held {
         }
     }
 
-    /// Tells another server.
+    /// Sends a message to another server.
     fn tell(&mut self, context: &mut Context, to: u16, what: What, bytes: Carried) {
         let page = match &what {
             What::Store { page, pages, epoch: 0, .. } if bytes == Carried::Nothing => {
@@ -374,7 +375,7 @@ impl Held {
         context.tell(to, &Told { range: self.range, what }, &page);
     }
 
-    /// What a page shall be at a backup; nothing where that is all zero.
+    /// The content of a page for a backup; empty if it is all zero.
     fn bytes_of(&self, page: u64, bytes: Carried) -> Vec<u8> {
         let (Some(placed), Some(memory)) = (&self.placed, &self.memory) else { return Vec::new() };
         let pages = placed.table.pages();
@@ -393,15 +394,15 @@ impl Held {
         if whole.iter().all(|byte| *byte == 0) { Vec::new() } else { whole }
     }
 
-    /// Whether there is nothing in objects with those of these pages that nothing has changed. What is left of an object that is
-    /// gone is nobody's.
+    /// Whether all objects in these pages are zero, as far as their pages are unchanged. The remains of a deleted object
+    /// do not count.
     fn are_zero(&self, pages: Range<u64>) -> bool {
         let (Some(memory), Some(logic)) = (&self.memory, &self.logic) else { return true };
         let mut unchanged = self.leases.server().unchanged(pages);
         unchanged.all(|page| logic.page(page).is_none_or(|it| it.valid_bytes == 0) || is_zero(memory.as_ref(), page))
     }
 
-    /// What came with a STORE is the page's.
+    /// Stores the bytes of a STORE in the page.
     fn keep(&mut self, page: u64, hand: Hand<'_>) {
         let (Some((incarnation, bytes)), Some(placed)) = (hand.store, &mut self.placed) else { return };
         let Some(memory) = &mut self.memory else { return };
@@ -433,13 +434,13 @@ impl Held {
         }
     }
 
-    /// Whether a STORE says something that can be kept of this range.
+    /// Whether a STORE is valid for this range.
     pub(super) fn may_keep(&self, stored: &Range<u64>, bytes: &[u8]) -> bool {
-        // What is not known here is told to nobody but the controller.
+        // Messages about an unknown range go to the controller only.
         let Some(placed) = &self.placed else { return true };
         let pages = placed.table.pages();
         match stored.start.checked_sub(pages) {
-            // Table pages are told one by one.
+            // Table pages are sent one by one.
             Some(number) => {
                 let is_one = stored.end - stored.start == 1 && number < table_pages(pages);
                 is_one && placed.table.read(number, bytes).is_some()
@@ -455,7 +456,7 @@ impl Held {
         About { pages, requests, spare_bytes, term, tenure, wants_back: self.wants_back() }
     }
 
-    /// Says at once which part has to come back.
+    /// Reports at once which part has to be merged back.
     pub(super) fn tell_back(&mut self, now: u64) {
         let wanted = self.wants_back();
         if std::mem::replace(&mut self.told_back, wanted) != wanted && wanted != 0 {
@@ -463,7 +464,7 @@ impl Held {
         }
     }
 
-    /// The part that has to come back first; 0 for none.
+    /// The part that has to be merged back first; 0 for none.
     fn wants_back(&self) -> u16 {
         let page = self.logic.as_ref().and_then(MemoryServer::wants_back);
         let part = page.and_then(|page| part_with(&self.parts, page)).map(|part| part.number);

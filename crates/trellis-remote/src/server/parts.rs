@@ -1,11 +1,13 @@
-//! Parts of ranges at a server: which of them a request is about, how one comes to be and ends, and what is forgotten.
+//! Parts of ranges at a server (subranges with homes of their own): which of them a request is about, how one is split
+//! off and merged, and when its content is dropped.
 //!
-//! Promises: a request is answered by whoever has the page, or by nobody here; what a range had of pages goes to their part
-//! with their leases, and comes back with them, in one step, and takes no time that depends on how many they are. What nobody
-//! counts on is forgotten, and its room given to others: when no controller has named this host for it for
-//! [`FORGET_AFTER`], and one that was asked does not either.
+//! Promises: a request is answered by whichever range or part has the page, or not at all here. When pages are split off,
+//! their content goes to the part together with their leases, and comes back with them when it is merged, in one step
+//! whose time does not depend on the number of pages. Content that no home needs is dropped, and its memory becomes
+//! available to others: when no controller has named this host for it for [`FORGET_AFTER`], and one that was asked does
+//! not either.
 //!
-//! Must never have bytes of one page in two places, nor forget what a controller may count on.
+//! Must never have the bytes of one page in two places, nor drop content that a controller may need.
 
 use trellis_fabric_protocol::lease::home::Home;
 use trellis_fabric_protocol::lease::parts::{self, Part, Step, Within};
@@ -23,24 +25,24 @@ use super::held::{Hand, Held};
 use super::placed::Placed;
 use super::{SECOND, Server, UNKNOWN_MAX};
 
-/// For so long somebody may be about to count on what is here.
+/// How long content may still be needed without having been named.
 const FORGET_AFTER: u64 = 10 * SECOND;
 
-/// Whose a request is.
+/// To which range or part a request belongs.
 pub(super) enum Where {
-    /// Of this range, or part.
+    /// To this range or part.
     At(u16),
-    /// The bytes that it is about are at several places.
+    /// Its bytes belong to several.
     AtSeveral,
 }
 
-/// Whether a controller wants this host to have something.
+/// Whether a controller wants this host to hold something.
 pub(super) fn names(placement: &Placement, me: u16) -> bool {
     placement.home == me || placement.backups.contains(&me) || placement.hand_to == Some(me)
 }
 
 impl Server {
-    /// Whose a request is, as far as it is known here.
+    /// To which range or part a request belongs, as far as it is known here.
     pub(super) fn place_of(&self, request: &Request) -> Where {
         let pointer = request.destination.pointer;
         let range = pointer.home().0;
@@ -71,7 +73,8 @@ impl Server {
         self.ranges.get(&range).is_some_and(|held| held.parts.iter().any(|part| part.number == number))
     }
 
-    /// A controller speaks of a part; whether it is heard. If not, the controller is asked about the range first.
+    /// A controller's message about a part; returns whether it is accepted. If not, the controller is asked about the
+    /// range first.
     pub(super) fn hears_of_part(&mut self, number: u16, within: Within) -> bool {
         let known = self.ranges.get(&number).and_then(|held| held.within);
         match known {
@@ -84,12 +87,12 @@ impl Server {
             range.leases.ask(now);
             return false;
         }
-        // It is another one than before.
+        // The number now belongs to another part.
         self.remove(number);
         true
     }
 
-    /// What a controller says of a range changes which parts it has.
+    /// Applies the changes of a range's parts that a controller's message contains.
     pub(super) fn recut(&mut self, range: u16, what: &What) {
         let What::Placed { request, life, placement, call, .. } = what else { return };
         let (request, life, call) = (*request, *life, *call);
@@ -104,7 +107,8 @@ impl Server {
         }
     }
 
-    /// A part that came here without its range, and that a later placement of the range does not name, was joined elsewhere.
+    /// A part that is held here without its range, and that a later placement of the range does not name, was merged
+    /// elsewhere.
     fn end_joined(&mut self, range: u16, placement: &Placement) {
         let is_over = |number: u16, within: Within| {
             let is_named = placement.parts.iter().any(|part| part.number == number && part.since == within.since);
@@ -123,7 +127,7 @@ impl Server {
         }
     }
 
-    /// Pages of a range are a part from now on.
+    /// Splits pages off a range as a part.
     fn cut(&mut self, range: u16, part: Part) {
         let within = part.within(range);
         let is_held = self.ranges.get(&part.number).is_some_and(|held| held.within == Some(within));
@@ -142,7 +146,7 @@ impl Server {
             logic.lend(part.first, part.pages);
         }
         let settings = self.settings(Host(range), part.pages * PAGE_BYTES);
-        // One that is here already is what it is.
+        // A part that is here already is kept unchanged.
         if let (false, Ok(settings)) = (is_held, settings) {
             let mut cut = Held::new(part.number, settings, leases, None);
             (cut.within, cut.named) = (Some(within), whole.named.clone());
@@ -171,7 +175,8 @@ impl Server {
         self.ranges.insert(range, whole);
     }
 
-    /// The bytes of a part go from its range to itself; where that has none, or there is no room to name them, it has none.
+    /// Moves the bytes of a part from its range to the part. If the range has none, or they cannot be described, the part
+    /// has none.
     fn give_bytes(&mut self, whole: &mut Held, cut: &mut Held, part: &Part) {
         let bytes = part.pages * PAGE_BYTES;
         let arena = if whole.has_bytes() { Arena::new(bytes).ok() } else { None };
@@ -185,7 +190,7 @@ impl Server {
         }
     }
 
-    /// Pages are their range's again; where that begins anew, without what they were.
+    /// Merges pages into their range; if the range begins empty, without their content.
     fn join(&mut self, range: u16, part: Part, is_anew: bool) {
         let Some(mut whole) = self.ranges.remove(&range) else { return };
         whole.parts.retain(|other| other.number != part.number);
@@ -215,8 +220,8 @@ impl Server {
         self.ranges.insert(range, whole);
     }
 
-    /// Ranges that wait for what the backups of parts know go on when they know it. Of a part that is at home elsewhere nobody
-    /// here hears that: it has to come back.
+    /// Lets ranges continue that wait for what the backups of parts know, once they know it. If a part's home is
+    /// elsewhere, this server cannot learn that, and the part has to be merged back.
     pub(super) fn look_at_open_cuts(&mut self) {
         let awaits = |held: &Held| held.placed.as_ref().and_then(|placed| placed.awaits.first().copied());
         let open: Vec<(u16, u16)> =
@@ -236,7 +241,7 @@ impl Server {
         }
     }
 
-    /// Asks the controller about what nobody seems to count on.
+    /// Asks the controller about content that no home seems to need.
     pub(super) fn ask_whether_counted(&mut self) {
         let (own, now) = (self.options.prefix.host.0, self.context.now());
         for held in self.ranges.values_mut() {
@@ -249,7 +254,7 @@ impl Server {
         self.located.retain(|_, at| now < *at + SECOND);
     }
 
-    /// A controller answered about a range: where nobody counts on what is here, it is forgotten.
+    /// Handles a controller's answer about a range: content that is not needed is dropped.
     pub(super) fn may_forget(&mut self, range: u16, request: u64, placement: &Placement) {
         let me = self.options.prefix.host.0;
         let is_asked = self.ranges.get(&range).is_some_and(|held| held.asks_for_counting);
@@ -259,7 +264,7 @@ impl Server {
         let Some(held) = self.ranges.get_mut(&range) else { return };
         let (place, bytes, within) = (held.place(&self.context), held.taken_bytes, held.within);
         if within.is_some_and(|within| self.lists(within.range, range)) {
-            // Its range is here, and says so: the part stays known.
+            // Its range is here and lists it: the part stays known.
             let now = self.context.now();
             let Some(held) = self.ranges.get_mut(&range) else { return };
             (held.memory, held.placed, held.logic) = (None, None, None);
@@ -273,14 +278,14 @@ impl Server {
         self.context.events.push(Event::Forgotten { place, bytes });
     }
 
-    /// Nothing is left of a range, or part.
+    /// Removes a range or part entirely.
     pub(super) fn remove(&mut self, range: u16) {
         let Some(held) = self.ranges.remove(&range) else { return };
         self.context.spare_bytes += held.taken_bytes;
         if let Some(within) = held.within {
             self.forget_index(within, range);
         }
-        // Parts that are here without their range take room of their own.
+        // Parts that are here without their range have memory of their own.
         for part in held.parts {
             if let Some(cut) =
                 self.ranges.get_mut(&part.number).filter(|cut| cut.memory.is_some() && cut.taken_bytes == 0)
@@ -291,7 +296,7 @@ impl Server {
         }
     }
 
-    /// Requests about these pages are this part's. Of one that ended, and of which that was not heard, they are not any more.
+    /// Assigns requests about these pages to this part. Overlapping parts whose end was not received lose them.
     pub(super) fn index(&mut self, within: Within, pages: u64, number: u16) {
         let Within { range, first, since } = within;
         let is_over = |start: u64, length: u64| start < first + pages && first < start + length;
@@ -318,7 +323,7 @@ impl Server {
         }
     }
 
-    /// Asks the controller what the part with this number is.
+    /// Asks the controller about the part with this number.
     pub(super) fn locate(&mut self, number: u16) {
         let now = self.context.now();
         let is_asked = self.located.get(&number).is_some_and(|at| now < at + self.timing.retry);

@@ -1,11 +1,11 @@
-//! A range that a controller places: what of its objects waits until every backup knows it, and what begins and ends with
-//! being its home.
+//! A range whose home a controller assigns: the changes of its objects that wait until every backup knows them, and what
+//! begins and ends with being home.
 //!
-//! Promises: an object is named, and one is said to be gone, when every backup has the table pages that say so; until then
-//! nothing is said about its pages. Objects are made and deleted in *batches*: one is under way at a time, and what comes
-//! meanwhile waits, so much of it; the rest asks again. Where pages of such an object became a part meanwhile, the batch of
-//! the part is awaited, too. Who becomes home has the objects that its table says, before it
-//! answers anything; who is home no more answers nothing that waited.
+//! Promises: a new object is named, and a deleted one reported as such, only when every backup has the table pages that
+//! say so; until then nothing is answered about its pages. Objects are created and deleted in *batches*: one batch is
+//! under way at a time, and a bounded number of requests wait meanwhile; clients repeat the others. If pages of such an
+//! object have become a part meanwhile, the batch of the part is awaited, too. A new home loads the objects in its table
+//! before it answers anything. A host that is no longer home must never answer a request that waited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,50 +21,51 @@ use super::context::Context;
 use super::events::Event;
 use super::held::{Hand, Held};
 
-/// How many requests wait; who asks beyond that asks again by himself.
+/// The maximum number of waiting requests; clients repeat the others.
 const KEPT_MAX: usize = 256;
 
-/// Whether something may be said about a request.
+/// Whether a request may be answered.
 pub(super) enum Standing {
     /// By this server, now.
     Here,
-    /// When the batch is over.
+    /// After the batch.
     Later,
-    /// This is all that may be said.
+    /// Only with this answer.
     Elsewhere(Status, Epoch, Body),
 }
 
 /// See the top of this file.
 pub(super) struct Placed {
-    /// At home as all backups have it.
+    /// At home, as all backups have it.
     pub(super) table: TablePages,
-    /// What is answered now may speak of objects that not every backup knows.
+    /// Whether current answers may depend on objects that not every backup knows.
     pub(super) holds_back: bool,
-    /// What has changed and is not in a batch that is under way.
+    /// Changes that are not in a batch yet.
     touched: BTreeSet<u64>,
-    /// The pages of the objects that were made or deleted.
+    /// The pages of the objects that were created or deleted.
     objects: Vec<Range<u64>>,
-    /// Table pages on their way to the backups, by their number.
+    /// Table pages that are being sent to the backups, by their number.
     staged: BTreeMap<u64, TablePage>,
-    /// Those that were refused, because nobody knew whether this is home still: they are said again.
+    /// Table pages that were refused because it was not known whether this host is still home: they are sent again.
     refused: BTreeSet<u64>,
-    /// Parts with pages of the objects, whose backups may not know that.
+    /// Parts with pages of these objects whose backups may not know them yet.
     pub(super) awaits: BTreeSet<u16>,
     withheld: Vec<(Reply, u16)>,
-    /// Requests that came meanwhile, as they came.
+    /// Waiting requests, in the order of arrival.
     kept: Vec<(Request, Vec<u8>, u16)>,
-    /// Of a part: it was cut when objects were made or deleted that not every backup knew of, and these pages are theirs.
+    /// For a part: whether it was split off while objects that not every backup knew were created or deleted, and its
+    /// pages belong to them.
     pub(super) cut_open: bool,
-    /// As the home of which incarnation the controller was told of this one.
+    /// The incarnation of the home under which this was last reported to the controller.
     told: Option<u16>,
-    /// What operators know.
+    /// What operators were shown.
     shown: Shown,
 }
 
-/// What operators know of a range.
+/// What operators were shown of a range.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 struct Shown {
-    /// The incarnation as whose home it serves.
+    /// The incarnation of the home as which it serves.
     home: Option<u16>,
     backups: Vec<u16>,
     hand_to: Option<u16>,
@@ -91,18 +92,18 @@ impl Placed {
         }
     }
 
-    /// The same where something of it was here before.
+    /// Like `new`, for a range whose table was here before.
     pub(super) fn known(table: TablePages) -> Placed {
         let placed = Placed::new(table);
         Placed { shown: Shown { was_blank: false, ..placed.shown }, ..placed }
     }
 
-    /// Whether table pages are on their way, here or of a part.
+    /// Whether table pages are being sent, here or for a part.
     pub(super) fn is_under_way(&self) -> bool {
         !self.staged.is_empty() || !self.awaits.is_empty()
     }
 
-    /// Whether an object was made or deleted, and not every backup knows it.
+    /// Whether an object was created or deleted and not every backup knows it.
     pub(super) fn has_touched(&self) -> bool {
         !self.objects.is_empty()
     }
@@ -112,19 +113,19 @@ impl Placed {
         self.objects.iter().any(|pages| pages.contains(&page))
     }
 
-    /// An object of these pages was made or deleted.
+    /// Records that an object of these pages was created or deleted.
     pub(super) fn touch(&mut self, pages: Range<u64>) {
         self.touched.extend(TablePages::number_of(pages.start)..=TablePages::number_of(pages.end - 1));
         self.objects.push(pages);
     }
 
-    /// The same of pages of a part, which every backup is given because it was cut.
+    /// Records the same for pages of a part, which every backup receives because the part was split off.
     pub(super) fn is_cut_open(&mut self, objects: Vec<Range<u64>>) {
         self.cut_open = !objects.is_empty();
         self.objects = objects;
     }
 
-    /// Which of these pages are of such objects.
+    /// Which of these pages belong to such objects.
     pub(super) fn touched_in(&self, pages: &Range<u64>) -> Vec<Range<u64>> {
         let inside = |object: &Range<u64>| object.start.max(pages.start)..object.end.min(pages.end);
         self.objects.iter().map(inside).filter(|run| !run.is_empty()).collect()
@@ -134,7 +135,7 @@ impl Placed {
         self.withheld.push((reply, port));
     }
 
-    /// A request that is answered when the batch is over.
+    /// Keeps a request that is answered after the batch.
     pub(super) fn keep(&mut self, request: &Request, payload: &[u8], port: u16) {
         let is_known = |(kept, _, _): &(Request, Vec<u8>, u16)| kept == request;
         if self.kept.len() < KEPT_MAX && !self.kept.iter().any(is_known) {
@@ -142,12 +143,13 @@ impl Placed {
         }
     }
 
-    /// The bytes of a table page as it shall be.
+    /// The new bytes of a table page.
     pub(super) fn staged(&self, number: u64) -> Vec<u8> {
         self.staged.get(&number).map_or_else(|| self.table.bytes(number), |page| bytes_of(page))
     }
 
-    /// Every backup has a table page; or nobody was told, because nobody knows whether this is home still.
+    /// Records that every backup has a table page or, if not `counts`, that nothing was sent because it was not known
+    /// whether this host is still home.
     pub(super) fn changed(&mut self, page: u64, counts: bool) {
         let Some(number) = page.checked_sub(self.table.pages()) else { return };
         if !counts {
@@ -169,7 +171,7 @@ impl Placed {
 }
 
 impl Held {
-    /// After facts: what was made and deleted goes to the backups, and what waited for that goes on.
+    /// After facts: sends created and deleted objects to the backups, and continues what waited for that.
     pub(super) fn go_on(&mut self, context: &mut Context) {
         loop {
             self.begin_batch(context);
@@ -182,7 +184,7 @@ impl Held {
             placed.objects.clear();
             let withheld = std::mem::take(&mut placed.withheld);
             for (reply, port) in withheld {
-                // None of them wants bytes of memory.
+                // None of these answers contains bytes of memory.
                 context.reply(&reply, None, 0, port);
             }
             let is_handing = self.leases.server().home.as_ref().is_some_and(|home| home.hand_to.is_some());
@@ -226,18 +228,18 @@ impl Held {
         }
     }
 
-    /// Time has passed, for objects and sessions.
+    /// Handles the passing of time, for objects and sessions.
     pub(super) fn tick(&mut self, context: &mut Context) {
         let now = context.now();
         if let Some(placed) = &self.placed {
             let server = self.leases.server();
             let is_handing = server.home.as_ref().is_some_and(|home| home.hand_to.is_some());
-            // Objects go with sessions.
+            // Objects are deleted with their sessions.
             if !server.serves(now) || is_handing || placed.has_touched() {
                 return;
             }
         }
-        // What it says of objects that go with their sessions waits, too.
+        // Answers about objects that are deleted with their sessions wait, too.
         self.hold_back(true);
         self.step(context, Input::Tick, Hand::default());
         self.hold_back(false);
@@ -249,12 +251,13 @@ impl Held {
         }
     }
 
-    /// Looks whether this server has become home of the range, or is it no more.
+    /// Checks whether this server has become home of the range, or no longer is.
     pub(super) fn look(&mut self, context: &mut Context) {
         self.look_with(context, Hand::default());
     }
 
-    /// The same with a datagram at hand: what was decided because of it is carried out before this server is home no more.
+    /// Like [`Held::look`], with a current datagram: orders that result from it are carried out before this server stops
+    /// being home.
     pub(super) fn look_with(&mut self, context: &mut Context, hand: Hand<'_>) {
         let now = context.now();
         let Some(placed) = &self.placed else { return };
@@ -269,25 +272,26 @@ impl Held {
             _ => {}
         }
         if let Some(placed) = self.placed.as_mut().filter(|placed| placed.told != home) {
-            // What the controller does next waits for a home that knows what was done last.
+            // The controller's next step waits for a home that knows what was done last.
             placed.told = home;
             self.leases.report(now);
         }
         self.show(context, now);
     }
 
-    /// It is home: its objects are those that the table says.
+    /// Begins as home: the objects are those in the table.
     fn begin(&mut self, context: &mut Context, incarnation: u16) {
         let place = self.place(context);
         let Some(placed) = &mut self.placed else { return };
         let (entries, makers) = placed.table.objects();
-        // No session of a home before may mean anything here. The incarnation tells two that began in the same second apart.
+        // No session of an earlier home may be valid here. The incarnation distinguishes two that began in the same
+        // second.
         let settings = Settings { incarnation: super::seconds().wrapping_add(incarnation), ..self.settings };
         let maker = |page| makers.get(&page).copied().unwrap_or(self.settings.home);
         match MemoryServer::restored(settings, &entries, maker) {
             Ok(mut logic) => {
                 self.parts.iter().for_each(|part| logic.lend(part.first, part.pages));
-                // What is no whole object is free from now on, before this home has given any epoch.
+                // What is not a complete object is free from now on, before this home has assigned any epoch.
                 let since = epoch_of(incarnation);
                 for number in 0..trellis_fabric_protocol::memory_server::table_pages::table_pages(placed.table.pages())
                 {
@@ -311,7 +315,7 @@ impl Held {
         }
     }
 
-    /// It is home no more. What it has of the range is the next home's backup, if that wants one.
+    /// Ends being home. The content becomes a backup of the next home, if it wants one.
     fn end(&mut self, context: &mut Context) {
         let Some(placed) = &mut self.placed else { return };
         let server = self.leases.server();
@@ -324,7 +328,7 @@ impl Held {
         context.events.push(Event::Ended { place, home, is_handed });
     }
 
-    /// Says to operators what has changed.
+    /// Reports to operators what has changed.
     fn show(&mut self, context: &mut Context, now: u64) {
         let place = self.place(context);
         let Some(placed) = &mut self.placed else { return };

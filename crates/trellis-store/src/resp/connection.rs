@@ -1,6 +1,6 @@
-//! A client: its socket, what has arrived from it, what is on its way to it.
+//! A client connection: its socket, its received input, and its pending output.
 //!
-//! Promises bounded buffers: no more is read while a client does not take its answers.
+//! Promises bounded buffers: nothing more is read while a client does not read its answers.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -11,11 +11,11 @@ use super::commands::Session;
 use super::poll::Interest;
 use super::request::{self, Found, Limits, Place};
 
-/// How large a buffer is at first, and again when it has been emptied.
+/// The initial size of a buffer, to which it returns when it is empty.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Beyond this much on its way to a client, nothing more is done for it.
+/// No further request of a client is carried out while more than this is pending for it.
 const OUTPUT_BYTES_MAX: usize = 32 << 20;
-/// What somebody who has not said the password may send.
+/// What an unauthenticated client may send.
 const STRANGER: Limits = Limits { parts_max: 10, bytes_max: 16 << 10 };
 
 /// A socket.
@@ -47,23 +47,23 @@ impl Socket {
     }
 }
 
-/// A client.
+/// A client connection.
 pub(super) struct Connection {
     pub(super) socket: Socket,
     pub(super) session: Session,
     input: Vec<u8>,
-    /// What has arrived and was not yet done: `input[from..to]`.
+    /// Input that was received and not yet consumed: `input[from..to]`.
     from: usize,
     to: usize,
     pub(super) output: Vec<u8>,
     sent: usize,
-    /// Nothing more is done for it; what it was told is still sent.
+    /// No further request is carried out; pending output is still sent.
     pub(super) closing: bool,
-    /// What the poll was told.
+    /// The events that the poll watches for.
     pub(super) interest: Interest,
 }
 
-/// How it goes on with a client.
+/// How to continue with a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     Open,
@@ -85,7 +85,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has arrived, as much as there is room for.
+    /// Receives as much input as there is room for.
     pub(super) fn receive(&mut self) -> Progress {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
@@ -111,7 +111,7 @@ impl Connection {
         }
     }
 
-    /// Finds the next request; says why there is none.
+    /// Finds the next request, or reports why there is none.
     pub(super) fn request(&mut self, limits: Limits, parts: &mut Vec<Place>) -> Found {
         let limits = if self.session.is_known() { limits } else { STRANGER };
         let found = request::find(&self.input[self.from..self.to], limits, parts);
@@ -126,17 +126,17 @@ impl Connection {
         (&mut self.session, &self.input[self.from..self.to], &mut self.output)
     }
 
-    /// A request is done.
+    /// Drops a finished request from the input.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.from += bytes;
     }
 
-    /// Whether more may be done for it now.
+    /// Whether more requests may be carried out now.
     pub(super) fn may_go_on(&self) -> bool {
         !self.closing && !self.session.is_waiting() && self.output.len() - self.sent < OUTPUT_BYTES_MAX
     }
 
-    /// Sends what is on its way.
+    /// Sends pending output.
     pub(super) fn send(&mut self) -> Progress {
         while self.sent < self.output.len() {
             match self.socket.write(&self.output[self.sent..]) {
@@ -157,14 +157,15 @@ impl Connection {
         if self.closing { Progress::Ended } else { Progress::Open }
     }
 
-    /// What it should be watched for.
+    /// The events to watch for.
     pub(super) fn wanted(&self) -> Interest {
-        // For whom nobody is there any more, nothing may be waited for.
+        // Nothing may be waited for on behalf of a client that is gone.
         let end = self.session.is_waiting();
         Interest { read: self.may_go_on(), write: self.sent < self.output.len(), end }
     }
 
-    /// Makes room for a request, but no more than twice what has arrived, so that a promise alone takes no memory.
+    /// Makes room for a request, but for no more than twice what has been received, so that an announced length alone
+    /// uses no memory.
     fn make_room(&mut self, needed: usize) {
         if self.from > 0 {
             self.input.copy_within(self.from..self.to, 0);

@@ -1,15 +1,15 @@
-//! Any store through the Redis protocol, so that ordinary clients can use it.
+//! Serves any store through the Redis protocol, so that ordinary clients can use it.
 //!
-//! Promises that what a client may do with strings, hashes, sorted sets and transactions means what it means in Redis, as far
-//! as [`COMMANDS`] goes; that every other command, and every option that is not supported (expiry above all), is refused
-//! with a sentence; and that no input makes the server panic or take memory without bound. One thread serves all clients of
-//! a store of this process; a store that is elsewhere gets several, since each call waits for it.
+//! Promises: strings, hashes, sorted sets and transactions behave as in Redis, as far as [`COMMANDS`] goes. Every other
+//! command and every unsupported option (above all, expiry) is refused with a message. No input makes the server panic or
+//! use unbounded memory. One thread serves all clients of a store that is in this process; a store elsewhere gets
+//! several, because each call waits for it.
 //!
-//! What is here and not in Redis: `TRELLIS.*` (see `commands/trellis.rs`), with which our own client has the whole contract
-//! of [`crate::Store`] without scripts.
+//! The `TRELLIS.*` commands (see `commands/trellis.rs`) do not exist in Redis. They give our own client the whole
+//! contract of [`crate::Store`] without scripts.
 //!
-//! It must never answer somebody who has not said the password, beyond that it is wanted, and listens only on this machine
-//! unless it is told that anybody may come.
+//! Must never answer a client that has not given the password, except that the password is required. Must never listen
+//! beyond this machine unless the options allow it.
 
 mod commands;
 mod connection;

@@ -1,30 +1,30 @@
-//! Which of many sockets can be read or written: epoll.
+//! Waits until one of many sockets can be read or written, with epoll.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What a socket is watched for.
+/// The events that a socket is watched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interest {
     pub(super) read: bool,
     pub(super) write: bool,
-    /// Whether the other side has stopped sending.
+    /// Whether the peer has stopped sending.
     pub(super) end: bool,
 }
 
-/// Something happened to a socket.
+/// An event of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
-    /// What it was registered as.
+    /// The token with which it was registered.
     pub(super) token: u64,
-    /// Whether it has ended, or the other side sends no more and that was asked for.
+    /// Whether the connection has ended, or the peer sends no more and this was asked for.
     pub(super) over: bool,
 }
 
-/// How many events are taken at once.
+/// The maximum number of events taken at once.
 const EVENTS_MAX: usize = 256;
 
-/// Sockets that are watched.
+/// The watched sockets.
 pub(super) struct Poll {
     descriptor: OwnedFd,
     events: Vec<libc::epoll_event>,
@@ -37,12 +37,12 @@ impl Poll {
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         Ok(Poll { descriptor, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX] })
     }
 
-    /// Watches a socket from here on.
+    /// Starts watching a socket.
     pub(super) fn add(&self, socket: BorrowedFd, token: u64, interest: Interest) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, socket, token, flags(interest))
     }
@@ -52,15 +52,15 @@ impl Poll {
         self.control(libc::EPOLL_CTL_ADD, socket, token, (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32)
     }
 
-    /// Watches it for something else.
+    /// Changes the events that a socket is watched for.
     pub(super) fn change(&self, socket: BorrowedFd, token: u64, interest: Interest) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, socket, token, flags(interest))
     }
 
-    /// Waits until something happens.
+    /// Waits for events.
     pub(super) fn wait(&mut self, into: &mut Vec<Event>) -> io::Result<()> {
         into.clear();
-        // SAFETY: the buffer holds as many events as we say, and is ours for the call.
+        // SAFETY: the buffer holds as many events as the call states, and is borrowed for the call.
         let count = unsafe {
             libc::epoll_wait(self.descriptor.as_raw_fd(), self.events.as_mut_ptr(), EVENTS_MAX as libc::c_int, -1)
         };
@@ -79,7 +79,7 @@ impl Poll {
 
     fn control(&self, operation: libc::c_int, socket: BorrowedFd, token: u64, events: u32) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: token };
-        // SAFETY: both descriptors are open for the call, and the event is ours.
+        // SAFETY: both descriptors are open during the call, and the event is a local variable.
         let done =
             unsafe { libc::epoll_ctl(self.descriptor.as_raw_fd(), operation, socket.as_raw_fd(), &raw mut event) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -1,9 +1,9 @@
-//! Answers of the Redis protocol, written where they are sent from.
+//! Writes answers of the Redis protocol into the output buffer.
 
-/// Answers on their way to a client.
+/// The answers to a client, in the order in which they are sent.
 pub(super) struct Reply<'a> {
     out: &'a mut Vec<u8>,
-    /// Whether the client speaks version 3.
+    /// Whether the client uses version 3 of the protocol.
     three: bool,
 }
 
@@ -12,12 +12,12 @@ impl Reply<'_> {
         Reply { out, three }
     }
 
-    /// From here on in this version of the protocol.
+    /// Selects the version of the protocol for the answers that follow.
     pub(super) fn set_three(&mut self, three: bool) {
         self.three = three;
     }
 
-    /// Adds answers that were written elsewhere.
+    /// Appends answers that were encoded elsewhere.
     pub(super) fn append(&mut self, answers: &[u8]) {
         self.out.extend_from_slice(answers);
     }
@@ -30,7 +30,7 @@ impl Reply<'_> {
         self.line(b'+', word.as_bytes());
     }
 
-    /// A refusal: one line, whatever the sentence holds.
+    /// A refusal; always one line, whatever the message contains.
     pub(super) fn error(&mut self, sentence: &str) {
         self.out.push(b'-');
         self.out.extend(sentence.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
@@ -49,7 +49,7 @@ impl Reply<'_> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// A string, or that there is none.
+    /// A string or null.
     pub(super) fn optional(&mut self, bytes: Option<&[u8]>) {
         match bytes {
             Some(bytes) => self.bulk(bytes),
@@ -61,18 +61,18 @@ impl Reply<'_> {
         self.out.extend_from_slice(if self.three { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// That there is no array.
+    /// A null array.
     pub(super) fn null_array(&mut self) {
         self.out.extend_from_slice(if self.three { b"_\r\n" } else { b"*-1\r\n" });
     }
 
-    /// That so many answers follow.
+    /// The start of an array of this many answers.
     pub(super) fn array(&mut self, count: usize) {
         self.out.push(b'*');
         self.number(count as i64);
     }
 
-    /// That so many pairs follow.
+    /// The start of a map of this many pairs.
     pub(super) fn map(&mut self, pairs: usize) {
         if self.three {
             self.out.push(b'%');
@@ -82,7 +82,7 @@ impl Reply<'_> {
         }
     }
 
-    /// A number as Redis writes scores.
+    /// A number in the format in which Redis writes scores.
     pub(super) fn score(&mut self, score: f64) {
         let text = score_text(score);
         if self.three {

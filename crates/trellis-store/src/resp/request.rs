@@ -1,32 +1,32 @@
-//! Requests of the Redis protocol, found in what has arrived.
+//! Finds requests of the Redis protocol in the received bytes.
 //!
-//! Nothing is copied: a request is places in the buffer. Every length that a client could promise is bounded before it is
-//! believed.
+//! Promises: nothing is copied, since a request is a list of places in the buffer. Every length that a client announces
+//! is checked against a limit before it is used.
 
 /// What a client may send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// The most parts of a request.
+    /// The maximum number of parts of a request.
     pub(super) parts_max: usize,
-    /// The longest request.
+    /// The maximum length of a request.
     pub(super) bytes_max: usize,
 }
 
-/// The longest request in the form that people type.
+/// The maximum length of a request in the inline form, which people type.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What there is at the beginning of a buffer.
+/// What a buffer begins with.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Not yet a whole request; it is known to need this many bytes.
+    /// An incomplete request that needs at least this many bytes.
     Incomplete(usize),
-    /// A request of this many bytes; its parts are in the list. It may have none.
+    /// A request of this many bytes; its parts are in the list, which may be empty.
     Request(usize),
-    /// No request, and nothing after it makes sense.
+    /// An invalid request. Nothing after it can be understood.
     Broken(&'static str),
 }
 
-/// Where a part is in the buffer.
+/// The place of a part in the buffer.
 pub(super) type Place = (usize, usize);
 
 /// Finds the first request in a buffer.
@@ -65,9 +65,9 @@ fn find_array(bytes: &[u8], limits: Limits, parts: &mut Vec<Place>) -> Result<Fo
     Ok(Found::Request(at))
 }
 
-/// The number on a line that begins with `kind`, and where the next line begins.
+/// The number on a line that begins with `kind`, and the offset of the next line.
 fn number(bytes: &[u8], at: usize, kind: u8) -> Result<(i64, usize), Found> {
-    /// Longer than any number.
+    /// More digits than any number has.
     const DIGITS_MAX: usize = 24;
     match bytes.get(at) {
         None => return Err(Found::Incomplete(at + 1)),
@@ -95,7 +95,7 @@ fn number(bytes: &[u8], at: usize, kind: u8) -> Result<(i64, usize), Found> {
     }
 }
 
-/// The form that people type: words on a line.
+/// The inline form, which people type: words on a line.
 fn find_line(bytes: &[u8], limits: Limits, parts: &mut Vec<Place>) -> Found {
     let most = LINE_BYTES_MAX.min(limits.bytes_max);
     let Some(end) = bytes.iter().take(most).position(|byte| *byte == b'\n') else {

@@ -1,7 +1,8 @@
-//! The server: who comes, and what is done for whom.
+//! The server: accepts clients and carries out their requests.
 //!
-//! Each loop is a thread with an epoll; a client belongs to the loop that let it in. A loop takes what has arrived from a
-//! client, does all of it, and sends all answers at once, so that a client that sends many requests together pays for one.
+//! Each loop is a thread with an epoll, and a client belongs to the loop that accepted it. A loop reads all input of a
+//! client, carries out all complete requests in it, and sends all answers at once. A client that sends several requests
+//! together therefore pays for one exchange.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -27,30 +28,30 @@ use super::waiting::{self, Waiter};
 use crate::capabilities::{Atomic, Capabilities};
 use crate::store::Store;
 
-/// How many loops serve a store that is elsewhere.
+/// The number of loops that serve a store outside this process.
 const LOOPS: usize = 8;
-/// What a request may have besides the bytes of a call.
+/// How much longer a request may be than the bytes of a call.
 const REQUEST_EXTRA_BYTES: usize = 1 << 20;
-/// How many connections wait at a socket until they are let in, at most; that of the standard library.
+/// The maximum number of connections that wait to be accepted; as in the standard library.
 const CONNECTING_MAX: i32 = 128;
-/// What is watched besides clients.
+/// The tokens of watched descriptors that are not clients.
 const LISTENER: u64 = 0;
 const WAKER: u64 = 1;
 const FIRST_CLIENT: u64 = 2;
 
-/// How a server is.
+/// The options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What clients must say first. Without one, anybody who reaches the address may do anything.
+    /// The password that clients must give first. Without one, anybody who reaches the address may do anything.
     pub password: Option<String>,
-    /// Lets the address be one that other machines reach. Requests and the password travel in clear text.
+    /// Allows an address that other machines can reach. Requests and the password travel in clear text.
     pub insecure_beyond_this_machine: bool,
-    /// How many threads serve clients; nothing for one where the store is of this process, and several elsewhere.
-    /// Transactions need one.
+    /// The number of threads that serve clients. `None` means one if the store is in this process, and several otherwise.
+    /// Transactions require one.
     pub threads: Option<usize>,
-    /// The most clients at once.
+    /// The maximum number of clients at the same time.
     pub clients_max: usize,
-    /// The region of the store in which the keys of clients are; database `n` is the region `n` after it.
+    /// The region of the store that holds the clients' keys; database `n` is the region with `n` added to this number.
     pub region: u32,
 }
 
@@ -66,19 +67,19 @@ impl Default for Options {
     }
 }
 
-/// What all loops know.
+/// State that all loops share.
 pub(super) struct Shared {
     pub(super) store: Arc<dyn Store>,
     pub(super) can: Capabilities,
     pub(super) password: Option<Vec<u8>>,
     pub(super) region: u32,
-    /// Whether nobody else changes anything between two commands.
+    /// Whether nothing else can change the store between two commands.
     pub(super) alone: bool,
-    /// Whether several keys are changed all or nothing.
+    /// Whether the store changes several keys atomically.
     pub(super) together: bool,
-    /// The same as long as nothing that was kept is lost.
+    /// Constant as long as no stored data is lost.
     pub(super) incarnation: String,
-    /// The same as long as the answers of lanes are known.
+    /// Constant as long as the answers of lanes are kept.
     pub(super) session: String,
     pub(super) cursors: Mutex<Cursors>,
     pub(super) lanes: Mutex<Lanes>,
@@ -92,33 +93,33 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Ends all loops.
+    /// Stops all loops.
     fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.loops.iter().for_each(Mailbox::wake);
     }
 }
 
-/// What other threads leave for a loop.
+/// Answers that other threads leave for a loop.
 pub(super) struct Mailbox {
     answers: Mutex<Vec<(u64, Vec<u8>)>>,
     waker: UnixStream,
 }
 
 impl Mailbox {
-    /// Leaves the answer for a client.
+    /// Leaves an answer for a client.
     pub(super) fn hand(&self, client: u64, answer: Vec<u8>) {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((client, answer));
         self.wake();
     }
 
     fn wake(&self) {
-        // A full socket has woken the loop already.
+        // If the socket is full, the loop has been woken already.
         (&self.waker).write_all(&[1]).ok();
     }
 }
 
-/// Where clients come in.
+/// A socket on which clients connect.
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
@@ -157,14 +158,14 @@ impl Drop for Listener {
     }
 }
 
-/// A server that listens and does not serve yet.
+/// A server that listens but does not serve yet.
 pub struct Server {
     listener: Arc<Listener>,
     shared: Arc<Shared>,
     wakers: Vec<UnixStream>,
 }
 
-/// A server that serves in threads of its own, until this is dropped.
+/// A server that serves on its own threads until this is dropped.
 pub struct Running {
     address: String,
     shared: Arc<Shared>,
@@ -172,11 +173,11 @@ pub struct Running {
 }
 
 impl Server {
-    /// Listens at `HOST:PORT` (port 0 for any that is free) or `unix:/PATH`.
+    /// Listens at `HOST:PORT` (port 0 for any free port) or `unix:/PATH`.
     ///
     /// # Errors
     ///
-    /// When the address cannot be had, and when other machines reach it and the options do not allow that.
+    /// When the address is not available, and when other machines can reach it and the options do not allow that.
     pub fn bind(address: &str, store: Arc<dyn Store>, options: &Options) -> io::Result<Server> {
         let listener = listen(address, options)?;
         let can = store.capabilities();
@@ -213,7 +214,7 @@ impl Server {
         Ok(Server { listener: Arc::new(listener), shared: Arc::new(shared), wakers })
     }
 
-    /// Where it listens, as a client would say it.
+    /// The address that clients use.
     pub fn address(&self) -> String {
         match &*self.listener {
             Listener::Tcp(listener) => {
@@ -223,7 +224,7 @@ impl Server {
         }
     }
 
-    /// Serves.
+    /// Starts to serve.
     ///
     /// # Errors
     ///
@@ -241,18 +242,19 @@ impl Server {
 }
 
 impl Running {
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Ends the serving, from any thread: [`Running::wait`] returns, and the socket's file is gone.
+    /// A function that stops the server from any thread: [`Running::wait`] then returns, and the socket's file is
+    /// removed.
     pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.stop()
     }
 
-    /// Serves until it is stopped.
+    /// Serves until the server is stopped.
     pub fn wait(mut self) {
         for thread in self.threads.drain(..) {
             thread.join().ok();
@@ -291,10 +293,10 @@ fn listen(address: &str, options: &Options) -> io::Result<Listener> {
     Ok(Listener::Tcp(listener))
 }
 
-/// Takes the place of a socket that a server left when a signal ended it: nobody listens there any more.
+/// Replaces the socket of a server that a signal has ended: nothing listens on it any more.
 fn bind_again(path: &str, error: io::Error) -> io::Result<UnixListener> {
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    // Files that are no sockets refuse connections too.
+    // Files that are not sockets refuse connections too.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if error.kind() != io::ErrorKind::AddrInUse || !is_socket || !UnixStream::connect(path).is_err_and(is_refused) {
         return Err(error);
@@ -303,8 +305,8 @@ fn bind_again(path: &str, error: io::Error) -> io::Result<UnixListener> {
     bind(path)
 }
 
-/// A socket for this user alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at which
-/// others could connect.
+/// A socket for this user alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at
+/// which other users could connect.
 fn bind(path: &str) -> io::Result<UnixListener> {
     let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -319,13 +321,13 @@ fn random_name() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A client, and the call for which it waits.
+/// A client, and the call that it waits for.
 struct Client {
     connection: Connection,
     waiter: Option<Arc<Waiter>>,
 }
 
-/// One thread that serves.
+/// One thread that serves clients.
 struct Loop {
     place: usize,
     shared: Arc<Shared>,
@@ -358,7 +360,7 @@ impl Loop {
         self.shared.clients.fetch_sub(self.clients.len(), Ordering::Relaxed);
     }
 
-    /// Lets in who waits at the door. (Another loop may have been quicker.)
+    /// Accepts waiting connections. (Another loop may have accepted them first.)
     fn accept(&mut self) {
         while let Ok(socket) = self.listener.accept() {
             if self.shared.clients.load(Ordering::Relaxed) >= self.shared.clients_max {
@@ -391,7 +393,7 @@ impl Loop {
 
     fn serve(&mut self, number: u64, over: bool) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        // Whoever waits, or does not take its answers, is not read from, but may still be gone.
+        // A client that waits or does not read its answers is not read from, but it may still disconnect.
         let progress = if client.connection.may_go_on() {
             client.connection.receive()
         } else if over {
@@ -402,7 +404,7 @@ impl Loop {
         self.go_on(number, progress);
     }
 
-    /// Does what has arrived, sends answers, and lets go who has ended.
+    /// Carries out received requests, sends answers, and removes clients that have disconnected.
     fn go_on(&mut self, number: u64, mut progress: Progress) {
         if let Some(client) = self.clients.get_mut(&number) {
             let asker = (self.place, number);
@@ -411,7 +413,7 @@ impl Loop {
                 let blocked = client.connection.session.is_waiting();
                 let before = client.connection.may_go_on();
                 progress = client.connection.send();
-                // Answers that could not be sent had stopped it; now there is room again.
+                // Pending output had stopped the requests; now there is room again.
                 if blocked || before || !client.connection.may_go_on() {
                     break;
                 }
@@ -435,7 +437,7 @@ impl Loop {
     }
 }
 
-/// Does the requests that have arrived whole.
+/// Carries out the requests that were received completely.
 fn do_requests(shared: &Arc<Shared>, asker: waiting::Client, client: &mut Client, places: &mut Vec<Place>) {
     let connection = &mut client.connection;
     while connection.may_go_on() {

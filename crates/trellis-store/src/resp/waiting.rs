@@ -1,8 +1,8 @@
-//! Calls of clients that wait, each in a thread of its own so that the others go on.
+//! Waiting calls of clients, each on a thread of its own so that other clients are served meanwhile.
 //!
-//! Promises that a call whose client is gone ends soon, so that nothing is taken for somebody who is not there: it waits in
-//! stretches of [`STRETCH`], and looks between them whether its client is still there. A client that comes back on a new
-//! connection takes its call over.
+//! Promises: a call whose client has disconnected ends soon, so that nothing is acquired for an absent client. A call
+//! waits in stretches of [`STRETCH`] and checks after each whether its client is still connected. A client that returns
+//! on a new connection takes its call over.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,37 +14,37 @@ use super::server::Shared;
 use crate::codec;
 use crate::operation::{Applied, Guard, Operation};
 
-/// How long is waited before it is looked whether the client is still there.
+/// How long a call waits before it checks whether its client is still connected.
 const STRETCH: Duration = Duration::from_millis(100);
-/// The most calls that wait at once.
+/// The maximum number of calls that wait at the same time.
 const WAITING_MAX: usize = 1024;
 
 /// How a client waits.
 pub(super) enum Wait {
-    /// For a call of its own.
+    /// With a new call.
     Start { operations: Vec<Operation>, guard: Option<Guard>, deadline: Instant, lane: Vec<u8>, number: Vec<u8> },
-    /// For a call that it left waiting when its connection ended.
+    /// By rejoining a call that was waiting when the client's connection ended.
     Join(Arc<Waiter>),
 }
 
-/// Who waits for a call: the number of a connection, in the loop of this number.
+/// The client of a waiting call: the number of a loop, and the number of a connection in it.
 pub(super) type Client = (usize, u64);
 
-/// A call that waits.
+/// A waiting call.
 pub(super) struct Waiter {
     client: Mutex<Asker>,
 }
 
 enum Asker {
     Here(Client),
-    /// Its connection has ended; it may come again.
+    /// Its connection has ended; the client may return.
     Away,
     /// The call has ended.
     Over,
 }
 
 impl Waiter {
-    /// The connection of a client has ended.
+    /// Records that a client's connection has ended.
     pub(super) fn leave(&self, client: Client) {
         let mut asker = self.asker();
         if matches!(*asker, Asker::Here(here) if here == client) {
@@ -52,7 +52,7 @@ impl Waiter {
         }
     }
 
-    /// A client comes again. Says no when the call has ended meanwhile.
+    /// Records that a client has returned. False if the call has ended meanwhile.
     fn join(&self, client: Client) -> bool {
         let mut asker = self.asker();
         let open = !matches!(*asker, Asker::Over);
@@ -62,7 +62,7 @@ impl Waiter {
         open
     }
 
-    /// Ends a call whose client is away; says whether it has ended.
+    /// Ends the call if its client is away; returns whether it has ended.
     fn end_if_away(&self) -> bool {
         let mut asker = self.asker();
         let away = matches!(*asker, Asker::Away);
@@ -86,16 +86,16 @@ impl Waiter {
 
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// How many calls wait, in this process.
+/// The number of waiting calls in this process.
 pub(super) fn count() -> usize {
     WAITING.load(Ordering::Relaxed)
 }
 
-/// Lets a client wait; a sentence when it cannot.
+/// Lets a client wait, or returns the message why it cannot.
 pub(super) fn start(shared: &Arc<Shared>, client: Client, wait: Wait) -> Result<Arc<Waiter>, &'static str> {
     let (operations, guard, deadline, lane, number) = match wait {
         Wait::Join(waiter) => {
-            // Ended in this moment: its answer, if there is one, is found when the client asks once more.
+            // The call ended at this moment. Its answer, if there is one, is found when the client asks again.
             return if waiter.join(client) { Ok(waiter) } else { Err("BUSY this call has just ended; ask again") };
         }
         Wait::Start { operations, guard, deadline, lane, number } => (operations, guard, deadline, lane, number),
@@ -119,7 +119,7 @@ pub(super) fn start(shared: &Arc<Shared>, client: Client, wait: Wait) -> Result<
     Ok(waiter)
 }
 
-/// A call under way.
+/// A running call.
 struct Call {
     shared: Arc<Shared>,
     waiter: Arc<Waiter>,
@@ -156,7 +156,7 @@ impl Call {
             }
             break;
         }
-        // Whoever comes again finds either the waiter or the answer.
+        // A client that returns finds either the waiter or the answer.
         let mut lanes = trellis::locked(&self.shared);
         lanes.end(&self.lane, &self.number, answer.as_deref());
         let client = self.waiter.end();

@@ -1,8 +1,8 @@
-//! What Google's services share: channels, credentials, and requests that carry them.
+//! What the stores of Google's services share: channels, credentials, and requests with credentials.
 //!
-//! Promises that an emulator (a variable such as `BIGTABLE_EMULATOR_HOST`) is spoken to in plain and never given a
-//! credential, and that anything else is spoken to over TLS with the ordinary credentials: `GOOGLE_APPLICATION_CREDENTIALS`,
-//! what `gcloud auth application-default login` left, or the metadata server, in that order.
+//! Promises: a connection to an emulator (named by a variable such as `BIGTABLE_EMULATOR_HOST`) is unencrypted and
+//! carries no credential. Every other connection uses TLS and the ordinary credentials, in this order:
+//! `GOOGLE_APPLICATION_CREDENTIALS`, the result of `gcloud auth application-default login`, or the metadata server.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,16 +20,16 @@ use crate::stores::grpc::{CONNECT_MILLISECONDS_MAX, request_max};
 
 const SCOPES: [&str; 1] = ["https://www.googleapis.com/auth/cloud-platform"];
 
-/// Where credentials come from, for sentences.
+/// The source of credentials, for messages.
 pub(super) const DENIED_HINT: &str = "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may read and \
     write there, or run `gcloud auth application-default login`";
 
-/// A service: where it is, and how one gets in.
+/// A service: its address and its credentials.
 pub(super) struct Service {
     endpoint: Endpoint,
-    /// Whether it is an emulator, which knows no credentials.
+    /// Whether it is an emulator, which uses no credentials.
     pub(super) is_emulator: bool,
-    /// Fetched by one connection, used by all until it expires.
+    /// Fetched by one connection, and used by all until it expires.
     token: Mutex<Option<Arc<Token>>>,
 }
 
@@ -64,13 +64,13 @@ impl Service {
         Ok(Service { endpoint: limited(endpoint), is_emulator: false, token: Mutex::default() })
     }
 
-    /// A connection, which connects when it is used first.
+    /// A channel, which connects at its first use.
     pub(super) fn channel(&self) -> Channel {
         self.endpoint.connect_lazy()
     }
 
     fn known(&self) -> Option<Arc<Token>> {
-        // A poisoned lock holds a token or none, both whole.
+        // A poisoned lock holds either a complete token or none.
         let token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         token.as_ref().filter(|token| !token.has_expired()).cloned()
     }
@@ -88,12 +88,13 @@ fn limited(endpoint: Endpoint) -> Endpoint {
         .tcp_nodelay(true)
 }
 
-/// What one connection needs to make requests. Connections share no provider: its own connections live on their loops.
+/// What one connection needs to make requests. Connections do not share a token provider, because the provider's own
+/// connections belong to an event loop.
 #[derive(Clone)]
 pub(super) struct Caller {
     service: Arc<Service>,
     provider: Option<Arc<dyn TokenProvider>>,
-    /// Tells the service's front which part of it is meant.
+    /// Tells the service's front end which resource is meant.
     route: MetadataValue<Ascii>,
 }
 
@@ -104,10 +105,10 @@ impl Caller {
         Caller { service, provider: None, route }
     }
 
-    /// A request with all it needs.
+    /// A request with the required headers.
     pub(super) async fn request<T>(&mut self, message: T) -> Result<Request<T>, Failure> {
         let mut request = Request::new(message);
-        // The service gives up when we do.
+        // The service gives up at the same time as the caller.
         request.set_timeout(request_max());
         request.metadata_mut().insert("x-goog-request-params", self.route.clone());
         if !self.service.is_emulator {
@@ -145,14 +146,14 @@ impl From<gcp_auth::Error> for Failure {
             source = error.source();
         }
         match error {
-            // Who gives tokens out could not be reached.
+            // The token server could not be reached.
             gcp_auth::Error::Http(..) => Failure::NotSent(reason),
             _ => denied(reason),
         }
     }
 }
 
-/// Nothing was sent to the store when there is no token.
+/// Without a token, nothing was sent to the store.
 fn no_token(failure: Failure) -> Failure {
     match failure {
         Failure::Late => denied(format!("no credentials were found within {} ms", request_max().as_millis())),
@@ -164,7 +165,7 @@ fn denied(reason: String) -> Failure {
     Failure::Answered(Code::Unauthenticated, reason)
 }
 
-/// As the header for routes wants it: everything but letters, digits and `=&-_.~` as `%XX`.
+/// Percent-encodes everything but letters, digits and `=&-_.~`, as the routing header requires.
 fn encoded(route: &str) -> String {
     let mut encoded = String::with_capacity(route.len() + 16);
     for byte in route.bytes() {
@@ -178,8 +179,8 @@ fn encoded(route: &str) -> String {
     encoded
 }
 
-/// The parts of an address between slashes; a sentence when there are not as many as names, or one is empty or has
-/// characters that no name of Google's has.
+/// The parts of an address between slashes. It is an error if their number differs from that of the names, or if one is
+/// empty or has characters that no name of Google's has.
 pub(super) fn parts<const COUNT: usize>(
     url: &str,
     rest: &str,

@@ -1,7 +1,8 @@
-//! The stores, one file each, and how an address becomes one.
+//! The stores, one file each, and the opening of a store from its address.
 //!
-//! A store promises what [`crate::Store`] says; the suite in `tests/conformance` is the same for all. A file here knows
-//! one kind of store and no other. What is heavy to build is behind a cargo feature of the same name as the store.
+//! Every store promises what [`crate::Store`] says; the suite in `tests/conformance` is the same for all. A file here
+//! must never depend on another kind of store. Stores that are heavy to build are behind cargo features of the same
+//! names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,20 +35,20 @@ const ACCEPTED: &str = "embedded:, embedded:NAME, embedded-durable:/PATH, redis:
     redis+unix:/SOCKET, bigtable://PROJECT/INSTANCE/TABLE, spanner://PROJECT/INSTANCE/DATABASE, \
     datastore://PROJECT[/NAMESPACE], etcd://HOST:PORT[,HOST:PORT]; those with // and redis+unix take ?deadline=SECONDS";
 
-/// How long a store may take to answer, unless its address says otherwise (`?deadline=SECONDS`).
+/// The time within which a store must answer, unless its address says otherwise (`?deadline=SECONDS`).
 pub const DEADLINE: Duration = Duration::from_secs(10);
 const DEADLINE_SECONDS_MAX: u64 = 3_600;
 
-/// A kind of store, as its addresses begin.
+/// A kind of store, identified by the scheme of its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreKind {
-    /// What stands before the `:` of its addresses.
+    /// The text before the `:` of its addresses.
     pub scheme: &'static str,
-    /// Whether this build can open it; if not, the cargo feature of the same name is missing.
+    /// Whether this build can open it. If not, the cargo feature of the same name is missing.
     pub is_built: bool,
 }
 
-/// Every kind of store, and which of them this build has.
+/// Every kind of store, and whether this build includes it.
 pub const KINDS: [StoreKind; 7] = [
     StoreKind { scheme: "embedded", is_built: true },
     StoreKind { scheme: "embedded-durable", is_built: true },
@@ -62,7 +63,7 @@ pub const KINDS: [StoreKind; 7] = [
 ///
 /// | address | store |
 /// |---|---|
-/// | `embedded:` | a new one in this process, gone with it; `embedded:NAME` is the same one for all who name it |
+/// | `embedded:` | a new store in this process, which ends with it; every opener of `embedded:NAME` gets the same store |
 /// | `embedded-durable:/PATH` | in a file of this machine, for one process at a time |
 /// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `redis+unix:/SOCKET` | any server that speaks the Redis protocol |
 /// | `bigtable://PROJECT/INSTANCE/TABLE` | Google Bigtable (feature `bigtable`) |
@@ -70,12 +71,12 @@ pub const KINDS: [StoreKind; 7] = [
 /// | `datastore://PROJECT[/NAMESPACE]` | Google Datastore (feature `datastore`) |
 /// | `etcd://HOST:PORT[,HOST:PORT]` | etcd (feature `etcd`) |
 ///
-/// Those that are reached over a socket take `?deadline=SECONDS`: how long they may take to answer.
+/// Stores that are reached over a socket accept `?deadline=SECONDS`, the time within which they must answer.
 ///
 /// # Errors
 ///
-/// [`StoreError::Address`] for anything else, [`StoreError::Unsupported`] for a store that this build was made without,
-/// and whatever the store finds when it is opened.
+/// [`StoreError::Address`] for anything else, [`StoreError::Unsupported`] for a store that this build does not include,
+/// and any error of the store itself when it is opened.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(address(url, "it names no kind of store"));
@@ -107,7 +108,7 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     }
 }
 
-/// That this build lacks a store, and how to get one that has it.
+/// The message that this build lacks a store, and how to get a build that has it.
 fn not_built(scheme: &str) -> String {
     format!(
         "this build was made without {scheme}; `cargo xtask install --prefix PREFIX --features {scheme}` installs one that \
@@ -115,11 +116,11 @@ fn not_built(scheme: &str) -> String {
     )
 }
 
-/// How long a store may take to answer, as an address says it.
+/// The deadline that an address gives.
 ///
 /// # Errors
 ///
-/// What would be right.
+/// A description of the accepted form.
 pub fn deadline(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=DEADLINE_SECONDS_MAX).contains(seconds));
     seconds
@@ -143,17 +144,17 @@ fn with_deadline(url: &str) -> Result<(String, Duration), StoreError> {
     }
 }
 
-/// What follows `//`; a sentence when that is missing.
+/// The text after `//`, or an error if that is missing.
 fn after_slashes<'a>(url: &str, rest: &'a str) -> Result<&'a str, StoreError> {
     rest.strip_prefix("//").ok_or_else(|| address(url, "`//` is missing after the kind of store"))
 }
 
-/// An address that is none.
+/// The error for an invalid address.
 pub(crate) fn address(url: &str, reason: &str) -> StoreError {
     StoreError::Address { url: shown(url), reason: reason.to_owned(), accepted: ACCEPTED.to_owned() }
 }
 
-/// An address as sentences may show it: without a password.
+/// An address as messages may show it: without a password.
 pub(crate) fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let authority = rest.find('/').unwrap_or(rest.len());
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn every_kind_is_opened_or_says_that_it_is_not_built() {
         for StoreKind { scheme, is_built } in KINDS {
-            // No store has this address, so that none is made.
+            // No store has this address, so the call creates none.
             let url = if scheme == "embedded-durable" { format!("{scheme}:") } else { format!("{scheme}:wrong") };
             match open(&url) {
                 Ok(_) => assert_eq!(scheme, "embedded"),

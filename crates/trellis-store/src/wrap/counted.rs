@@ -1,6 +1,6 @@
 //! Counts the calls of a store.
 //!
-//! Promises exact numbers: a call is counted when it begins, once, whatever comes of it and however long it waits.
+//! Promises exact numbers: a call is counted once, when it begins, whatever its result and however long it waits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Counted {
     steps: AtomicU64,
 }
 
-/// How many calls there were, by kind.
+/// The number of calls, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls of [`Store::get_many`].
@@ -48,7 +48,7 @@ impl Counts {
         self.gets + self.reads + self.changes + self.waits + self.listings
     }
 
-    /// What came since `before`.
+    /// The calls since `before`.
     #[must_use]
     pub fn since(&self, before: &Counts) -> Counts {
         Counts {
@@ -81,7 +81,7 @@ impl fmt::Display for Counts {
 }
 
 impl Counted {
-    /// Counts what goes to a store from here on.
+    /// Counts the calls of a store from now on.
     pub fn new(store: Arc<dyn Store>) -> Arc<Counted> {
         Arc::new(Counted {
             store,
@@ -95,7 +95,7 @@ impl Counted {
         })
     }
 
-    /// The numbers so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {

@@ -1,9 +1,10 @@
-//! A store as far away as one likes.
+//! A store with an added delay, as if it were farther away.
 //!
-//! Promises that each call takes one round trip longer than it would: half of it passes before the store is asked, half
-//! after it answered. A call that waits takes it once, on top of its waiting. A sleeping thread wakes too late by about as
-//! much as a fast store takes: so the kernel is told not to wait for other timers, and the last moments of each half are
-//! polled. Only moments: processes that share a core would wait for each other's polling.
+//! Promises: each call takes one round trip longer than without the delay; half of it passes before the inner call and
+//! half after it. A call that waits is delayed once, in addition to its waiting. An ordinary sleep wakes too late by
+//! about as much as a fast store takes. The thread's timer slack is therefore set to its minimum, and the last
+//! microseconds of each half are polled. The polling is kept short because processes that share a core would wait for
+//! each other's polling.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +13,9 @@ use super::{Call, Wrapper};
 use crate::error::StoreError;
 use crate::store::Store;
 
-/// By how much a sleep may be late where timers are not put together.
+/// How late a sleep may wake with the minimum timer slack.
 const LATE: Duration = Duration::from_micros(25);
-/// How long the kernel may wait for other timers: 0 would mean its own choice.
+/// The timer slack during a sleep; 0 would select the kernel's default.
 const SLACK_NANOSECONDS: libc::c_ulong = 1;
 
 /// A store with a round trip added to each call.
@@ -44,11 +45,11 @@ fn wait(time: Duration) {
     }
 }
 
-/// Sleeps without the kernel's leave to be late, which is the thread's own again afterwards.
+/// Sleeps with the minimum timer slack, and restores the thread's own slack afterwards.
 fn sleep_exactly(time: Duration) {
     // SAFETY: reads a number of the calling thread.
     let before = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
-    // SAFETY: sets a number of the calling thread. When that is refused, the sleep may be late.
+    // SAFETY: sets a number of the calling thread. If the kernel refuses, the sleep may wake late.
     let set = |slack: libc::c_ulong| unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack) };
     set(SLACK_NANOSECONDS);
     std::thread::sleep(time);

@@ -1,7 +1,7 @@
-//! A store that fails at a call that was chosen.
+//! A store that fails at a chosen call.
 //!
-//! For tests of what is left behind: a client that ends in the middle of something, a connection that is lost before or
-//! after the store did what it was asked.
+//! For tests of what remains after a failure: a client that ends in the middle of an operation, or a connection that is
+//! lost before or after the store carried out the call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,21 +13,21 @@ use crate::store::Store;
 /// What happens at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The call is not done, and fails with [`StoreError::Unreachable`]. Later ones are done.
+    /// The call is not carried out and fails with [`StoreError::Unreachable`]. Later calls succeed.
     Unreachable,
-    /// The call is done if `applied`, and fails with [`StoreError::OutcomeUnknown`]. Later ones are done.
+    /// The call is carried out if `applied`, and fails with [`StoreError::OutcomeUnknown`]. Later calls succeed.
     Unknown {
-        /// Whether it is done.
+        /// Whether the call is carried out.
         applied: bool,
     },
-    /// The call is done if `applied`; it and every later one fails, as for a client that has ended.
+    /// The call is carried out if `applied`. It and every later call fail, as for a client that has ended.
     End {
-        /// Whether it is done.
+        /// Whether the call is carried out.
         applied: bool,
     },
-    /// The call is done if `applied`, and then the process ends as if it was killed.
+    /// The call is carried out if `applied`, and then the process ends as if it had been killed.
     Kill {
-        /// Whether it is done.
+        /// Whether the call is carried out.
         applied: bool,
     },
 }
@@ -41,12 +41,12 @@ pub struct Failing {
 }
 
 impl Failing {
-    /// Fails the call of this number, counted from 1; none for 0.
+    /// Fails the call with this number, counted from 1; 0 fails none.
     pub fn new(store: Arc<dyn Store>, at: u64, fault: Fault) -> Arc<Failing> {
         Arc::new(Failing { store, calls: AtomicU64::new(0), at, fault })
     }
 
-    /// How many calls there were.
+    /// The number of calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -82,7 +82,7 @@ impl Wrapper for Failing {
         match self.fault {
             Fault::Unknown { .. } => Err(StoreError::OutcomeUnknown { store, what: what.to_owned(), reason }),
             Fault::Unreachable | Fault::End { .. } => Err(StoreError::Unreachable { store, reason }),
-            // Nothing that a program has registered for its end runs.
+            // Unlike an exit, an abort runs none of the handlers that a program has registered for its end.
             Fault::Kill { .. } => std::process::abort(),
         }
     }

@@ -1,6 +1,6 @@
-//! Stores round stores: they count, delay or fail what goes through them.
+//! Stores around stores, which count, delay or fail the calls that pass through them.
 //!
-//! Each promises to hand everything on unchanged but for what it is there for, and never to take a lock while it does.
+//! Each promises to pass everything else on unchanged, and never to hold a lock while it does so.
 
 mod counted;
 mod delayed;
@@ -18,7 +18,7 @@ use crate::key::{Key, Kind};
 use crate::operation::{Applied, Guard, Operation};
 use crate::store::Store;
 
-/// A call on its way.
+/// A call that passes through.
 #[derive(Clone, Copy, Debug)]
 pub enum Call<'a> {
     /// [`Store::get_many`]
@@ -31,12 +31,12 @@ pub enum Call<'a> {
     List,
 }
 
-/// What stands in front of a store, and does the same with all calls. It is a [`Store`] itself.
+/// A store in front of another one that treats all calls alike. It implements [`Store`] itself.
 pub trait Wrapper: Send + Sync {
     /// The store behind it.
     fn inner(&self) -> &dyn Store;
 
-    /// Lets a call through, which `on` makes of the store it is given; or not.
+    /// Passes a call on by running `on` with the inner store, or refuses it.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Several steps in one call: all or nothing, fencing.
+//! Tests several steps in one call: atomicity and fencing.
 
 use trellis_store::{Atomic, Change, Expect, Outcome, StoreError};
 
@@ -90,7 +90,7 @@ fn refused_changes_nothing(context: &Context) {
         assert_eq!(context.get(&fresh), None);
     }
     assert_eq!(context.done(&[append(&log, b"c")]), [Outcome::Appended(3)], "a refused append takes no number");
-    // A bound refuses as a comparison does.
+    // A bound refuses like a comparison.
     let bounded = Operation::Add { key: two.clone(), offset: 0, width: 1, delta: 1, bounds: Some((0, 5)) };
     assert_eq!(context.refused(&[delete(&one), bounded]), (1, Some(vec![5])));
     assert_eq!(context.get(&one).unwrap(), b"one");
@@ -140,13 +140,13 @@ fn fencing(context: &Context) {
     assert_eq!(context.get(&page).unwrap(), b"after");
     let range = Expect::Range { offset: 0, bytes: b"7\0".to_vec() };
     assert!(matches!(fenced(&Guard { key: token.clone(), expect: range }), Applied::Done(_)));
-    // A guard is looked at before the comparisons.
+    // A guard is checked before the comparisons.
     let refused = [swap_value(&page, b"no", b"never")];
     let applied = context.store.apply(&refused, Some(&guard(&token, b"8"))).unwrap();
     assert_eq!(applied, Applied::Fenced { found: Some(b"7".to_vec()) });
     let applied = context.store.apply(&refused, Some(&guard(&token, b"7"))).unwrap();
     assert!(matches!(applied, Applied::Refused(Refused { step: 0, .. }, _)), "{applied:?}");
-    // A call may change what guards it.
+    // A call may change its own guard's key.
     let applied = context.store.apply(&[put(&token, b"8")], Some(&guard(&token, b"7"))).unwrap();
     assert_eq!(applied, Applied::Done(vec![Outcome::Changed]));
     assert_eq!(context.get(&token).unwrap(), b"8");

@@ -1,4 +1,4 @@
-//! What is there: numbers, names, regions.
+//! Tests listings: numbers, names, regions.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Logs: numbers that never come twice, entries that are kept until they are trimmed.
+//! Tests logs: sequence numbers are never reused, and entries are kept until they are trimmed.
 
 use trellis_store::{Entry, Outcome};
 

@@ -1,8 +1,8 @@
-//! One suite for every store.
+//! One test suite for every store.
 //!
-//! `run(name, open)` calls every case with a region of its own. `open` gives a handle on the same store each time it is
-//! called (a client of its own where the store is a server). A case must never look at anything outside its region, and
-//! leaves nothing behind.
+//! `run(name, open)` runs every case with a region of its own. `open` returns a handle to the same store each time it is
+//! called (a separate client if the store is a server). A case must never access anything outside its region, and must
+//! leave nothing behind.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -20,12 +20,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Refused, Store};
 
-/// Longer than any store needs for anything.
+/// Longer than any store needs for any operation.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Open<'a> = &'a (dyn Fn() -> Arc<dyn Store> + Sync);
 
-/// What a case works with.
+/// The environment of a case.
 pub(crate) struct Context<'a> {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) open: Open<'a>,
@@ -34,7 +34,7 @@ pub(crate) struct Context<'a> {
 
 type Case = (&'static str, fn(&Context));
 
-/// Runs every case, and fails with the names of those that failed.
+/// Runs every case, and fails with the names of the failed ones.
 pub(crate) fn run(name: &str, open: Open) {
     run_cases(name, open, &all());
 }
@@ -86,7 +86,7 @@ impl Context<'_> {
         self.store.apply(operations, None).expect("the store answers")
     }
 
-    /// Does something that nothing refuses.
+    /// Makes a call that must not be refused.
     pub(crate) fn done(&self, operations: &[Operation]) -> Vec<Outcome> {
         match self.apply(operations) {
             Applied::Done(outcomes) => outcomes,
@@ -94,7 +94,7 @@ impl Context<'_> {
         }
     }
 
-    /// Does something that is refused; says by which step, and what it found.
+    /// Makes a call that must be refused; returns the refusing step, and what it found.
     pub(crate) fn refused(&self, operations: &[Operation]) -> (usize, Option<Vec<u8>>) {
         match self.apply(operations) {
             Applied::Refused(Refused { step, found }, outcomes) => {

@@ -1,4 +1,4 @@
-//! Random calls, compared with a plain model that knows nothing of how any store works.
+//! Compares random calls with a simple model that is independent of any store's implementation.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::*;
 
 pub(super) const CASES: &[Case] = &[("random calls give what a model gives", random_calls)];
 
-/// Everything there is.
+/// The whole content.
 #[derive(Clone, Default)]
 struct Model {
     values: BTreeMap<Key, Vec<u8>>,
@@ -191,7 +191,7 @@ fn operation(random: &mut Random, model: &Model, context: &Context) -> Operation
 fn random_calls(context: &Context) {
     let seed = match std::env::var("TRELLIS_SEED") {
         Ok(seed) => seed.parse().expect("TRELLIS_SEED is a number"),
-        // The same calls each time: what passed once passes again. Others by hand.
+        // The same calls each time, so that a passing test passes again. Others can be selected by hand.
         Err(_) => 751_082_239,
     };
     println!("TRELLIS_SEED={seed} cargo test -p trellis-store replays these calls");

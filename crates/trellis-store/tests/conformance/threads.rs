@@ -1,4 +1,4 @@
-//! Many writers at once: nothing is lost.
+//! Tests many concurrent writers: nothing is lost.
 
 use trellis_store::Outcome;
 

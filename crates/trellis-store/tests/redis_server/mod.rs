@@ -19,7 +19,7 @@ pub(crate) struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one; nothing, after saying so, where none is installed.
+    /// Starts one; prints why and returns `None` if none is installed.
     pub(crate) fn start(test: &str, options: &[&str]) -> Option<RedisServer> {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIPPED {test}: redis-server is not installed");
@@ -32,7 +32,7 @@ impl RedisServer {
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         let child = placeholder();
         let mut server = RedisServer { child, port: 0, folder, options };
-        // Somebody else may take the port between our looking and the server's.
+        // Another process may take the port between the check and the server's start.
         while !server.launch(free_port(), &[]) {}
         Some(server)
     }
@@ -55,13 +55,13 @@ impl RedisServer {
         self.child.wait().ok();
     }
 
-    /// Starts it again where it was.
+    /// Starts it again on the same port.
     pub(crate) fn restart(&mut self) {
         self.restart_with(&[]);
         self.until("it has loaded what it kept", |answer| !answer.starts_with("-LOADING"));
     }
 
-    /// The same with more options; it may still load what it kept.
+    /// Like `restart`, with more options; it may still be loading its data.
     pub(crate) fn restart_with(&mut self, more: &[&str]) {
         let port = self.port;
         assert!(self.launch(port, more), "the port of the server is free again");
@@ -73,7 +73,7 @@ impl RedisServer {
         ask(stream, command).expect("the server answers")
     }
 
-    /// Starts it and waits until it answers; no, when it ended instead.
+    /// Starts it and waits until it answers; false if it ended instead.
     fn launch(&mut self, port: u16, more: &[&str]) -> bool {
         let log = std::fs::File::create(self.folder.join("log")).expect("a file for the server's log");
         self.port = port;
@@ -88,12 +88,12 @@ impl RedisServer {
             .stdin(Stdio::null())
             .spawn()
             .expect("redis-server starts");
-        // At its own socket nobody else answers, as at a port somebody may who was faster. With a password it answers that
-        // it wants one, which is an answer too.
+        // On its own socket no other process answers, unlike on a port that another process may have taken first. A
+        // request for the password is an answer too.
         self.until("it answers", |_| true)
     }
 
-    /// Asks it until an answer is right; no, when it ended instead.
+    /// Asks it until an answer is right; false if it ended instead.
     fn until(&mut self, what: &str, is_right: impl Fn(&str) -> bool) -> bool {
         loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
@@ -127,7 +127,7 @@ fn ask(mut stream: impl Read + Write, command: &str) -> std::io::Result<String> 
     Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
 }
 
-/// A port that nobody had a moment ago.
+/// A port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }

@@ -1,6 +1,6 @@
-//! One server of each kind of store that needs one beside Redis, and the addresses of what is in it.
+//! One server of each kind of store that needs one, except Redis, and the addresses of its tables and databases.
 //!
-//! What cannot be started here is said in one line `SKIPPED STORE TEST: reason`.
+//! If a server cannot be started here, one line `SKIPPED STORE TEST: reason` says so.
 
 use super::{Server, built, installed};
 
@@ -9,7 +9,7 @@ use super::{Server, built, installed};
 pub(crate) enum Kind {
     /// The real etcd, one member.
     Etcd,
-    /// Google's emulator; see `bigtable/main.go` for what is added.
+    /// Google's emulator; see `bigtable/main.go` for additions.
     Bigtable,
     /// A server of this project; see `spanner/main.go` for what it promises.
     Spanner,
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// A server, with more arguments than it always gets; nothing where it cannot be had.
+    /// A server, with additional arguments; `None` if it is not available.
     pub(crate) fn start(self, test: &str, more: &[&str]) -> Option<Server> {
         let program = match self {
             Kind::Etcd => installed("etcd").ok_or_else(|| "etcd is not installed".to_owned()),
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The address of a table or a database in a server, or of the server where it has none.
+    /// The address of a table or a database in a server, or of the server if it has none.
     pub(crate) fn url(self, server: &Server, name: &str) -> String {
         let address = server.address();
         match self {

@@ -1,6 +1,6 @@
-//! Servers that tests start by themselves, on a free port of this machine, and end by their process.
+//! Servers that tests start themselves, on a free port of this machine, and that end with their process.
 //!
-//! Other crates take this folder in too, by its path. A test must never use a server that it did not start.
+//! Other crates include this folder by its path. A test must never use a server that it did not start.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Longer than any server needs to start.
 const START_SECONDS_MAX: u64 = 60;
 
-/// How folders of servers begin; the process that made it and a number follow.
+/// The prefix of servers' folders; the number of the process that created it and a counter follow.
 const FOLDER: &str = "trellis-store-";
 
 /// A server that runs as long as this lives.
@@ -28,11 +28,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it takes connections. `{port}`, `{port+1}` and `{folder}` are put into the arguments.
+    /// Starts it and waits until it accepts connections. `{port}`, `{port+1}` and `{folder}` are replaced in the
+    /// arguments.
     pub(crate) fn start(command: &[&str]) -> Server {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        // In memory where there is such a folder: what a server must not lose when it is killed stays there too.
+        // In memory if there is such a folder: what a server must keep when it is killed stays there too.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
         sweep(&parent);
@@ -70,7 +71,7 @@ impl Server {
         }
     }
 
-    /// Ends it as a crash would.
+    /// Kills it, as a crash would.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("a child of ours can be ended");
@@ -82,7 +83,7 @@ impl Server {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// What it said since it was started last.
+    /// Its output since its last start.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
@@ -95,7 +96,7 @@ impl Drop for Server {
     }
 }
 
-/// Removes what test programs left that were killed: nobody else would.
+/// Removes what killed test programs left behind.
 fn sweep(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -106,7 +107,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// A port that nobody uses, and whose neighbour nobody uses.
+/// A free port whose neighbour is free too.
 pub(crate) fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
@@ -117,19 +118,20 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// Where a program is, if it is installed.
+/// The path of a program, if it is installed.
 pub(crate) fn installed(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// Builds one of the servers that are written in Go, once, and says where it is; or why that is not possible here.
+/// Builds one of the servers that are written in Go, once, and returns its path, or why that is not possible here.
 ///
-/// What is built lies under the target folder, under a name made of its sources, so that a change builds it anew.
+/// The result is below the target folder, under a name derived from its sources, so that it is built again after a
+/// change.
 pub(crate) fn built(name: &str) -> Result<PathBuf, String> {
     let go = installed("go").ok_or("go is not installed")?;
-    // Every crate lies beside the one that this folder belongs to.
+    // Every crate is beside the one that contains this folder.
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-store/tests/servers").join(name);
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("servers");
     std::fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
@@ -146,7 +148,7 @@ pub(crate) fn built(name: &str) -> Result<PathBuf, String> {
         .arg(&unfinished)
         .arg(".")
         .current_dir(&sources)
-        // What go.mod and go.sum pin, and nothing else.
+        // Exactly the versions in go.mod and go.sum.
         .env("GOFLAGS", "")
         .env("GOTOOLCHAIN", "local")
         .output()

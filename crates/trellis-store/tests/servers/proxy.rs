@@ -1,30 +1,30 @@
-//! Stands between a client and a server that speak HTTP/2, and loses a request or its answer when it is told to.
+//! A proxy between a client and a server that speak HTTP/2, which loses a request or its answer on demand.
 //!
-//! A connection on which something was lost is closed, as a network that breaks would close it.
+//! A connection on which something was lost is closed, as after a network failure.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What every client says first.
+/// The length of every client's preface.
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEADER_BYTES: usize = 9;
-/// The type of the frame that a request begins with, and an answer.
+/// The type of the frame with which a request or an answer begins.
 const HEADERS: u8 = 1;
 
 const NOTHING: u8 = 0;
 const REQUEST: u8 = 1;
 const ANSWER: u8 = 2;
 
-/// Takes connections as long as the test runs.
+/// Accepts connections as long as the test runs.
 pub(crate) struct Proxy {
     address: SocketAddr,
     lose: Arc<AtomicU8>,
 }
 
 impl Proxy {
-    /// Stands before a server.
+    /// A proxy in front of a server.
     pub(crate) fn before(server: SocketAddr) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -49,23 +49,23 @@ impl Proxy {
         self.address
     }
 
-    /// Loses the next request before the server sees it.
+    /// Loses the next request before the server receives it.
     pub(crate) fn lose_request(&self) {
         self.lose.store(REQUEST, Ordering::SeqCst);
     }
 
-    /// Loses the next answer after the server has done what was asked.
+    /// Loses the next answer after the server has carried out the request.
     pub(crate) fn lose_answer(&self) {
         self.lose.store(ANSWER, Ordering::SeqCst);
     }
 
-    /// Whether what was to be lost was lost.
+    /// Whether the loss has happened.
     pub(crate) fn is_done(&self) -> bool {
         self.lose.load(Ordering::SeqCst) == NOTHING
     }
 }
 
-/// Carries frames one way, until one begins that is to be lost.
+/// Forwards frames in one direction, until one begins that is to be lost.
 fn carry(mut from: TcpStream, mut to: TcpStream, preface_bytes: usize, lose: &AtomicU8, what: u8) {
     let mut preface = vec![0; preface_bytes];
     let carried = from.read_exact(&mut preface).and_then(|()| to.write_all(&preface));

@@ -1,7 +1,7 @@
-//! What is written of a change: patches of pages, entries of the log, chunks, and what is pending.
+//! The encoded forms of changes: patches of pages, entries of the log, chunks, and the pending release.
 //!
-//! Promises: what was encoded is decoded the same; other bytes are refused with a phrase, never believed, and no length
-//! in them makes anything be allocated that the bytes themselves do not fill. Must never touch a store.
+//! Promises: decoding returns what was encoded. Invalid bytes are refused with a phrase and never trusted, and a length
+//! in them causes no allocation beyond the bytes themselves. Must never touch a store.
 //!
 //! Numbers are LEB128. A patch list is `count, (page, runs, (offset, length, bytes)..)..`.
 
@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use crate::layout::PAGE_BYTES;
 
-/// An entry carries the bytes that changed, when these are no more.
+/// An entry includes the changed bytes if there are no more than this.
 pub const INLINE_BYTES_MAX: usize = 1024;
-/// An entry that would name more than so many runs of pages says that everything may have changed.
+/// An entry that would name more page ranges than this says that everything may have changed.
 pub const NAMED_RUNS_MAX: usize = 1024;
 /// The first byte of everything that is encoded here.
 const VERSION: u8 = 1;
@@ -22,10 +22,10 @@ const FORM_EVERYTHING: u8 = 2;
 
 pub use trellis_cache::patch::Patch;
 
-/// What an entry of the log says.
+/// The content of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// These pages changed: first and count.
+    /// These pages changed: first page and count.
     Named(Vec<(u64, u64)>),
     /// These bytes changed, and nothing else.
     Inline(Vec<Patch>),
@@ -36,28 +36,28 @@ pub enum Notice {
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Who released.
+    /// The member that released.
     pub member: u64,
-    /// Which of its releases.
+    /// The number of the release among its releases.
     pub release: u64,
     /// What changed.
     pub notice: Notice,
 }
 
-/// A release that was committed and is not in the pages yet.
+/// A release that was committed but is not in the pages yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Whose it is.
+    /// The member that released.
     pub member: u64,
-    /// Which of its releases: with the member's number, no two are equal.
+    /// The number of the release among the member's releases; together with the member's number it is unique.
     pub release: u64,
     /// The numbers of the staged chunks, in the order in which they are to be applied.
     pub chunks: Vec<u64>,
-    /// What comes after the chunks.
+    /// Patches to apply after the chunks.
     pub patches: Vec<Patch>,
 }
 
-/// What a release says of its patches and of pages that were staged before.
+/// The notice of a release, from its patches and the pages that were staged before.
 pub fn notice_of(patches: &[Arc<Patch>], named: &[u64]) -> Notice {
     let bytes: usize = patches.iter().map(|patch| patch.bytes()).sum();
     if named.is_empty() && bytes <= INLINE_BYTES_MAX && patches.len() <= INLINE_BYTES_MAX / 8 {
@@ -76,12 +76,12 @@ pub fn notice_of(patches: &[Arc<Patch>], named: &[u64]) -> Notice {
     if runs.len() > NAMED_RUNS_MAX { Notice::Everything } else { Notice::Named(runs) }
 }
 
-/// What differs in `page` from `twin`, byte by byte. Runs that are `join` bytes apart or less become one: only where
-/// nobody else can have changed the bytes between.
+/// The bytes of `page` that differ from `twin`. Ranges at most `join` bytes apart become one; this is correct only if no
+/// other process can have changed the bytes in between.
 pub fn difference(number: u64, page: &[u8], twin: &[u8], join: usize) -> Option<Patch> {
     debug_assert!(page.len() == PAGE_BYTES && twin.len() == PAGE_BYTES);
     let mut runs: Vec<(u16, Vec<u8>)> = Vec::new();
-    // The run that is being found: where it starts, and behind its last byte that differs.
+    // The current range: its start, and the end of its last differing byte.
     let mut open: Option<(usize, usize)> = None;
     for (index, (new, old)) in page.chunks_exact(BLOCK).zip(twin.chunks_exact(BLOCK)).enumerate() {
         if new == old {
@@ -101,7 +101,7 @@ pub fn difference(number: u64, page: &[u8], twin: &[u8], join: usize) -> Option<
                 }
                 None => Some((from, upto)),
             };
-            // By one less than all and by one: all 64 at once would be too far to shift.
+            // Shifts by `count - 1` and then by one, because a shift by all 64 bits is not allowed.
             changed &= (u64::MAX << first << (count - 1)) << 1;
         }
     }
@@ -110,18 +110,18 @@ pub fn difference(number: u64, page: &[u8], twin: &[u8], join: usize) -> Option<
     Some(Patch { page: number, runs })
 }
 
-/// Bytes that are compared at a time.
+/// The number of bytes that are compared at a time.
 const BLOCK: usize = 64;
 
-/// Which bytes of two blocks differ; bit 0 is the first. Word by word: whole pages that are new are compared like this while
-/// others wait for pages.
+/// A mask of the bytes that differ in two blocks; bit 0 is the first byte. Compares word by word, because whole new pages
+/// are compared while other threads wait for pages.
 fn changed_bytes(new: &[u8], old: &[u8]) -> u64 {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     let mut changed = 0;
     for (place, (new, old)) in new.chunks_exact(8).zip(old.chunks_exact(8)).enumerate() {
         let differs = word(new) ^ word(old);
-        // The highest bit of each byte that is not zero; then these gathered into one byte.
+        // Sets the highest bit of each non-zero byte, and then gathers these bits into one byte.
         let high = (((differs & LOW) + LOW) | differs) & !LOW;
         changed |= ((high >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * place);
     }
@@ -154,11 +154,11 @@ impl LogEntry {
         out
     }
 
-    /// From bytes.
+    /// Decodes bytes.
     ///
     /// # Errors
     ///
-    /// What is wrong with them, as a phrase.
+    /// A phrase that says what is wrong with them.
     pub fn decode(bytes: &[u8]) -> Result<LogEntry, &'static str> {
         let mut from = Reader::versioned(bytes)?;
         let form = from.byte()?;
@@ -193,11 +193,11 @@ impl Pending {
         out
     }
 
-    /// From bytes.
+    /// Decodes bytes.
     ///
     /// # Errors
     ///
-    /// What is wrong with them, as a phrase.
+    /// A phrase that says what is wrong with them.
     pub fn decode(bytes: &[u8]) -> Result<Pending, &'static str> {
         let mut from = Reader::versioned(bytes)?;
         let (member, release, count) = (from.number()?, from.number()?, from.number()?);
@@ -211,7 +211,7 @@ impl Pending {
     }
 }
 
-/// A chunk: patches in the order in which they are to be applied.
+/// Encodes a chunk: patches in the order in which they are to be applied.
 pub fn encode_chunk<'a>(patches: impl ExactSizeIterator<Item = &'a Patch>) -> Vec<u8> {
     let mut out = vec![VERSION];
     put_patches(&mut out, patches);
@@ -222,7 +222,7 @@ pub fn encode_chunk<'a>(patches: impl ExactSizeIterator<Item = &'a Patch>) -> Ve
 ///
 /// # Errors
 ///
-/// What is wrong with the bytes, as a phrase.
+/// A phrase that says what is wrong with the bytes.
 pub fn decode_chunk(bytes: &[u8]) -> Result<Vec<Patch>, &'static str> {
     let mut from = Reader::versioned(bytes)?;
     let patches = from.patches()?;

@@ -1,20 +1,20 @@
-//! Which keys of a region coherence uses.
+//! The keys of a region that coherence uses.
 //!
-//! Promises: the numbers here are used by nobody else; they are part of what regions in stores look like and must never
-//! change their meaning.
+//! Promises: no other code uses these numbers. They are part of the format of regions in stores and must never change
+//! their meaning.
 
 use trellis_store::{Change, Expect, Key, Kind, Operation};
 
-/// The number, among keys of the kind `Header`, of what is pending. 0 is the header itself.
+/// The number of the pending release among keys of the kind `Header`; 0 is the header itself.
 const PENDING: u64 = 1;
-/// How many bits of a chunk's number count the chunks of one member.
+/// The number of bits of a chunk's number that count the chunks of one member.
 const CHUNK_BITS: u32 = 40;
 /// The region's log.
 pub(crate) fn log(region: u32) -> Key {
     Key::new(region, Kind::Log, 0)
 }
 
-/// What was committed and is not in the pages yet.
+/// The release that was committed but is not in the pages yet.
 pub(crate) fn pending(region: u32) -> Key {
     Key::new(region, Kind::Header, PENDING)
 }
@@ -29,12 +29,12 @@ pub(crate) fn chunk_number(member: u64, count: u64) -> u64 {
     member << CHUNK_BITS | count & ((1 << CHUNK_BITS) - 1)
 }
 
-/// Whose chunk has this number.
+/// The member to which a chunk belongs.
 pub(crate) fn member_of_chunk(number: u64) -> u64 {
     number >> CHUNK_BITS
 }
 
-/// Refuses the call while something is pending, and changes nothing.
+/// A step that refuses the call while a release is pending, and changes nothing.
 pub(crate) fn nothing_pending(region: u32) -> Operation {
     Operation::CompareAndSwap { key: pending(region), expect: Expect::Absent, change: Change::Delete }
 }

@@ -1,10 +1,11 @@
-//! A process's part in a region's coherence: its releases and acquires, and the completion of those of others.
+//! A process's part in the coherence of a region: its releases and acquires, and the completion of other processes'
+//! releases.
 //!
-//! Promises what the contract in `mod.rs` says, for any [`Copies`]. Calls are counted on: a release or an acquire that
-//! finds nothing in its way is one call of the store, and a release of nothing with an empty change is none.
+//! Promises the contract in `mod.rs` for any [`Copies`]. The number of calls is part of the promise: an undisturbed
+//! release or acquire is one call of the store, and a release of nothing with an empty change is none.
 //!
-//! `turn` is held during a release, so that no release of another thread says "done" before what this one collected is
-//! stored, and while notices are attended to. Must never take `turn` while it holds `seen`.
+//! `turn` is held during a release, so that no release of another thread is acknowledged before the changes that this one
+//! collected are stored. It is also held while notices are handled. Must never take `turn` while holding `seen`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,75 +17,75 @@ use super::{Shared, keys};
 use crate::error::StoredError;
 use crate::synchronisation::member;
 
-/// So many entries of the log are kept.
+/// The number of entries of the log that are kept.
 pub const ENTRIES_KEPT: u64 = 4096;
-/// The log is cut when it is so much longer.
+/// The log is trimmed when it is this much longer.
 const TRIM_STEP: u64 = 512;
-/// An acquire reads so many entries; who is further behind drops all its copies.
+/// The number of entries that an acquire reads; a process that is further behind drops all its copies.
 pub const ENTRIES_READ_MAX: u64 = 256;
-/// Another process has so long to finish its own release before it is helped, where helping cannot go wrong.
+/// How long another process is given to finish its own release before it is helped, where helping can do no harm.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// The most bytes that this process puts into one call, whatever the store takes.
+/// The maximum number of bytes that this process puts into one call, whatever the store accepts.
 const CALL_BYTES_MAX: usize = 8 << 20;
-/// The most bytes of a staged chunk.
+/// The maximum size of a staged chunk.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
-/// So many chunks are read in one call.
+/// The number of chunks that are read in one call.
 const CHUNKS_AT_ONCE: usize = 16;
-/// What a step costs beside the bytes it changes: its key and its frame.
+/// The overhead of a step in addition to the changed bytes: its key and its framing.
 const STEP_BYTES: usize = 48;
 
-/// The copies of a region's pages that a process has, as its coherence sees them.
+/// A process's copies of a region's pages, as its coherence sees them.
 pub trait Copies: Send + Sync {
-    /// Takes what the program changed and was not taken before, about so many bytes of it. Until [`Copies::settled`], a
-    /// copy that is made anew has these changes.
+    /// Collects the program's changes that were not collected before, up to about this many bytes. Until
+    /// [`Copies::settled`], a copy that is fetched again has these changes applied.
     ///
     /// # Errors
     ///
     /// The kernel refused.
     fn collect(&self, bytes_max: usize) -> Result<Collected, StoredError>;
 
-    /// These patches are in this chunk of the store now, in case memory is short.
+    /// Reports that these patches are now in this chunk of the store, so that their memory can be freed.
     fn staged(&self, chunk: u64, patches: &[Arc<Patch>]);
 
-    /// A number for a chunk that this process never used.
+    /// A number for a chunk that this process has never used.
     fn next_chunk(&self) -> u64;
 
-    /// Everything that was collected is in the store's pages.
+    /// Reports that everything that was collected is in the store's pages.
     fn settled(&self);
 
-    /// Others changed this, in this order; the store's pages have it.
+    /// Handles changes of other processes, in this order; the store's pages have them.
     ///
     /// # Errors
     ///
-    /// As the store's, for copies that must be made again at once.
+    /// As the store's, for copies that must be fetched again at once.
     fn attend(&self, notices: &[Notice]) -> Result<(), StoredError>;
 }
 
-/// What a process changed.
+/// The changes of a process.
 #[derive(Debug, Default)]
 pub struct Collected {
     /// Changes, in order.
     pub patches: Vec<Arc<Patch>>,
-    /// Chunks that hold earlier changes already, in order.
+    /// Chunks that already hold earlier changes, in order.
     pub chunks: Vec<u64>,
-    /// The pages of these chunks, and pages that were changed in the store at once.
+    /// The pages of these chunks, and pages that were changed in the store directly.
     pub named: Vec<u64>,
-    /// Whether there is more.
+    /// Whether there are more changes.
     pub more: bool,
 }
 
-/// Who a process is in a region.
+/// The identity of a process in a region.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The region's name, for sentences.
+    /// The region's name, for messages.
     pub name: String,
     /// Its number.
     pub region: u32,
-    /// The process's number among the members.
+    /// The process's member number.
     pub member: u64,
-    /// How long a record must not change for its process to count as dead.
+    /// How long a record must be unchanged for its process to count as dead.
     pub lease: Duration,
-    /// Whether the region is this process's alone: then there is no log.
+    /// Whether the region belongs to this process alone; then there is no log.
     pub is_private: bool,
 }
 
@@ -98,17 +99,17 @@ pub struct Coherence {
     seen: Mutex<u64>,
 }
 
-/// What is being released, and was not acknowledged.
+/// A release that was not acknowledged yet.
 #[derive(Default)]
 struct Turn {
     patches: Vec<Arc<Patch>>,
     chunks: Vec<u64>,
     named: Vec<u64>,
-    /// The number of the release: one that was refused keeps its number.
+    /// The number of the release; a refused release keeps its number.
     release: u64,
     trimmed: u64,
     trim: Option<u64>,
-    /// Whether it was committed is not known: no answer came. The newest entry of the log that was known before.
+    /// The newest known entry of the log before a commit whose answer was lost: whether it took effect is not known.
     doubt: Option<u64>,
 }
 
@@ -122,7 +123,7 @@ impl Turn {
     }
 }
 
-/// How much goes into one call.
+/// The limits of one call.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     atomic: Atomic,
@@ -144,13 +145,13 @@ impl Limits {
 }
 
 impl Coherence {
-    /// A process's part; `seen` is the newest entry of the log at a moment at which it had no copy.
+    /// The coherence of a process; `seen` is the newest entry of the log at a moment at which the process had no copies.
     pub fn new(store: Arc<dyn Store>, who: Identity, copies: Arc<dyn Copies>, seen: u64) -> Coherence {
         let limits = Limits::of(&store.capabilities());
         Coherence { store, who, limits, copies, turn: Mutex::default(), seen: Mutex::new(seen) }
     }
 
-    /// Who this process is.
+    /// The identity of this process.
     pub fn identity(&self) -> &Identity {
         &self.who
     }
@@ -200,8 +201,8 @@ impl Coherence {
         }
     }
 
-    /// A release whose answer was lost may be part of the region: then writing it again could put old bytes over what
-    /// others stored since.
+    /// Finds out whether a release whose answer was lost is part of the region. Writing it again in that case could
+    /// overwrite newer bytes of other processes with old ones.
     fn settle_doubt(&self, turn: &mut Turn) -> Result<(), StoredError> {
         let Some(after) = turn.doubt.filter(|_| !turn.is_empty() && !self.who.is_private) else { return Ok(()) };
         let region = self.who.region;
@@ -227,7 +228,7 @@ impl Coherence {
         Ok(())
     }
 
-    /// Takes what the program changed; what is too much for one call is staged.
+    /// Collects the program's changes; what is too much for one call is staged.
     fn collect(&self, turn: &mut Turn, change: &[Operation]) -> Result<(), StoredError> {
         loop {
             let part = self.copies.collect(self.limits.chunk_bytes_max)?;
@@ -238,7 +239,7 @@ impl Coherence {
             if !part.more && fits {
                 return Ok(());
             }
-            // What several collections give still goes in one call, when it fits one.
+            // The result of several collections still goes into one call if it fits.
             if !fits && self.who.is_private {
                 self.write_through(turn)?;
             } else if !fits {
@@ -250,7 +251,7 @@ impl Coherence {
         }
     }
 
-    /// Of a region that nobody else sees, no release can be torn.
+    /// Writes to the pages at once: in a region that no other process sees, a release cannot be seen in part.
     fn write_through(&self, turn: &mut Turn) -> Result<(), StoredError> {
         let operations: Vec<Operation> = turn.patches.iter().flat_map(|patch| puts(self.who.region, patch)).collect();
         for part in cut(&operations, self.limits.operations_max, self.limits.call_bytes_max) {
@@ -261,7 +262,7 @@ impl Coherence {
         Ok(())
     }
 
-    /// Whether what is not staged goes into the call that commits.
+    /// Whether everything that is not staged fits into the call that commits.
     fn fits(&self, turn: &Turn, change: &[Operation]) -> bool {
         let steps: usize = turn.patches.iter().map(|patch| patch.runs.len()).sum();
         let bytes: usize = turn.patches.iter().map(|patch| patch.bytes()).sum();
@@ -274,12 +275,12 @@ impl Coherence {
                 steps + others <= self.limits.operations_max
                     && bytes + steps * STEP_BYTES + entry::INLINE_BYTES_MAX + other_bytes <= self.limits.call_bytes_max
             }
-            // The patches travel in one value.
+            // The patches are stored in one value.
             _ => bytes + steps * 8 + other_bytes <= self.limits.chunk_bytes_max,
         }
     }
 
-    /// Writes what is not staged as chunks.
+    /// Writes everything that is not staged into chunks.
     fn stage(&self, turn: &mut Turn) -> Result<(), StoredError> {
         while !turn.patches.is_empty() {
             let mut bytes = 0;
@@ -355,7 +356,7 @@ impl Coherence {
         call.operations.push(Operation::Append { log: keys::log(region), bytes });
     }
 
-    /// The store has it.
+    /// Completes a release that the store has committed.
     fn committed(
         &self,
         turn: &mut Turn,
@@ -392,7 +393,7 @@ impl Coherence {
         Ok(Applied::Done(change))
     }
 
-    /// Everything that was collected is released.
+    /// Records that everything that was collected is released.
     fn is_in_pages(&self, turn: &mut Turn) {
         *turn = Turn { release: turn.release + 1, trimmed: turn.trimmed, trim: turn.trim, ..Turn::default() };
         self.copies.settled();
@@ -406,9 +407,9 @@ impl Coherence {
         ]
     }
 
-    /// What an acquire found. The caller has the turn, or nothing is collected that is not in the store.
+    /// Handles what an acquire found. The caller holds the turn, or every collected change is in the store.
     fn attend(&self, entries: &Outcome, pending: Option<Vec<u8>>) -> Result<(), StoredError> {
-        // First: a copy that is made after its notice was attended to must find what the notice is about.
+        // This comes first: a copy that is fetched after its notice was handled must contain what the notice is about.
         self.help(pending)?;
         let Outcome::Entries { last, first, entries } = entries else { return Ok(()) };
         let mut seen = self.seen();
@@ -434,7 +435,8 @@ impl Coherence {
         Ok(())
     }
 
-    /// Somebody's release is committed and not in the pages: gives its process time to go on, then does it.
+    /// Completes another process's committed release that is not in the pages yet, after giving that process time to
+    /// continue.
     fn help(&self, found: Option<Vec<u8>>) -> Result<(), StoredError> {
         let Some(found) = found else { return Ok(()) };
         let patience = match self.limits.atomic {
@@ -444,12 +446,12 @@ impl Coherence {
         let nothing = [keys::nothing_pending(self.who.region)];
         match self.store.apply_when(&nothing, None, Instant::now() + patience)? {
             Applied::Refused(refused, _) if refused.found.as_ref() == Some(&found) => self.finish(&found),
-            // It is over, and perhaps another one has come, which is younger than what the caller looks for.
+            // That release is finished. If there is another one, it is newer than what the caller needs.
             _ => Ok(()),
         }
     }
 
-    /// Puts a committed release into the pages, and says so. Anybody may do it, several at once too.
+    /// Writes a committed release into the pages, and clears it. Any process may do this, and several may at once.
     fn finish(&self, found: &[u8]) -> Result<(), StoredError> {
         let region = self.who.region;
         let pending = Pending::decode(found).map_err(|reason| self.broken(reason))?;
@@ -458,7 +460,7 @@ impl Coherence {
             let named: Vec<Key> = chunks.iter().map(|chunk| keys::chunk(region, *chunk)).collect();
             let mut patches = Vec::new();
             for value in self.store.get_many(&named)? {
-                // Whoever removes a chunk has finished before.
+                // A process that removes a chunk has finished the release before.
                 let Some(value) = value else { return self.is_over(&stands) };
                 patches.extend(entry::decode_chunk(&value).map_err(|reason| self.broken(reason))?);
             }
@@ -485,7 +487,7 @@ impl Coherence {
         }
     }
 
-    /// Whether the release still stood when everything was written.
+    /// Applies patches; returns whether the release was still pending when everything was written.
     fn apply_patches(&self, patches: &[Patch], stands: &Guard) -> Result<bool, StoredError> {
         let operations: Vec<Operation> = patches.iter().flat_map(|patch| puts(self.who.region, patch)).collect();
         for part in cut(&operations, self.limits.operations_max, self.limits.call_bytes_max - stands_bytes(stands)) {
@@ -520,15 +522,15 @@ impl Coherence {
     }
 }
 
-/// The call that commits.
+/// The call that commits a release.
 struct Commit {
     operations: Vec<Operation>,
-    /// The step that refuses while something is pending.
+    /// The step that refuses while a release is pending.
     pending_step: Option<usize>,
     append_at: Option<usize>,
-    /// Where the caller's steps begin.
+    /// The index of the caller's first step.
     change_at: usize,
-    /// What is pending when the call was done.
+    /// The pending release after the call.
     pending: Option<Vec<u8>>,
 }
 
@@ -540,7 +542,7 @@ pub(crate) fn puts(region: u32, patch: &Patch) -> impl Iterator<Item = Operation
     })
 }
 
-/// Cuts steps into calls that the limits allow.
+/// Divides steps into calls within the limits.
 pub(crate) fn cut(
     mut operations: &[Operation],
     operations_max: usize,
@@ -559,7 +561,7 @@ pub(crate) fn cut(
     })
 }
 
-/// The bytes of what a step writes.
+/// The number of bytes that a step writes.
 fn carried_bytes(operation: &Operation) -> usize {
     match operation {
         Operation::Change { change: Change::PutRange { bytes, .. } | Change::Put(bytes), .. } => bytes.len(),
@@ -607,7 +609,7 @@ impl Shared for Coherence {
                 if let [entries @ Outcome::Entries { last, .. }, Outcome::Value(pending)] = &found[..]
                     && (pending.is_some() || *last > *self.seen())
                 {
-                    // A release of another thread goes first: its changes are in no page of the store yet.
+                    // A release of another thread comes first: its changes are in no page of the store yet.
                     let _turn = self.turn();
                     self.attend(entries, pending.clone())?;
                 }
@@ -626,7 +628,7 @@ impl Shared for Coherence {
     }
 }
 
-/// A region of which this process keeps no copy.
+/// The copies of a process that keeps none.
 pub struct NoCopies;
 
 impl Copies for NoCopies {
@@ -649,7 +651,7 @@ impl Copies for NoCopies {
 
 #[cfg(test)]
 impl Coherence {
-    /// Does what a writer does that woke up after others had finished its release.
+    /// Does what a writer does that resumes after other processes have finished its release.
     pub(super) fn apply_patches_for_test(&self, pending: &Pending) -> Result<bool, StoredError> {
         let stands = Guard { key: keys::pending(self.who.region), expect: Expect::Value(pending.encode()) };
         self.apply_patches(&pending.patches, &stands)

@@ -1,4 +1,4 @@
-//! A client ends at every call of a release: what others see is all of it or nothing.
+//! Tests a client that ends at every call of a release: others see all of the release or none of it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,14 +17,15 @@ use crate::synchronisation::member::key as member_key;
 
 const REGION: u32 = 7;
 
-/// A store with smaller limits, whose client ends at a chosen call: before it is carried out, or before its answer comes.
+/// A store with smaller limits, whose client ends at a chosen call: before it is carried out, or before its answer
+/// arrives.
 struct Mortal {
     inner: Arc<dyn Store>,
     can: Capabilities,
     calls: AtomicUsize,
     /// The call at which the client ends; the second says whether that call is still carried out.
     end: (usize, bool),
-    /// It lives again.
+    /// Whether it lives again.
     is_back: AtomicBool,
 }
 
@@ -222,7 +223,7 @@ fn many_changes(list: &List, round: u8) {
     }
 }
 
-/// What the pages are when these rounds were released.
+/// The content of the pages after the release of these rounds.
 fn expected(rounds: &[u8]) -> BTreeMap<u64, Vec<u8>> {
     let list = List::new(9);
     let mut pages = BTreeMap::new();
@@ -282,7 +283,7 @@ fn ends_at(shape: Shape, end: usize, carried_out: bool) {
     }
     assert_eq!(store.get_many(&[keys::pending(REGION)]).expect(&what), [None], "{what}: nothing is left half done");
 
-    // And the next one goes on.
+    // The next release works.
     many_changes(&second_list, 2);
     let next = if is_released { set_lock(b"held 2", b"free 2") } else { set_lock(b"", b"free 2") };
     assert!(matches!(second.release(&[next], None).expect(&what), Applied::Done(_)), "{what}");
@@ -336,7 +337,7 @@ fn a_slow_writer_changes_nothing_after_it_was_helped() {
     let shape = Shape::SmallCalls;
     let slow = member(Mortal::new(&store, shape, (usize::MAX, false)), 1, Arc::clone(&list) as Arc<dyn Copies>);
     slow.release(&[], None).expect("nothing fails");
-    // The record of a release that was finished meanwhile, as a writer that stopped would still have it.
+    // The record of a release that was finished meanwhile, as a suspended writer would still have it.
     let stale = super::entry::Pending {
         member: 1,
         release: 77,

@@ -1,14 +1,14 @@
-//! What lies in a segment, for processes that do not own it: which pages are cut into blocks of which size, and which of the
-//! blocks the program had at its owner's last release.
+//! The content of a segment, as described for processes that do not own it: which pages are divided into blocks of which
+//! size, and which blocks the program had at the owner's last release.
 //!
-//! Promises: bytes that are no description are refused; a description names no page beyond its segment as a beginning.
+//! Promises: bytes that are not a description are refused; a description names no span that begins beyond its segment.
 
 use trellis_base::size_classes::{CLASSES, size_of};
 
 use super::PAGE_BYTES;
 use super::span::BLOCKS_MAX;
 
-/// Words of bits that one span has at most.
+/// The maximum number of words of bits for one span.
 const WORDS_MAX: usize = BLOCKS_MAX as usize / 64;
 /// The class of one large block.
 pub(super) const WHOLE: u8 = 255;
@@ -18,12 +18,12 @@ pub(super) const UNKNOWN: u8 = 254;
 /// A span that begins in the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Described {
-    /// Of the heap, not of the segment.
+    /// The page's number in the heap, not in the segment.
     pub(super) first_page: u32,
     pub(super) pages: u32,
-    /// Of the size of its blocks, or [`WHOLE`].
+    /// The size class of its blocks, or [`WHOLE`].
     pub(super) class: u8,
-    /// Bits of the blocks that the program has; empty when that is not known, and every block may be one.
+    /// The bits of the blocks that the program has; empty if that is not known, and any block may be in use.
     pub(super) live: Vec<u64>,
 }
 
@@ -41,18 +41,18 @@ impl Described {
         self.first_page.saturating_add(self.pages)
     }
 
-    /// How many blocks it has.
+    /// The number of its blocks.
     fn blocks(&self) -> u64 {
         let size = u64::from(size_of(self.class));
         (u64::from(self.pages) * PAGE_BYTES / size).min(BLOCKS_MAX.into())
     }
 
-    /// Whether it is known that the program has no block of it.
+    /// Whether it is known that the program has none of its blocks.
     pub(super) fn is_empty(&self) -> bool {
         usize::from(self.class) < CLASSES && !self.live.is_empty() && self.live.iter().all(|word| *word == 0)
     }
 
-    /// Notes that a small block was freed, which begins so many bytes into the span; false where none does.
+    /// Records that the small block at this offset in the span was freed; false if none begins there.
     pub(super) fn strike(&mut self, bytes: u64) -> bool {
         if usize::from(self.class) >= CLASSES {
             return false;
@@ -73,7 +73,7 @@ impl Described {
     }
 }
 
-/// What `owner` says of a segment.
+/// The description that `owner` gives of a segment.
 pub(super) fn encode(owner: u64, spans: &[Described]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + spans.len() * 10);
     bytes.extend(owner.to_le_bytes());
@@ -86,7 +86,7 @@ pub(super) fn encode(owner: u64, spans: &[Described]) -> Vec<u8> {
     bytes
 }
 
-/// Who said it, and what.
+/// The owner, and its description.
 pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Vec<Described>)> {
     let (owner, mut bytes) = bytes.split_at_checked(8)?;
     let owner = u64::from_le_bytes(owner.try_into().expect("eight bytes"));

@@ -1,8 +1,9 @@
-//! Which process has which part of a heap that several share: one value in the store, changed by comparison.
+//! The directory of a shared heap: which process owns which part. It is one value in the store, changed by
+//! compare-and-swap.
 //!
-//! The heap is cut into segments of [`SEGMENT_PAGES`]. A process takes some at once, and cuts blocks from them without
-//! asking anybody. Promises: no segment is two processes'; a change is one call of the store, as long as nobody else
-//! changed the directory meanwhile, and each repetition means that somebody else got on.
+//! The heap is divided into segments of [`SEGMENT_PAGES`]. A process takes several at once, and allocates blocks from
+//! them without a call. Promises: no segment belongs to two processes. A change is one call of the store unless another
+//! process changed the directory meanwhile, and each repetition means that another process made progress.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -14,38 +15,38 @@ use crate::synchronisation::member;
 
 /// Pages of a segment: 1 MiB.
 pub(super) const SEGMENT_PAGES: u32 = 256;
-/// How often a change is tried while others change the directory, too.
+/// How often a change is attempted while other processes change the directory, too.
 pub(super) const ATTEMPTS_MAX: u32 = 10_000;
 /// The first byte of the value.
 const VERSION: u8 = 1;
-/// The directory's number among the keys of its kind; those of [`description`] are others.
+/// The directory's number among the keys of its kind; [`description`] uses the others.
 const DIRECTORY: u64 = 0;
 /// The number that a heap without free adds to.
 pub(super) const BUMP: u64 = 1;
-/// With the member's number, among the logs of a region; the log of its releases is number 0.
+/// Added to the member's number among the logs of a region; log number 0 is that of the releases.
 const MAILBOX: u64 = 1 << 62;
 const DESCRIPTION: u64 = 1 << 61;
 
-/// The log to which others append the blocks of a member that they freed.
+/// The log to which other processes append the freed blocks of a member.
 pub(super) fn mailbox(region: u32, member: u64) -> Key {
     Key::new(region, Kind::Log, MAILBOX | member)
 }
 
-/// What lies in a segment.
+/// The key of a segment's description.
 pub(super) fn description(region: u32, segment: u32) -> Key {
     Key::new(region, Kind::Heap, DESCRIPTION | u64::from(segment))
 }
 
-/// What the value says.
+/// The content of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// All segments of the heap.
+    /// The number of segments of the heap.
     pub(super) segments: u32,
-    /// From here on nobody had any.
+    /// Segments from this one on were never owned.
     pub(super) untouched: u32,
-    /// Segments that somebody had: first and one past the last, ascending, never adjoining.
+    /// Free segments that were owned before: first and one past the last, ascending, never adjacent.
     free: Vec<Range<u32>>,
-    /// Segments that somebody has, ascending; those of one owner never adjoin.
+    /// Owned segments with their owners, ascending; those of one owner are never adjacent.
     owned: Vec<(Range<u32>, u64)>,
 }
 
@@ -54,7 +55,7 @@ impl Record {
         Record { segments, untouched: 0, free: Vec::new(), owned: Vec::new() }
     }
 
-    /// Segments in a row, and whether nobody had them before.
+    /// Takes contiguous segments; returns them, and whether they were never owned before.
     pub(super) fn take(&mut self, count: u32, member: u64) -> Option<(Range<u32>, bool)> {
         let fits = |run: &&Range<u32>| run.len() >= count as usize;
         if let Some(best) = self.free.iter().filter(fits).min_by_key(|run| run.len()).cloned() {
@@ -71,7 +72,7 @@ impl Record {
         Some((taken, true))
     }
 
-    /// Takes segments back from their owner.
+    /// Returns segments from their owner.
     pub(super) fn give_back(&mut self, segments: Range<u32>, member: u64) {
         let mut owned = Vec::new();
         for (run, owner) in std::mem::take(&mut self.owned) {
@@ -90,7 +91,7 @@ impl Record {
         self.owned.iter().filter(|(_, owner)| *owner == member).map(|(run, _)| run.clone()).collect()
     }
 
-    /// Gives all segments of one member to another, and says which.
+    /// Passes all segments of one member to another, and returns them.
     pub(super) fn hand_over(&mut self, from: u64, to: u64) -> Vec<Range<u32>> {
         let moved = self.runs_of(from);
         self.owned.retain(|(_, owner)| *owner != from);
@@ -171,7 +172,7 @@ impl Record {
     }
 }
 
-/// The value, as this process saw it last.
+/// The directory, as this process last read it.
 pub(super) struct Directory {
     store: Arc<dyn Store>,
     region: u32,
@@ -181,7 +182,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// For one member; as soon as it is replaced it changes nothing any more.
+    /// For one member; after the member is replaced, it changes nothing any more.
     pub(super) fn new(store: Arc<dyn Store>, region: u32, member: u64, segments: u32) -> Directory {
         Directory { store, region, member, segments, seen: Mutex::new(None) }
     }
@@ -190,12 +191,12 @@ impl Directory {
         Key::new(self.region, Kind::Heap, DIRECTORY)
     }
 
-    /// The directory as it was seen last, without a call.
+    /// The directory as it was last read, without a call.
     pub(super) fn last_seen(&self) -> Result<Record, HeapError> {
         self.read(lock(&self.seen).as_deref())
     }
 
-    /// The directory as it is: one call.
+    /// The current directory: one call.
     pub(super) fn look(&self) -> Result<Record, HeapError> {
         let found = self.store.get_many(&[self.key()])?.into_iter().next().flatten();
         let record = self.read(found.as_deref());
@@ -203,7 +204,7 @@ impl Directory {
         record
     }
 
-    /// Does control changes of the heap, unless this member was replaced.
+    /// Applies control changes of the heap, unless this member was replaced.
     pub(super) fn apply(&self, operations: &[Operation]) -> Result<Applied, HeapError> {
         match self.store.apply(operations, Some(&member::guard(self.region, self.member)))? {
             Applied::Fenced { .. } => Err(self.fenced()),
@@ -211,12 +212,13 @@ impl Directory {
         }
     }
 
-    /// This member was replaced.
+    /// The error that this member was replaced.
     pub(super) fn fenced(&self) -> HeapError {
         HeapError::Fenced { store: self.store.name().to_owned(), member: self.member }
     }
 
-    /// Changes the directory, and does some other things in the same call. A body that returns nothing changes nothing.
+    /// Changes the directory and makes the given other changes in the same call. If the body returns `None`, nothing is
+    /// changed.
     pub(super) fn change<T>(
         &self,
         also: &[Operation],
@@ -226,7 +228,7 @@ impl Directory {
             let seen = lock(&self.seen).clone();
             let mut record = self.read(seen.as_deref())?;
             let Some(value) = body(&mut record) else {
-                // Nothing is to be changed in what was seen; it may be old.
+                // The body found nothing to change, but what was read may be outdated.
                 self.look()?;
                 if *lock(&self.seen) == seen {
                     return Ok(None);
@@ -250,7 +252,7 @@ impl Directory {
         Err(self.nonsense("the heap's directory was changed by others at every attempt"))
     }
 
-    /// The directory as it was seen last, and what holds as long as it is that.
+    /// The directory as it was last read, and a guard that holds as long as it is unchanged.
     pub(super) fn last_seen_and_guard(&self) -> Result<(Record, Guard), HeapError> {
         let seen = lock(&self.seen).clone();
         let record = self.read(seen.as_deref())?;

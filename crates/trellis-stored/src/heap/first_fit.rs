@@ -1,10 +1,10 @@
 //! The paper's heap (§4.2): blocks in the order of their addresses, the first free one that suffices, one lock.
 //!
-//! As in the paper: a free block is split where at least [`SPLIT_BYTES_MIN`] remain, a freed one is fused with both
-//! neighbours, the heap's end comes down when the last block is free, and a hash table finds a block by its address.
-//! Unlike there, alignment is that of C (16, not 4), and the first block that fits is found without a walk over all:
-//! free blocks are kept by size and address, which gives the same answer. Blocks adjoin, so that the next one begins
-//! where a block ends.
+//! As in the paper: a free block is split if at least [`SPLIT_BYTES_MIN`] remain, a freed block is merged with both
+//! neighbours, the heap's end moves down when the last block is free, and a hash table finds a block by its address. Two
+//! things differ: alignment is that of C (16, not 4), and the first block that fits is found without a walk over all
+//! blocks, because free blocks are indexed by size and address, which gives the same result. Blocks are adjacent, so that
+//! each begins where the previous one ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 
 use super::{ALIGN_BYTES_MIN, Allocator, Block, Held, Memory, PAGE_BYTES, Refusal, Statistics, lock};
 
-/// No free block is smaller.
+/// The minimum size of a free block.
 const SPLIT_BYTES_MIN: u64 = 32;
-/// What is above the end is released when it is so much; before, it is likely to be used again soon.
+/// Memory above the end is released when there is this much of it; less is likely to be reused soon.
 const RELEASE_BYTES_MIN: u64 = 1 << 20;
 
 pub(super) struct FirstFit {
@@ -23,11 +23,11 @@ pub(super) struct FirstFit {
     memory: Arc<dyn Memory>,
 }
 
-/// What is known of a block.
+/// The entry of a block.
 #[derive(Clone, Copy)]
 struct Entry {
     bytes: u64,
-    /// Where the block before it begins.
+    /// The start of the preceding block.
     before: Option<u64>,
     is_free: bool,
 }
@@ -39,9 +39,9 @@ struct List {
     last: Option<u64>,
     /// The paper's break: one past the last block.
     end: u64,
-    /// From here on everything reads as zero.
+    /// Everything from here on reads as zero.
     zero_from: u64,
-    /// One past the last page that was handed out and not released since.
+    /// One past the last page that was allocated and not released since.
     warm_end: u64,
     live: u64,
     live_bytes: u64,
@@ -90,7 +90,7 @@ impl FirstFit {
         Some(Block { address, bytes, is_zero })
     }
 
-    /// Moves the end down where the last block is free.
+    /// Moves the end down if the last block is free.
     fn shrink(&self, list: &mut List, release_bytes_min: u64) {
         if let Some(last) = list.last
             && list.blocks[&last].is_free
@@ -115,7 +115,7 @@ impl List {
         self.put(address, Entry { bytes, before, is_free });
     }
 
-    /// Writes a block down, and tells the next one.
+    /// Stores a block's entry, and updates the next block's.
     fn put(&mut self, address: u64, entry: Entry) {
         if entry.is_free {
             self.free[bin(entry.bytes)].insert(address, entry.bytes);
@@ -134,7 +134,7 @@ impl List {
         entry
     }
 
-    /// The free block at the lowest address from which these bytes can be cut, and where in it.
+    /// The free block at the lowest address from which these bytes can be cut, and the address in it.
     fn first_fit(&self, bytes: u64, align: u64) -> Option<(u64, u64)> {
         let mut best: Option<(u64, u64)> = None;
         for blocks in &self.free[bin(bytes)..] {
@@ -164,8 +164,8 @@ impl List {
         self.split(address, bytes)
     }
 
-    /// Makes a used block shorter where the rest is worth a block of its own, which joins a free one after it. Returns
-    /// how long the block is now.
+    /// Shortens a used block if the rest is large enough for a block of its own, which is merged with a following free
+    /// one. Returns the block's new length.
     fn split(&mut self, address: u64, bytes: u64) -> u64 {
         let entry = self.blocks[&address];
         let rest = entry.bytes - bytes;
@@ -181,7 +181,7 @@ impl List {
         bytes
     }
 
-    /// Joins a block with the next one, if that is free.
+    /// Merges a block with the next one if that is free.
     fn fuse_with_next(&mut self, address: u64) {
         let entry = self.blocks[&address];
         let next = address + entry.bytes;
@@ -277,7 +277,7 @@ fn bin(bytes: u64) -> usize {
     bytes.ilog2() as usize
 }
 
-/// The first aligned address from here on that leaves nothing before it, or enough for a free block.
+/// The first aligned address from `from` on that leaves either nothing before it or enough for a free block.
 fn aligned(from: u64, align: u64) -> Option<u64> {
     let first = from.checked_next_multiple_of(align)?;
     if first == from || first - from >= SPLIT_BYTES_MIN { Some(first) } else { first.checked_add(align) }

@@ -1,6 +1,6 @@
-//! Sets of page numbers that are kept as runs.
+//! Sets of page numbers, stored as ranges.
 //!
-//! Promises: neighbouring runs are joined; every change takes logarithmic time for each run that it touches.
+//! Promises: adjacent ranges are merged; every change takes logarithmic time for each range that it touches.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,29 +8,29 @@ use std::ops::Range;
 /// A set of page numbers.
 #[derive(Debug, Default)]
 pub(super) struct Intervals {
-    /// One past the last page of a run, by its first.
+    /// One past the last page of each range, by its first page.
     runs: BTreeMap<u32, u32>,
     total: u64,
 }
 
 impl Intervals {
-    /// How many pages are in the set.
+    /// The number of pages in the set.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The runs, ascending.
+    /// The ranges, ascending.
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         self.runs.iter().map(|(&first, &end)| first..end)
     }
 
-    /// The run with this page.
+    /// The range that contains this page.
     pub(super) fn run_of(&self, page: u32) -> Option<Range<u32>> {
         let (&first, &end) = self.runs.range(..=page).next_back()?;
         (page < end).then_some(first..end)
     }
 
-    /// Adds pages, some of which may be there already, and returns the run that they are part of now.
+    /// Adds pages, some of which may be in the set already, and returns the range that now contains them.
     pub(super) fn insert(&mut self, pages: Range<u32>) -> Range<u32> {
         let mut joined = pages;
         if let Some((&first, &end)) = self.runs.range(..joined.start).next_back()
@@ -50,7 +50,7 @@ impl Intervals {
         joined
     }
 
-    /// Takes pages out, wherever some of them are in the set.
+    /// Removes pages, whether or not all of them are in the set.
     pub(super) fn remove(&mut self, pages: Range<u32>) {
         for part in self.within(pages) {
             let run = self.run_of(part.start).expect("a part is of a run");

@@ -2,17 +2,18 @@
 //!
 //! # Contract
 //!
-//! A [`Heap`] hands out blocks of `[base, base + bytes)`. What it knows about them is kept outside of these bytes, in
-//! memory of this process (and, for a heap that several processes share, in control keys of the store), so that neither
-//! allocating nor freeing touches the region. The few things that a heap needs of the bytes themselves go through
-//! [`Memory`].
+//! A [`Heap`] allocates blocks from `[base, base + bytes)`. Its bookkeeping is kept outside these bytes, in memory of
+//! this process (and, for a heap that several processes share, in control keys of the store), so that neither allocating
+//! nor freeing touches the region. The few operations on the bytes themselves go through [`Memory`].
 //!
-//! It promises: blocks never overlap; every block is aligned to 16, or to what was asked; what is no block, or none any
-//! more, is refused with one sentence and changes nothing; free neighbours join; pages that nobody needs are given up.
-//! It calls [`Memory`] under locks that allocating needs, here and there; so a [`Memory`] must never allocate from the heap
-//! that called it, nor wait for a thread that does. No memory of the region is touched but through [`Memory`].
+//! Promises: blocks never overlap. Every block is aligned to 16 bytes, or as requested. An address that is not that of a
+//! live block is refused with one message, and nothing changes. Free neighbours are merged. Unused pages are released.
+//! The heap sometimes calls [`Memory`] while it holds locks that allocation needs, so a [`Memory`] must never allocate
+//! from the heap that called it, nor wait for a thread that does. The heap must never touch memory of the region except
+//! through [`Memory`].
 //!
-//! Three kinds, one file each: `first_fit` and `bump` are those of the paper (chapter 4), `scalable` is the default.
+//! There are three kinds, one file each: `first_fit` and `bump` are those of the paper (chapter 4), and `scalable` is the
+//! default.
 
 mod bump;
 mod description;
@@ -47,54 +48,55 @@ use trellis_store::{Operation, Store, StoreError};
 
 pub use native::Native;
 
-/// Every block is aligned to this, as C wants it.
+/// The minimum alignment of a block, as C requires it.
 pub const ALIGN_BYTES_MIN: u64 = trellis_base::size_classes::ALIGN_BYTES_MIN;
-/// Memory is released and fetched in pages of so many bytes.
+/// The size of the pages in which memory is released and fetched.
 pub const PAGE_BYTES: u64 = 4096;
-/// No block is longer: distances within an object are signed numbers.
+/// The maximum length of a block: distances within an object are signed numbers.
 const BLOCK_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// The bytes that a heap hands out, as far as the heap itself has to do with them.
+/// The heap's access to the bytes that it allocates.
 ///
-/// Ranges of [`Memory::released`] and [`Memory::fresh`] are whole pages.
+/// The ranges of [`Memory::released`] and [`Memory::fresh`] are whole pages.
 pub trait Memory: Send + Sync {
-    /// Nobody needs what these pages hold, so that nothing has to keep them. True when they read as zero from now on.
+    /// Reports that the content of these pages is no longer needed. True if they read as zero from now on.
     fn released(&self, pages: Range<u64>) -> bool;
 
-    /// These pages are handed out, and are zero everywhere: nobody has to fetch them. Those that are here already stay
-    /// as they are; another thread may have begun to use them.
+    /// Reports that these pages are being allocated and are zero everywhere, so they need not be fetched. Pages that are
+    /// already in memory stay unchanged, because another thread may have begun to use them.
     fn fresh(&self, pages: Range<u64>);
 
-    /// Makes every byte of a range zero.
+    /// Sets every byte of a range to zero.
     fn zero(&self, bytes: Range<u64>);
 
-    /// Copies bytes to where they do not overlap.
+    /// Copies bytes between ranges that do not overlap.
     fn copy(&self, from: u64, to: u64, bytes: u64);
 
-    /// Writes bytes for the program, wherever in its memory: an answer that C wants at an address.
+    /// Writes bytes for the program anywhere in its memory: a result that a C function stores at an address.
     ///
     /// # Safety
     ///
     /// The program may write there.
-    // SAFETY: it is only declared here; each implementation says why it is sound.
+    // SAFETY: this is only the declaration; each implementation says why it is sound.
     unsafe fn write(&self, address: u64, bytes: &[u8]);
 
-    /// Whether the child of a `fork` has this memory as the parent does. Where it has not, the child's allocations go
-    /// elsewhere.
+    /// Whether the child of a `fork` has this memory as the parent does. If not, the child allocates elsewhere.
     fn survives_fork(&self) -> bool {
         false
     }
 
-    /// What this process wrote is known to every process from now on; before memory goes from this process to another.
+    /// Makes everything that this process wrote visible to every process; called before memory is passed to another
+    /// process.
     ///
     /// # Errors
     ///
-    /// The store's; then the memory stays here.
+    /// The store's; then the memory is not passed on.
     fn publish(&self) -> Result<(), HeapError> {
         Ok(())
     }
 
-    /// What other processes published is seen here from now on; after memory came from another process.
+    /// Makes everything that other processes published visible here; called after memory was received from another
+    /// process.
     ///
     /// # Errors
     ///
@@ -103,32 +105,33 @@ pub trait Memory: Send + Sync {
         Ok(())
     }
 
-    /// Whether other processes see each store at once, before a release. Then they may know a block as soon as it is handed
-    /// out, and the heap tells of it before that.
+    /// Whether other processes see each store at once, before a release. They may then know a block as soon as it is
+    /// allocated, so the heap records it in the store before that.
     fn is_seen_at_once(&self) -> bool {
         false
     }
 
-    /// Whether [`Memory::publish`] takes along what [`Heap::changes`] returns; else the heap applies it where it has to.
+    /// Whether [`Memory::publish`] includes the result of [`Heap::changes`]; otherwise the heap applies the changes
+    /// itself when needed.
     fn publishes_changes(&self) -> bool {
         false
     }
 }
 
-/// How blocks are found.
+/// The allocation algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Pools of sizes for each thread, pages for large blocks.
+    /// Pools of size classes for each thread, whole pages for large blocks.
     #[default]
     Scalable,
     /// The paper's free list under one lock.
     FirstFit,
-    /// The paper's malloc without free: a number that grows.
+    /// The paper's malloc without free: a number that only grows.
     Bump,
 }
 
 impl Kind {
-    /// How it is written.
+    /// Its name in settings.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Scalable => "scalable",
@@ -156,39 +159,39 @@ impl FromStr for Kind {
     }
 }
 
-/// With whom a heap is shared.
+/// The parameters of a shared heap.
 #[derive(Clone)]
 pub struct Share {
-    /// Where the region is.
+    /// The store of the region.
     pub store: Arc<dyn Store>,
-    /// Its number.
+    /// The region's number.
     pub region: u32,
-    /// This process's number among its members: nobody else's, and below 2^32.
+    /// This process's member number: unique, and below 2^32.
     pub member: u64,
 }
 
-/// Why a heap did not do what it was asked.
+/// Why a heap refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeapError {
-    /// There is not so much memory in a row.
+    /// There is no contiguous memory of this size.
     #[error("{0}")]
     NoRoom(String),
-    /// The program gave back what it does not have, or asked for what cannot be.
+    /// The program freed something that is not a live block, or made an impossible request.
     #[error("{0}")]
     Misuse(String),
-    /// The store did not do its part.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Others thought that this process had ended, and its part of the heap is theirs.
+    /// Other processes declared this process dead, and took over its part of the heap.
     #[error(
         "the heap of the region in store {store}: the other processes declared this one (member {member}) dead, because it \
          gave no sign of life for a lease, and its part of the heap is theirs now; start it again"
     )]
     Fenced {
-        /// Where it is.
+        /// The store.
         store: String,
-        /// This process's number.
+        /// This process's member number.
         member: u64,
     },
 }
@@ -197,37 +200,37 @@ pub enum HeapError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Blocks that were handed out and not freed yet.
+    /// Blocks that were allocated and not freed yet.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub block_bytes: u64,
-    /// Bytes that cannot be used for anything else now: blocks, and what is kept to cut blocks from.
+    /// Bytes that cannot be used for anything else now: blocks, and memory that is kept to cut blocks from.
     pub held_bytes: u64,
-    /// Runs of memory that are free; one when everything was freed. A heap without free counts none.
+    /// The number of free ranges of memory; one if everything was freed. A heap without free reports none.
     pub free_runs: u64,
-    /// Of a shared heap: blocks that another process gave back, and that were none.
+    /// In a shared heap: addresses that other processes freed and that were not blocks.
     pub strays: u64,
 }
 
-/// A block that is handed out.
+/// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Block {
     address: u64,
     bytes: u64,
-    /// Every byte of it reads as zero.
+    /// Whether every byte of it reads as zero.
     is_zero: bool,
 }
 
-/// Why an allocator did nothing.
+/// Why an allocator refused a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It has not so many pages in a row, the first at a multiple of the second number.
+    /// It does not have this many contiguous pages starting at a multiple of the second number.
     NoRoom { pages: u64, align_pages: u64 },
-    /// It has no blocks there.
+    /// It has no blocks in that range.
     Foreign,
-    /// It has blocks there, but none begins there now.
+    /// It has blocks in that range, but no live one begins there.
     NoBlock,
-    /// Something else.
+    /// Another error.
     Failed(HeapError),
 }
 
@@ -243,24 +246,24 @@ impl From<StoreError> for Refusal {
     }
 }
 
-/// What every kind of heap can do. Sizes are at least 1 and at most [`BLOCK_BYTES_MAX`], alignments powers of two and at
-/// least [`ALIGN_BYTES_MIN`]. Nothing has changed when something was refused.
+/// The operations of every kind of heap. Sizes are from 1 to [`BLOCK_BYTES_MAX`]; alignments are powers of two, and at
+/// least [`ALIGN_BYTES_MIN`]. A refused request changes nothing.
 trait Allocator: Send + Sync {
     fn allocate(&self, bytes: u64, align: u64) -> Result<Block, Refusal>;
 
     fn free(&self, address: u64) -> Result<(), Refusal>;
 
-    /// Makes a block of these bytes of the one that begins there, without moving it; false where that cannot be.
+    /// Resizes the block that begins there without moving it; false if that is not possible.
     fn resize(&self, address: u64, bytes: u64) -> Result<bool, Refusal>;
 
     fn usable_bytes(&self, address: u64) -> Result<u64, Refusal>;
 
-    /// Gives up everything that is kept for later.
+    /// Releases everything that is kept for later use.
     fn trim(&self) -> Result<(), Refusal>;
 
     fn statistics(&self) -> Statistics;
 
-    /// As [`Heap::changes`]; this and the next three are for heaps that processes share.
+    /// As [`Heap::changes`]. This method and the next three are for shared heaps.
     fn changes(&self) -> Vec<Operation> {
         Vec::new()
     }
@@ -285,11 +288,11 @@ trait Allocator: Send + Sync {
         Vec::new()
     }
 
-    /// Every lock, so that a copy of the process finds them in order.
+    /// Takes every lock, so that a forked copy of the process finds them in a consistent state.
     fn hold(&self) -> Held<'_>;
 }
 
-/// Nobody else allocates or frees while this is kept: for the moment in which a process is copied.
+/// While this is held, no other thread allocates or frees: for the moment of a fork.
 #[must_use = "the heap goes on as soon as this is dropped"]
 pub struct Held<'a>(#[allow(dead_code, reason = "it is kept for its end")] Vec<Box<dyn Guard + 'a>>);
 
@@ -325,12 +328,12 @@ impl fmt::Debug for Heap {
 }
 
 impl Heap {
-    /// A heap over addresses that nobody else hands out, all of which read as zero. What is not whole pages at either end
-    /// stays unused.
+    /// A heap over addresses that nothing else allocates and that all read as zero. A partial page at either end stays
+    /// unused.
     ///
     /// # Errors
     ///
-    /// [`HeapError::Misuse`] for a range that is no range of addresses, or longer than 16 TiB.
+    /// [`HeapError::Misuse`] for an invalid range, or one longer than 16 TiB.
     pub fn local(range: Range<u64>, kind: Kind, memory: Arc<dyn Memory>) -> Result<Heap, HeapError> {
         let range = checked(range)?;
         let (inside, for_allocator) = (range.clone(), Arc::clone(&memory));
@@ -342,17 +345,16 @@ impl Heap {
         Ok(Heap { range, kind, allocator, memory })
     }
 
-    /// A heap that several processes share, each with one of these for the same range: what belongs to whom is in control
-    /// keys of the region. A process takes memory from there in bulk, so that few allocations call the store; a block may
-    /// be freed by any process, which tells the owner, many at a time.
+    /// A heap that several processes share; each has one of these for the same range, and control keys of the region
+    /// record which process owns what. A process takes memory from the shared range in bulk, so that few allocations call
+    /// the store. Any process may free a block; it reports freed blocks to their owners, many at a time.
     ///
-    /// Whoever writes memory back has a part in this: what [`Heap::changes`] returns goes into every release, so that
-    /// pointers which another process gets to know are pointers that it can reallocate and free.
+    /// The code that writes memory back must cooperate: the result of [`Heap::changes`] must be included in every
+    /// release, so that another process that learns of a pointer can also reallocate and free it.
     ///
     /// # Errors
     ///
-    /// [`HeapError::Misuse`] for a range that is no range of addresses, and for [`Kind::FirstFit`], whose list is of one
-    /// process.
+    /// [`HeapError::Misuse`] for an invalid range, and for [`Kind::FirstFit`], whose list is private to one process.
     pub fn shared(range: Range<u64>, kind: Kind, memory: Arc<dyn Memory>, share: Share) -> Result<Heap, HeapError> {
         let range = checked(range)?;
         let (inside, for_allocator) = (range.clone(), Arc::clone(&memory));
@@ -369,15 +371,15 @@ impl Heap {
         Ok(Heap { range, kind, allocator, memory })
     }
 
-    /// What has to be in the store before another process can use pointers of this one; nothing for a heap of one process.
-    /// The caller applies all of it, with its release or alone.
+    /// The changes that must be in the store before another process can use pointers of this one; empty for a heap of one
+    /// process. The caller applies all of them, with its release or separately.
     pub fn changes(&self) -> Vec<Operation> {
         self.allocator.changes()
     }
 
-    /// Tells other processes which of their blocks were freed here, takes back what they freed of this one's, and gives
-    /// away what is not needed. A process that leaves calls it at its end, with `leaves`; then blocks that are still in
-    /// use can be freed by whoever takes over (see [`Heap::take_over`]).
+    /// Reports the blocks of other processes that were freed here, takes back those of this process that others freed,
+    /// and returns memory that is not needed. A process that leaves calls it at its end, with `leaves`; then blocks that
+    /// are still in use can be freed by the process that takes over (see [`Heap::take_over`]).
     ///
     /// # Errors
     ///
@@ -386,7 +388,7 @@ impl Heap {
         self.allocator.settle(leaves).map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// The members of which some have memory of a shared heap.
+    /// The members that own memory of a shared heap.
     ///
     /// # Errors
     ///
@@ -395,8 +397,8 @@ impl Heap {
         self.allocator.owners().map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// Makes this process the owner of everything that a member had which has left, or is known to be dead, and can do
-    /// nothing any more. Blocks of a dead member that nobody ever freed stay what they are.
+    /// Makes this process the owner of everything that a member owned. The member must have left or be known to be dead,
+    /// so that it can change nothing any more. Blocks of a dead member that were never freed remain allocated.
     ///
     /// # Errors
     ///
@@ -405,9 +407,9 @@ impl Heap {
         self.allocator.take_over(member).map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// Makes this process the owner of everything that members had which have left or are known to be dead, so that it is
-    /// used again: at the beginning, and by itself before a shared heap grows. Blocks that such a member had at its last
-    /// release stay what they are. One call, two when others have a part of the heap.
+    /// Makes this process the owner of everything that departed or dead members owned, so that it is reused: at the
+    /// start, and automatically before a shared heap grows. Blocks that such a member had at its last release remain
+    /// allocated. One call, or two if other members own a part of the heap.
     ///
     /// # Errors
     ///
@@ -416,46 +418,47 @@ impl Heap {
         self.allocator.take_over_dead().map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// For some of what [`Heap::changes`] returned, and cannot go with its release: what to apply before the release, the
-    /// changes being applied after it. Whoever takes over from a process that dies between finds nothing there that it may use.
+    /// For changes from [`Heap::changes`] that cannot be part of their release: what to apply before the release; the
+    /// changes themselves are applied after it. A process that takes over from one that dies in between then finds
+    /// nothing that it may use.
     pub fn withheld(&self, changes: &[Operation]) -> Vec<Operation> {
         self.allocator.withheld(changes)
     }
 
-    /// The addresses from which blocks are cut.
+    /// The range of addresses from which blocks are allocated.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// How blocks are found.
+    /// The allocation algorithm.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The memory that it is over.
+    /// The heap's memory.
     pub fn memory(&self) -> &dyn Memory {
         &*self.memory
     }
 
-    /// Whether an address is one of this heap's.
+    /// Whether an address is in this heap's range.
     pub fn contains(&self, address: u64) -> bool {
         self.range.contains(&address)
     }
 
-    /// A block of so many bytes, which may hold anything. A block of none has an address of its own.
+    /// A block of this many bytes with undefined content. A block of zero bytes has an address of its own.
     ///
     /// # Errors
     ///
-    /// [`HeapError::NoRoom`]; where the heap is shared, also those of the store.
+    /// [`HeapError::NoRoom`]; for a shared heap, also those of the store.
     pub fn malloc(&self, bytes: u64) -> Result<u64, HeapError> {
         self.block(bytes, ALIGN_BYTES_MIN).map(|block| block.address)
     }
 
-    /// The same at a multiple of a power of two.
+    /// Like [`Heap::malloc`], aligned to a power of two.
     ///
     /// # Errors
     ///
-    /// As [`Heap::malloc`], and [`HeapError::Misuse`] where `align` is no power of two.
+    /// As [`Heap::malloc`], and [`HeapError::Misuse`] if `align` is not a power of two.
     pub fn aligned(&self, align: u64, bytes: u64) -> Result<u64, HeapError> {
         if !align.is_power_of_two() {
             return Err(HeapError::Misuse(format!(
@@ -465,11 +468,11 @@ impl Heap {
         self.block(bytes, align.max(ALIGN_BYTES_MIN)).map(|block| block.address)
     }
 
-    /// Zeros for `count` objects of so many bytes.
+    /// A block of zeros for `count` objects of this many bytes.
     ///
     /// # Errors
     ///
-    /// As [`Heap::malloc`], also where the product is no number.
+    /// As [`Heap::malloc`], also if the product overflows.
     pub fn calloc(&self, count: u64, bytes: u64) -> Result<u64, HeapError> {
         let all = count.checked_mul(bytes).ok_or_else(|| self.no_room(u64::MAX))?;
         let block = self.block(all, ALIGN_BYTES_MIN)?;
@@ -479,12 +482,12 @@ impl Heap {
         Ok(block.address)
     }
 
-    /// A block of `bytes` with the contents of the one that begins at `address`, as far as they fit. It may be the same;
-    /// otherwise the old one was freed.
+    /// A block of `bytes` with the content of the block that begins at `address`, as far as it fits. It may be the same
+    /// block; otherwise the old one was freed.
     ///
     /// # Errors
     ///
-    /// As [`Heap::malloc`] and [`Heap::free`]; the old block stays what it was.
+    /// As [`Heap::malloc`] and [`Heap::free`]; the old block is unchanged then.
     pub fn realloc(&self, address: u64, bytes: u64) -> Result<u64, HeapError> {
         if bytes > BLOCK_BYTES_MAX {
             return Err(self.no_room(bytes));
@@ -500,40 +503,40 @@ impl Heap {
         Ok(block.address)
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Errors
     ///
-    /// [`HeapError::Misuse`] where no block begins there; nothing has changed then.
+    /// [`HeapError::Misuse`] if no block begins there; nothing has changed then.
     pub fn free(&self, address: u64) -> Result<(), HeapError> {
         self.allocator.free(address).map_err(|refusal| self.explain(refusal, address))
     }
 
-    /// How many bytes a block has: what was asked for, or a little more. All of them may be used.
+    /// The size of a block: the requested size or slightly more. All of it may be used.
     ///
     /// # Errors
     ///
-    /// As [`Heap::free`]; and always with [`Kind::Bump`], which knows no sizes.
+    /// As [`Heap::free`]; and always with [`Kind::Bump`], which records no sizes.
     pub fn usable_bytes(&self, address: u64) -> Result<u64, HeapError> {
         self.allocator.usable_bytes(address).map_err(|refusal| self.explain(refusal, address))
     }
 
-    /// Gives up everything that is kept for later blocks.
+    /// Releases everything that is kept for later blocks.
     ///
     /// # Errors
     ///
-    /// The store's, for a heap that several processes share.
+    /// The store's, for a shared heap.
     pub fn trim(&self) -> Result<(), HeapError> {
         self.allocator.trim().map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// How much is in use.
+    /// How much of the heap is in use.
     pub fn statistics(&self) -> Statistics {
         self.allocator.statistics()
     }
 
-    /// Keeps every other thread out until the answer is dropped. `fork` is called between, so that the child's copy of
-    /// the heap is in order.
+    /// Excludes every other thread until the result is dropped. `fork` is called in between, so that the child's copy of
+    /// the heap is consistent.
     pub fn hold(&self) -> Held<'_> {
         self.allocator.hold()
     }
@@ -550,8 +553,8 @@ impl Heap {
         Ok(block)
     }
 
-    /// How many bytes may be copied from a block to a newer one: all of it; where sizes are not known, and addresses only
-    /// grow, what lies between.
+    /// How many bytes may be copied from a block to a newer one: its whole size or, if sizes are not recorded and
+    /// addresses only grow, the distance between the two.
     fn readable_bytes(&self, address: u64, newer: u64) -> Result<u64, HeapError> {
         if self.kind == Kind::Bump { Ok(newer - address) } else { self.usable_bytes(address) }
     }
@@ -582,7 +585,7 @@ impl Heap {
     }
 }
 
-/// Whole pages of a range, which a heap can number.
+/// The whole pages of a range that a heap can number.
 fn checked(range: Range<u64>) -> Result<Range<u64>, HeapError> {
     let pages =
         range.start.checked_next_multiple_of(PAGE_BYTES).map(|start| start..range.end / PAGE_BYTES * PAGE_BYTES);
@@ -596,7 +599,7 @@ fn checked(range: Range<u64>) -> Result<Range<u64>, HeapError> {
         })
 }
 
-/// The heap's state stays in order when a thread panics elsewhere, so a poisoned lock is as good as another.
+/// The heap's state stays consistent when a thread panics elsewhere, so a poisoned lock is still usable.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,30 +1,30 @@
-//! Memory of this process, mapped at a fixed range: what a heap is over when no store is behind it.
+//! Memory of this process, mapped at a fixed range: the memory of a heap that has no store.
 //!
-//! Promises: the range was free before it was reserved here; its pages are zero until they are written, and again after
-//! they were released.
+//! Promises: the range was free before it was reserved; its pages are zero until they are written, and again after they
+//! were released.
 
 use std::io;
 use std::ops::Range;
 
 use super::{Memory, PAGE_BYTES};
 
-/// Private memory at a fixed range. It stays reserved when this is dropped: blocks may be in use.
+/// Private memory at a fixed range. It stays reserved when this is dropped, because blocks may be in use.
 #[derive(Debug)]
 pub struct Native {
     range: Range<u64>,
 }
 
 impl Native {
-    /// Reserves a range of addresses; nothing of it costs memory before it is written.
+    /// Reserves a range of addresses; its pages use no memory before they are written.
     ///
     /// # Errors
     ///
-    /// The kernel's, when it does not give this range.
+    /// The kernel's, if it does not provide this range.
     pub fn reserve(range: Range<u64>) -> io::Result<Native> {
         let bytes = (range.end - range.start) as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         let wanted = std::ptr::with_exposed_provenance_mut(range.start as usize);
-        // SAFETY: the kernel maps only what nobody else has mapped, as MAP_FIXED_NOREPLACE demands.
+        // SAFETY: because of MAP_FIXED_NOREPLACE, the kernel replaces no existing mapping.
         let got = unsafe { libc::mmap(wanted, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if got == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -43,7 +43,7 @@ impl Memory for Native {
         self.check(&pages);
         debug_assert!(pages.start.is_multiple_of(PAGE_BYTES) && pages.end.is_multiple_of(PAGE_BYTES));
         let first = std::ptr::with_exposed_provenance_mut(pages.start as usize);
-        // SAFETY: these pages are of the range that was reserved, and the heap says that nobody uses them.
+        // SAFETY: these pages are in the reserved range, and by the heap's promise they are unused.
         unsafe { libc::madvise(first, (pages.end - pages.start) as usize, libc::MADV_DONTNEED) == 0 }
     }
 
@@ -52,7 +52,7 @@ impl Memory for Native {
     fn zero(&self, bytes: Range<u64>) {
         self.check(&bytes);
         let first: *mut u8 = std::ptr::with_exposed_provenance_mut(bytes.start as usize);
-        // SAFETY: the bytes are of the range that was reserved, and of a block that nobody knows yet.
+        // SAFETY: the bytes are in the reserved range, in a block that no other thread knows yet.
         unsafe { first.write_bytes(0, (bytes.end - bytes.start) as usize) };
     }
 
@@ -61,8 +61,8 @@ impl Memory for Native {
         self.check(&(to..to + bytes));
         let from: *const u8 = std::ptr::with_exposed_provenance(from as usize);
         let to: *mut u8 = std::ptr::with_exposed_provenance_mut(to as usize);
-        // SAFETY: both blocks are of the range that was reserved and do not overlap; the old one is the caller's, and
-        // nobody knows the new one yet.
+        // SAFETY: both blocks are in the reserved range and do not overlap; the old one is the caller's, and no other
+        // thread knows the new one yet.
         unsafe { from.copy_to_nonoverlapping(to, bytes as usize) };
     }
 

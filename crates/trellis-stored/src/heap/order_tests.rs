@@ -1,5 +1,5 @@
-//! In which order a shared heap speaks with the store and publishes or refreshes memory: what another process gets it must
-//! have been given as it was written, and what comes from another process is looked at only after that was asked for.
+//! Tests the order in which a shared heap calls the store and publishes or refreshes memory: memory passes to another
+//! process only after its content was published, and memory from another process is used only after a refresh.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const BASE: u64 = 0x2000_0000_0000;
 const BYTES: u64 = 64 << 20;
 const REGION: u32 = 7;
 
-/// What one process did, in order. It is its memory and stands before its store.
+/// The actions of one process, in order. It serves as the process's memory and stands in front of its store.
 struct Trace {
     store: Arc<dyn Store>,
     done: Mutex<Vec<&'static str>>,
@@ -29,7 +29,7 @@ impl Trace {
         lock(&self.done).push(what);
     }
 
-    /// What was done since this was asked last.
+    /// The actions since the last query.
     fn take(&self) -> Vec<&'static str> {
         std::mem::take(&mut *lock(&self.done))
     }
@@ -44,7 +44,7 @@ impl Wrapper for Trace {
         let Call::Apply(operations) = call else { return on(&*self.store) };
         for operation in operations {
             match operation {
-                // Others compare the records of members.
+                // Other comparisons concern members' records.
                 Operation::CompareAndSwap { key, .. } if key.kind() == KeyKind::Heap => {
                     if self.refuses_directory.load(Ordering::Relaxed) {
                         return Err(StoreError::Protocol { store: "test".to_owned(), reason: "not now".to_owned() });
@@ -61,7 +61,7 @@ impl Wrapper for Trace {
     }
 }
 
-/// The memory of a process: what is read and written there is not looked at.
+/// The memory of a process; reads and writes are not examined.
 struct Spoken(Arc<Trace>);
 
 impl Memory for Spoken {
@@ -119,7 +119,7 @@ fn a_block_is_told_after_its_bytes_and_taken_before_it_is_used() {
     assert_eq!(told[..2], ["publish", "tell"], "{told:?}");
     owner.heap.settle(false).unwrap();
     let took = owner.trace.take();
-    // It is forgotten first: who takes over from a dead owner must not free it once more.
+    // The mail is deleted first: a process that takes over from a dead owner must not free the blocks once more.
     assert_eq!(took[..3], ["read mail", "forget mail", "refresh"], "{took:?}");
 }
 
@@ -153,6 +153,6 @@ fn memory_that_cannot_go_back_stays_in_use() {
     one.heap.free(block).unwrap();
     one.trace.refuses_directory.store(true, Ordering::Relaxed);
     assert!(one.heap.settle(false).is_err());
-    // The store still refuses, so this comes from what is here.
+    // The store still refuses, so this comes from local memory.
     assert_eq!(one.heap.malloc(10 << 20).unwrap(), block);
 }

@@ -1,27 +1,27 @@
-//! Which pages nobody uses, and what is known of their contents.
+//! The free pages, and what is known of their contents.
 //!
-//! Promises: no page is handed out twice; what comes back joins its free neighbours; the smallest run that suffices is
-//! taken, at the lowest address of these. A page is called clean only when it was never handed out, or reads as zero
-//! since it was released.
+//! Promises: no page is allocated twice. Returned pages are merged with their free neighbours. The smallest range that
+//! suffices is taken, and among these the one at the lowest address. A page counts as clean only if it was never
+//! allocated, or reads as zero since it was released.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::intervals::Intervals;
 
-/// So many free pages may keep what they held; beyond, all are released.
+/// How many free pages may keep their content; beyond this number, all are released.
 pub(super) const WARM_PAGES_MAX: u64 = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Pages {
-    /// The number of the heap's first page, so that alignments are those of addresses.
+    /// The number of the heap's first page, so that alignment refers to addresses.
     base_pages: u64,
     free: Intervals,
-    /// The same runs by size.
+    /// The same ranges, by size.
     by_size: BTreeSet<(u32, u32)>,
-    /// Free pages that may hold something else than zeros.
+    /// Free pages that may not be zero.
     dirty: Intervals,
-    /// Of these, the ones whose contents were not given up yet.
+    /// Those of them whose content was not released yet.
     warm: Intervals,
 }
 
@@ -47,7 +47,7 @@ impl Pages {
         self.free.iter()
     }
 
-    /// Adds pages that were nobody's.
+    /// Adds pages.
     pub(super) fn insert(&mut self, pages: Range<u32>, is_clean: bool) {
         if pages.is_empty() {
             return;
@@ -58,7 +58,7 @@ impl Pages {
         self.join(pages);
     }
 
-    /// Pages in a row, the first at a multiple of `align_pages`, and those of them that are clean.
+    /// Takes contiguous pages, the first at a multiple of `align_pages`; returns them and the clean ones among them.
     pub(super) fn take(&mut self, pages: u32, align_pages: u32) -> Option<(Range<u32>, Vec<Range<u32>>)> {
         debug_assert!(pages > 0 && align_pages.is_power_of_two());
         let (base, align) = (self.base_pages, u64::from(align_pages));
@@ -69,20 +69,20 @@ impl Pages {
         Some((first..first + pages, self.cut(first..first + pages)))
     }
 
-    /// Takes exactly these pages, if they are free, and says which are clean.
+    /// Takes exactly these pages, if they are free, and returns the clean ones.
     pub(super) fn take_exactly(&mut self, pages: Range<u32>) -> Option<Vec<Range<u32>>> {
         let run = self.free.run_of(pages.start)?;
         (run.end >= pages.end).then(|| self.cut(pages))
     }
 
-    /// Gives pages back with whatever they hold.
+    /// Returns pages with whatever content they have.
     pub(super) fn give_back(&mut self, pages: Range<u32>) {
         self.dirty.insert(pages.clone());
         self.warm.insert(pages.clone());
         self.join(pages);
     }
 
-    /// Takes every warm page out, to be released and given back by [`Pages::insert`].
+    /// Removes every warm page, to be released and returned with [`Pages::insert`].
     pub(super) fn take_warm(&mut self) -> Vec<Range<u32>> {
         let warm: Vec<_> = self.warm.iter().collect();
         for run in &warm {

@@ -1,14 +1,14 @@
-//! The part of a heap that one thread uses: for each size of small blocks, the spans that have some.
+//! The part of a heap that one thread uses: for each size class of small blocks, the spans that have free ones.
 //!
-//! Promises: its lists name every open span of its pools exactly once, and a span knows where in the list it is, so that
-//! any of them goes in constant time. Used under the lock of the part only.
+//! Promises: its lists contain every open span of its pools exactly once. A span knows its position in the list, so that
+//! any span is removed in constant time. Must be used under the lock of the part only.
 
 use trellis_base::size_classes::CLASSES;
 
 use super::span::{Span, State};
 use super::table::Dense;
 
-/// Of one thread, or of several where there are more threads than parts.
+/// The pools of one thread, or of several if there are more threads than parts.
 #[derive(Debug)]
 pub(super) struct Pools {
     open: [Vec<u32>; CLASSES],
@@ -36,7 +36,7 @@ impl Pools {
         open.push(number);
     }
 
-    /// Takes a span out of its list, which becomes what is said.
+    /// Removes a span from its list and sets its new state.
     pub(super) fn remove(&mut self, number: u32, span: &Span, spans: &Dense<Span>, becomes: State) {
         debug_assert_eq!(span.state(), State::Open);
         let open = &mut self.open[usize::from(span.class())];

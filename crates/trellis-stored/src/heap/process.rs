@@ -1,8 +1,8 @@
-//! The one heap that C programs of this process use: what `__trellis_malloc` and its family call.
+//! The one heap that C programs of this process use through `__trellis_malloc` and its family.
 //!
-//! Promises: before a heap is put here, and in a forked child whose memory is not the parent's, every function says so
-//! instead of allocating, and the caller uses the C library's; a fork finds the heap in order. Must never change the heap
-//! that was put here: pointers into it are everywhere.
+//! Promises: before a heap is installed, and in a forked child that does not have the parent's memory, every function
+//! reports this instead of allocating, and the caller uses the C library's; a fork finds the heap consistent. Must never
+//! replace the installed heap, because the program has pointers into it.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -11,22 +11,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Heap, Held};
 
 static HEAP: OnceLock<Heap> = OnceLock::new();
-/// This is a child, and the memory stayed with the parent.
+/// Whether this is a child, and the memory stayed with the parent.
 static IS_LEFT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The heap's locks, while this thread forks.
+    /// The heap's locks, held while this thread forks.
     static HELD: RefCell<Option<Held<'static>>> = const { RefCell::new(None) };
 }
 
-/// What there is for the program.
+/// Where the program allocates.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// No heap yet: memory is the C library's.
+    /// There is no heap yet: use the C library's memory.
     Nowhere,
-    /// Allocate and free here.
+    /// Allocate and free in this heap.
     Here(&'static Heap),
-    /// This process is a child of the one that has the heap: allocate elsewhere, and let the heap's blocks be.
+    /// This process is a child of the one that has the heap: allocate elsewhere, and leave the heap's blocks alone.
     AtParent(&'static Heap),
 }
 
@@ -39,14 +39,14 @@ pub fn place() -> Place {
     }
 }
 
-/// Makes a heap that of the process, for good.
+/// Installs a heap as that of the process, permanently.
 ///
 /// # Errors
 ///
-/// The heap, when there is one already.
+/// The heap, if there is one already.
 pub fn install(heap: Heap) -> Result<&'static Heap, Heap> {
     HEAP.set(heap)?;
-    // SAFETY: the three functions may be called at any fork from now on; they use nothing but statics.
+    // SAFETY: the three functions may be called at any fork from now on; they access only statics.
     let status = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
     assert_eq!(status, 0, "there is memory for three more addresses");
     Ok(HEAP.get().expect("it was set above"))

@@ -1,12 +1,13 @@
-//! What becomes of the part of a shared heap whose owner has left or is dead.
+//! Takes over the part of a shared heap whose owner has left or is dead.
 //!
-//! Its segments go to whoever takes them over, in one change of the directory, together with what others freed of them and
-//! it never read. The blocks that it had are those of its last release: what it allocated since nobody knows, and what it
-//! freed since the others' pointers may still lead to.
+//! Its segments are assigned to the process that takes over, in one change of the directory, together with the blocks
+//! that others freed and that the owner had not read. The blocks that remain allocated are those of the owner's last
+//! release: later allocations are not known to any process, and later frees must be ignored because other processes may
+//! still have pointers to those blocks.
 //!
-//! Promises: of two that take over from the same member each segment is one's; who dies in between leaves the rest to the
-//! next. The member is *gone* before ([`Liveness`]), so that it changes nothing meanwhile. Must never use memory of which it
-//! is not known what lies there.
+//! Promises: if two processes take over from the same member, each segment is assigned to one of them; a process that
+//! dies in between leaves the rest to the next. The member is declared *gone* first ([`Liveness`]), so that it changes
+//! nothing meanwhile. Must never use memory whose content is not known.
 //!
 //! [`Liveness`]: crate::liveness::Liveness
 
@@ -19,11 +20,12 @@ use super::directory::{ATTEMPTS_MAX, Record, SEGMENT_PAGES, description as descr
 use super::shared::{Own, Shared, addresses};
 use super::{HeapError, PAGE_BYTES, Refusal};
 
-/// What is said of a run of segments, in the order of their pages; with each span the segment that names it.
+/// The description of a range of segments, in the order of pages; with each span, the segment that names it.
 type Spans = Vec<(u32, Described)>;
 
 impl Shared {
-    /// Takes over from every owner that is gone, as far as the directory that was seen last names it; whether there was one.
+    /// Takes over from every owner that is gone, as far as the directory that was last read names it; returns whether
+    /// there was one.
     pub(super) fn take_over_gone(&self, own: &mut Own) -> Result<bool, Refusal> {
         let mut others = self.directory.last_seen()?.owners();
         others.retain(|owner| *owner != self.member);
@@ -38,7 +40,7 @@ impl Shared {
         Ok(has_more)
     }
 
-    /// Takes over everything from a member that is gone; false when somebody else did, or it has nothing.
+    /// Takes over everything from a member that is gone; false if another process did, or the member has nothing.
     pub(super) fn take_over_from(&self, own: &mut Own, member: u64) -> Result<bool, Refusal> {
         for _ in 0..ATTEMPTS_MAX {
             let runs = self.directory.look()?.runs_of(member);
@@ -53,7 +55,7 @@ impl Shared {
             if !self.strike(member, &mut spans, &mail)? {
                 continue;
             }
-            // What came since, and what is there no more.
+            // The mail that arrived since, without what is already gone.
             let log = mailbox(self.region, member);
             let also = [
                 Operation::Entries { log: log.clone(), after: read_upto, count: u32::MAX },
@@ -77,7 +79,7 @@ impl Shared {
         Err(self.directory.nonsense("the owner of a part of the heap changed at every attempt to take it over").into())
     }
 
-    /// The blocks of a member that others freed and it did not read, and the number of the last entry.
+    /// The blocks of a member that others freed and that it did not read, and the number of the last entry.
     fn mail_of(&self, member: u64) -> Result<(Vec<u64>, u64), HeapError> {
         let read = Operation::Entries { log: mailbox(self.region, member), after: 0, count: u32::MAX };
         match self.store.apply(&[read], None)? {
@@ -103,8 +105,8 @@ impl Shared {
         Ok(spans)
     }
 
-    /// Strikes blocks that were freed out of what is said of them, here and in the store: before they are forgotten there,
-    /// because this process may die, too. False when somebody else has taken over meanwhile.
+    /// Removes freed blocks from the descriptions, here and in the store. This happens before the mail is deleted,
+    /// because this process may die, too. False if another process has taken over meanwhile.
     fn strike(&self, member: u64, spans: &mut Spans, freed: &[u64]) -> Result<bool, Refusal> {
         let mut changed = BTreeSet::new();
         for &address in freed.iter().filter(|address| self.range.contains(address)) {
@@ -135,7 +137,7 @@ impl Shared {
             return Ok(false);
         }
         for some in puts.chunks(self.store.capabilities().operations_max.clamp(1, 64)) {
-            // Whoever took over meanwhile says more than was read here.
+            // The process that took over meanwhile has newer descriptions than were read here.
             if let Applied::Fenced { .. } = self.store.apply(some, Some(&guard))? {
                 return Ok(false);
             }
@@ -143,7 +145,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// For descriptions that go into the store after their release: that nothing is known of what they are about.
+    /// For descriptions that are stored after their release: changes that mark what they describe as unknown.
     pub(super) fn withhold(&self, changes: &[Operation]) -> Vec<Operation> {
         let told = super::lock(&self.told);
         let unknown = |change: &Operation| {

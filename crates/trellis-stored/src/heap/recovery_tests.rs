@@ -1,5 +1,5 @@
-//! Members of a shared heap that die at every call: what they had is used again, nothing that others know is, and who was
-//! only slow changes nothing any more.
+//! Tests members of a shared heap that die at every call: their memory is reused, blocks that others know are not, and a
+//! member that was only slow changes nothing any more.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,12 +21,12 @@ use crate::synchronisation::member;
 const BASE: u64 = 0x2000_0000_0000;
 const BYTES: u64 = 256 << 20;
 const REGION: u32 = 6;
-/// The list of blocks that the processes of a test share, which is released together with the heap's changes.
+/// The list of blocks that the processes of a test share, released together with the heap's changes.
 const LIST: Key = Key::new(REGION, KeyKind::Directory, 99);
-/// The program has about so many blocks.
+/// The approximate number of the program's blocks.
 const BLOCKS: usize = 60;
 
-/// Memory of which only the heap's own knowledge is looked at.
+/// Memory for tests that only examine the heap's own state.
 struct Unseen;
 
 impl Memory for Unseen {
@@ -53,7 +53,7 @@ fn heap(store: &Arc<dyn Store>, member: u64) -> Heap {
     Heap::shared(BASE..BASE + BYTES, Kind::Scalable, Arc::new(Unseen), share).unwrap()
 }
 
-/// What the system would say of a process that was killed: another one has its number.
+/// As if a process had been killed and another one had its number.
 fn kill(store: &Arc<dyn Store>, number: u64) {
     let key = member::key(REGION, number);
     let Some(mut record) = store.get_many(std::slice::from_ref(&key)).unwrap().pop().flatten() else { return };
@@ -74,7 +74,7 @@ fn release(store: &Arc<dyn Store>, heap: &Heap, member: u64, blocks: &BTreeMap<u
     }
 }
 
-/// What a process does until it ends, or its store fails.
+/// What a process does until it ends or its store fails.
 fn work(store: &Arc<dyn Store>, member: u64, random: &mut Random) -> Result<(), HeapError> {
     let heap = heap(store, member);
     heap.take_over_dead()?;
@@ -83,7 +83,7 @@ fn work(store: &Arc<dyn Store>, member: u64, random: &mut Random) -> Result<(), 
         for _ in 0..25 {
             if known.len() > BLOCKS {
                 let at = *known.keys().nth(random.index(known.len())).unwrap();
-                // Everything belongs to the only process that lives.
+                // Everything belongs to the only living process.
                 heap.free(at)?;
                 known.remove(&at);
             }
@@ -99,7 +99,7 @@ fn work(store: &Arc<dyn Store>, member: u64, random: &mut Random) -> Result<(), 
     Ok(())
 }
 
-/// The blocks that are known to everybody: where, and how many bytes.
+/// The blocks that all processes know: address and size.
 fn list(store: &Arc<dyn Store>) -> Result<BTreeMap<u64, u64>, HeapError> {
     let value = store.get_many(&[LIST])?.pop().flatten().unwrap_or_default();
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
@@ -139,7 +139,7 @@ fn what_the_dead_had_is_used_again_at_whatever_call_they_died() {
     });
 }
 
-/// A member that has blocks, all of them released.
+/// A member with blocks, all of them released.
 fn settled(store: &Arc<dyn Store>, count: u64) -> (u64, Heap, BTreeMap<u64, u64>) {
     let member = join(store);
     let heap = heap(store, member);
@@ -236,7 +236,7 @@ fn where_stores_are_seen_at_once_every_block_may_be_known() {
     let dead = join(&store);
     let share = Share { store: Arc::clone(&store), region: REGION, member: dead };
     let heap_of_dead = Heap::shared(BASE..BASE + BYTES, Kind::Scalable, Arc::new(AtOnce), share).unwrap();
-    // Nothing is released: the pointers are known all the same.
+    // Nothing is released, but the pointers are known all the same.
     let small: Vec<u64> = (0..500).map(|index| heap_of_dead.malloc(index * 7 + 1).unwrap()).collect();
     let large = heap_of_dead.malloc(3 << 20).unwrap();
     kill(&store, dead);
@@ -260,7 +260,7 @@ fn silence_is_a_lease_over_two_more_looks() {
     let gone = |after: Duration| liveness.gone(&[me, silent, living], begin + after).unwrap();
     assert_eq!(gone(Duration::ZERO), [0; 0]);
     assert!(!liveness.is_time(begin + lease / 4) && liveness.is_time(begin + lease / 2));
-    // The store could not be reached for an hour: then nobody could have given a sign.
+    // The store could not be reached for an hour: no process could have given a heartbeat.
     assert_eq!(gone(Duration::from_secs(3_600)), [0; 0]);
     assert_eq!(gone(Duration::from_secs(3_601)), [0; 0], "too soon after the last look");
     assert!(member::beat(&*store, REGION, living).unwrap());

@@ -1,11 +1,12 @@
-//! The default heap: small blocks from spans of one size that a thread has to itself, large ones from whole pages.
+//! The default heap: small blocks from spans of one size class that belong to one thread, large blocks from whole pages.
 //!
-//! A thread cuts blocks from spans of its own part, under a lock that nobody else wants as long as there are fewer threads
-//! than [`PARTS`]. A block may be freed anywhere: its bit in the span is cleared, and that is all, unless the span was full
-//! or is empty now. Empty spans go back to the pages, where neighbours join; of each size a part keeps one.
+//! A thread allocates blocks from spans of its own part, under a lock that is uncontended as long as there are no more
+//! threads than [`PARTS`]. Any thread may free a block: it clears the block's bit in the span, and that is all, unless
+//! the span was full or is now empty. Empty spans are returned to the free pages, where neighbours are merged; of each
+//! size class, a part keeps one.
 //!
-//! Locks are taken in one order: a part's, then the pages'. [`Memory`] is called under none of them, except
-//! [`Memory::fresh`] under the part's.
+//! Promises: locks are taken in one order, a part's before that of the pages. Must never call [`Memory`] under any of
+//! them, except [`Memory::fresh`] under a part's lock.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,9 +24,9 @@ use super::span::{BLOCKS_MAX, Plan, Span, State};
 use super::table::{Dense, PageMap};
 use super::{ALIGN_BYTES_MIN, Allocator, Block, Held, Memory, PAGE_BYTES, Refusal, Statistics, lock, threads};
 
-/// Threads beyond so many share a part with another.
+/// More threads than this share parts.
 const PARTS: u32 = 64;
-/// A span is so long where that is not more blocks than one may have, and not fewer than [`BLOCKS_MIN`].
+/// The length of a span, if this gives at least [`BLOCKS_MIN`] blocks and no more than a span may have.
 const SPAN_BYTES: u64 = 64 << 10;
 const BLOCKS_MIN: u64 = 8;
 
@@ -34,26 +35,26 @@ pub(super) struct Scalable {
     parts: Box<[Mutex<Pools>]>,
     ground: Mutex<Ground>,
     spans: Dense<Span>,
-    /// The number of a page's span plus one. A large block's is at its first page only.
+    /// The number of a page's span plus one. For a large block, only at its first page.
     map: PageMap,
-    /// The class of a size in units of 16 bytes, for blocks that need no more alignment.
+    /// The size class for a size in units of 16 bytes, for blocks without a larger alignment.
     classes: Box<[u8]>,
     memory: Arc<dyn Memory>,
-    /// Segments in which spans or blocks began or ended since somebody asked, where somebody asks.
+    /// Segments in which spans or blocks changed since the last query, if changes are tracked.
     changed: Option<Mutex<BTreeSet<u32>>>,
-    /// Whether a span began since somebody asked.
+    /// Whether a span began since the last query.
     has_begun: AtomicBool,
-    /// Free pages, when they were given back last.
+    /// The number of free pages when some were last returned.
     free_pages: AtomicU64,
 }
 
 /// Pages, and numbers for spans.
 struct Ground {
     pages: Pages,
-    /// All pages that this heap was given.
+    /// The number of pages that this heap was given.
     all_pages: u64,
     idle: Vec<u32>,
-    /// No span had this number, or a higher one.
+    /// No span has had this number or a higher one.
     next: u32,
 }
 
@@ -75,7 +76,7 @@ impl Scalable {
         heap
     }
 
-    /// A heap that has no pages of a range yet, and tells which segments changed.
+    /// A heap that has no pages of a range yet, and tracks which segments changed.
     pub(super) fn of_segments(range: Range<u64>, memory: Arc<dyn Memory>) -> Scalable {
         Scalable::empty(range, memory, Some(Mutex::default()))
     }
@@ -99,44 +100,44 @@ impl Scalable {
         }
     }
 
-    /// Adds pages that are this heap's from now on.
+    /// Adds pages that belong to this heap from now on.
     pub(super) fn insert(&self, pages: Range<u32>, is_clean: bool) {
         let mut ground = lock(&self.ground);
         ground.all_pages += pages.len() as u64;
         ground.pages.insert(pages, is_clean);
     }
 
-    /// Something begins or ends at this page.
+    /// Records that a span began or ended at this page.
     fn mark(&self, page: u32) {
         if let Some(changed) = &self.changed {
             lock(changed).insert(page / SEGMENT_PAGES);
         }
     }
 
-    /// A span began.
+    /// Records that a span began.
     fn mark_begun(&self, page: u32) {
         self.mark(page);
         self.has_begun.store(true, Ordering::Release);
     }
 
-    /// Whether a span began, or became longer, since this was asked last.
+    /// Whether a span began, or became longer, since the last query.
     pub(super) fn has_begun(&self) -> bool {
         self.has_begun.load(Ordering::Acquire) && self.has_begun.swap(false, Ordering::AcqRel)
     }
 
-    /// A block of a span was taken or freed.
+    /// Records that a block of a span was allocated or freed.
     fn mark_block(&self, span: &Span) {
         if self.changed.is_some() && span.is_news() {
             self.mark(span.first_page());
         }
     }
 
-    /// The segments in which something began or ended since this was asked last.
+    /// The segments in which something changed since the last query.
     pub(super) fn take_changed(&self) -> BTreeSet<u32> {
         self.changed.as_ref().map(|changed| std::mem::take(&mut *lock(changed))).unwrap_or_default()
     }
 
-    /// The spans that begin in a segment; with their live blocks, or such that any block may be one.
+    /// The spans that begin in a segment, with their live blocks or marked such that any block may be in use.
     pub(super) fn describe(&self, segment: u32, with_live: bool) -> Vec<Described> {
         let (mut page, end) = (segment * SEGMENT_PAGES, (segment + 1).saturating_mul(SEGMENT_PAGES));
         let mut spans = Vec::new();
@@ -202,7 +203,7 @@ impl Scalable {
         self.mark(pages.start);
     }
 
-    /// Gives whole free segments away, all but so many; they are not this heap's any more.
+    /// Gives up whole free segments, except for this number of them; they no longer belong to this heap.
     pub(super) fn surrender(&self, keep: usize) -> Vec<Range<u32>> {
         self.give_back(0..0, None, 0);
         let mut ground = lock(&self.ground);
@@ -228,7 +229,7 @@ impl Scalable {
         whole
     }
 
-    /// About how many pages are free.
+    /// Approximately how many pages are free.
     pub(super) fn free_pages(&self) -> u64 {
         self.free_pages.load(Ordering::Relaxed)
     }
@@ -245,7 +246,7 @@ impl Scalable {
         self.spans.get(number).expect("a span that has a number was made")
     }
 
-    /// The span of the block that begins at an address, its number, and the block's number in it.
+    /// The span of the block that begins at an address, with its number and the block's index in it.
     fn find(&self, address: u64) -> Result<(u32, &Span, u32), Refusal> {
         if !self.range.contains(&address) {
             return Err(Refusal::Foreign);
@@ -274,14 +275,14 @@ impl Scalable {
                 return Ok(Block { address, bytes, is_zero });
             }
             pools.remove(number, span, &self.spans, State::Full);
-            // Who freed a block before it was called full has told nobody.
+            // A thread that freed a block before the span was marked full has not reported it.
             if span.has_room() {
                 pools.add(number, span);
             }
         }
     }
 
-    /// A span of small blocks for a part of the heap.
+    /// Creates a span of small blocks for a part of the heap.
     fn cut(&self, class: u8, home: u32) -> Result<u32, Refusal> {
         let size = u64::from(size_of(class));
         let wanted = SPAN_BYTES.min(size * u64::from(BLOCKS_MAX)).max(size * BLOCKS_MIN).div_ceil(PAGE_BYTES) as u32;
@@ -325,11 +326,11 @@ impl Scalable {
         }
     }
 
-    /// Looks after a span in which a block was freed while it was full, or which may be empty.
+    /// Handles a span in which a block was freed while it was full, or which may be empty.
     fn settle(&self, number: u32, span: &Span) {
         let home = span.home();
         let mut pools = lock(&self.parts[home as usize % PARTS as usize]);
-        // Somebody else may have settled it, and its number may be another span's by now, even of another part.
+        // Another thread may have handled it, and its number may be another span's by now, even in another part.
         if span.home() != home || !matches!(span.state(), State::Open | State::Full) {
             return;
         }
@@ -344,7 +345,7 @@ impl Scalable {
         }
     }
 
-    /// Gives back the pages of a span that is in no pool any more.
+    /// Returns the pages of a span that is no longer in any pool.
     fn retire(&self, number: u32, span: &Span) {
         let pages = span.first_page()..span.first_page() + span.pages();
         if span.block_bytes() == 0 {
@@ -357,7 +358,7 @@ impl Scalable {
         self.give_back(pages, Some(number), WARM_PAGES_MAX);
     }
 
-    /// Pages that nobody uses; when too many of these still hold something, that is given up.
+    /// Returns unused pages; if too many of them still have content, that is released.
     fn give_back(&self, pages: Range<u32>, number: Option<u32>, warm_pages_max: u64) {
         let warm = {
             let mut ground = lock(&self.ground);
@@ -378,7 +379,7 @@ impl Scalable {
         }
     }
 
-    /// Makes a large block longer or shorter where it is.
+    /// Resizes a large block in place.
     fn resize_whole(&self, span: &Span, bytes: u64) -> bool {
         let (first, before) = (span.first_page(), span.pages());
         let Ok(after) = u32::try_from(bytes.div_ceil(PAGE_BYTES).max(1)) else { return false };
@@ -396,7 +397,7 @@ impl Scalable {
     }
 }
 
-/// How pages are cut into blocks of a class.
+/// How pages are divided into blocks of a class.
 fn plan(pages: Range<u32>, class: u8, home: u32, is_zero: bool) -> Plan {
     let block_bytes = size_of(class);
     let blocks = (pages.len() as u64 * PAGE_BYTES / u64::from(block_bytes)).min(u64::from(BLOCKS_MAX)) as u32;
@@ -440,7 +441,7 @@ impl Allocator for Scalable {
         if size == 0 {
             return Ok(self.resize_whole(span, bytes));
         }
-        // A block that is more than twice too large is worth a copy.
+        // A block that is more than twice too large justifies a copy.
         Ok(bytes <= size && (bytes * 2 >= size || size <= 64))
     }
 

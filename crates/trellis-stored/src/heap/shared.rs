@@ -1,16 +1,16 @@
-//! A scalable heap of which several processes have a part each, with the directory of the parts in the store.
+//! A scalable heap in which several processes own a part each, with the directory of the parts in the store.
 //!
-//! A process cuts blocks from segments of its own. It asks the directory for more in one call, each time for as many as it
-//! has, up to [`SEGMENTS_AT_ONCE_MAX`]; the answer brings what others freed of its blocks. A block of another process that
-//! is freed here waits, and goes to its owner with others in one call.
+//! A process allocates blocks from segments of its own. It requests more from the directory in one call, each time as
+//! many as it already has, up to [`SEGMENTS_AT_ONCE_MAX`]; the answer includes the blocks that others freed. A block of
+//! another process that is freed here is queued, and reported to its owner together with others in one call.
 //!
-//! Promises: no store call while a lock is held that allocating from what is here needs; memory goes to another process
-//! only after this one has published what it wrote, and is used here only after a refresh; when a process dies, what it
-//! had is taken over (`recovery`) as it was at its last release, and at most [`PENDING_MAX`] blocks that it freed of others
-//! are lost; who was replaced takes, gives and frees nothing any more.
+//! Promises: no call of the store is made while a lock is held that allocation from local segments needs. Memory passes
+//! to another process only after this one has published what it wrote, and received memory is used only after a refresh.
+//! When a process dies, its part is taken over (`recovery`) as it was at its last release, and at most [`PENDING_MAX`]
+//! blocks of others that it freed are lost. A process that was replaced must never take, return or free anything.
 //!
-//! What is said of a segment in the store is always what its owner, or the one before it, had released: a segment that is
-//! given back has nothing said of it.
+//! The description of a segment in the store is always what its owner, or the previous one, had released; a segment that
+//! is returned has no description.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,15 +28,15 @@ use crate::liveness::Liveness;
 use crate::synchronisation::member;
 use trellis_base::size_classes::{CLASSES, size_of};
 
-/// The most segments that are asked for in advance: 64 MiB.
+/// The maximum number of segments requested in advance: 64 MiB.
 const SEGMENTS_AT_ONCE_MAX: u32 = 64;
-/// So many blocks of others wait here until they are told.
+/// The maximum number of other processes' freed blocks that are queued.
 const PENDING_MAX: usize = 256;
-/// When more than so many bytes are free here, whole segments go back.
+/// If more than this is free here, whole segments are returned.
 const SPARE_BYTES_MAX: u64 = 128 << 20;
-/// So many entries of the mailbox are read at once.
+/// The number of mailbox entries that are read at once.
 const MAIL_AT_ONCE_MAX: u32 = 256;
-/// So many values are read at once.
+/// The number of values that are read at once.
 const KEYS_AT_ONCE_MAX: usize = 64;
 const SEGMENT_BYTES: u64 = SEGMENT_PAGES as u64 * PAGE_BYTES;
 
@@ -49,23 +49,24 @@ pub(super) struct Shared {
     pub(super) member: u64,
     pub(super) memory: Arc<dyn Memory>,
     pub(super) liveness: Liveness,
-    /// Blocks of others that were freed here, in the order in which they were.
+    /// Other processes' blocks that were freed here, in the order of freeing.
     pending: Mutex<Vec<u64>>,
-    /// One thread at a time talks to the store about pages.
+    /// Held by the one thread that calls the store about pages.
     talking: Mutex<Own>,
-    /// Segments of which something is said in the store, and one past the last page that anything there reaches or reached.
+    /// Segments that have a description in the store, each with one past the last page that the description has ever
+    /// reached.
     pub(super) told: Mutex<BTreeMap<u32, u32>>,
     strays: AtomicU64,
 }
 
-/// What is said of a segment, and the member who said it.
+/// The description of a segment, and the member that wrote it.
 type Said = (u64, Vec<Described>);
 
-/// What this process has.
+/// What this process owns.
 #[derive(Default)]
 pub(super) struct Own {
     pub(super) segments: u32,
-    /// The last mail that was taken.
+    /// The last mail that was read.
     mail_seen: u64,
 }
 
@@ -94,9 +95,9 @@ impl Shared {
         }
     }
 
-    /// Gets segments for so many pages, and blocks that others freed. False when there are none.
+    /// Obtains segments for this many pages, and the blocks that others freed. False if there are none.
     fn refill(&self, own: &mut Own, pages: u64, align_pages: u64) -> Result<bool, Refusal> {
-        // What the dead had comes before what nobody had.
+        // The memory of dead members is reused before memory that was never owned.
         if self.liveness.is_time(Instant::now()) && self.take_over_gone(own)? {
             return Ok(true);
         }
@@ -120,7 +121,7 @@ impl Shared {
         Operation::Entries { log: mailbox(self.region, self.member), after: own.mail_seen, count: MAIL_AT_ONCE_MAX }
     }
 
-    /// Takes back the blocks that others freed; false when there are none.
+    /// Takes back the blocks that others freed; false if there are none.
     fn receive(&self, own: &mut Own) -> Result<bool, HeapError> {
         match self.store.apply(&[self.read_mail(own)], None)? {
             Applied::Done(outcomes) => self.take_mail(own, outcomes.into_iter().next()),
@@ -128,8 +129,8 @@ impl Shared {
         }
     }
 
-    /// The same with mail that was read. It is forgotten before a block of it can be handed out again: who takes over from
-    /// a dead process must not free that once more.
+    /// Takes back the blocks in mail that was read. The mail is deleted before any of its blocks can be allocated again,
+    /// because a process that takes over after a crash must not free them once more.
     fn take_mail(&self, own: &mut Own, mail: Option<Outcome>) -> Result<bool, HeapError> {
         let Some(Outcome::Entries { entries, .. }) = mail else {
             return Err(self.directory.nonsense("it answered with something else than entries of a log"));
@@ -142,14 +143,14 @@ impl Shared {
         Ok(true)
     }
 
-    /// A block of this process that another one freed.
+    /// Frees a block of this process that another one has freed.
     pub(super) fn free_own(&self, address: u64) {
         if self.here.free(address).is_err() {
             self.strays.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Tells the owners of blocks that were freed here.
+    /// Reports blocks that were freed here to their owners.
     fn send(&self) -> Result<(), Refusal> {
         let pending = std::mem::take(&mut *lock(&self.pending));
         if pending.is_empty() {
@@ -179,7 +180,8 @@ impl Shared {
                 Some(owner) => {
                     let bytes = blocks.iter().flat_map(|block| block.to_le_bytes()).collect();
                     let append = Operation::Append { log: mailbox(self.region, owner), bytes };
-                    // Of a process that was replaced the others keep what it freed: they keep the pointers to it, too.
+                    // The frees of a replaced process must not count: the other processes keep the pointers that it had
+                    // removed.
                     let lives = member::lives(self.region, self.member);
                     match self.store.apply(&[lives, append], Some(&guard))? {
                         Applied::Done(_) => {}
@@ -201,7 +203,7 @@ impl Shared {
         ((address - self.range.start) / SEGMENT_BYTES) as u32
     }
 
-    /// Makes sure that a block is another process's, as far as the directory tells.
+    /// Checks that a block belongs to another process, as far as the directory shows.
     fn check_elsewhere(&self, address: u64) -> Result<(), Refusal> {
         if !self.range.contains(&address) {
             return Err(Refusal::Foreign);
@@ -217,10 +219,10 @@ impl Shared {
         }
     }
 
-    /// How many bytes the block of another process has that begins at an address.
+    /// The size of another process's block that begins at an address.
     fn bytes_elsewhere(&self, address: u64) -> Result<u64, Refusal> {
         self.check_elsewhere(address)?;
-        // A span of small blocks may begin in the segment before.
+        // A span of small blocks may begin in the preceding segment.
         let (segment, page) = (self.segment_of(address), ((address - self.range.start) / PAGE_BYTES) as u32);
         let described = self.described(segment.saturating_sub(1)..segment + 1)?;
         let mut spans = described.into_iter().flatten().flat_map(|(_, spans)| spans);
@@ -237,7 +239,7 @@ impl Shared {
         if within.is_multiple_of(bytes) { Ok(bytes) } else { Err(Refusal::NoBlock) }
     }
 
-    /// What is said of segments, and by whom.
+    /// The descriptions of segments, with their authors.
     pub(super) fn described(&self, segments: Range<u32>) -> Result<Vec<Option<Said>>, Refusal> {
         let keys: Vec<_> = segments.map(|segment| description_key(self.region, segment)).collect();
         let mut all = Vec::with_capacity(keys.len());
@@ -253,7 +255,7 @@ impl Shared {
         Ok(all)
     }
 
-    /// Gives whole free segments back, all but so many.
+    /// Returns whole free segments, except for this number of them.
     fn surrender(&self, own: &mut Own, keep: usize) -> Result<(), Refusal> {
         let runs = self.here.surrender(keep);
         if runs.is_empty() {
@@ -274,7 +276,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Of segments that go back nothing is said.
+    /// Deletes the descriptions of segments that are returned.
     fn forget(&self, runs: &[Range<u32>]) -> Result<(), HeapError> {
         let told: Vec<u32> = {
             let told = lock(&self.told);
@@ -298,7 +300,7 @@ impl Shared {
         segments.into_iter().map(describe).collect()
     }
 
-    /// Something is said of a segment.
+    /// Records that a segment has a description in the store.
     pub(super) fn note_told(&self, segment: u32, spans: &[Described]) {
         let end = spans.iter().map(Described::end_page).fold((segment + 1).saturating_mul(SEGMENT_PAGES), u32::max);
         let mut told = lock(&self.told);
@@ -324,7 +326,7 @@ impl Shared {
         }
         let mut own = lock(&self.talking);
         loop {
-            // Another thread may have got pages meanwhile.
+            // Another thread may have obtained pages meanwhile.
             let (pages, align_pages) = match self.here.allocate(bytes, align) {
                 Err(Refusal::NoRoom { pages, align_pages }) => (pages, align_pages),
                 other => return other,
@@ -335,7 +337,8 @@ impl Shared {
         }
     }
 
-    /// Where others see stores at once, they can know a block as soon as it is handed out, or longer.
+    /// Where other processes see stores at once, they can know a block as soon as it is allocated or grown, so it is
+    /// described first.
     fn tell_at_once(&self) -> Result<(), Refusal> {
         if self.memory.is_seen_at_once() && self.here.has_begun() {
             self.publish_changes()?;
@@ -343,14 +346,14 @@ impl Shared {
         Ok(())
     }
 
-    /// What [`Allocator::changes`] returns is in the store.
+    /// Writes the result of [`Allocator::changes`] to the store.
     fn publish_changes(&self) -> Result<(), HeapError> {
         self.memory.publish()?;
         if self.memory.publishes_changes() { Ok(()) } else { self.apply_all(&self.changes()) }
     }
 }
 
-/// Addresses that are one after the other in a value.
+/// The addresses that a value holds one after another.
 pub(super) fn addresses(mail: &[u8]) -> impl Iterator<Item = u64> + '_ {
     mail.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
 }
@@ -414,7 +417,7 @@ impl Allocator for Shared {
     }
 
     fn changes(&self) -> Vec<Operation> {
-        // Where stores are seen at once, which blocks there are changes with each of them: then any may be one.
+        // Where stores are visible at once, the set of blocks changes with each of them, so any block may be in use.
         self.describe(self.here.take_changed(), !self.memory.is_seen_at_once())
     }
 

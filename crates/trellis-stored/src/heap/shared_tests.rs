@@ -1,4 +1,4 @@
-//! One heap in several processes: here, several heaps over one store.
+//! Tests one heap in several processes, represented by several heaps over one store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ const BASE: u64 = 0x2000_0000_0000;
 const BYTES: u64 = 64 << 20;
 const REGION: u32 = 5;
 
-/// What of a test stands for a process.
+/// What represents a process in a test.
 struct Process {
     heap: Heap,
     store: Arc<Counted>,
@@ -30,7 +30,7 @@ fn process(store: &Arc<dyn Store>, words: &Arc<Words>, member: u64) -> Process {
     Process { heap, store: counted }
 }
 
-/// A record that nobody replaced.
+/// A record that was not replaced.
 fn live(store: &Arc<dyn Store>, number: u64) {
     let record = [1u64, 0, 0, 10_000].iter().flat_map(|word| word.to_le_bytes()).collect();
     let key = crate::synchronisation::member::key(REGION, number);
@@ -176,7 +176,7 @@ fn who_frees_learns_that_the_owner_is_another_one_now() {
     assert!(logs.iter().all(|log| log & 0xffff == 2), "nothing is kept for who is gone: {logs:x?}");
 }
 
-/// Processes allocate, hand over, reallocate and free, in an order that a seed gives.
+/// Processes allocate, hand over, reallocate and free, in an order determined by a seed.
 fn at_random(store: &Arc<dyn Store>, seed: u64, operations: u64) {
     let words = Words::new(BYTES, false);
     let processes: Vec<Process> = (1..=3).map(|member| process(store, &words, member)).collect();
@@ -303,7 +303,7 @@ fn everything_can_be_allocated_by_one_and_then_by_the_other() {
     }
 }
 
-/// A redis server on a socket of its own, or nothing and the reason on standard error.
+/// A redis server on a socket of its own, or `None` with the reason on standard error.
 struct Redis {
     child: std::process::Child,
     folder: std::path::PathBuf,

@@ -1,30 +1,31 @@
-//! One span: pages that are one large block, or are cut into small blocks of one size.
+//! One span: pages that are one large block, or are divided into small blocks of one size.
 //!
-//! A bit for each block says whether the program has it. Whoever frees a block clears its bit, at whichever thread, and by
-//! that the block is back in its span: nothing is queued. Only the holder of the pool's lock sets bits. So promises: no
-//! block is handed out twice, and of two frees of one block one is refused. What is known lies here, not in the pages.
+//! A bit for each block says whether the program has it. Any thread that frees a block clears its bit, and the block is
+//! thereby back in its span: nothing is queued. Only the holder of the pool's lock sets bits. Promises: no block is
+//! allocated twice, and of two frees of the same block one is refused. Must never store bookkeeping in the pages
+//! themselves.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Most blocks of a span.
+/// The maximum number of blocks of a span.
 pub(super) const BLOCKS_MAX: u32 = 1024;
 const WORDS: usize = BLOCKS_MAX as usize / 64;
 
-/// In which list of its pool a span is.
+/// The list of its pool in which a span is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// Nobody's: its number waits for other pages.
+    /// Unused: its number waits for other pages.
     Idle = 0,
-    /// Its pool may cut blocks from it.
+    /// Its pool may allocate blocks from it.
     Open = 1,
-    /// Its pool found no free block in it. Who frees one there tells the pool.
+    /// Its pool found no free block in it. A thread that frees one there notifies the pool.
     Full = 2,
     /// One large block.
     Whole = 3,
 }
 
-/// A span, or room for one. Its fields change only while nobody has a block of it.
+/// A span, or room for one. Its fields change only while no block of it is allocated.
 #[derive(Debug, Default)]
 pub(super) struct Span {
     first_page: AtomicU32,
@@ -33,21 +34,22 @@ pub(super) struct Span {
     block_bytes: AtomicU32,
     blocks: AtomicU32,
     class: AtomicU8,
-    /// The thread part of the heap that cuts blocks from it.
+    /// The part of the heap that allocates from it.
     home: AtomicU32,
     state: AtomicU8,
-    /// Whether others were told, or are being told, which blocks the program has, and that did not change since.
+    /// Whether the blocks that the program has were described to others, or are being described, and have not changed
+    /// since.
     is_told: AtomicBool,
-    /// Where it is among the open spans of its pool; used with the pool's lock only, as the next two.
+    /// Its position among the open spans of its pool; used only with the pool's lock, like the next two fields.
     position: AtomicU32,
     /// Where the last free block was found.
     hint: AtomicU32,
-    /// Blocks from here on were never handed out, and are zero.
+    /// Blocks from here on were never allocated, and are zero.
     zero_from: AtomicU32,
     live: [AtomicU64; WORDS],
 }
 
-/// What a span is made of.
+/// The parameters of a new span.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) first_page: u32,
@@ -60,7 +62,7 @@ pub(super) struct Plan {
 }
 
 impl Span {
-    /// Makes a span of small blocks of idle room.
+    /// Turns idle room into a span of small blocks.
     pub(super) fn begin(&self, plan: Plan) {
         debug_assert!(self.state() == State::Idle && plan.blocks > 0 && plan.blocks <= BLOCKS_MAX);
         self.first_page.store(plan.first_page, Ordering::Relaxed);
@@ -78,7 +80,7 @@ impl Span {
         self.set_state(State::Open);
     }
 
-    /// Of a span that was just begun: which blocks the program has; all, when that is not known.
+    /// Sets which blocks of a new span the program has; all, if that is not known.
     pub(super) fn set_live(&self, live: &[u64]) {
         self.zero_from.store(self.blocks.load(Ordering::Relaxed), Ordering::Relaxed);
         for word in 0..self.words() {
@@ -93,18 +95,20 @@ impl Span {
         words.map(|word| self.live[word as usize].load(Ordering::SeqCst) & !self.beyond(word)).collect()
     }
 
-    /// Others are told now: what changes from here on is news. Before the bits are read.
+    /// Records that the blocks are being described to others, so that later changes are new; called before the bits are
+    /// read.
     pub(super) fn tell(&self) {
         self.is_told.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a block that was just taken or put is the first since others were told. `SeqCst`, as the bit and [`Span::tell`]:
-    /// who tells sees the bit, or who changed it sees that others were told.
+    /// Whether the block that was just taken or put is the first since the last description. `SeqCst`, like the bit and
+    /// [`Span::tell`]: either the describing thread sees the bit, or the changing thread sees that a description was
+    /// made.
     pub(super) fn is_news(&self) -> bool {
         self.is_told.load(Ordering::SeqCst) && self.is_told.swap(false, Ordering::SeqCst)
     }
 
-    /// Makes one large block of idle room.
+    /// Turns idle room into one large block.
     pub(super) fn begin_whole(&self, first_page: u32, pages: u32) {
         debug_assert_eq!(self.state(), State::Idle);
         self.first_page.store(first_page, Ordering::Relaxed);
@@ -124,7 +128,7 @@ impl Span {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// For a large block that was made longer or shorter.
+    /// Sets the length of a large block that was resized.
     pub(super) fn set_pages(&self, pages: u32) {
         self.pages.store(pages, Ordering::Relaxed);
     }
@@ -149,8 +153,8 @@ impl Span {
         self.position.store(position, Ordering::Relaxed);
     }
 
-    /// `SeqCst`, as what it is compared with: a pool that closes a span and a thread that frees a block in it must not
-    /// miss each other.
+    /// `SeqCst`, like the value with which it is compared: a pool that closes a span and a thread that frees a block in
+    /// it must not miss each other.
     pub(super) fn state(&self) -> State {
         match self.state.load(Ordering::SeqCst) {
             1 => State::Open,
@@ -164,7 +168,7 @@ impl Span {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
-    /// A free block, by its number, and whether it is zero. Under the pool's lock.
+    /// Takes a free block; returns its index and whether it is zero. Under the pool's lock.
     pub(super) fn take(&self) -> Option<(u32, bool)> {
         let (words, hint) = (self.words(), self.hint.load(Ordering::Relaxed));
         for step in 0..words {
@@ -174,7 +178,7 @@ impl Span {
                 continue;
             }
             let bit = bits.trailing_ones();
-            // Who freed the block had done with its bytes.
+            // The thread that freed the block no longer uses its bytes.
             self.live[word as usize].fetch_or(1 << bit, Ordering::SeqCst);
             self.hint.store(word, Ordering::Relaxed);
             let index = word * 64 + bit;
@@ -190,7 +194,7 @@ impl Span {
         self.live[..self.words() as usize].iter().any(|word| word.load(Ordering::SeqCst) != u64::MAX)
     }
 
-    /// The number of the block that begins so many bytes into the span; `None` where none can begin.
+    /// The index of the block at this offset in the span; `None` if none can begin there.
     pub(super) fn index_of(&self, bytes: u32) -> Option<u32> {
         let size = self.block_bytes();
         if size == 0 {
@@ -204,14 +208,14 @@ impl Span {
         self.live[index as usize / 64].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
     }
 
-    /// Gives a block back. `None` if nobody had it, otherwise whether its span may be empty now.
+    /// Frees a block. `None` if it was not allocated, otherwise whether its span may be empty now.
     pub(super) fn put(&self, index: u32) -> Option<bool> {
         let (word, bit) = (index / 64, 1u64 << (index % 64));
         let before = self.live[word as usize].fetch_and(!bit, Ordering::SeqCst);
         (before & bit != 0).then(|| before & !bit == self.beyond(word))
     }
 
-    /// How many blocks the program has.
+    /// The number of blocks that the program has.
     pub(super) fn live_blocks(&self) -> u32 {
         (0..self.words())
             .map(|word| (self.live[word as usize].load(Ordering::SeqCst) & !self.beyond(word)).count_ones())
@@ -222,7 +226,7 @@ impl Span {
         self.blocks.load(Ordering::Relaxed).div_ceil(64)
     }
 
-    /// The bits of a word that are no blocks; they are always set, so that nobody finds them free.
+    /// The bits of a word that stand for no block; they are always set, so that none is taken for a free block.
     fn beyond(&self, word: u32) -> u64 {
         let blocks = self.blocks.load(Ordering::Relaxed) - word * 64;
         if blocks >= 64 { 0 } else { u64::MAX << blocks }

@@ -1,11 +1,11 @@
 //! Tables that grow while other threads read them.
 //!
-//! Promises: what was found at an index stays there for as long as the table; reading takes no lock and allocates nothing.
+//! Promises: an entry stays at its address for the lifetime of the table; reading takes no lock and allocates nothing.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The first piece has so many entries, each further one twice as many as the one before.
+/// The logarithm of the size of the first piece; each further piece is twice as large as the previous one.
 const FIRST_SHIFT: u32 = 8;
 const PIECES: usize = 24;
 
@@ -19,13 +19,13 @@ impl<T: Default> Dense<T> {
         Dense { pieces: [const { OnceLock::new() }; PIECES] }
     }
 
-    /// The entry with this number; `None` where no entry of its piece was made yet.
+    /// The entry with this number; `None` if no entry of its piece was created yet.
     pub(super) fn get(&self, number: u32) -> Option<&T> {
         let (piece, index) = place(number);
         self.pieces[piece].get()?.get(index)
     }
 
-    /// The entry with this number, made now if need be.
+    /// The entry with this number, created if need be.
     pub(super) fn make(&self, number: u32) -> &T {
         let (piece, index) = place(number);
         &self.pieces[piece]
@@ -33,7 +33,7 @@ impl<T: Default> Dense<T> {
     }
 }
 
-/// The piece of an entry, and where it is in there.
+/// The piece of an entry, and its index in the piece.
 fn place(number: u32) -> (usize, usize) {
     let above = (number >> FIRST_SHIFT) + 1;
     let piece = above.ilog2();
@@ -48,7 +48,7 @@ const BRANCHES: usize = 1 << (32 - LEAF_SHIFT - BRANCH_SHIFT);
 type Leaf = Box<[AtomicU32]>;
 type Branch = Box<[OnceLock<Leaf>]>;
 
-/// A number for each page, 0 at first; few pages in a row have one, far from others.
+/// A number for each page, initially 0; for a few adjacent pages that have one, far from others.
 pub(super) struct PageMap {
     branches: Box<[OnceLock<Branch>]>,
 }

@@ -1,6 +1,6 @@
-//! The heap against a model: no overlap, alignment, contents, zeros, refusals, and nothing left at the end.
+//! Tests the heap against a model: no overlap, alignment, contents, zeros, refusals, and nothing left at the end.
 //!
-//! `TRELLIS_HEAP_OPERATIONS` says how many operations, `TRELLIS_HEAP_SEED` which ones; a failure prints both.
+//! `TRELLIS_HEAP_OPERATIONS` sets the number of operations, `TRELLIS_HEAP_SEED` their seed; a failure prints both.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ const BASE: u64 = 0x2000_0000_0000;
 const BYTES: u64 = 64 << 20;
 const GARBAGE: u64 = 0xdead_dead_dead_dead;
 
-/// Bytes as words. What was released is garbage, or zero where it is said to read as zero.
+/// Bytes as words. Released memory is garbage, or zero if it is reported to read as zero.
 pub(super) struct Words {
     words: Box<[AtomicU64]>,
     zeroes: bool,
@@ -96,7 +96,7 @@ pub(super) fn size(random: &mut Random, bytes_max: u64) -> u64 {
     random.below(1 << bits).min(bytes_max)
 }
 
-/// A block that the program has: where it ends as asked for, as it is, and what was written there.
+/// A block of the program: its requested end, its real end, and its content.
 struct Owned {
     asked_end: u64,
     end: u64,
@@ -132,7 +132,7 @@ impl Model {
         }
     }
 
-    /// Takes an answer down, and checks that it could be given.
+    /// Records an answer, and checks that it is allowed.
     fn took(&mut self, answer: Result<u64, HeapError>, asked: u64, align: u64) {
         let address = match answer {
             Ok(address) => address,
@@ -175,7 +175,7 @@ impl Model {
         self.took(answer, bytes, align);
     }
 
-    /// One of the program's blocks, which it no longer has.
+    /// Removes one of the program's blocks from the model.
     fn any(&mut self) -> Option<(u64, Owned)> {
         if self.addresses.is_empty() {
             return None;
@@ -251,7 +251,7 @@ fn number_from(variable: &str, otherwise: u64) -> u64 {
         .map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
-/// How many operations a test does; the thorough run sets the variable.
+/// The number of operations of a test; the thorough run sets the variable.
 pub(super) fn operations() -> u64 {
     number_from("TRELLIS_HEAP_OPERATIONS", 100_000)
 }

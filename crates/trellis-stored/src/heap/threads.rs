@@ -1,18 +1,18 @@
 //! Small numbers for the threads of the process, so that each finds its own part of a heap.
 //!
-//! Promises: two threads that live at the same time have different numbers, as long as there are not more than
-//! [`THREADS_MAX`]; numbers of threads that ended are given again, lowest first. Must never fail, nor allocate: a thread
-//! that is ending, and has no number any more, uses 0 with another.
+//! Promises: two threads that exist at the same time have different numbers, as long as there are no more than
+//! [`THREADS_MAX`]; numbers of ended threads are reused, lowest first. Must never fail or allocate: a thread that is
+//! ending, and has no number any more, shares number 0.
 
 use std::sync::Mutex;
 
 use super::{Held, lock};
 
-/// Threads beyond so many share number 0 with another.
+/// More threads than this share number 0.
 const THREADS_MAX: usize = 4096;
 const WORDS: usize = THREADS_MAX / 64;
 
-/// A bit for each number that a thread has.
+/// A bit for each number in use.
 static TAKEN: Mutex<[u64; WORDS]> = Mutex::new([0; WORDS]);
 
 struct Number(Option<u32>);
@@ -46,7 +46,7 @@ pub(super) fn number() -> u32 {
     NUMBER.try_with(|number| number.0).ok().flatten().unwrap_or(0)
 }
 
-/// Keeps threads from beginning and ending, for the moment in which a process is copied.
+/// Prevents threads from beginning and ending, for the moment of a fork.
 pub(super) fn hold() -> Held<'static> {
     Held::of([&TAKEN])
 }

@@ -1,10 +1,11 @@
-//! Frames that are given up, and what is written before.
+//! Frees frames, after writing back their changes.
 //!
-//! Promises: access goes first, then the frame is compared, then what changed is written, and only when the store has it
-//! the frame may go. Nothing is written twice at the same time for one page, so nothing old overtakes anything new. Of a
-//! shared region nothing is written into a page: chunks of our own take it until the next release.
+//! Promises: access is removed first, then the frame is compared, then the difference is written, and only when the store
+//! has it may the frame be freed. For one page, never two writes are under way at the same time, so that no old content
+//! overwrites newer. In a shared region nothing is written to a page of the store: separate chunks hold the changes until
+//! the next release.
 //!
-//! Must never take the last frames of pages that were just used while others are there.
+//! Must never free the last frames of recently used pages while others can be freed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ use crate::frames::{Layer, State, Table, runs};
 use crate::layout::PAGE_BYTES;
 
 impl Paging {
-    /// A thread that cleans while memory is short.
+    /// The loop of a thread that cleans while memory is short.
     pub(super) fn clean(&self) {
         loop {
             let mut table = self.table();
@@ -47,10 +48,10 @@ impl Paging {
         self.batch.measure.is_short(table)
     }
 
-    /// Gives one batch up. False when there is enough memory.
+    /// Frees one batch. False if there is enough memory.
     fn clean_once(&self) -> Result<bool, StoredError> {
         let mut table = self.table();
-        // Looked at under the table: whoever seals waits for changes that are on their way after it.
+        // Checked with the table locked: a thread that seals then waits for writes that are under way.
         if table.free() >= self.batch.measure.high || self.is_sealed.load(Ordering::SeqCst) {
             return Ok(false);
         }
@@ -64,11 +65,11 @@ impl Paging {
             mapped.sort_unstable();
             self.unmap(&mapped)?;
         }
-        // Of a region that is shared, what a release takes along stays on top of what is staged here.
+        // In a shared region, changes that a release has collected must stay above those that are staged here.
         let (clean, dirty) = table.take_candidates(self.batch.measure.pages, !self.options.is_private);
         if clean.is_empty() && dirty.is_empty() {
             if table.queued() == before && !self.is_over() {
-                // Everything is on its way already: whoever finishes says so.
+                // Everything is being written already; the thread that finishes signals it.
                 drop(self.short.wait(table).unwrap_or_else(PoisonError::into_inner));
             }
             return Ok(true);
@@ -86,7 +87,7 @@ impl Paging {
         Ok(true)
     }
 
-    /// What changed in pages that are not mapped; a change of them is on its way from here on.
+    /// The differences of pages that are not mapped; each counts as being written from here on.
     fn compare(&self, table: &mut Table, dirty: &[u64]) -> Result<Vec<Patch>, StoredError> {
         let join = self.join_bytes();
         let mut patches = Vec::new();
@@ -103,7 +104,7 @@ impl Paging {
         Ok(patches)
     }
 
-    /// Puts changes into the store: into pages that are ours alone, otherwise into chunks, which are the answer.
+    /// Writes differences to the store: into the pages of a private region, otherwise into chunks, which are returned.
     fn write(&self, patches: Vec<Patch>) -> Result<Vec<(u64, u64)>, StoredError> {
         let bytes: usize = patches.iter().map(Patch::bytes).sum();
         self.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -126,7 +127,7 @@ impl Paging {
         Ok(staged)
     }
 
-    /// The store has it: frames that nobody used or changed meanwhile go.
+    /// Completes a write: frames that were neither used nor changed meanwhile are freed.
     fn written(
         &self,
         mut table: MutexGuard<'_, Table>,
@@ -151,7 +152,7 @@ impl Paging {
         Ok(())
     }
 
-    /// Takes access away, from ascending pages.
+    /// Removes access from ascending pages.
     pub(super) fn unmap(&self, pages: &[u64]) -> Result<(), StoredError> {
         for (first, count) in runs(pages) {
             if let Some(lines) = &self.lines {
@@ -162,7 +163,7 @@ impl Paging {
         Ok(())
     }
 
-    /// Gives frames up, of ascending pages.
+    /// Frees the frames of ascending pages.
     pub(super) fn discard(&self, table: &mut Table, pages: &[u64]) -> Result<(), StoredError> {
         let mut twins = Vec::new();
         for &page in pages {
@@ -187,7 +188,7 @@ impl Paging {
         keys::chunk_number(self.options.member, self.chunks.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Keeps a change on top of its page until a release is acknowledged.
+    /// Keeps a change above its page until a release is acknowledged.
     pub(super) fn keep(&self, table: &mut Table, patch: Patch) -> Arc<Patch> {
         let patch = Arc::new(patch);
         table.lay_over(patch.page, Layer::Kept(Arc::clone(&patch)), true);
@@ -195,8 +196,8 @@ impl Paging {
     }
 }
 
-/// Steps that put a private page's changes into the store. A page that changed as a whole is put as a whole: a store without
-/// ranges of bytes would look at the old one otherwise.
+/// The steps that write a private page's changes. A page that changed completely is written with a put, because a store
+/// without byte ranges would otherwise read the old one.
 fn writes(region: u32, patch: Patch) -> impl Iterator<Item = Operation> {
     let key = Key::page(region, patch.page);
     patch.runs.into_iter().map(move |(offset, bytes)| {

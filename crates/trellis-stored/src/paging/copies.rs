@@ -1,10 +1,11 @@
-//! What releases take from the pages, and what notices of others do to them.
+//! What releases collect from the pages, and what other processes' notices do to them.
 //!
-//! Promises: a page that a release took a change from stays usable, and what is fetched of it meanwhile has the change on
-//! top. A page that this process changed keeps its change whatever others did to the rest of it.
+//! Promises: a page from which a release collected a change remains usable, and if it is fetched again meanwhile, the
+//! change is applied on top. A page that this process changed keeps its change, whatever other processes did to the rest
+//! of it.
 //!
-//! Must never lose a store that happens while a page is looked at: the right to store goes first, or, in a page that
-//! stays open, what was looked at becomes the twin, so that a later store is in the next difference.
+//! Must never lose a store that happens while a page is compared: either write access is removed first, or, in an open
+//! page, the compared bytes become the twin, so that a later store is in the next difference.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -19,16 +20,17 @@ use crate::error::StoredError;
 use crate::frames::{State, Table, runs};
 use crate::layout::PAGE_BYTES;
 
-/// The longest run of pages that a release makes read-only at once.
+/// The maximum number of adjacent pages that a release makes read-only at once.
 const PROTECT_AT_ONCE: usize = 64;
 
 impl Copies for Paging {
     fn collect(&self, bytes_max: usize) -> Result<Collected, StoredError> {
         let mut table = self.table();
-        // Cleaners see it under the table, so nothing new is begun; without, one of them could always be at work.
+        // Cleaners see this with the table locked, so no new write-back begins; otherwise one of them could always be at
+        // work.
         self.is_collecting.store(true, Ordering::SeqCst);
         while self.is_something_written(&table) {
-            // What is being staged belongs to this release.
+            // Changes that are being staged belong to this release.
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         self.is_collecting.store(false, Ordering::SeqCst);
@@ -38,7 +40,7 @@ impl Copies for Paging {
         while bytes < bytes_max
             && let Some((_, count)) = runs(rest).next()
         {
-            // A part of a long run, so that no more is made read-only than is taken.
+            // Part of a long range, so that no more pages are made read-only than are collected.
             let count = count.min(PROTECT_AT_ONCE);
             let mut found = Vec::new();
             let mut closing = Vec::new();
@@ -120,12 +122,12 @@ impl Copies for Paging {
 }
 
 impl Paging {
-    /// Whether a cleaner stages changes of a shared region just now.
+    /// Whether a cleaner is staging changes of a shared region now.
     fn is_something_written(&self, table: &Table) -> bool {
         !self.options.is_private && table.is_any_writing() && !self.is_over()
     }
 
-    /// Takes the right to store away; frames that are not mapped have none.
+    /// Removes write access; frames that are not mapped have none.
     fn protect(&self, table: &Table, first: usize, count: usize) -> Result<(), StoredError> {
         let mapped: Vec<u64> =
             (first..first + count).map(|page| page as u64).filter(|&page| table.is_mapped(page)).collect();
@@ -138,7 +140,8 @@ impl Paging {
         Ok(())
     }
 
-    /// The bytes of a page that threads may be storing to: an aligned word is as it was before such a store, or after.
+    /// The bytes of a page to which threads may be storing: each aligned word is as it was either before or after such a
+    /// store.
     fn snapshot(&self, page: u64) -> [u8; PAGE_BYTES] {
         let frame = self.region.engine(page as usize, 1).cast::<u64>().cast_const();
         let mut now = [0; PAGE_BYTES];
@@ -149,15 +152,15 @@ impl Paging {
         now
     }
 
-    /// What changed in a page that stays open. What was looked at is its twin now, so a store that came too late is in the
-    /// next difference.
+    /// The difference of a page that stays open. The compared bytes become its twin, so a store that came too late is in
+    /// the next difference.
     fn look_at_open(&self, table: &mut Table, page: u64, join: usize) -> Option<Patch> {
         if !table.has_twin(page) {
-            // Its twin was zero; memory that was given back still is.
+            // Its twin was all zeros; memory of a twin that was returned to the kernel is zero too.
             table.add_twin(page);
         }
         let now = self.snapshot(page);
-        // SAFETY: we have the table; only who has it uses twins.
+        // SAFETY: the table is held; only its holder uses twins.
         let twin = unsafe { self.twin(page) };
         let patch = entry::difference(page, &now, twin, join);
         if patch.is_some() {
@@ -167,15 +170,15 @@ impl Paging {
         patch
     }
 
-    /// Closes an open page if nothing was stored to it since the last release; whether it is clean now.
+    /// Closes an open page if nothing was stored to it since the last release; returns whether it is clean now.
     fn close_unchanged(&self, table: &mut Table, page: u64) -> Result<bool, StoredError> {
-        // SAFETY: we have the table; only who has it uses twins.
+        // SAFETY: the table is held; only its holder uses twins.
         let is_changed = || self.snapshot(page)[..] != *unsafe { self.twin(page) };
         if !table.is_open(page) || is_changed() {
             return Ok(false);
         }
         self.protect(table, page as usize, 1)?;
-        // What was stored between the looks stays to be released.
+        // What was stored between the two comparisons remains to be released.
         if is_changed() {
             self.region.upgrade(page as usize, 1)?;
             return Ok(false);
@@ -185,7 +188,7 @@ impl Paging {
         Ok(true)
     }
 
-    /// Somebody else's bytes, put into a copy that is here.
+    /// Applies another process's bytes to a copy that is in memory.
     fn patch(&self, table: &mut Table, patch: &Patch) {
         let page = patch.page;
         if page >= table.pages() {
@@ -196,15 +199,15 @@ impl Paging {
             State::Absent => {}
             State::Fetching => table.make_stale(page),
             State::Clean => {
-                // SAFETY: we have the table, and a clean page is not mapped for stores.
+                // SAFETY: the table is held, and a clean page is not mapped for stores.
                 patch.apply(unsafe { self.frame(page) });
             }
             State::Dirty => {
                 if !table.has_twin(page) {
-                    // Its twin was zero; memory that was given back still is.
+                    // Its twin was all zeros; memory of a twin that was returned to the kernel is zero too.
                     table.add_twin(page);
                 }
-                // SAFETY: we have the table; only who has it uses twins.
+                // SAFETY: the table is held; only its holder uses twins.
                 patch.apply(unsafe { self.twin(page) });
                 let frame = self.region.engine(page as usize, 1);
                 for (offset, bytes) in &patch.runs {
@@ -218,14 +221,14 @@ impl Paging {
         }
     }
 
-    /// These pages changed in the store: what is clean goes, what is changed here must be merged.
+    /// Handles pages that changed in the store: clean ones are dropped, and those that were changed here must be merged.
     fn outdate(&self, table: &mut Table, pages: &[u64], to_merge: &mut Vec<u64>) -> Result<(), StoredError> {
         let mut gone = Vec::new();
         for &page in pages {
             match table.state(page) {
                 State::Absent => {}
                 State::Fetching => table.make_stale(page),
-                // What is being staged is merged when it has arrived.
+                // A page that is being staged is merged when that is done.
                 State::Clean if table.is_writing(page) => to_merge.push(page),
                 State::Clean => gone.push(page),
                 State::Dirty if self.close_unchanged(table, page)? => gone.push(page),
@@ -236,7 +239,7 @@ impl Paging {
     }
 
     fn outdate_everything(&self, table: &mut Table, to_merge: &mut Vec<u64>) -> Result<(), StoredError> {
-        // Any page may have been written: what was known to be zero is not known any more.
+        // Any page may have been written, so none is known to be zero any more.
         table.forget_zeros();
         let here = table.here();
         self.outdate(table, &here, to_merge)?;
@@ -246,7 +249,7 @@ impl Paging {
         Ok(())
     }
 
-    /// Brings the store's bytes into pages that were changed here.
+    /// Merges the store's bytes into pages that were changed here.
     fn merge(&self, mut pages: Vec<u64>) -> Result<(), StoredError> {
         while !pages.is_empty() {
             let contents = self.contents(&pages)?;
@@ -265,7 +268,8 @@ impl Paging {
                         let mut whole = content.clone();
                         whole.resize(PAGE_BYTES, 0);
                         let twin = self.region.twin(page as usize, 1);
-                        // SAFETY: both are pages of the region, aligned; we have the table, so nobody else uses the twin.
+                        // SAFETY: both are pages of the region, aligned; the table is held, so no other thread uses the
+                        // twin.
                         unsafe { diff::merge(&whole, Some(twin), self.region.engine(page as usize, 1)) };
                     }
                 }
@@ -280,7 +284,7 @@ impl Paging {
         Ok(())
     }
 
-    /// These pages are zero in the store, and nobody else knows of them: the heap says so.
+    /// The heap reports that these pages are zero in the store and that no other process knows of them.
     pub fn fresh(&self, addresses: std::ops::Range<u64>) {
         let mut table = self.table();
         for page in self.pages_of(&addresses) {
@@ -290,7 +294,7 @@ impl Paging {
         }
     }
 
-    /// Nobody needs what these pages hold. True when they are zero from now on.
+    /// Drops the content of pages that is no longer needed. True if they are zero from now on.
     ///
     /// # Errors
     ///
@@ -320,7 +324,7 @@ impl Paging {
                 }
             }
         }
-        // The pages are nobody's until this returns, so nothing is written to them meanwhile.
+        // The pages belong to no block until this returns, so nothing is written to them meanwhile.
         let delete =
             |&page: &u64| Operation::Change { key: Key::page(self.options.region, page), change: Change::Delete };
         for part in stored.chunks(self.batch.operations_max.min(512)) {
@@ -333,8 +337,7 @@ impl Paging {
         Ok(true)
     }
 
-    /// The lines that hold these bytes may be read, or written, when this returns: as far as anything can be promised;
-    /// see [`crate::lines`].
+    /// Makes the lines that hold these bytes readable, or writable, as far as this can be promised; see [`crate::lines`].
     ///
     /// # Errors
     ///
@@ -353,14 +356,14 @@ impl Paging {
             let state = table.state(page);
             let is_ready = table.is_mapped(page) && (state == State::Dirty || state == State::Clean && !write);
             if is_ready {
-                // All lines of the frame: its access is that of the whole page.
+                // All lines of the frame, because access rights are those of the whole page.
                 lines.allow(self.options.base + page as usize * PAGE_BYTES, PAGE_BYTES, write);
             }
         }
         Ok(())
     }
 
-    /// The pages that hold addresses of the region.
+    /// The pages that hold these addresses of the region.
     fn pages_of(&self, addresses: &std::ops::Range<u64>) -> std::ops::Range<u64> {
         let (base, page) = (self.options.base as u64, PAGE_BYTES as u64);
         (addresses.start - base) / page..(addresses.end - base).div_ceil(page)

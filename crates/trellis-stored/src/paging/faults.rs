@@ -1,7 +1,7 @@
-//! Faults: what is decided without the store, and who waits.
+//! Faults: which are served without the store, and which wait.
 //!
-//! Promises: a fault is answered whatever the state of its page is meanwhile; the thread that waits for the store does not
-//! keep others from being served. Must never wait while it leads or has the table.
+//! Promises: a fault is served whatever happens to the state of its page meanwhile. A thread that waits for the store
+//! does not prevent others from serving. Must never wait while it leads or holds the table.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -13,22 +13,22 @@ use crate::error::StoredError;
 use crate::frames::{State, Table, runs};
 use crate::readahead::Window;
 
-/// A store to a page that is here lets so many neighbours be stored to, when the page before was.
+/// A store to a page in memory also makes this many following pages writable, if the previous page was stored to.
 const WRITE_AHEAD: u64 = 16;
-/// At most so many pages that are zero are given at once.
+/// The maximum number of zero pages that are mapped at once.
 const ZERO_AHEAD: u64 = 64;
 
-/// What becomes of a fault.
+/// The result of serving a fault.
 pub(super) enum Served {
     Done,
-    /// The page is *fetching* now, and the caller must fetch it; with it, what to ask for besides.
+    /// The page is now *fetching*, and the caller must fetch it, with a window of pages to fetch besides.
     Fetch(Option<Window>),
-    /// There is no memory; nothing happened.
+    /// There is no memory; nothing was done.
     NoRoom,
 }
 
 impl Paging {
-    /// A thread that serves. One at a time leads: it waits for faults.
+    /// The loop of a thread that serves. One thread at a time leads: it waits for faults.
     pub(super) fn serve(&self) {
         let mut faults = Vec::with_capacity(FAULT_BATCH);
         let mut slow = Vec::with_capacity(FAULT_BATCH);
@@ -48,7 +48,7 @@ impl Paging {
         }
     }
 
-    /// Answers what needs nobody else; the rest goes to `slow`.
+    /// Serves the faults that need no wait; the others go to `slow`.
     fn serve_batch(&self, faults: &[Fault], slow: &mut Vec<(Fault, Option<Option<Window>>)>) {
         let mut table = self.table();
         for &fault in faults {
@@ -67,7 +67,7 @@ impl Paging {
         for (fault, fetch) in slow.drain(..) {
             let mut fetch = fetch;
             while fetch.is_none() {
-                // What was begun must not wait for memory.
+                // Fetches that were begun must not wait for memory.
                 self.fetch(&std::mem::take(&mut begun), window.take());
                 let mut table = self.wait_for_room(self.table(), 1);
                 if self.is_over() {
@@ -88,7 +88,7 @@ impl Paging {
         self.fetch(&begun, window);
     }
 
-    /// Answers a fault as far as it can be without waiting.
+    /// Serves a fault as far as possible without waiting.
     pub(super) fn serve_here(&self, table: &mut Table, fault: Fault) -> Result<Served, StoredError> {
         let page = fault.page as u64;
         match table.state(page) {
@@ -121,10 +121,10 @@ impl Paging {
             return Ok(Served::NoRoom);
         }
         let window = match self.fault_threads.take_window_with(page) {
-            // The program was faster than the thread that was to fetch this: it is fetched now, and the thread goes on
-            // with the next one.
+            // The program was faster than the thread that was to fetch this page. The page is fetched now, and that
+            // thread continues with the next one.
             Some(queued) => {
-                // Without a trigger it is the rest of a window, and the next one was asked for.
+                // Without a trigger, this is the rest of a window, and the next window was requested already.
                 if queued.trigger.is_some() {
                     self.follow(page);
                 }
@@ -146,9 +146,9 @@ impl Paging {
         Ok(Served::Done)
     }
 
-    /// Gives pages that are zero, from `page` on, as far as they are alike.
+    /// Maps zero pages, from `page` on, as far as they are alike.
     fn give_zeros(&self, table: &mut Table, page: u64, upto: u64, write: bool) -> Result<(), StoredError> {
-        // Memory that is short is not spent on a guess: whoever faults next needs some too.
+        // Scarce memory is not spent on a guess: the next fault needs some too.
         let guess = ZERO_AHEAD.min(table.free() as u64 / 4).max(1);
         let upto = upto.min(page + guess);
         let alike = |table: &Table, page: u64| table.state(page) == State::Absent && table.is_zero(page);
@@ -161,8 +161,7 @@ impl Paging {
         Ok(self.region.install(page as usize, (end - page) as usize, access, true)?)
     }
 
-    /// A store to a page that is here and was not changed: keeps its twin, and those of neighbours where stores follow
-    /// each other.
+    /// Serves a store to a clean page in memory: creates its twin, and those of following pages if stores are sequential.
     fn serve_store(&self, table: &mut Table, page: u64) -> Result<Served, StoredError> {
         if table.free() == 0 {
             self.short.notify_all();
@@ -189,7 +188,7 @@ impl Paging {
         Ok(Served::Done)
     }
 
-    /// A fault of a page that was asked for before it was touched.
+    /// Records the first access to a page that was fetched ahead.
     fn follow(&self, page: u64) {
         let window = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).fault(page);
         if let Some(window) = window {
@@ -197,8 +196,8 @@ impl Paging {
         }
     }
 
-    /// Makes pages ready for stores (or loads), for a thread of the program that asks before it touches them. True when
-    /// that was possible without waiting; a fault does the rest otherwise.
+    /// Prepares pages for stores (or loads), for a thread of the program that asks before it touches them. If there is no
+    /// room, a fault does the rest.
     pub(super) fn make_ready(&self, pages: &[u64], write: bool) -> Result<(), StoredError> {
         let mut table = self.table();
         for (first, count) in runs(pages) {

@@ -1,7 +1,8 @@
-//! Pages that come from the store.
+//! Fetches pages from the store.
 //!
-//! Promises: what is installed is what the store had after the page was asked for, with this process's own unreleased
-//! changes on top; a page that changed in the store meanwhile is asked for again. Must never hold the table during a call.
+//! Promises: an installed page is what the store had after the page was requested, with this process's own unreleased
+//! changes applied on top. A page that changed in the store meanwhile is requested again. Must never hold the table
+//! during a call.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -18,11 +19,12 @@ use crate::layout::PAGE_BYTES;
 use crate::readahead::Window;
 
 impl Paging {
-    /// A thread that fetches ahead.
+    /// The loop of a thread that fetches ahead.
     pub(super) fn fetch_ahead(&self) {
         while let Some(wanted) = self.fault_threads.wait_for_window() {
             let mut table = self.wait_for_room(self.table(), wanted);
-            // Taken with the table: a fault inside it takes it first, or finds its pages on their way.
+            // Taken with the table locked: a fault inside the window either takes the window first, or finds its pages
+            // being fetched.
             let Some(window) = self.fault_threads.next_window() else { continue };
             let begun = self.begin_window(&mut table, &window);
             self.notice_shortage(&table);
@@ -33,7 +35,7 @@ impl Paging {
         }
     }
 
-    /// Waits until so many frames are free, or it is over.
+    /// Waits until this many frames are free, or the region is stopped.
     pub(super) fn wait_for_room<'a>(&self, mut table: MutexGuard<'a, Table>, wanted: usize) -> MutexGuard<'a, Table> {
         let wanted = wanted.min(table.room() / 8).max(1);
         while table.free() < wanted && !self.is_over() {
@@ -49,7 +51,7 @@ impl Paging {
         }
     }
 
-    /// Begins to fetch what of a window is not here, as far as there is room.
+    /// Begins to fetch the missing pages of a window, as far as there is room.
     fn begin_window(&self, table: &mut Table, window: &Window) -> Vec<u64> {
         let mut begun = Vec::new();
         for page in window.pages.clone() {
@@ -71,7 +73,8 @@ impl Paging {
         let mut trigger = None;
         if let Some(window) = window {
             let mut table = self.table();
-            // Half of what is free, so that whoever faults next finds room too; the rest waits for room, not for ever.
+            // Half of the free memory, so that the next fault finds room too; the rest of the window waits for a limited
+            // time.
             let (now, later) = window.share(pages[0], table.free() as u64 / 2);
             if let Some(now) = now {
                 begun.extend(self.begin_window(&mut table, &now));
@@ -95,7 +98,7 @@ impl Paging {
             let contents = self.contents(&pages)?;
             self.counters.fetched.fetch_add(pages.len() as u64, Ordering::Relaxed);
             for (&page, content) in pages.iter().zip(&contents) {
-                // SAFETY: while it is fetching, nobody but us uses the frame.
+                // SAFETY: while the page is fetching, only this thread uses the frame.
                 let frame = unsafe { self.frame(page) };
                 let (known, rest) = frame.split_at_mut(content.len());
                 known.copy_from_slice(content);
@@ -107,7 +110,7 @@ impl Paging {
         Ok(())
     }
 
-    /// Pages with their bytes become usable; those that are old already are the answer.
+    /// Makes fetched pages usable; returns those that are already outdated.
     fn end_fetch(&self, pages: &[u64], trigger: Option<u64>) -> Result<Vec<u64>, StoredError> {
         let (mut again, mut readable, mut writable) = (Vec::new(), Vec::new(), Vec::new());
         let mut table = self.table();
@@ -126,7 +129,7 @@ impl Paging {
                 table.set_mapped(page, true);
                 readable.push(page);
             } else {
-                // Somebody may wait for it already: then it is mapped when that one asks again.
+                // A thread may be waiting for the page already; it is mapped when that thread asks again.
                 self.region.wake(page as usize, 1);
             }
         }
@@ -142,9 +145,10 @@ impl Paging {
         Ok(again)
     }
 
-    /// What pages are now: the store's bytes with our own on top. One call, and another where chunks lie on top.
+    /// The current contents of pages: the store's bytes with this process's changes on top. One call, and another if
+    /// chunks lie on top.
     pub(super) fn contents(&self, pages: &[u64]) -> Result<Vec<Vec<u8>>, StoredError> {
-        // Before the call: what is settled meanwhile is in the answer, or lies on top again.
+        // Read before the call: what is settled meanwhile is either in the answer or applied on top again.
         let layers: Vec<(u64, Vec<Layer>)> = {
             let table = self.table();
             pages.iter().map(|&page| (page, table.overlay(page))).filter(|(_, layers)| !layers.is_empty()).collect()
@@ -162,7 +166,7 @@ impl Paging {
         let mut values = self.store.get_many(&named)?;
         let mut pages_values = values.split_off(chunks.len());
         if values.contains(&None) {
-            // A chunk that is gone was applied to its page before; but perhaps the page was read earlier than the chunk.
+            // A chunk that no longer exists was applied to its page, but perhaps after the page was read.
             pages_values = self.store.get_many(&named[chunks.len()..])?;
         }
         let mut pages_found: Vec<Vec<u8>> = pages_values.into_iter().map(Option::unwrap_or_default).collect();

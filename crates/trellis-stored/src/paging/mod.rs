@@ -1,16 +1,18 @@
-//! Pages of a region at the addresses of the program: caught by the kernel, fetched when touched, written back by
-//! difference, within a bounded memory.
+//! Pages of a region at the addresses of the program: faults are caught by the kernel, pages are fetched when they are
+//! touched and only differences are written back, within a bounded memory.
 //!
-//! A few threads *serve*: one of them waits for faults, decides what it can by itself (a page that is known to be zero, a
-//! store to a page that is here), and stops leading before it waits for the store. Others *fetch ahead* and *clean*:
-//! write back what the program is done with, and give frames up, while it computes.
+//! A few threads *serve*. One of them waits for faults and decides what it can without the store (a page that is known to
+//! be zero, a store to a page that is in memory); before it waits for the store, it lets another thread lead. Further
+//! threads *fetch ahead* and *clean*: while the program computes, they write back pages that it no longer uses, and free
+//! frames.
 //!
-//! Promises: frames and twins together take no more than `cache_bytes_max`; a frame is never given up in the middle of a
-//! store to it: its access is taken away first, then it is compared, written, and only then dropped. System calls on
-//! pages that are not here wait for them. Of a shared region nothing gets into a page of the store before its release:
-//! what must leave memory earlier lies in chunks of its own.
+//! Promises: frames and twins together use no more than `cache_bytes_max`. A frame is never freed in the middle of a
+//! store to it: access is removed first, then the frame is compared, written, and only then dropped. System calls on
+//! pages that are not in memory wait for them. In a shared region, nothing is written to a page of the store before its
+//! release; changes that must leave memory earlier are kept in separate chunks.
 //!
-//! An error of the store while somebody waits for a page ends the process: there is nobody to return it to.
+//! An error of the store while a thread waits for a page ends the process, because there is no caller to which it could
+//! be returned.
 //!
 //! Must never touch the application view, or wait for the store while it holds the table.
 
@@ -35,35 +37,35 @@ use super::layout::PAGE_BYTES;
 use super::lines::Lines;
 use super::readahead::ReadAhead;
 
-/// Threads that serve faults: so many pages may be waited for at once.
+/// The threads that serve faults: this many pages may be waited for at once.
 const SERVERS: usize = 4;
-/// Threads that fetch ahead.
+/// The threads that fetch ahead.
 const FETCHERS: usize = 2;
-/// Threads that write back and give up.
+/// The threads that write back and free frames.
 const CLEANERS: usize = 2;
-/// The most pages that one call brings or takes away.
+/// The maximum number of pages that one call fetches or writes back.
 const BATCH_PAGES_MAX: usize = 256;
 
-/// What a region's pages are to be.
+/// The parameters of a region's pages.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The region's number in the store.
     pub region: u32,
-    /// Where programs expect it: [`super::layout::REGION_BASE`].
+    /// The region's first address: [`super::layout::REGION_BASE`].
     pub base: usize,
     /// Its size.
     pub bytes: usize,
     /// This process's number among the members.
     pub member: u64,
-    /// Whether nobody else uses it.
+    /// Whether no other process uses it.
     pub is_private: bool,
-    /// Whether it has just been made, so that nothing of it is in the store.
+    /// Whether it was just created, so that nothing of it is in the store.
     pub is_new: bool,
-    /// How much memory frames and twins may take.
+    /// The maximum memory for frames and twins.
     pub cache_bytes_max: usize,
     /// Whether programs compiled for mode `line` use it.
     pub has_lines: bool,
-    /// Changed bytes of a page that nobody else uses are written as one run where they are no further apart.
+    /// In a page that no other process uses, changed bytes at most this far apart are written as one byte range.
     pub join_bytes: usize,
 }
 
@@ -74,23 +76,23 @@ pub struct Paging {
     options: Options,
     batch: Batch,
     table: Mutex<Table>,
-    /// Memory became free, or a change arrived in the store.
+    /// Signalled when memory was freed, or a change has arrived in the store.
     changed: Condvar,
-    /// Memory gets short, or what is short of it may be given up.
+    /// Signalled when memory becomes short, or when a frame may be freed while it is.
     short: Condvar,
     ahead: Mutex<ReadAhead>,
     lines: Option<Lines>,
     fault_threads: FaultThreads,
     is_sealed: AtomicBool,
-    /// A release looks at the pages: nothing new is written before it has.
+    /// A release is collecting the changed pages: no write-back begins until it has done so.
     is_collecting: AtomicBool,
-    /// The threads that clean just now; changed by who has the table.
+    /// The number of threads that are cleaning now; changed only with the table locked.
     cleaning: AtomicUsize,
     chunks: AtomicU64,
     counters: Counters,
 }
 
-/// How much one call takes.
+/// The size of one call.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     measure: Measure,
@@ -98,7 +100,7 @@ struct Batch {
     call_bytes_max: usize,
 }
 
-/// What happened, since the start.
+/// Counts since the start.
 #[derive(Debug, Default)]
 struct Counters {
     faults: AtomicU64,
@@ -108,17 +110,17 @@ struct Counters {
     written_bytes: AtomicU64,
 }
 
-/// What happened to the pages of a region in this process, and what of it is here.
+/// Counts of what happened to the pages of a region in this process, and what is in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageStatistics {
     /// Accesses that were not allowed at once.
     pub faults: u64,
-    /// Pages that came from the store.
+    /// Pages fetched from the store.
     pub pages_fetched: u64,
-    /// Of these, those that came before they were touched.
+    /// Those of them that were fetched before they were touched.
     pub pages_fetched_ahead: u64,
-    /// Frames that were given up.
+    /// Frames that were freed.
     pub pages_evicted: u64,
     /// Bytes that were written back before a release.
     pub bytes_written_back: u64,
@@ -135,11 +137,11 @@ impl FaultServer for Nobody {
 }
 
 impl Paging {
-    /// Maps the region where programs expect it, and starts to serve.
+    /// Maps the region at its fixed address, and starts to serve.
     ///
     /// # Errors
     ///
-    /// What this machine lacks, or what is in the way.
+    /// What this machine lacks, or what already occupies the addresses.
     pub fn start(store: Arc<dyn Store>, options: Options) -> Result<Arc<Paging>, StoredError> {
         let region = Region::create(&RegionOptions {
             base_address: Some(options.base),
@@ -196,7 +198,7 @@ impl Paging {
         Ok(paging)
     }
 
-    /// Ends the threads; nobody may touch the region any more. Nothing is written.
+    /// Ends the threads; the region must not be touched any more. Nothing is written.
     pub fn stop(&self) {
         if !self.fault_threads.end() {
             return;
@@ -207,14 +209,14 @@ impl Paging {
         self.region.release();
     }
 
-    /// Writes nothing more and gives nothing more up: for the end of a process whose region goes. Pages are still served.
+    /// Stops writing back and freeing frames: for the end of a process whose region is removed. Pages are still served.
     pub fn seal(&self) {
         self.is_sealed.store(true, Ordering::SeqCst);
         let mut table = self.table();
         while table.is_any_writing() {
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
-        // Whoever waits for memory gets it: it is for moments.
+        // Threads that wait for memory get it; the process is about to end.
         table.set_room(usize::MAX);
         drop(table);
         self.arrived();
@@ -230,12 +232,12 @@ impl Paging {
         self.options.bytes
     }
 
-    /// Whether system calls on pages that are not here wait, with this process's permissions.
+    /// Whether system calls on pages that are not in memory wait, with this process's permissions.
     pub fn system_calls_wait(&self) -> bool {
         self.region.system_calls_wait()
     }
 
-    /// What happened.
+    /// The counts so far.
     pub fn statistics(&self) -> PageStatistics {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (frames, twins) = {
@@ -253,7 +255,7 @@ impl Paging {
         }
     }
 
-    /// The pages that may be in the store; for a private region, all that are.
+    /// The pages that may be in the store; for a private region, exactly those that are.
     pub fn stored_pages(&self) -> Vec<u64> {
         self.table().stored_pages().collect()
     }
@@ -268,7 +270,8 @@ impl Paging {
         })
     }
 
-    /// How far changed bytes may be apart to be written as one run: not at all where others may have changed those between.
+    /// The distance up to which changed bytes are joined into one range: zero if other processes may have changed the
+    /// bytes in between.
     fn join_bytes(&self) -> usize {
         if self.options.is_private { self.options.join_bytes } else { 0 }
     }
@@ -281,11 +284,12 @@ impl Paging {
         self.fault_threads.is_over()
     }
 
-    /// Something changed that others may wait for: memory is free, bytes are here, or in the store. Called after the
-    /// table was changed.
+    /// Wakes threads that may wait for a change of the table: memory was freed, bytes were fetched, or a change has
+    /// arrived in the store. Called after the table was changed.
     fn arrived(&self) {
         self.changed.notify_all();
-        // What was on its way may be given up now. Threads that have nothing to clean are not woken for each release.
+        // Pages whose write-back has ended may be freed now. Threads that have nothing to clean are not woken for each
+        // release.
         if self.cleaning.load(Ordering::SeqCst) > 0 || self.is_over() {
             self.short.notify_all();
         }
@@ -295,7 +299,7 @@ impl Paging {
     ///
     /// # Safety
     ///
-    /// The caller has the table, and nobody can store to the page: it is not mapped for writing, or not yet.
+    /// The caller holds the table, and no thread can store to the page: it is not mapped for writing, or not yet.
     #[allow(clippy::mut_from_ref, reason = "it is memory of the region, and the table says who uses it")]
     unsafe fn frame(&self, page: u64) -> &mut [u8] {
         // SAFETY: the engine view of one page; the caller's promise.
@@ -306,23 +310,24 @@ impl Paging {
     ///
     /// # Safety
     ///
-    /// The caller has the table.
+    /// The caller holds the table.
     #[allow(clippy::mut_from_ref, reason = "as for a frame")]
     unsafe fn twin(&self, page: u64) -> &mut [u8] {
-        // SAFETY: the twin of one page; only who has the table uses twins.
+        // SAFETY: the twin of one page; only the holder of the table uses twins.
         unsafe { std::slice::from_raw_parts_mut(self.region.twin(page as usize, 1), PAGE_BYTES) }
     }
 
-    /// What changed in a dirty page that cannot be stored to now; it is clean afterwards. Its twin goes.
+    /// The difference of a dirty page to which no thread can store now. Afterwards the page is clean, and its twin is
+    /// dropped.
     fn take_difference(&self, table: &mut Table, page: u64, join: usize) -> Option<Patch> {
         const ZERO: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
         let has_twin = table.make_clean(page);
-        // SAFETY: the caller has the table and has taken the right to store away.
+        // SAFETY: the caller holds the table and has removed write access.
         let (frame, twin) = unsafe { (self.frame(page), if has_twin { self.twin(page) } else { &ZERO[..] }) };
         super::coherence::entry::difference(page, frame, twin, join)
     }
 
-    /// A page must be had, and cannot.
+    /// Ends the process: a page is needed and cannot be read.
     fn fail(&self, error: &StoredError) -> ! {
         super::end::end_process(&format!("a page of the region could not be had: {error}"))
     }

@@ -1,4 +1,4 @@
-//! Pages against a plain array: one process with little memory, and several with releases and acquires.
+//! Tests pages against a plain array: one process with little memory, and several with releases and acquires.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,13 +17,13 @@ use crate::synchronisation::member;
 const REGION: u32 = 9;
 const MIB: usize = 1 << 20;
 
-/// Only so many regions of a process catch faults at a time, and one has the table of lines.
+/// The number of regions of a process that catch faults is limited, and one has the table of lines.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints why a test does nothing where pages cannot be caught.
+/// Prints why a test is skipped where pages cannot be caught.
 pub(crate) fn cannot(test: &str) -> bool {
     let missing = trellis_memory::choose(Some(trellis_memory::Catcher::Handler), &trellis_memory::probe()).err();
     if let Some(why) = &missing {
@@ -99,7 +99,7 @@ fn private(bytes: usize, cache_bytes_max: usize) -> Options {
     }
 }
 
-/// The number-th process of a shared region; each has its own place, as if it were another process.
+/// The options of a process of a shared region; each has its own addresses, as if it were another process.
 fn shared(number: u64, bytes: usize, cache_bytes_max: usize) -> Options {
     Options {
         base: REGION_BASE + (number as usize - 1) * (1 << 36),
@@ -163,7 +163,7 @@ fn a_program_larger_than_its_memory_finds_what_it_stored() {
     assert!(statistics.pages_evicted > (bytes - cache) as u64 / PAGE_BYTES as u64, "{statistics:?}");
 }
 
-/// What the frames take.
+/// The memory of the frames.
 fn file_bytes(paging: &Paging) -> usize {
     // SAFETY: an all-zero answer is a valid one.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };
@@ -236,7 +236,7 @@ fn two_processes_change_the_same_page_and_lose_nothing() {
     one.release();
     two.acquire();
     assert_eq!((two.load(0, 3), two.load(100, 3)), (b"one".to_vec(), b"two".to_vec()), "a patch leaves what is ours");
-    // Too much for a patch: the page is dropped, or merged where it was changed.
+    // Too much for a patch: the page is dropped, or merged if it was changed.
     one.store(2000, &[1; 2000]);
     one.release();
     two.store(110, b"more");
@@ -248,7 +248,7 @@ fn two_processes_change_the_same_page_and_lose_nothing() {
     assert_eq!(one.load(0, 4096), two.load(0, 4096));
 }
 
-/// A page that every release finds changed costs no fault for each, and loses nothing when others change it too.
+/// A page that changes before every release costs no fault for each one, and loses nothing when others change it too.
 #[test]
 fn a_page_that_is_released_again_and_again_stays_open() {
     if cannot("a_page_that_is_released_again_and_again_stays_open") {
@@ -271,7 +271,7 @@ fn a_page_that_is_released_again_and_again_stays_open() {
         assert_eq!(one.load(8, 2), [round; 2]);
     }
     assert_eq!(faults[4], faults[19], "{faults:?}");
-    // Too much for a patch, while the page is open and nothing new is in it.
+    // Too much for a patch, while the page is open and unchanged.
     two.store(1000, &[3; 2000]);
     two.release();
     one.acquire();
@@ -307,7 +307,7 @@ fn turns_with_little_memory_are_those_of_an_array() {
                 model[at..at + length].copy_from_slice(&from);
             }
         }
-        // The other one touches pages before it acquires, so that it has old copies, also of pages that are changed.
+        // The other one touches pages before it acquires, so that it has old copies, including copies of changed pages.
         for _ in 0..50 {
             other.load(random.index(bytes - 8), 8);
         }
@@ -338,7 +338,7 @@ fn threads_store_while_others_release() {
             let process = &process;
             scope.spawn(move || {
                 for round in 1..=rounds {
-                    // Words of the same pages, next to each other.
+                    // Adjacent words of the same pages.
                     for page in 0..8 {
                         process.store(page * PAGE_BYTES + 4 * thread, &round.to_le_bytes());
                     }

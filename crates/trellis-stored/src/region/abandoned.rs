@@ -1,9 +1,10 @@
-//! Regions without a name whose process ended without leaving them: removed by who makes the next one.
+//! Removes regions without a name whose process ended without leaving them; the creation of the next such region does
+//! this.
 //!
-//! Promises: a start looks at the regions that were made last, with one call however much the store holds; it removes one at
-//! most, and a bounded number of its keys, and goes on at the next start where there are more; what is cut short is found
-//! again, because the two records that lead here go last. Must never touch a region of a process that may run, or of one
-//! about which this machine knows nothing.
+//! Promises: a start examines the most recently created regions with one call, however much the store holds. It removes
+//! at most one region, and a bounded number of its keys; the next start continues if there are more. An interrupted
+//! removal is found again, because the two records that lead here are removed last. Must never touch a region of a
+//! process that may be running, or of one about which this machine has no information.
 
 use trellis_store::{Key, Kind, Store};
 
@@ -12,13 +13,13 @@ use crate::end;
 use crate::error::StoredError;
 use crate::synchronisation::member::{self, Card};
 
-/// So many keys are removed at one start: a few calls.
+/// The maximum number of keys removed at one start: a few calls.
 const KEYS_MAX: usize = 4096;
-/// So many numbers before its own a start looks at. Not all: a store without an order would look through everything it has
-/// for a list. Older ones are left to `trellis store rm`.
+/// How many numbers before its own a start examines. Not all: a store without an order would search everything it holds
+/// for a list. Older regions are left to `trellis store rm`.
 const LOOKED_AT: u32 = 64;
 
-/// Removes what a process of this machine left that has ended; `next` is the number of who starts.
+/// Removes what an ended process of this machine left; `next` is the number of the region being created.
 pub(super) fn remove(store: &dyn Store, next: u32) -> Result<(), StoredError> {
     remove_some(store, next, KEYS_MAX)
 }
@@ -38,7 +39,7 @@ fn abandoned(store: &dyn Store, next: u32) -> Result<Option<u32>, StoredError> {
         let card = Card::read(ONLY_MEMBER, Some(record));
         card.is_alive && end::has_ended(card.process, &card.identity)
     };
-    // A region with a name has such a record too, and who has none is leaving and removes the region itself.
+    // A region with a name has such a record too. A member without a record is leaving, and removes the region itself.
     let candidates = numbers.zip(records).filter(|(_, record)| record.as_deref().is_some_and(ended));
     for (number, _) in candidates {
         if values(store, std::iter::once(directory_key(number)))?.iter().any(Option::is_some) {
@@ -52,12 +53,12 @@ fn directory_key(number: u32) -> Key {
     Key::new(DIRECTORY, Kind::Directory, PRIVATE | u64::from(number))
 }
 
-/// Removes at most so many keys of a region, and the region with its last ones.
+/// Removes at most this many keys of a region, and the region itself with its last keys.
 fn remove_region(store: &dyn Store, number: u32, keys_max: usize) -> Result<(), StoredError> {
     let mut removed = 0;
     let is_last = |kind: &Kind| matches!(kind, Kind::Named | Kind::Header | Kind::Member);
     for kind in Kind::ALL.into_iter().filter(|kind| !is_last(kind)) {
-        // All that may go at once: a store without an order looks through everything for each list.
+        // As many keys as may be removed at once: a store without an order searches everything for each list.
         let numbers = store.numbers(number, kind, 0, keys_max - removed)?;
         removed += numbers.len();
         delete(store, numbers.into_iter().map(|key| Key::new(number, kind, key)).collect())?;
@@ -79,7 +80,7 @@ mod tests {
     use crate::region::Opened;
     use crate::settings::Settings;
 
-    /// More than any number of these tests, and not so much that the first ones are not looked at.
+    /// Larger than any number in these tests, but close enough that the first ones are still examined.
     const NEXT: u32 = 20;
 
     fn store() -> Arc<Counted> {
@@ -94,7 +95,7 @@ mod tests {
         list(store).expect("listed").into_iter().map(|region| region.name).collect()
     }
 
-    /// Its record then says another process: `told` makes it from what it says.
+    /// Makes a region's record name another process, with the identity that `told` derives from the current one.
     fn of_another(region: &Opened, told: impl Fn(&str) -> String) {
         let key = member::key(region.number, region.member);
         let mut record = region.store.get_many(std::slice::from_ref(&key)).expect("readable").remove(0).expect("there");
@@ -104,7 +105,7 @@ mod tests {
         put(&*region.store, key, record).expect("stored");
     }
 
-    /// As if its process had ended, and another one had its number.
+    /// As if its process had ended, and another one had its process number.
     fn ended(identity: &str) -> String {
         format!("{identity}0")
     }

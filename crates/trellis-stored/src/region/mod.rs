@@ -1,12 +1,11 @@
-//! Regions in a store: opened or made, looked at, removed.
+//! Regions in a store: opening, creating, inspecting and removing them.
 //!
-//! A name leads, by a key of region 0, to a number; all keys of the region carry that number, which is never given twice.
-//! A region without a name gets a number too, so that tools see it, and goes with its process; where that could not remove
-//! it any more, with the next one that is made.
+//! A key of region 0 maps a name to a number. All keys of the region contain that number, which is never assigned twice.
+//! A region without a name gets a number too, so that tools can see it, and is removed with its process; if the process
+//! could not remove it, the creation of the next such region does.
 //!
-//! Promises: of two processes that make the same name at once both get the same region; what is half made is found by
-//! nobody; a region that was made by another version is refused, not guessed at. Must never remove a region that somebody
-//! may be using, unless told to.
+//! Promises: if two processes create the same name at once, both get the same region. A partly created region cannot be
+//! found. A region of another version is refused. Must never remove a region that a process may be using, unless forced.
 
 mod abandoned;
 
@@ -23,32 +22,32 @@ use super::record::{DirectoryRecord, Header, Root};
 use super::settings::{self, Settings};
 use super::synchronisation::member::{self, Card};
 
-/// The region that only holds the directory.
+/// The region that holds only the directory.
 const DIRECTORY: u32 = 0;
-/// The key of the directory that counts regions.
+/// The directory's counter of regions.
 const COUNTER: u64 = 0;
-/// Directory keys of regions without a name have this bit, and the region's number.
+/// Set in directory keys of regions without a name, together with the region's number.
 const PRIVATE: u64 = 1 << 63;
-/// So many names may have the same number before one is refused.
+/// How many names may have the same number before one is refused.
 const SAME_NUMBER_MAX: u64 = 4;
-/// Keys are removed so many at a time.
+/// The number of keys that are removed at a time.
 const REMOVE_AT_ONCE: usize = 512;
-/// The number of the only member of a region without a name; its record only says who it is.
+/// The number of the only member of a region without a name; its record only identifies it.
 const ONLY_MEMBER: u64 = 1;
 
 /// A region that this process uses.
 pub struct Opened {
-    /// Where it is.
+    /// The region's store.
     pub store: Arc<dyn Store>,
-    /// Its name, or `#` and its number.
+    /// The region's name, or `#` and its number.
     pub name: String,
-    /// Its number.
+    /// The region's number.
     pub number: u32,
-    /// What it is.
+    /// The region's header.
     pub header: Header,
-    /// This process's number among the members.
+    /// This process's member number.
     pub member: u64,
-    /// Whether it was made by this call.
+    /// Whether this call created it.
     pub is_new: bool,
     /// The newest entry of its log when it was opened.
     pub seen: u64,
@@ -56,11 +55,11 @@ pub struct Opened {
     pub lease: Duration,
 }
 
-/// Opens the region that the settings name, or makes it; without a name, makes one for this process alone.
+/// Opens the region that the settings name, or creates it; without a name, creates one for this process alone.
 ///
 /// # Errors
 ///
-/// The store's, or what is wrong with the region that is there.
+/// The store's, or what is wrong with the existing region.
 pub fn open(store: Arc<dyn Store>, settings: &Settings) -> Result<Opened, StoredError> {
     let Some(name) = &settings.region else { return open_private(store, settings) };
     settings::check_name(name).map_err(|reason| StoredError::Argument(format!("region `{name}`: {reason}")))?;
@@ -96,8 +95,8 @@ fn open_private(store: Arc<dyn Store>, settings: &Settings) -> Result<Opened, St
 }
 
 impl Opened {
-    /// This process uses it no more; a region without a name is removed, `pages` being those that may be in the store,
-    /// where that is known.
+    /// Ends this process's use of the region. A region without a name is removed; `pages` are those that may be in the
+    /// store, if that is known.
     ///
     /// # Errors
     ///
@@ -122,7 +121,7 @@ impl Opened {
         delete(&*self.store, vec![Key::new(DIRECTORY, Kind::Directory, PRIVATE | u64::from(self.number))])
     }
 
-    /// The address that is known under a name in this region.
+    /// The address that is published under a name in this region.
     ///
     /// # Errors
     ///
@@ -138,8 +137,9 @@ impl Opened {
         Ok(Some(root.address))
     }
 
-    /// The change that makes an address known under a name, as long as nobody else did; give it to a release, so that who
-    /// finds the address finds what lies there. [`Opened::root`] says who was first when it is refused.
+    /// The change that publishes an address under a name, unless another process has done so. Include it in a release, so
+    /// that a process that finds the address finds what is stored there. If it is refused, [`Opened::root`] returns the
+    /// address that was published first.
     pub fn set_root(&self, name: &str, address: u64) -> Operation {
         let record = Root { name: name.to_owned(), address }.encode();
         Operation::CompareAndSwap { key: self.root_key(name), expect: Expect::Absent, change: Change::Put(record) }
@@ -154,37 +154,37 @@ impl Opened {
     }
 }
 
-/// What a list shows of a region.
+/// A region in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Its name, or `#` and its number when it has none.
+    /// Its name, or `#` and its number if it has none.
     pub name: String,
     /// Its number.
     pub number: u32,
-    /// What it is.
+    /// Its header.
     pub header: Header,
-    /// How long ago it was made, by this machine's clock and that of who made it.
+    /// The time since its creation, by this machine's clock and the creator's.
     pub age: Duration,
 }
 
-/// What there is to know of a region.
+/// All information about a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Details {
     /// As in a list.
     pub summary: Summary,
     /// How many pages are in the store.
     pub pages: u64,
-    /// How many releases it had.
+    /// The number of its releases.
     pub releases: u64,
-    /// Locks, semaphores, barriers and what belongs to them.
+    /// The number of keys of locks, semaphores, barriers and so on.
     pub synchronisation_keys: u64,
-    /// Keys of the heap.
+    /// The number of keys of the heap.
     pub heap_keys: u64,
-    /// Chunks of releases that are being written, or were left behind.
+    /// The number of chunks of releases that are being written, or were left behind.
     pub staged_chunks: u64,
-    /// Whether a release is committed and not in the pages yet.
+    /// Whether a release is committed but not in the pages yet.
     pub is_pending: bool,
-    /// Who uses it. A process that was killed stays in this list until another process takes its place.
+    /// The members. A process that was killed stays in this list until another process takes its place.
     pub members: Vec<Card>,
 }
 
@@ -201,7 +201,7 @@ pub fn list(store: &dyn Store) -> Result<Vec<Summary>, StoredError> {
             records.iter().flatten().filter_map(|record| DirectoryRecord::decode(record)).collect();
         let headers = values(store, records.iter().map(|record| header_key(record.number)))?;
         for (record, header) in records.iter().zip(headers) {
-            // One that is being removed has no header any more.
+            // A region that is being removed has no header any more.
             let Some(header) = header.as_deref().and_then(Header::decode) else { continue };
             regions.push(summary(record, header));
         }
@@ -211,7 +211,7 @@ pub fn list(store: &dyn Store) -> Result<Vec<Summary>, StoredError> {
     Ok(regions)
 }
 
-/// Everything about a region; nothing when there is none of that name (or `#` and number).
+/// All information about a region; `None` if there is none of that name (or `#` and number).
 ///
 /// # Errors
 ///
@@ -247,19 +247,19 @@ pub fn stat(store: &dyn Store, name: &str) -> Result<Option<Details>, StoredErro
     }))
 }
 
-/// What removing did.
+/// The result of a removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removed {
-    /// So many keys are gone.
+    /// This many keys were removed.
     Keys(u64),
     /// There is no such region.
     Nothing,
-    /// These may be using it; nothing was removed.
+    /// These members may be using it; nothing was removed.
     InUse(Vec<Card>),
 }
 
-/// Removes a region and everything in it. Where a member may live, only with `force`; one of this machine whose process
-/// has ended does not.
+/// Removes a region and everything in it. If a member may be alive, `force` is required; a member of this machine whose
+/// process has ended does not count as alive.
 ///
 /// # Errors
 ///
@@ -272,7 +272,7 @@ pub fn remove(store: &dyn Store, name: &str, force: bool) -> Result<Removed, Sto
             return Ok(Removed::InUse(details.members));
         }
     }
-    // First of all nobody finds it any more.
+    // First, the region is made impossible to find.
     let gone = Operation::CompareAndSwap { key, expect: Expect::Value(record.encode()), change: Change::Delete };
     if !matches!(store.apply(&[gone], None)?, Applied::Done(_)) {
         return Ok(Removed::Nothing);
@@ -350,7 +350,7 @@ fn private_name(number: u32) -> String {
     format!("#{number}")
 }
 
-/// The record of a region, and its key.
+/// The directory record of a region, and its key.
 fn directory_record(store: &dyn Store, name: &str) -> Result<Option<(Key, DirectoryRecord)>, StoredError> {
     let private = name.strip_prefix('#').and_then(|number| number.parse::<u32>().ok());
     if let Some(number) = private {
@@ -375,7 +375,7 @@ fn find(store: &dyn Store, name: &str) -> Result<Option<u32>, StoredError> {
     Ok(records.find(|record| record.name == name).map(|record| record.number))
 }
 
-/// Makes a region; when somebody else was faster, it is theirs.
+/// Creates a region; if another process was faster, uses that one's.
 fn make(store: &dyn Store, name: &str, settings: &Settings) -> Result<(u32, bool), StoredError> {
     let number = next_number(store)?;
     put(store, header_key(number), new_header(settings, false).encode())?;
@@ -408,7 +408,7 @@ fn next_number(store: &dyn Store) -> Result<u32, StoredError> {
 fn name_keys(name: &str) -> impl Iterator<Item = Key> + use<> {
     let first = name_number(name);
     (0..SAME_NUMBER_MAX).map(move |more| {
-        // Never the counter, never one of a region without a name.
+        // Never the counter, and never that of a region without a name.
         let number = first.wrapping_add(more) & !PRIVATE;
         Key::new(DIRECTORY, Kind::Directory, number.max(1))
     })
@@ -551,7 +551,7 @@ mod tests {
         assert!(matches!(remove(&*store, &one.name, true).expect("answered"), Removed::Keys(3)));
 
         let two = open(Arc::clone(&store), &Settings::default()).expect("made");
-        // As if another process had had this one's number.
+        // As if another process had this one's process number before.
         let earlier = member::key(two.number, two.member);
         let mut record =
             store.get_many(std::slice::from_ref(&earlier)).expect("readable").remove(0).expect("it is there");

@@ -1,7 +1,7 @@
 //! Addresses of memory servers: `memory-server:PREFIX,PREFIX?prefix=PREFIX&object=SIZE`.
 //!
-//! Promises: what is not understood is refused with what would be. Asks nobody. Must never guess which addresses this host
-//! has: it is told, or the environment says so.
+//! Promises: an invalid address is refused with the accepted forms; nothing is contacted. Must never guess the addresses
+//! of this host: the address or the environment gives them.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use crate::settings::bytes_of_text;
 use trellis_remote::pages::{OBJECT_BYTES_UNIT, PagesOptions};
 use trellis_remote::{ClientOptions, Host, HostPrefix};
 
-/// The size of an object, unless told: few enough of them, and not too much for a small program.
+/// The default size of an object: large enough to keep the number of objects low, and not too large for a small program.
 const OBJECT_BYTES: u64 = 64 << 20;
 const OBJECT_BYTES_MAX: u64 = 1 << 40;
-/// The most servers: a region is spread over all of them.
+/// The maximum number of servers; a region is distributed over all of them.
 const SERVERS_MAX: usize = 256;
 
-/// What follows the `:`, where an address is one of memory servers.
+/// The text after the `:` if an address names memory servers.
 pub(super) fn rest(url: &str) -> Option<&str> {
     url.strip_prefix(MEMORY_SERVER)?.strip_prefix(':')
 }
 
-/// What an address says; `own` is what the environment says of this host's addresses.
+/// Parses an address; `own` is this host's prefix as the environment gives it.
 pub(super) fn parse(url: &str, rest: &str, own: Option<&str>) -> Result<PagesOptions, StoreError> {
     let refused =
         |reason: String| StoreError::Address { url: url.to_owned(), reason, accepted: MEMORY_SERVER_FORMS.to_owned() };
@@ -44,7 +44,7 @@ pub(super) fn parse(url: &str, rest: &str, own: Option<&str>) -> Result<PagesOpt
     Ok(PagesOptions { client, homes, object_bytes: given.object_bytes.unwrap_or(OBJECT_BYTES) })
 }
 
-/// What stands behind the `?`.
+/// The options after the `?`.
 #[derive(Default)]
 struct Given<'a> {
     prefix: Option<&'a str>,

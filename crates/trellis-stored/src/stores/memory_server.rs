@@ -1,11 +1,11 @@
 //! The store `memory-server`: pages at memory servers, everything else in this process.
 //!
-//! Promises what a store promises to one process: pages, and values aside (`Staged`, `Named`), are each changed by itself;
-//! control keys together. A page has 4 KiB, also where less was put; one that was never written, or deleted, is absent, and
-//! costs no call. Changes of whole pages and of parts of them go to the servers as such, many at once; what looks at a page
-//! and changes it (additions, comparisons) is done here, while nobody else is at any page.
+//! Promises the contract of a store to one process: pages and values (`Staged`, `Named`) change one by one, control keys
+//! together. A page has 4 KiB even if less was put. A page that was never written, or was deleted, is absent and costs no
+//! call. Changes of whole pages and of parts of them are sent to the servers as such, many at once. Steps that read a
+//! page and change it (additions, comparisons) are carried out here, while no other call uses any page.
 //!
-//! Must never be opened for a region that other processes use: they would not find the keys that are here.
+//! Must never be opened for a region that other processes use: they would not find the keys that are kept here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use trellis_store::{Applied, Atomic, Capabilities, Change, Guard, Key, Kind, Ope
 use super::super::layout::{PAGE_BYTES, REGION_BASE};
 use trellis_remote::pages::{PageName, Pages, PagesError, PagesOptions, Part};
 
-/// A refused call is tried again so soon.
+/// The pause before a refused call is tried again.
 const PAUSE: Duration = Duration::from_millis(1);
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -36,7 +36,7 @@ const CAPABILITIES: Capabilities = Capabilities {
 struct MemoryServers {
     name: String,
     pages: Pages,
-    /// Everything but pages.
+    /// Everything except pages.
     others: Embedded,
 }
 
@@ -66,7 +66,7 @@ impl MemoryServers {
         StoreError::Unsupported { store: self.name.clone(), what: what.to_owned() }
     }
 
-    /// Steps that are all about pages.
+    /// Carries out steps that are all about pages.
     fn apply_to_pages(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
         if let Some(guard) = guard
             && let fenced @ Applied::Fenced { .. } = self.others.apply(&[], Some(guard))?
@@ -89,7 +89,7 @@ impl MemoryServers {
         self.apply_alone(operations)
     }
 
-    /// Anything, with nobody else at any page: on a copy of the pages, which is written back.
+    /// Carries out any steps while no other call uses any page: on a copy of the pages, which is written back.
     fn apply_alone(&self, operations: &[Operation]) -> Result<Applied, StoreError> {
         let alone = self.pages.alone();
         let mut keys: Vec<Key> = operations.iter().map(|operation| operation.key().clone()).collect();
@@ -126,7 +126,7 @@ impl MemoryServers {
         Ok(applied)
     }
 
-    /// Nothing goes past the end of a page.
+    /// Refuses a step that exceeds a page.
     fn check(&self, operation: &Operation) -> Result<(), StoreError> {
         let end = |change: &Change| match change {
             Change::Put(bytes) => bytes.len(),
@@ -221,12 +221,12 @@ fn name(key: &Key) -> PageName {
     (key.region(), key.number())
 }
 
-/// Where a page is in the program.
+/// The address of a page in the program.
 fn address((_, page): PageName) -> u64 {
     (REGION_BASE as u64).wrapping_add(page.wrapping_mul(PAGE_BYTES as u64))
 }
 
-/// A step that only writes, and all of a page or a part of it.
+/// The write of a step that only writes all or part of a page.
 fn part(operation: &Operation) -> Option<Part<'_>> {
     let Operation::Change { key, change } = operation else { return None };
     match change {

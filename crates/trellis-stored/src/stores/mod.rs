@@ -1,7 +1,7 @@
-//! Where an address of a store becomes a store: those of the crate `trellis-store`, and `memory-server`, which needs the
-//! network of this crate.
+//! Opens a store from its address: the stores of the crate `trellis-store`, and `memory-server`, which needs the network
+//! of this crate.
 //!
-//! Promises: whoever opens memory in a store asks here. Must never know how a store works.
+//! Promises that all memory in stores is opened here. Must never depend on how a store works.
 
 mod address;
 mod memory_server;
@@ -14,17 +14,17 @@ use super::error::StoredError;
 use super::layout::PAGE_BYTES;
 use super::settings::Settings;
 
-/// Before the `:` of addresses of memory servers.
+/// The scheme of the addresses of memory servers.
 pub const MEMORY_SERVER: &str = "memory-server";
-/// What an address of memory servers looks like.
+/// The accepted forms of an address of memory servers.
 pub const MEMORY_SERVER_FORMS: &str = "memory-server:PREFIX[,PREFIX...] or memory-server:anywhere, each with \
      [?prefix=PREFIX][&object=SIZE][&piece=BYTES][&deadline=SECONDS][&port=PORT], a PREFIX such as fd12:3456:7::/48";
 
-/// Opens the store that settings name, for the memory of one process or a region that is shared.
+/// Opens the store that the settings name, for the memory of one process or for a shared region.
 ///
 /// # Errors
 ///
-/// The store's, and a sentence where it cannot keep what is asked for.
+/// The store's, and a message if the store cannot hold what is requested.
 pub fn open(settings: &Settings) -> Result<Arc<dyn Store>, StoredError> {
     match checked(settings)? {
         Some(options) => Ok(memory_server::open(&settings.store, options)?),
@@ -32,27 +32,27 @@ pub fn open(settings: &Settings) -> Result<Arc<dyn Store>, StoredError> {
     }
 }
 
-/// Whether settings make sense, as far as can be told without asking anybody.
+/// Checks settings as far as possible without contacting a server.
 ///
 /// # Errors
 ///
-/// A sentence for what does not.
+/// A message that says what is wrong.
 pub fn check(settings: &Settings) -> Result<(), StoredError> {
     checked(settings).map(drop)
 }
 
-/// Whether an address is one of memory servers.
+/// Whether an address names memory servers.
 pub fn is_memory_server(url: &str) -> bool {
     address::rest(url).is_some()
 }
 
-/// How far changed bytes of a page may be apart, so that to write those between costs less than another step.
+/// The distance of changed bytes in a page up to which writing the bytes in between costs less than another step.
 pub(crate) fn join_bytes(url: &str) -> usize {
-    // A step is a datagram there, and one of a whole page takes little longer than a short one.
+    // There, a step is a datagram, and a datagram with a whole page takes little longer than a short one.
     if is_memory_server(url) { PAGE_BYTES } else { 64 }
 }
 
-/// An address that is none of another store's may have been meant as one of these.
+/// Adds the forms of this crate to the error for an unknown address, because one of them may have been meant.
 fn with_own_forms(error: StoreError) -> StoreError {
     match error {
         StoreError::Address { url, reason, accepted } => {

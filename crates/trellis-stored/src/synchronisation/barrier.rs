@@ -1,11 +1,12 @@
-//! Barriers: it opens when so many threads, of whichever processes, have come. One call for the last that comes, two for
-//! the others: one that releases what was stored and counts, and one that sleeps until the count is reached.
+//! Barriers: a barrier opens when a given number of threads, of any processes, have arrived. The last arrival takes one
+//! call; the others take two: one that releases what was stored and counts, and one that sleeps until the count is
+//! reached.
 //!
-//! The count is never set back; who came as number `n` waits until the count reaches the next multiple of the
-//! participants. So nobody has to leave before the next can come. Who gives up takes its arrival back, unless the barrier
-//! has opened meanwhile. A process that crashed after it came stays counted; one that crashed before is missed, and the
-//! error of the others names who has come and who has not. A barrier waits for a number, not for names, so nobody is
-//! replaced.
+//! The count is never reset: arrival number `n` waits until the count reaches the next multiple of the number of
+//! participants, so no thread has to leave before the next round can begin. A thread that gives up withdraws its arrival,
+//! unless the barrier has opened meanwhile. A process that crashes after its arrival stays counted. One that crashes
+//! before it is missing, and the error of the others names who has arrived and who has not. A barrier waits for a number
+//! and not for particular members, so it replaces none.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,33 +19,33 @@ use super::object::{Object, Place};
 use super::record::{self, Form};
 use super::session::{Answer, Ends, Session, locked};
 
-/// How many have come since the barrier was first used, less those who gave up.
+/// The number of arrivals since the barrier was first used, minus those that were withdrawn.
 const ARRIVED: u32 = 0;
-/// How many it takes; 0 before its first use.
+/// The number of participants; 0 before the first use.
 const PARTICIPANTS: u32 = 8;
 
-/// In an entry of the barrier's log: came, or gave up.
+/// In an entry of the barrier's log: arrived, or gave up.
 const CAME: u64 = 1;
 const GAVE_UP: u64 = 2;
 
-/// The most entries of a barrier's log that an error looks at.
+/// The maximum number of entries of a barrier's log that an error examines.
 const ENTRIES_MAX: u32 = 65_536;
 
 /// What this process knows of a barrier.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
     participants: u32,
-    /// The number of this process's last entry of a round that is over.
+    /// The sequence number of this process's last entry in a finished round.
     upto: u64,
 }
 
 impl Session {
-    /// The barrier at a place, by a name or an address, for `participants` threads. The first time one call; a name costs
+    /// The barrier at a place, by a name or an address, for `participants` threads. One call the first time; a name costs
     /// one more.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] for no participants, or if the barrier was used with another number of them.
+    /// [`SynchronisationError::Misuse`] for zero participants, or if the barrier was used with another number of them.
     pub fn barrier<'a>(&self, place: impl Into<Place<'a>>, participants: u32) -> Result<Barrier, SynchronisationError> {
         let object = self.inner.object(Form::Barrier, place.into())?;
         if participants == 0 {
@@ -69,21 +70,22 @@ pub struct Barrier {
 struct Arrival {
     /// The count before it.
     before: u64,
-    /// The number of its entry.
+    /// The sequence number of its entry.
     sequence: u64,
 }
 
 impl Barrier {
-    /// Waits until all have come. What each stored before is there for all after. True for the last that came.
+    /// Waits until all participants have arrived. What each stored before is then visible to all. True for the last
+    /// arrival.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] after the session's `wait_max`: who has come, and who has not.
+    /// [`SynchronisationError::TooLong`] after the session's `wait_max`: names who has arrived, and who has not.
     pub fn wait(&self) -> Result<bool, SynchronisationError> {
         self.wait_within(self.session.patience(None))?
     }
 
-    /// As [`Barrier::wait`], for `duration` at most; nothing when it did not open in that time.
+    /// As [`Barrier::wait`], for `duration` at most; `None` if the barrier did not open in that time.
     ///
     /// # Errors
     ///
@@ -113,10 +115,10 @@ impl Barrier {
         }))
     }
 
-    /// Comes: what was stored is released, and if this is the last, what others stored is acquired.
+    /// Arrives: releases what was stored, and for the last arrival acquires what others stored.
     fn arrive(&self) -> Result<Arrival, SynchronisationError> {
         let mut steps = vec![record::add(&self.object.key, ARRIVED, 1), self.entry(CAME)];
-        // What this process wrote into the log in a round that is over, nobody will ask for again, nor what is before.
+        // Entries up to this process's last one in a finished round will not be needed again.
         let upto = locked(&self.session.barriers).get(&self.object.number).map_or(0, |known| known.upto);
         if upto != 0 {
             steps.push(Operation::Trim { log: self.log(), upto });
@@ -133,13 +135,13 @@ impl Barrier {
         }
     }
 
-    /// Sleeps until the count is reached; false when the time was over before.
+    /// Sleeps until the count is reached; false if the time ran out first.
     fn sleep(&self, opens_at: u64, deadline: Instant) -> Result<bool, SynchronisationError> {
         let steps = [record::is_within(&self.object.key, ARRIVED, (opens_at as i64, i64::MAX))];
         Ok(matches!(self.session.acquire(&steps, Some(deadline))?, Answer::Done(_)))
     }
 
-    /// Takes the arrival back; false when the barrier has opened meanwhile, which is then acquired.
+    /// Withdraws the arrival; false if the barrier has opened meanwhile, which is then acquired.
     fn withdraw(&self, begun_at: u64, opens_at: u64) -> Result<bool, SynchronisationError> {
         let bounds = (begun_at as i64, opens_at as i64 - 2);
         let steps = [record::add_within(&self.object.key, ARRIVED, -1, bounds), self.entry(GAVE_UP)];
@@ -152,14 +154,14 @@ impl Barrier {
         }
     }
 
-    /// Remembers that a round is over.
+    /// Records that a round is over.
     fn is_over(&self, arrival: Arrival) {
         if let Some(known) = locked(&self.session.barriers).get_mut(&self.object.number) {
             known.upto = known.upto.max(arrival.sequence);
         }
     }
 
-    /// Makes sure that all processes mean the same number of participants.
+    /// Ensures that all processes use the same number of participants.
     fn agree(&self) -> Result<(), SynchronisationError> {
         let known = locked(&self.session.barriers).get(&self.object.number).map(|known| known.participants);
         let agreed = match known {
@@ -193,9 +195,9 @@ impl Barrier {
         Operation::Append { log: self.log(), bytes: record::words(&[self.session.me, what]) }
     }
 
-    /// Who has come in this round, and who is there but has not.
+    /// Describes who has arrived in this round, and who is a member but has not.
     fn who_came(&self, arrival: Arrival, begun_at: u64) -> String {
-        // This is already the end of a failure: what the store does not say is left out.
+        // An error is being reported already: what the store does not answer is left out.
         let read = Operation::Entries { log: self.log(), after: 0, count: ENTRIES_MAX };
         let entries = match self.session.store().apply(&[read], None) {
             Ok(Applied::Done(outcomes)) => match outcomes.into_iter().next() {
@@ -240,18 +242,18 @@ impl Barrier {
     }
 }
 
-/// Who has come in a round, and how often.
+/// Who has arrived in a round, and how often.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Round {
     came: Vec<(u64, i64)>,
-    /// After one arrival, which they had not seen complete.
+    /// Members that gave up after this arrival, whose own arrival may not be visible.
     gave_up: Vec<(u64, i64)>,
 }
 
-/// The round that began at a count and that one arrival is of; `me` has given up since, and counts as there.
+/// The round that began at a count and includes an arrival; `me` has given up since, and counts as present.
 fn round(entries: &[Entry], arrival: Arrival, begun_at: u64, me: u64) -> Round {
     let came = |entry: &Entry| record::word(&entry.bytes, 8) == CAME;
-    // Back from the arrival, after which the count is known, to where the round began.
+    // Goes back from the arrival, after which the count is known, to where the round began.
     let mine = entries.iter().position(|entry| entry.sequence == arrival.sequence).unwrap_or(0);
     let mut count = arrival.before as i64 + 1;
     let mut first = mine + 1;
@@ -267,7 +269,7 @@ fn round(entries: &[Entry], arrival: Arrival, begun_at: u64, me: u64) -> Round {
     let mut mine_left = true;
     for entry in &entries[first.min(entries.len())..] {
         let member = record::word(&entry.bytes, 0);
-        // This arrival and that it was given up are counted already.
+        // This arrival and its withdrawal are counted already.
         let is_known = match came(entry) {
             true => entry.sequence == arrival.sequence,
             false => member == me && std::mem::take(&mut mine_left),
@@ -307,7 +309,7 @@ mod tests {
         ];
         let mine = Arrival { before: 3, sequence: 6 };
         assert_eq!(round(&entries, mine, 3, 1), Round { came: vec![(1, 1), (3, 1)], gave_up: Vec::new() });
-        // Seen by the third, which gave up next.
+        // As seen by the third, which gave up next.
         let entries = [&entries[..], &[entry(9, 3, GAVE_UP)]].concat();
         let mine = Arrival { before: 4, sequence: 7 };
         assert_eq!(round(&entries, mine, 3, 3), Round { came: vec![(3, 1)], gave_up: vec![(1, 1)] });

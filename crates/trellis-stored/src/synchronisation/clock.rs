@@ -1,10 +1,10 @@
-//! Time, as waits and leases see it. A clock may be one that a test moves; nothing here reads another.
+//! The clock of waits and leases. A test can replace it; nothing here reads another clock.
 
 use std::time::Instant;
 
-/// Tells the time. Deadlines that a [`trellis_store::Store`] gets are this clock's.
+/// A source of time. Deadlines that are passed to a [`trellis_store::Store`] are on this clock.
 pub trait Clock: Send + Sync {
-    /// Now; never earlier than what was told before.
+    /// The current time; never earlier than an earlier result.
     fn now(&self) -> Instant;
 }
 

@@ -1,9 +1,9 @@
-//! Condition variables: to wait, under a lock, until another thread of any process says that something has changed.
+//! Condition variables: a thread that holds a lock waits until another thread of any process notifies.
 //!
-//! A condition is a number that a notification raises. A wait reads it in the call that gives the lock back, and then
-//! sleeps, in one call of the store, until it is larger *and* the lock is free, and takes the lock with the same call.
-//! So no notification between the two is lost, and a wait is two calls. A notification wakes all who wait; each finds out
-//! under the lock whether it was meant, so look again: [`Condition::wait_while`].
+//! A condition is a number that a notification raises. A wait reads it in the call that releases the lock. It then
+//! sleeps, in one call of the store, until the number is larger *and* the lock is free, and takes the lock in the same
+//! call. No notification in between is therefore lost, and a wait takes two calls. A notification wakes all waiting
+//! threads; each must check its condition again under the lock: see [`Condition::wait_while`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use super::object::{Object, Place};
 use super::record::{self, Form};
 use super::session::{Ends, Session};
 
-/// How often it was notified.
+/// The number of notifications.
 const NOTIFIED: u32 = 0;
 
 impl Session {
-    /// The condition at a place: by a name or an address. A name costs one call the first time, an address none.
+    /// The condition at a place, by a name or an address. A name costs one call the first time, an address none.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] for no possible place.
+    /// [`SynchronisationError::Misuse`] for an invalid place.
     pub fn condition<'a>(&self, place: impl Into<Place<'a>>) -> Result<Condition, SynchronisationError> {
         let object = self.inner.object(Form::Condition, place.into())?;
         Ok(Condition { session: Arc::clone(&self.inner), object })
@@ -38,26 +38,27 @@ pub struct Condition {
     object: Object,
 }
 
-/// How a wait ended: whether the lock is held again, and whether there was a notification.
+/// The result of a wait: whether the lock is held again, and whether there was a notification.
 pub struct Waited {
-    /// The lock; not there when it could not be taken again.
+    /// The lock; `None` if it could not be taken again.
     pub held: Option<HeldLock>,
-    /// Whether there was a notification while it waited; false when the time was over.
+    /// Whether there was a notification during the wait; false if the time ran out.
     pub notified: Result<bool, SynchronisationError>,
 }
 
 impl Condition {
-    /// Gives the lock back, waits for a notification, and takes the lock again.
+    /// Releases the lock, waits for a notification, and takes the lock again.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] after the session's `wait_max`. The lock is held again after an error too,
+    /// [`SynchronisationError::TooLong`] after the session's `wait_max`. The lock is held again even after an error,
     /// unless it could not be taken again; then dropping the guard does nothing.
     pub fn wait(&self, guard: &mut LockGuard) -> Result<(), SynchronisationError> {
         self.wait_within(guard, None).and_then(|notified| if notified { Ok(()) } else { Err(self.too_long()) })
     }
 
-    /// As [`Condition::wait`], for as long as `is_to_wait`; which is looked at under the lock, also before the first wait.
+    /// As [`Condition::wait`], for as long as `is_to_wait` returns true; it is called under the lock, also before the
+    /// first wait.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl Condition {
         Ok(())
     }
 
-    /// As [`Condition::wait`], for `duration` at most; whether there was a notification.
+    /// As [`Condition::wait`], for `duration` at most; returns whether there was a notification.
     ///
     /// # Errors
     ///
@@ -82,8 +83,8 @@ impl Condition {
         self.wait_within(guard, Some(duration))
     }
 
-    /// Wakes all who wait. One call, which also releases what this process stored; [`LockGuard::notify`] does it together
-    /// with giving the lock back.
+    /// Wakes all waiting threads. One call, which also releases what this process stored; [`LockGuard::notify`] combines
+    /// it with the release of the lock.
     ///
     /// # Errors
     ///
@@ -97,8 +98,8 @@ impl Condition {
         record::add(&self.object.key, NOTIFIED, 1)
     }
 
-    /// As [`Condition::wait_for`], for callers that keep the hold by themselves. Without `duration` the wait is as long
-    /// as the session's `wait_max`, and its end an error.
+    /// As [`Condition::wait_for`], for callers that store the hold themselves. Without `duration`, the wait is limited by
+    /// the session's `wait_max`, and reaching that limit is an error.
     pub fn wait_held(&self, held: HeldLock, duration: Option<Duration>) -> Waited {
         let mut waited = self.wait_with(held, Vec::new(), duration);
         if duration.is_none() && matches!(waited.notified, Ok(false)) {
@@ -123,7 +124,7 @@ impl Condition {
         let (session, object) = (Arc::clone(held.session()), held.object().clone());
         let patience = session.patience(duration);
         let read = Operation::Get { key: self.object.key.clone(), range: Some((NOTIFIED, 8)) };
-        // What this thread notified itself is not what it waits for, so that comes first.
+        // This thread's own pending notifications come first, because it does not wait for them.
         let mut steps = pending;
         let at = steps.len();
         steps.push(read);
@@ -139,7 +140,7 @@ impl Condition {
         }
     }
 
-    /// The time is over: the lock, and whether there was a notification after all.
+    /// The time is over: takes the lock again, and checks whether there was a notification after all.
     fn take_again(&self, session: &Arc<Ends>, object: &Object, notified_before: u64) -> Waited {
         match lock::take(session, object, &[], session.patience(None)) {
             Ok(Ok(held)) => {

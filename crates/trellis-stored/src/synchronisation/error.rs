@@ -1,30 +1,31 @@
-//! Why a wait ended without what it waited for. Each sentence says the fact, the place and the next step.
+//! Why a wait ended without its object. Each message names the fact, the place and the next step.
 
 /// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SynchronisationError {
-    /// The deadline passed. Nothing was taken.
+    /// The deadline passed; nothing was taken.
     #[error("gave up after {} waiting for {what}: {whom}", seconds(*.milliseconds))]
     TooLong {
         /// What was waited for.
         what: String,
-        /// For how long.
+        /// How long the wait lasted.
         milliseconds: u64,
-        /// Who has it or is missing, and since when.
+        /// Who holds it or is missing, and since when.
         whom: String,
     },
-    /// This process gave no sign of life for its lease and was replaced. What it stored since its last release is not
-    /// part of the region and never will be; no object of the region can be used by it any more.
+    /// This process gave no heartbeat for its lease and was replaced. What it stored since its last release is not part
+    /// of the region and never will be, and this process can no longer use any object of the region.
     #[error("{0}")]
     LeaseLost(String),
-    /// A guard went and its release failed, so nobody could be told; every later call says so.
+    /// A guard was dropped and its release failed, which could not be reported at that point; every later call reports
+    /// it.
     #[error("{0}")]
     Failed(String),
-    /// The program asked for something that cannot be.
+    /// The request is invalid.
     #[error("{0}")]
     Misuse(String),
-    /// The thread that asks has it already, and would wait for itself.
+    /// The calling thread holds the object already and would wait for itself.
     #[error("{0}")]
     Recursion(String),
     /// The store, or the memory in it, failed.
@@ -32,7 +33,7 @@ pub enum SynchronisationError {
     Memory(String),
 }
 
-/// Milliseconds for a sentence.
+/// Milliseconds in seconds, for a message.
 pub(super) fn seconds(milliseconds: u64) -> String {
     format!("{}.{} s", milliseconds / 1000, milliseconds % 1000 / 100)
 }

@@ -1,5 +1,5 @@
-//! Event flags: who waits goes on when it is set, and nobody waits while it is. Each call of the program is one of the
-//! store.
+//! Event flags: waiting threads continue when the flag is set, and a wait returns at once while it is set. Each operation
+//! is one call of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use super::object::{Object, Place};
 use super::record::{self, Form};
 use super::session::{Answer, Ends, Session};
 
-/// 1 while it is set.
+/// 1 while the flag is set.
 const SET: u32 = 0;
 
 impl Session {
-    /// The event at a place, by a name or an address; not set at first. A name costs one call the first time, an address
+    /// The event at a place, by a name or an address; initially not set. A name costs one call the first time, an address
     /// none.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] for no possible place.
+    /// [`SynchronisationError::Misuse`] for an invalid place.
     pub fn event<'a>(&self, place: impl Into<Place<'a>>) -> Result<Event, SynchronisationError> {
         let object = self.inner.object(Form::Event, place.into())?;
         Ok(Event { session: Arc::clone(&self.inner), object })
@@ -33,7 +33,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Sets it, with everything that this process stored.
+    /// Sets the flag, and releases everything that this process stored.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl Event {
         self.session.release(&[record::put(&self.object.key, SET, &[1])]).map(drop)
     }
 
-    /// Clears it.
+    /// Clears the flag.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Event {
         self.session.apply(&[record::put(&self.object.key, SET, &[0])]).map(drop)
     }
 
-    /// Waits until it is set.
+    /// Waits until the flag is set.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Event {
         })
     }
 
-    /// As [`Event::wait`], for `duration` at most; whether it was set.
+    /// As [`Event::wait`], for `duration` at most; returns whether the flag was set.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Event {
         self.wait_within(duration)
     }
 
-    /// Whether it is set; if so, what was stored before is there.
+    /// Whether the flag is set; if it is, what was stored before it was set is visible.
     ///
     /// # Errors
     ///

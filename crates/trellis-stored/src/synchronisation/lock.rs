@@ -1,9 +1,9 @@
-//! Locks: one thread of one process has it. Taking one that is free is one call, giving it back another, whoever had it
-//! in between.
+//! Locks: one thread of one process holds a lock at a time. Taking a free lock is one call and releasing it another,
+//! whichever process held it before.
 //!
-//! Each taking gets a *token*, larger than every earlier one's of the same lock, which comes with the answer. A release
-//! names the token, and the member record guards it, so what a replaced process stored under a lock is never written,
-//! whole or in part. Who waits is served in no promised order. Locks are not recursive.
+//! Each acquisition returns a *token* that is larger than every earlier one of the same lock. A release names the token
+//! and is guarded by the member record, so nothing that a replaced process stored under a lock is ever written, not even
+//! in part. Waiting threads are served in no promised order. Locks are not recursive.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use super::record::{self, Form};
 use super::session::{Answer, Core, Ends, Hold, Session};
 use super::watch::{Blocker, Contended, JUST_CHANGED, Obtained, Timely};
 
-/// The member that has it, 0 when nobody has.
+/// The member that holds the lock; 0 if none does.
 const HOLDER: u32 = 0;
-/// Which of its holds it is.
+/// A number that identifies the hold among those of the member.
 const NONCE: u32 = 8;
-/// How often it was taken.
+/// How often the lock was taken.
 const TOKEN: u32 = 16;
 
 impl Session {
-    /// The lock at a place: by a name or an address. A name costs one call the first time, an address none.
+    /// The lock at a place, by a name or an address. A name costs one call the first time, an address none.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] for no possible place.
+    /// [`SynchronisationError::Misuse`] for an invalid place.
     pub fn lock<'a>(&self, place: impl Into<Place<'a>>) -> Result<Lock, SynchronisationError> {
         let object = self.inner.object(Form::Lock, place.into())?;
         Ok(Lock { session: Arc::clone(&self.inner), object })
@@ -45,12 +45,12 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock and gives it back when the guard is dropped.
+    /// Takes the lock; dropping the guard releases it.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] says who has it and for how long; [`SynchronisationError::Recursion`] that it is this
-    /// thread.
+    /// [`SynchronisationError::TooLong`] names the holder and for how long it has held the lock;
+    /// [`SynchronisationError::Recursion`] means that the holder is this thread.
     pub fn lock(&self) -> Result<LockGuard, SynchronisationError> {
         match self.obtain(None)? {
             Ok(held) => Ok(LockGuard::of(held)),
@@ -58,7 +58,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if nobody has it. One call. A holder that crashed is replaced by who waits, not by who tries.
+    /// Takes the lock if it is free. One call. A crashed holder is replaced by threads that wait, not by those that try.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Lock {
         Ok(self.obtain(Some(duration))?.ok().map(LockGuard::of))
     }
 
-    /// As [`Lock::lock`], for callers that keep the hold by themselves; nothing gives it back but [`HeldLock::release`].
+    /// As [`Lock::lock`], for callers that store the hold themselves; only [`HeldLock::release`] releases the lock.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Lock {
         self.obtain(None)?
     }
 
-    /// As [`Lock::try_lock_for`], for callers that keep the hold by themselves.
+    /// As [`Lock::try_lock_for`], for callers that store the hold themselves.
     ///
     /// # Errors
     ///
@@ -94,9 +94,9 @@ impl Lock {
         Ok(self.obtain(Some(duration))?.ok())
     }
 
-    /// The hold, or why it came too late.
+    /// The hold, or the error of a wait that ran out of time.
     pub(super) fn obtain(&self, duration: Option<Duration>) -> Timely<HeldLock> {
-        // Who waits for a time of its own choice hears after that time that it was in vain.
+        // A thread that gave a time of its own learns after that time that it waited in vain.
         if duration.is_none() && self.session.is_own(self.object.number) {
             return Err(SynchronisationError::Recursion(format!(
                 "this thread holds {} already, and would wait for itself; locks are not recursive",
@@ -108,12 +108,12 @@ impl Lock {
     }
 }
 
-/// Takes a lock when nothing of `before` is refused either.
+/// Takes a lock as soon as nothing in `before` is refused either.
 pub(super) fn take(session: &Arc<Ends>, object: &Object, before: &[Operation], patience: Duration) -> Timely<HeldLock> {
     Ok(take_and_read(session, object, before, None, patience)?.map(|(held, _)| held))
 }
 
-/// The same, and reads a word of the record in the same call.
+/// Like `take`, and also reads a word of the record in the same call.
 pub(super) fn take_and_read(
     session: &Arc<Ends>,
     object: &Object,
@@ -169,7 +169,7 @@ impl Contended for Taking<'_> {
     }
 
     fn blockers(&self, _: &Core, refused: &Refused) -> Result<Vec<Blocker>, SynchronisationError> {
-        // What is before the lock waits for something that no crashed process withholds.
+        // The steps before the lock wait for something that no crashed process holds back.
         let is_lock = refused.step >= self.before.len();
         let record = refused.found.as_deref().filter(|_| is_lock).unwrap_or_default();
         let trace = [HOLDER, NONCE, TOKEN].map(|offset| record::word(record, offset));
@@ -192,7 +192,7 @@ impl Contended for Taking<'_> {
     }
 }
 
-/// A lock that is held, until it is released. Dropping it without a release keeps the lock, but ends the signs of life
+/// A lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the heartbeats
 /// for it.
 pub struct HeldLock {
     session: Arc<Ends>,
@@ -203,21 +203,21 @@ pub struct HeldLock {
 }
 
 impl HeldLock {
-    /// The number of this taking, larger than that of every earlier one.
+    /// The number of this acquisition, larger than that of every earlier one.
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// Gives the lock back, with everything that this process stored. One call.
+    /// Releases the lock, together with everything that this process stored. One call.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::LeaseLost`] when this process was replaced; then nothing of what it stored was written.
+    /// [`SynchronisationError::LeaseLost`] if this process was replaced; then nothing that it stored was written.
     pub fn release(self) -> Result<(), SynchronisationError> {
         self.release_with(Vec::new()).map(drop)
     }
 
-    /// The same, and wakes who waits for a condition in the same call.
+    /// Like [`HeldLock::release`], and wakes the threads that wait for a condition in the same call.
     ///
     /// # Errors
     ///
@@ -226,7 +226,7 @@ impl HeldLock {
         self.release_with(vec![condition.step()]).map(drop)
     }
 
-    /// The same, and `more` in the same call; what these steps gave.
+    /// Like [`HeldLock::release`], with `more` steps in the same call; returns their outcomes.
     pub(super) fn release_with(self, more: Vec<Operation>) -> Result<Vec<Outcome>, SynchronisationError> {
         let mut steps = more;
         steps.push(self.free());
@@ -244,7 +244,7 @@ impl HeldLock {
         &self.object
     }
 
-    /// The step that gives it back.
+    /// The step that releases the lock.
     fn free(&self) -> Operation {
         record::swap(&self.object.key, HOLDER, &[self.session.me, self.nonce, self.token], &[0, 0])
     }
@@ -258,13 +258,13 @@ impl HeldLock {
     }
 }
 
-/// A lock that is held; dropping it gives the lock back.
+/// A lock that is held; dropping it releases the lock.
 pub struct LockGuard {
-    /// Not there after a wait for a condition that could not take the lock again.
+    /// `None` after a wait for a condition that could not take the lock again.
     held: Option<HeldLock>,
-    /// What is done together with the release.
+    /// Steps that are done together with the release.
     pending: Vec<Operation>,
-    /// As with `std::sync::MutexGuard`, the thread that took the lock gives it back.
+    /// As with `std::sync::MutexGuard`, the thread that took the lock must release it.
     not_send: PhantomData<*const ()>,
 }
 
@@ -273,13 +273,13 @@ impl LockGuard {
         LockGuard { held: Some(held), pending: Vec::new(), not_send: PhantomData }
     }
 
-    /// The number of this taking, larger than that of every earlier one: what a system outside the region can refuse late
-    /// commands by. 0 when a wait for a condition could not take the lock again.
+    /// The number of this acquisition, larger than that of every earlier one; a system outside the region can use it to
+    /// refuse late commands. 0 if a wait for a condition could not take the lock again.
     pub fn token(&self) -> u64 {
         self.held.as_ref().map_or(0, HeldLock::token)
     }
 
-    /// Gives the lock back, and tells what dropping cannot.
+    /// Releases the lock, and reports the errors that dropping cannot.
     ///
     /// # Errors
     ///
@@ -288,7 +288,7 @@ impl LockGuard {
         self.give_back()
     }
 
-    /// Wakes who waits for a condition, when the lock is given back and in the same call.
+    /// Wakes the threads that wait for a condition when the lock is released, in the same call.
     pub fn notify(&mut self, condition: &Condition) {
         self.pending.push(condition.step());
     }

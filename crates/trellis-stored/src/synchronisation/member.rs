@@ -1,12 +1,13 @@
-//! A process as the others of its region see it: its record in the store.
+//! A process as other processes of its region see it: its record in the store.
 //!
-//! A record says that the process lives, who it is, and counts *heartbeats*: signs of life, which it gives every third of its
-//! lease while it holds something that another could wait for. Who saw a record without a new beat for one lease, by its
-//! own clock, may *replace* the process: mark its record so, and take away what it held, in one call. Whatever a process
-//! changes in the region is guarded by its record, so that nothing of a replaced one arrives any more.
+//! A record says that the process is alive and identifies it, and counts *heartbeats*, which the process gives every
+//! third of its lease while it holds something that another process could wait for. A process that has seen a record
+//! without a new heartbeat for one lease, by its own clock, may *replace* the member: in one call, it marks the record
+//! and takes back what the member held. Every change that a process makes in the region is guarded by its record, so that
+//! no change of a replaced process takes effect.
 //!
-//! Promises: no two members of a region ever have the same number; no clock of one machine is compared with that of
-//! another. Must never keep a state in this process.
+//! Promises: no two members of a region ever have the same number; clocks of different machines are never compared. Must
+//! never keep state in this process.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,13 +16,13 @@ use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Store,
 use super::{record, slots};
 use crate::end;
 
-/// How long a process may be without a sign of life before others may replace it.
+/// How long a process may give no heartbeat before others may replace it.
 pub const LEASE: Duration = Duration::from_secs(10);
 
-/// The shortest lease: below, a process that merely waits for a processor would be replaced.
+/// The shortest lease: with less, a process that merely waits for a processor would be replaced.
 pub const LEASE_MIN: Duration = Duration::from_millis(10);
 
-/// 1 while the process may change the region, 2 after it was replaced.
+/// 1 while the process may change the region; 2 after it was replaced.
 const STATE: u32 = 0;
 const BEAT: u32 = 8;
 const REPLACED_BY: u32 = 16;
@@ -33,7 +34,7 @@ const HOST: u32 = 48;
 const ALIVE: u64 = 1;
 const REPLACED: u64 = 2;
 
-/// Host names are at most 64 bytes on Linux.
+/// Host names have at most 64 bytes on Linux.
 const HOST_BYTES_MAX: usize = 64;
 
 /// The key of a member's record.
@@ -41,17 +42,17 @@ pub const fn key(region: u32, number: u64) -> Key {
     Key::new(region, Kind::Member, number)
 }
 
-/// What guards every change that a member makes: that nobody has replaced it.
+/// The guard of every change that a member makes: that it was not replaced.
 pub fn guard(region: u32, number: u64) -> Guard {
     Guard { key: key(region, number), expect: Expect::Range { offset: STATE, bytes: ALIVE.to_le_bytes().to_vec() } }
 }
 
-/// The step that changes nothing, and refuses its call where a member was replaced: for calls that another guard has.
+/// A step that changes nothing, and refuses its call if a member was replaced: for calls that have another guard.
 pub(crate) fn lives(region: u32, number: u64) -> Operation {
     record::swap(&key(region, number), STATE, &[ALIVE], &[ALIVE])
 }
 
-/// Makes this process a member of a region: its number, from 1. Two calls.
+/// Makes this process a member of a region; returns its number, from 1. Two calls.
 ///
 /// # Errors
 ///
@@ -73,13 +74,13 @@ pub fn join(store: &dyn Store, region: u32, lease: Duration) -> Result<u64, Stor
     }
 }
 
-/// The step that says who has a region that nobody else can open, so that nobody removes it meanwhile.
+/// The step that records the owner of a region that no other process can open, so that none removes it meanwhile.
 pub(crate) fn only(region: u32, number: u64, lease: Duration) -> Operation {
     Operation::Change { key: key(region, number), change: Change::Put(new_record(lease)) }
 }
 
-/// Ends a membership: the record goes, and with it what the member held together with others. A lock that it still held
-/// is free for who waits for it. Two calls.
+/// Ends a membership: removes the record, and what the member held together with others. A lock that it still held
+/// becomes free for those that wait. Two calls.
 ///
 /// # Errors
 ///
@@ -87,11 +88,11 @@ pub(crate) fn only(region: u32, number: u64, lease: Duration) -> Operation {
 pub fn leave(store: &dyn Store, region: u32, number: u64) -> Result<(), StoreError> {
     let mut steps = take_back(store, region, number)?;
     steps.push(Operation::Change { key: key(region, number), change: Change::Delete });
-    // A member that was replaced leaves its record, so that its number says why.
+    // A member that was replaced leaves its record, so that its number tells why.
     store.apply(&steps, Some(&guard(region, number))).map(drop)
 }
 
-/// One more sign of life; false when the member was replaced.
+/// Gives a heartbeat; false if the member was replaced.
 ///
 /// # Errors
 ///
@@ -101,31 +102,31 @@ pub fn beat(store: &dyn Store, region: u32, number: u64) -> Result<bool, StoreEr
     Ok(matches!(store.apply(&[step], Some(&guard(region, number)))?, Applied::Done(_)))
 }
 
-/// What a record says.
+/// The content of a member's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
     /// The member's number.
     pub number: u64,
-    /// Whether it may change the region: its record is there, and nobody replaced it.
+    /// Whether it may change the region: its record exists, and it was not replaced.
     pub is_alive: bool,
-    /// How many signs of life it gave.
+    /// The number of its heartbeats.
     pub beat: u64,
-    /// Who replaced it; 0 when nobody did.
+    /// The member that replaced it; 0 if none did.
     pub replaced_by: u64,
-    /// How long it may be without a sign of life while it holds something.
+    /// How long it may give no heartbeat while it holds something.
     pub lease: Duration,
     /// Its process number.
     pub process: u32,
-    /// Its machine's name; empty when there is no record.
+    /// Its host name; empty if there is no record.
     pub host: String,
-    /// What tells it from every other process of its machine; `has_ended` compares it.
+    /// Distinguishes it from every other process of its machine; `has_ended` compares it.
     pub identity: String,
     /// When it became a member, by its own clock, in milliseconds since 1970.
     pub since_milliseconds: u64,
 }
 
 impl Card {
-    /// What the record of a member says; a member without one has left.
+    /// Decodes the record of a member; a member without one has left.
     pub fn read(number: u64, record: Option<&[u8]>) -> Card {
         let bytes = record.unwrap_or_default();
         let names = String::from_utf8_lossy(bytes.get(HOST as usize..).unwrap_or_default());
@@ -143,7 +144,7 @@ impl Card {
         }
     }
 
-    /// The member for a sentence.
+    /// A description of the member for a message.
     pub fn describe(&self) -> String {
         if self.host.is_empty() {
             return format!("member {}, which has left", self.number);
@@ -152,12 +153,12 @@ impl Card {
     }
 }
 
-/// The step that replaces a member that lives; refused when it gave a sign of life meanwhile.
+/// The step that replaces a living member; refused if it gave a heartbeat meanwhile.
 pub(crate) fn replace(region: u32, card: &Card, by: u64) -> Operation {
     record::swap(&key(region, card.number), STATE, &[ALIVE, card.beat], &[REPLACED, card.beat, by])
 }
 
-/// The steps that take away what a member holds together with others, to be done with [`replace`]. One call.
+/// The steps that take back what a member holds together with others, to be done with [`replace`]. One call.
 pub(crate) fn take_back(store: &dyn Store, region: u32, number: u64) -> Result<Vec<Operation>, StoreError> {
     let mut steps = slots::clear_all(store, region, number)?;
     if !steps.is_empty() {
@@ -166,7 +167,7 @@ pub(crate) fn take_back(store: &dyn Store, region: u32, number: u64) -> Result<V
     Ok(steps)
 }
 
-/// The members with these numbers. One call, none for none.
+/// The members with these numbers. One call; none if there are no numbers.
 pub(crate) fn cards(store: &dyn Store, region: u32, numbers: &[u64]) -> Result<Vec<Card>, StoreError> {
     if numbers.is_empty() {
         return Ok(Vec::new());
@@ -176,7 +177,7 @@ pub(crate) fn cards(store: &dyn Store, region: u32, numbers: &[u64]) -> Result<V
     Ok(numbers.iter().zip(&records).map(|(number, record)| Card::read(*number, record.as_deref())).collect())
 }
 
-/// Every member that lives. Two calls, and more where there are thousands.
+/// Every living member. Two calls, and more if there are thousands.
 pub(super) fn living(store: &dyn Store, region: u32) -> Result<Vec<Card>, StoreError> {
     let numbers = record::numbers(store, region, Kind::Member, 1, u64::MAX)?;
     Ok(cards(store, region, &numbers)?.into_iter().filter(|card| card.is_alive).collect())

@@ -1,5 +1,5 @@
-//! How threads of different processes wait for each other when all they share is a store: locks, read-write locks,
-//! semaphores, barriers, condition variables, events, and what is done once.
+//! Synchronisation between threads of different processes that share only a store: locks, read-write locks, semaphores,
+//! barriers, condition variables, events, and one-time actions.
 //!
 //! ```text
 //! let session = Session::new(region, Options::default())?;
@@ -9,27 +9,28 @@
 //! guard.release()?;                        // one call: what changed, the log, the lock
 //! ```
 //!
-//! An object exists from its first use, all of it zero. What a thread wrote before it *released* (gave a lock back, came
-//! to a barrier, posted, set, notified) a thread reads that *acquires* after it (takes the lock, leaves the barrier,
-//! waited, was woken). That is [`super::coherence`]'s; each call here carries it along.
+//! An object exists from its first use, with all fields zero. What a thread wrote before it *released* (unlocked, arrived
+//! at a barrier, posted, set, notified) is visible to a thread that *acquires* afterwards (locks, leaves the barrier, has
+//! waited, was woken). [`super::coherence`] provides this; each call here includes it.
 //!
-//! | what is done | calls of the store |
+//! | operation | calls of the store |
 //! |---|---|
-//! | take a lock that is free, or becomes free while one waits less than a third of a lease | 1 |
-//! | give a lock back | 1 |
+//! | take a lock that is free, or becomes free after a wait of less than a third of a lease | 1 |
+//! | release a lock | 1 |
 //! | semaphore: wait, post; event: set, wait | 1 |
-//! | barrier: the last to come, the others | 1, 2 |
-//! | condition: wait, which gives the lock back and takes it again | 2 |
-//! | condition: notify; together with giving the lock back | 1, 0 |
+//! | barrier: the last arrival, the others | 1, 2 |
+//! | condition: wait, which releases the lock and takes it again | 2 |
+//! | condition: notify; together with the release of the lock | 1, 0 |
 //! | a name, the first time in a process | 1 |
 //!
-//! **Who crashed.** A process is a [`member`] of its region and gives signs of life while it holds a lock. Whoever waits
-//! for it and sees none for a lease, by its own clock, replaces it: then every lock it held is free for who waits, and nothing
-//! that it stored since its last release ever becomes part of the region, even if it only slept. Its next call says so.
-//! Permits of semaphores are not given back, and arrivals at barriers neither; see [`Semaphore`] and [`Barrier`].
+//! **Crashes.** A process is a [`member`] of its region and gives heartbeats while it holds a lock. A process that waits
+//! for it and sees no heartbeat for a lease, by its own clock, replaces it. Every lock that the replaced process held is
+//! then free for those that wait, and nothing that it stored since its last release ever becomes part of the region, even
+//! if it had only been suspended; its next call reports this. Permits of semaphores and arrivals at barriers are not
+//! returned; see [`Semaphore`] and [`Barrier`].
 //!
-//! **Who waits** is served in no promised order. Every wait has a deadline, and its error says who has what is waited
-//! for, and for how long at least, or who is missing; a wait that was given up leaves nothing taken.
+//! **Waiting** threads are served in no promised order. Every wait has a deadline. Its error names the holder, and for
+//! how long it has held the object at least, or names who is missing. A wait that was given up leaves nothing taken.
 //!
 //! Must never: compare the clocks of two machines, or hold a lock of this process during a call of the store.
 

@@ -1,11 +1,11 @@
-//! Which object is meant: by an address of the region, or by a name.
+//! Identifies an object by an address in the region, or by a name.
 //!
-//! An address is its own number. A name gets the number that its hash says, and a record in the region's directory that
-//! says the name, made by whoever uses it first: so a number that two names would share is noticed, and the second takes
-//! another. That costs one call for each name in each process.
+//! An address is its own number. A name gets the number that its hash gives, and a record in the region's directory that
+//! holds the name, which the first user creates. A collision of two names is thus detected, and the second name takes
+//! another number. This costs one call for each name in each process.
 //!
-//! Promises: the same name is the same object in every process; names and addresses never meet. Must never forget a name
-//! while the process uses it.
+//! Promises: the same name is the same object in every process; names and addresses never collide. Must never forget a
+//! name while the process uses it.
 
 use trellis_store::{Change, Expect, Key, Kind, Operation};
 
@@ -13,15 +13,15 @@ use super::error::SynchronisationError;
 use super::record::{self, Form};
 use super::session::{Answer, Core, locked};
 
-/// How many numbers a name may be refused before its hash is to blame.
+/// How many numbers a name may be refused before its hash is considered at fault.
 const ATTEMPTS_MAX: u64 = 16;
-/// The longest name.
+/// The maximum length of a name.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Where an object is.
+/// The place of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// At so many bytes from the start of the region. Nothing of the object lies there.
+    /// At this offset in bytes from the start of the region. No data of the object is stored there.
     At(u64),
     /// Under a name.
     Named(&'a str),
@@ -39,17 +39,17 @@ impl From<u64> for Place<'_> {
     }
 }
 
-/// An object that is known.
+/// An object whose number is known.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub(super) number: u64,
     pub(super) key: Key,
-    /// How sentences call it: "lock `jobs`".
+    /// Its name in messages: "lock `jobs`".
     pub(super) label: String,
 }
 
 impl Form {
-    /// The word for a sentence.
+    /// The form's word in messages.
     fn word(self) -> &'static str {
         match self {
             Form::Lock => "lock",
@@ -107,7 +107,7 @@ impl Core {
         )))
     }
 
-    /// Whether the directory says that a number is of this text; which it does from now on if the number was free.
+    /// Whether the directory assigns a number to this text; if the number was free, it does so from now on.
     fn is_number_of(&self, number: u64, text: &[u8]) -> Result<bool, SynchronisationError> {
         let step = Operation::CompareAndSwap {
             key: Key::new(self.region(), Kind::Directory, number),
@@ -121,7 +121,7 @@ impl Core {
     }
 }
 
-/// FNV-1a, and then every bit made to depend on every other.
+/// FNV-1a, followed by mixing so that every bit depends on every other.
 fn hash(text: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in text {
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_hash_stays_as_it_is() {
-        // Processes of different versions may share a region.
+        // The value is fixed because processes of different versions may share a region.
         assert_eq!(hash(b"lock jobs"), 4_332_140_671_695_915_526);
     }
 }

@@ -1,8 +1,8 @@
-//! What is done once in a region, by one thread of one process, while others that come wait until it is done.
+//! Actions that are done once in a region, by one thread of one process, while others wait until they are done.
 //!
-//! It is a lock with a flag: who comes takes it, and finds the flag set or does the work. So a process that crashed at
-//! the work is replaced like the holder of a lock, and the next does it. Two calls the first time in a process, none
-//! after that. What it is about must be in the region: a process that ended does not undo it.
+//! It is a lock with a flag: a thread takes the lock, and either finds the flag set or does the work. A process that
+//! crashes during the work is therefore replaced like the holder of a lock, and the next one does the work. Two calls the
+//! first time in a process, none after that. The result must be in the region: it is not undone when a process ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,22 +13,22 @@ use super::object::{Object, Place};
 use super::record::{self, Form};
 use super::session::{Ends, Session};
 
-/// 1 when it is done; behind the words of a lock.
+/// 1 when the work is done; follows the words of a lock.
 const DONE: u32 = 24;
 
 impl Session {
-    /// What is done once, by a name or an address. A name costs one call the first time, an address none.
+    /// The one-time action at a place, by a name or an address. A name costs one call the first time, an address none.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] for no possible place.
+    /// [`SynchronisationError::Misuse`] for an invalid place.
     pub fn once<'a>(&self, place: impl Into<Place<'a>>) -> Result<Once, SynchronisationError> {
         let object = self.inner.object(Form::Once, place.into())?;
         Ok(Once { session: Arc::clone(&self.inner), object, is_done: Arc::default() })
     }
 }
 
-/// Something that is done once. Clones remember together that it is done.
+/// A one-time action. Clones share the knowledge that it is done.
 #[derive(Clone)]
 pub struct Once {
     session: Arc<Ends>,
@@ -36,19 +36,19 @@ pub struct Once {
     is_done: Arc<AtomicBool>,
 }
 
-/// A turn to do it. Dropped, it was not done, and the next who comes does it.
+/// A turn to do the work. If it is dropped, the work was not done, and the next thread does it.
 pub struct Turn {
     once: Once,
     held: Option<HeldLock>,
 }
 
 impl Once {
-    /// Does `work` if nobody has done it, and returns when it is done; whether it was done here. If `work` panics, the
-    /// next who comes does it.
+    /// Does `work` unless it was done before, and returns when it is done; returns whether it was done here. If `work`
+    /// panics, the next caller does it.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] says who does it and for how long.
+    /// [`SynchronisationError::TooLong`] names who does the work and for how long.
     pub fn call(&self, work: impl FnOnce()) -> Result<bool, SynchronisationError> {
         let Some(turn) = self.begin()? else { return Ok(false) };
         work();
@@ -56,7 +56,7 @@ impl Once {
         Ok(true)
     }
 
-    /// A turn: do it, then say [`Turn::done`]. Without one it is done.
+    /// Begins a turn: do the work, then call [`Turn::done`]. `None` if it is done.
     ///
     /// # Errors
     ///
@@ -77,11 +77,11 @@ impl Once {
 }
 
 impl Turn {
-    /// It is done, with everything that this process stored.
+    /// Marks the work as done, and releases everything that this process stored.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::LeaseLost`] when another process was given the turn meanwhile.
+    /// [`SynchronisationError::LeaseLost`] if another process was given the turn meanwhile.
     pub fn done(mut self) -> Result<(), SynchronisationError> {
         if let Some(held) = self.held.take() {
             held.release_with(vec![record::put(&self.once.object.key, DONE, &[1])])?;
@@ -90,7 +90,7 @@ impl Turn {
         Ok(())
     }
 
-    /// It could not be done: the next who comes, or waits, does it.
+    /// Gives the turn up: the next caller, or a waiting one, does the work.
     ///
     /// # Errors
     ///

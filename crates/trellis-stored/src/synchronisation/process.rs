@@ -1,15 +1,15 @@
-//! The one session that C programs of this process use: what `trellis_store_lock` and its family call.
+//! The one session that C programs of this process use through `trellis_store_lock` and its family.
 //!
-//! Promises: how a session is made is told once, when the region is opened, and it is made when it is first used; a program
-//! that uses no object pays nothing. A forked child has none: its parent's calls and signs of life are not its own. Must never
-//! change the session: holds of it are everywhere.
+//! Promises: the way to create the session is set once, when the region is opened, and the session is created at its
+//! first use; a program that uses no object pays nothing. A forked child has no session: its parent's calls and
+//! heartbeats are not its own. Must never replace the session, because holds refer to it.
 
 use std::sync::OnceLock;
 
 use super::error::SynchronisationError;
 use super::session::Session;
 
-/// How the session is made.
+/// Creates the session.
 type Make = Box<dyn Fn() -> Result<Session, SynchronisationError> + Send + Sync>;
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -17,11 +17,11 @@ static PROCESS: OnceLock<Process> = OnceLock::new();
 struct Process {
     make: Make,
     session: OnceLock<Session>,
-    /// The process that opened the region.
+    /// The number of the process that opened the region.
     id: u32,
 }
 
-/// Tells how the session of this process is made, for good. False when that was told before.
+/// Sets how the session of this process is created, permanently. False if that was set before.
 pub fn install_with(make: impl Fn() -> Result<Session, SynchronisationError> + Send + Sync + 'static) -> bool {
     let process = Process { make: Box::new(make), session: OnceLock::new(), id: std::process::id() };
     PROCESS.set(process).is_ok()
@@ -31,7 +31,7 @@ pub fn install_with(make: impl Fn() -> Result<Session, SynchronisationError> + S
 ///
 /// # Errors
 ///
-/// [`SynchronisationError::Misuse`] when no region is open, or was opened by the parent; else as [`Session::new`].
+/// [`SynchronisationError::Misuse`] if no region is open, or if the parent opened it; otherwise as [`Session::new`].
 pub fn session() -> Result<&'static Session, SynchronisationError> {
     let process = PROCESS.get().ok_or_else(|| {
         let why =
@@ -46,11 +46,11 @@ pub fn session() -> Result<&'static Session, SynchronisationError> {
         return Ok(session);
     }
     let made = (process.make)()?;
-    // Two threads may make one each; the second is forgotten, which costs nothing: it holds nothing.
+    // Two threads may create one each; the second is dropped, which is harmless because it holds nothing.
     Ok(process.session.get_or_init(|| made))
 }
 
-/// The session of this process, if one was used.
+/// The session of this process, if it was used.
 pub fn used() -> Option<&'static Session> {
     PROCESS.get().filter(|process| process.id == std::process::id())?.session.get()
 }

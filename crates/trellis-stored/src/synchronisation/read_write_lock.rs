@@ -1,9 +1,9 @@
-//! Read-write locks: one writer, or any number of readers. Each taking is one call when nobody is in the way, and each
-//! giving back another.
+//! Read-write locks: one writer, or any number of readers. Each uncontended acquisition is one call, and each release
+//! another.
 //!
-//! A reader raises a count and notes that it was this process ([`super::slots`]); a writer that finds the lock in use
-//! announces itself, so that no reader comes before it any more. So writers come before readers, and a writer that waits
-//! costs a call more than a lock. Readers, writers and those that wait to write are replaced when they crash.
+//! A reader raises a count and records that it was this process ([`super::slots`]). A writer that finds the lock in use
+//! announces itself, after which no new reader comes before it. Writers thus take precedence over readers, and a writer
+//! that waits needs one call more than for a lock. Crashed readers, writers and waiting writers are replaced.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -18,66 +18,67 @@ use super::session::{Answer, Core, Ends, Hold, Session, locked, of_store};
 use super::slots::{self, Counts, Note};
 use super::watch::{Blocker, Contended, JUST_CHANGED, Obtained, Timely};
 
-/// The member that writes, 0 when nobody does.
+/// The member that writes; 0 if none does.
 const WRITER: u32 = 0;
-/// Which of its holds it is.
+/// A number that identifies the hold among those of the member.
 const NONCE: u32 = 8;
-/// How often it was taken to write.
+/// How often the lock was taken for writing.
 const TOKEN: u32 = 16;
-/// How many read.
+/// The number of readers.
 pub(super) const READERS: u32 = 24;
-/// How many wait to write and have said so.
+/// The number of writers that wait and have announced themselves.
 pub(super) const WISHES: u32 = 32;
 
 impl Session {
-    /// The read-write lock at a place: by a name or an address. A name costs one call the first time, an address none.
+    /// The read-write lock at a place, by a name or an address. A name costs one call the first time, an address none.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] for no possible place.
+    /// [`SynchronisationError::Misuse`] for an invalid place.
     pub fn read_write_lock<'a>(&self, place: impl Into<Place<'a>>) -> Result<ReadWriteLock, SynchronisationError> {
         let object = self.inner.object(Form::ReadWriteLock, place.into())?;
         Ok(ReadWriteLock { session: Arc::clone(&self.inner), object })
     }
 }
 
-/// A lock that one writer has alone, or readers have together. Not recursive: a thread that reads and asks to read again
-/// may wait behind a writer that waits for it.
+/// A lock that one writer holds alone, or readers hold together. Not recursive: a thread that reads and requests to read
+/// again may wait behind a writer that waits for it.
 #[derive(Clone)]
 pub struct ReadWriteLock {
     session: Arc<Ends>,
     object: Object,
 }
 
-/// What a read-write lock is taken for.
+/// The kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To read, together with other readers.
+    /// Reading, together with other readers.
     Read,
-    /// To write, alone.
+    /// Writing, alone.
     Write,
 }
 
 impl ReadWriteLock {
-    /// Waits to read, together with other readers.
+    /// Takes the lock for reading, together with other readers.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] says who writes, or waits to, and for how long.
+    /// [`SynchronisationError::TooLong`] names who writes, or waits to, and for how long.
     pub fn read(&self) -> Result<ReadGuard, SynchronisationError> {
         Ok(ReadGuard(Kept::of(self.acquire(Access::Read)?)))
     }
 
-    /// Waits to write, alone.
+    /// Takes the lock for writing, alone.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] says who has it and for how long.
+    /// [`SynchronisationError::TooLong`] names who holds it and for how long.
     pub fn write(&self) -> Result<WriteGuard, SynchronisationError> {
         Ok(WriteGuard(Kept::of(self.acquire(Access::Write)?)))
     }
 
-    /// Reads if that is possible before `duration` has passed; with none, if nobody writes or waits to.
+    /// Takes the lock for reading if that is possible before `duration` has passed; with zero, if no writer holds it or
+    /// waits.
     ///
     /// # Errors
     ///
@@ -86,7 +87,7 @@ impl ReadWriteLock {
         Ok(self.try_acquire_for(Access::Read, duration)?.map(|held| ReadGuard(Kept::of(held))))
     }
 
-    /// Writes if that is possible before `duration` has passed; with none, if nobody has the lock.
+    /// Takes the lock for writing if that is possible before `duration` has passed; with zero, if it is free.
     ///
     /// # Errors
     ///
@@ -95,8 +96,8 @@ impl ReadWriteLock {
         Ok(self.try_acquire_for(Access::Write, duration)?.map(|held| WriteGuard(Kept::of(held))))
     }
 
-    /// As [`ReadWriteLock::read`] and [`ReadWriteLock::write`], for callers that keep the hold by themselves; nothing
-    /// gives it back but [`HeldAccess::release`].
+    /// As [`ReadWriteLock::read`] and [`ReadWriteLock::write`], for callers that store the hold themselves; only
+    /// [`HeldAccess::release`] releases the lock.
     ///
     /// # Errors
     ///
@@ -142,7 +143,7 @@ impl ReadWriteLock {
         }
     }
 
-    /// At once, or after an announcement that keeps new readers out.
+    /// Takes the lock at once, or after an announcement that keeps new readers out.
     fn obtain_write(&self, patience: Duration) -> Timely<HeldAccess> {
         let at_once = Writing { lock: self, nonce: self.session.nonce(), wish: None };
         if let Some(held) = self.written(&at_once, self.session.obtain(&at_once, Duration::ZERO)?) {
@@ -173,8 +174,8 @@ impl ReadWriteLock {
         }
     }
 
-    /// Takes a note and its count back, if they are there: one that stays would keep others out as long as this process
-    /// lives. Where even this fails, so does everything else.
+    /// Withdraws a note and its count, if they exist: one that remained would exclude others as long as this process
+    /// lives. If even this fails, so does everything else.
     fn withdraw(&self, slot: u32, note: Note) {
         let (region, me) = (self.session.region(), self.session.me);
         if self.session.apply(&[note.erase(region, me, slot), note.lower(region)]).is_ok() {
@@ -201,7 +202,7 @@ impl ReadWriteLock {
         Ok((slot, Note { object: self.object.number, nonce: self.session.nonce(), counts }))
     }
 
-    /// Who writes, if it was the writer that refused.
+    /// The writer, if it was the writer that refused.
     fn writer(&self, refused: &Refused) -> Vec<Blocker> {
         let record = refused.found.as_deref().unwrap_or_default();
         let trace = [WRITER, NONCE, TOKEN].map(|offset| record::word(record, offset));
@@ -212,7 +213,7 @@ impl ReadWriteLock {
         vec![Blocker { member: trace[0], trace: trace.to_vec(), clear, does: "writes" }]
     }
 
-    /// Who reads, or waits to write; everything of one member together, because it is replaced as a whole.
+    /// The readers or the waiting writers; all holds of one member together, because it is replaced as a whole.
     fn noted(&self, core: &Core, counts: Counts) -> Result<Vec<Blocker>, SynchronisationError> {
         let does = match counts {
             Counts::Read => "reads",
@@ -288,7 +289,7 @@ impl Contended for Reading<'_> {
 struct Writing<'a> {
     lock: &'a ReadWriteLock,
     nonce: u64,
-    /// What it announced, with its slot.
+    /// The writer's announcement, with its slot.
     wish: Option<(u32, Note)>,
 }
 
@@ -331,8 +332,8 @@ enum How {
     Writes { nonce: u64, token: u64 },
 }
 
-/// A read-write lock that is held, until it is released. Dropping it without a release keeps the lock, but ends the
-/// signs of life for it.
+/// A read-write lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the
+/// heartbeats for it.
 pub struct HeldAccess {
     lock: ReadWriteLock,
     how: How,
@@ -340,7 +341,7 @@ pub struct HeldAccess {
 }
 
 impl HeldAccess {
-    /// What it was taken for.
+    /// The kind of access.
     pub fn access(&self) -> Access {
         match self.how {
             How::Reads { .. } => Access::Read,
@@ -348,7 +349,7 @@ impl HeldAccess {
         }
     }
 
-    /// Of a writer the number of this taking, larger than that of every earlier one; 0 of a reader.
+    /// For a writer, the number of this acquisition, larger than that of every earlier one; 0 for a reader.
     pub fn token(&self) -> u64 {
         match self.how {
             How::Reads { .. } => 0,
@@ -356,11 +357,11 @@ impl HeldAccess {
         }
     }
 
-    /// Gives the lock back, with everything that this process stored. One call.
+    /// Releases the lock, together with everything that this process stored. One call.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::LeaseLost`] when this process was replaced; then nothing of what it stored was written.
+    /// [`SynchronisationError::LeaseLost`] if this process was replaced; then nothing that it stored was written.
     pub fn release(self) -> Result<(), SynchronisationError> {
         let (session, key) = (&self.lock.session, &self.lock.object.key);
         let steps = match self.how {
@@ -381,14 +382,14 @@ impl HeldAccess {
     }
 }
 
-/// A read-write lock that is held to read; dropping it gives the lock back.
+/// A read-write lock that is held for reading; dropping it releases the lock.
 pub struct ReadGuard(Kept);
 
-/// A read-write lock that is held to write; dropping it gives the lock back.
+/// A read-write lock that is held for writing; dropping it releases the lock.
 pub struct WriteGuard(Kept);
 
 impl ReadGuard {
-    /// Gives the lock back, and tells what dropping cannot.
+    /// Releases the lock, and reports the errors that dropping cannot.
     ///
     /// # Errors
     ///
@@ -399,12 +400,12 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
-    /// The number of this taking, larger than that of every earlier one.
+    /// The number of this acquisition, larger than that of every earlier one.
     pub fn token(&self) -> u64 {
         self.0.held.as_ref().map_or(0, HeldAccess::token)
     }
 
-    /// Gives the lock back, and tells what dropping cannot.
+    /// Releases the lock, and reports the errors that dropping cannot.
     ///
     /// # Errors
     ///
@@ -414,7 +415,7 @@ impl WriteGuard {
     }
 }
 
-/// A hold until it is dropped; as with the standard library's, by the thread that took it.
+/// A hold until it is dropped; as in the standard library, by the thread that took it.
 struct Kept {
     held: Option<HeldAccess>,
     not_send: PhantomData<*const ()>,

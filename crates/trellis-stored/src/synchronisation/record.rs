@@ -1,16 +1,16 @@
-//! How objects lie in the store, and the steps that change them.
+//! The layout of objects in the store, and the steps that change them.
 //!
-//! Every object is a record of little-endian words at fixed offsets, and every word is zero at first, so that an object
-//! needs no making: a record that is not there is one of zeros. Each step here names only the words it is about. So
-//! nobody has to have read a record in order to change it, and what nobody contends for is one call, whoever used it
-//! before.
+//! Every object is a record of little-endian words at fixed offsets. Every word is zero at first, so an object does not
+//! need to be created: a missing record is one of zeros. Each step names only the words that it uses. A process can
+//! therefore change a record without having read it, and an uncontended operation is one call, whichever process used the
+//! object before.
 //!
-//! Promises: a step changes its words and no others. Must never depend on the length of a record.
+//! Promises: a step changes only its own words. Must never depend on the length of a record.
 
 use trellis_store::{Change, Expect, Key, Kind, Operation, Outcome, Store, StoreError};
 
-/// What kinds of objects there are; the highest bits of a record's number. Objects of different kinds may have the same
-/// address or name.
+/// The kinds of objects; the highest bits of a record's number. Objects of different kinds may have the same address or
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(super) enum Form {
@@ -21,15 +21,15 @@ pub(super) enum Form {
     Condition = 5,
     Event = 6,
     Once = 7,
-    /// Not an object: what a member holds together with others.
+    /// Not an object: a member's record of what it holds together with others.
     Holds = 8,
 }
 
-/// The bits of a number below the form.
+/// The number of bits below the form.
 const NUMBER_BITS: u32 = 60;
 /// Set in the numbers of objects that have a name.
 const NAMED: u64 = 1 << (NUMBER_BITS - 1);
-/// The largest address that an object may have.
+/// The largest possible address of an object.
 pub(super) const ADDRESS_MAX: u64 = NAMED - 1;
 
 /// The number of the object at an address.
@@ -47,19 +47,19 @@ pub(super) const fn key(region: u32, number: u64) -> Key {
     Key::new(region, Kind::Synchronisation, number)
 }
 
-/// The key of what a member notes of its holds.
+/// The key of a member's record of its shared holds.
 pub(super) const fn holds_key(region: u32, member: u64) -> Key {
     key(region, at_address(Form::Holds, member))
 }
 
-/// The members that noted what they hold, from all of a region.
+/// The members of a region that have a record of shared holds.
 pub(super) fn holders(store: &dyn Store, region: u32) -> Result<Vec<u64>, StoreError> {
     let (first, last) = (at_address(Form::Holds, 0), at_address(Form::Holds, ADDRESS_MAX));
     let numbers = numbers(store, region, Kind::Synchronisation, first, last)?;
     Ok(numbers.into_iter().map(|number| number & ADDRESS_MAX).collect())
 }
 
-/// How many numbers are asked for in one call.
+/// How many numbers are requested in one call.
 const NUMBERS_AT_ONCE: usize = 4096;
 
 /// The numbers of one kind between two, both included.
@@ -91,17 +91,17 @@ pub(super) fn word(record: &[u8], offset: u32) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Words as bytes.
+/// Encodes words.
 pub(super) fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Puts words at an offset.
+/// Writes words at an offset.
 pub(super) fn put(key: &Key, offset: u32, new: &[u64]) -> Operation {
     Operation::Change { key: key.clone(), change: Change::PutRange { offset, bytes: words(new) } }
 }
 
-/// Puts `new` where `old` is; refused where it is not. They need not be equally long.
+/// Writes `new` if `old` is there; refused otherwise. They may differ in length.
 pub(super) fn swap(key: &Key, offset: u32, old: &[u64], new: &[u64]) -> Operation {
     Operation::CompareAndSwap {
         key: key.clone(),
@@ -115,17 +115,17 @@ pub(super) fn add(key: &Key, offset: u32, delta: i64) -> Operation {
     Operation::Add { key: key.clone(), offset, width: 8, delta, bounds: None }
 }
 
-/// Adds to a word; refused where the sum would leave `bounds`.
+/// Adds to a word; refused if the sum would leave `bounds`.
 pub(super) fn add_within(key: &Key, offset: u32, delta: i64, bounds: (i64, i64)) -> Operation {
     Operation::Add { key: key.clone(), offset, width: 8, delta, bounds: Some(bounds) }
 }
 
-/// Changes nothing; refused where a word is not within `bounds`.
+/// Changes nothing; refused if a word is not within `bounds`.
 pub(super) fn is_within(key: &Key, offset: u32, bounds: (i64, i64)) -> Operation {
     add_within(key, offset, 0, bounds)
 }
 
-/// What a number was before the step that added to it; 0 where the outcome is of another kind, which no store gives.
+/// The value of a number before the step that added to it; 0 if the outcome is of another kind, which no store returns.
 pub(super) fn before(outcomes: &[Outcome], step: usize) -> i64 {
     debug_assert!(matches!(outcomes.get(step), Some(Outcome::Added(_))), "step {step} of {outcomes:?} adds");
     match outcomes.get(step) {

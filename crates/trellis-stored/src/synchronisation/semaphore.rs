@@ -1,9 +1,9 @@
-//! Counting semaphores: a number that posts raise and waits lower while it is above zero. Each is one call, the wait as
-//! long as it takes.
+//! Counting semaphores: posts raise a number, and waits lower it while it is above zero. Each operation is one call,
+//! however long the wait takes.
 //!
-//! A permit belongs to nobody: what a process took and did not post before it crashed is not given back, as with POSIX
-//! semaphores between processes, because who took one item and who posts another are often not the same. Where permits
-//! are a kind of lock, take a [`super::Lock`].
+//! A permit has no owner: what a process took and did not post before it crashed is not returned, as with POSIX
+//! semaphores between processes, because the process that takes one item is often not the one that posts another. Where
+//! permits serve as a kind of lock, use a [`super::Lock`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,18 +23,18 @@ const TAKEN_BY: u32 = 8;
 const POSTED_BY: u32 = 16;
 
 impl Session {
-    /// The semaphore at a place, by a name or an address; zero at first. A name costs one call the first time, an address
-    /// none.
+    /// The semaphore at a place, by a name or an address; initially zero. A name costs one call the first time, an
+    /// address none.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] for no possible place.
+    /// [`SynchronisationError::Misuse`] for an invalid place.
     pub fn semaphore<'a>(&self, place: impl Into<Place<'a>>) -> Result<Semaphore, SynchronisationError> {
         let object = self.inner.object(Form::Semaphore, place.into())?;
         Ok(Semaphore { session: Arc::clone(&self.inner), object })
     }
 
-    /// The same, with a value to begin with if no process has used it before. One call more.
+    /// Like [`Session::semaphore`], with an initial value if no process has used it before. One call more.
     ///
     /// # Errors
     ///
@@ -68,13 +68,13 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] says who lowered it last and who raised it. A post that comes later is not lost.
+    /// [`SynchronisationError::TooLong`] names who lowered it last and who raised it last. A later post is not lost.
     pub fn wait(&self) -> Result<(), SynchronisationError> {
         let patience = self.session.patience(None);
         if self.lower(patience)? { Ok(()) } else { Err(self.too_long(patience)) }
     }
 
-    /// Lowers the semaphore by one if it is above zero; whether it was.
+    /// Lowers the semaphore by one if it is above zero; returns whether it was.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Semaphore {
         self.lower(Duration::ZERO)
     }
 
-    /// As [`Semaphore::wait`], for `duration` at most; whether it was lowered.
+    /// As [`Semaphore::wait`], for `duration` at most; returns whether the semaphore was lowered.
     ///
     /// # Errors
     ///
@@ -92,11 +92,11 @@ impl Semaphore {
         self.lower(duration)
     }
 
-    /// Raises the semaphore by `count`, with everything that this process stored.
+    /// Raises the semaphore by `count`, and releases everything that this process stored.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::Misuse`] if it would pass 2^63 - 1.
+    /// [`SynchronisationError::Misuse`] if it would exceed 2^63 - 1.
     pub fn post(&self, count: u64) -> Result<(), SynchronisationError> {
         let count = self.signed(count)?;
         let steps = [
@@ -112,7 +112,7 @@ impl Semaphore {
         }
     }
 
-    /// Sets it, whoever waits: for a semaphore in memory that was used for something else before.
+    /// Sets the value regardless of waiting threads: for a semaphore in memory that was used for something else before.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Semaphore {
         self.session.release(&[record::put(&self.object.key, VALUE, &[value as u64, 0, 0])]).map(drop)
     }
 
-    /// What it stands at; others may change it at any moment.
+    /// The current value, which others may change at any moment.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Semaphore {
     }
 
     fn too_long(&self, patience: Duration) -> SynchronisationError {
-        // This is already the end of a failure: what the store does not say is left out.
+        // An error is being reported already: what the store does not answer is left out.
         let record = self.record().unwrap_or_default();
         let (taken, posted) = (record::word(&record, TAKEN_BY), record::word(&record, POSTED_BY));
         let cards = member::cards(self.session.store(), self.session.region(), &[taken, posted]).unwrap_or_default();

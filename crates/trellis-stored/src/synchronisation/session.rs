@@ -1,7 +1,7 @@
-//! A process that uses the objects of one region: its calls, its signs of life, and what became of it.
+//! A process that uses the objects of one region: its calls, its heartbeats, and its state.
 //!
-//! Promises: one thread at most, which gives a sign of life every third of the lease while something is held; a process
-//! that was replaced, or whose guard could not release, is told so by every later call, without a call of the store. Must
+//! Promises: at most one thread, which gives a heartbeat every third of the lease while something is held. After the
+//! process was replaced, or a guard could not release, every later call reports it without a call of the store. Must
 //! never hold a lock of its own during a call of the store.
 
 use std::collections::HashMap;
@@ -23,17 +23,17 @@ use crate::coherence::Shared;
 use crate::error::StoredError;
 use trellis_cache::this_thread;
 
-/// No wait is longer, whatever time it was given.
+/// No wait is longer, whatever its limit.
 pub const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// How a process waits.
+/// The options of a session.
 #[derive(Clone)]
 pub struct Options {
-    /// How long a wait without a time of its own may take.
+    /// The limit of waits that have none of their own.
     pub wait_max: Duration,
-    /// Whether a thread gives the signs of life; without, whoever made the session calls [`Session::beat`].
+    /// Whether a thread gives the heartbeats; otherwise the creator of the session calls [`Session::beat`].
     pub has_beat_thread: bool,
-    /// Whether no other process can use the region, which then needs no member records.
+    /// Whether no other process can use the region; member records are not needed then.
     pub is_alone: bool,
     /// The clock of waits and leases.
     pub clock: Arc<dyn Clock>,
@@ -46,35 +46,35 @@ impl Default for Options {
     }
 }
 
-/// The objects of a region, for one process. Clones are the same session.
+/// The objects of a region, for one process. Clones share the session.
 #[derive(Clone)]
 pub struct Session {
     pub(super) inner: Arc<Ends>,
 }
 
-/// What a session and all its objects hold; the last of them ends the thread.
+/// What a session and all its objects share; dropping the last one ends the thread.
 pub(super) struct Ends {
     core: Arc<Core>,
     thread: Mutex<Option<JoinHandle<()>>>,
     has_thread: bool,
 }
 
-/// What the thread needs too.
+/// The part that the thread needs too.
 pub(super) struct Core {
     shared: Arc<dyn Shared>,
     clock: Arc<dyn Clock>,
-    /// This process's number among the members.
+    /// This process's member number.
     pub(super) me: u64,
-    /// How long it may be without a sign of life.
+    /// How long it may give no heartbeat.
     pub(super) lease: Duration,
-    /// That nobody has replaced it; nothing where nobody can.
+    /// The guard that it was not replaced; `None` if it cannot be.
     guard: Option<Guard>,
     wait_max: Duration,
     nonces: AtomicU64,
     failure: Mutex<Option<SynchronisationError>>,
     life: Mutex<Life>,
     changed: Condvar,
-    /// What was seen of who is in the way, by the number of the object.
+    /// What was observed of blocking members, by the number of the object.
     pub(super) watched: Mutex<HashMap<u64, Watch>>,
     pub(super) slots: Mutex<Slots>,
     /// The numbers of names.
@@ -85,25 +85,25 @@ pub(super) struct Core {
 #[derive(Default)]
 struct Life {
     holds: usize,
-    /// Locks that threads of this process have: which, and the thread that took it.
+    /// Locks that threads of this process hold, and the thread that took each.
     owners: Vec<(u64, u64)>,
-    /// Whether something was taken since the thread looked last.
+    /// Whether something was taken since the thread last checked.
     was_used: bool,
-    /// Whether the thread sleeps until something is taken. It does so only after a whole beat without a hold, so that
-    /// taking a lock does not wake it each time.
+    /// Whether the thread sleeps until something is taken. It does so only after a whole heartbeat interval without a
+    /// hold, so that taking a lock does not wake it each time.
     is_parked: bool,
     is_over: bool,
 }
 
-/// What answers a call that was made.
+/// The answer to a call that was made.
 pub(super) enum Answer {
     Done(Vec<Outcome>),
     Refused(Refused),
 }
 
-/// What answers a call that could not be made or was not answered.
+/// Why a call could not be made or was not answered.
 pub(super) enum Trouble {
-    /// The connection ended during the call, and it may have taken effect.
+    /// The connection ended during the call, which may have taken effect.
     Unknown(SynchronisationError),
     Known(SynchronisationError),
 }
@@ -169,17 +169,17 @@ impl Session {
         Ok(Session { inner: Arc::new(ends) })
     }
 
-    /// Gives a sign of life if something is held; for sessions without a thread, every third of the lease or more
-    /// often. Whether there was one.
+    /// Gives a heartbeat if something is held; for sessions without a thread, to be called every third of the lease or
+    /// more often. Returns whether it gave one.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::LeaseLost`] when this process was replaced.
+    /// [`SynchronisationError::LeaseLost`] if this process was replaced.
     pub fn beat(&self) -> Result<bool, SynchronisationError> {
         self.inner.core.beat()
     }
 
-    /// How long this process may be without a sign of life while it holds something.
+    /// How long this process may give no heartbeat while it holds something.
     pub fn lease(&self) -> Duration {
         self.inner.core.lease
     }
@@ -194,7 +194,7 @@ impl std::ops::Deref for Ends {
 }
 
 impl Ends {
-    /// Says that something is held, until the answer is dropped.
+    /// Records that something is held, until the result is dropped.
     pub(super) fn hold(self: &Arc<Self>) -> Hold {
         self.start_thread();
         let mut life = locked(&self.life);
@@ -207,7 +207,7 @@ impl Ends {
         Hold { session: Arc::clone(self), owner: None }
     }
 
-    /// The same of a lock, which this thread has from now on.
+    /// Records that this thread holds a lock from now on.
     pub(super) fn hold_lock(self: &Arc<Self>, lock: u64) -> Hold {
         let owner = (lock, this_thread());
         let mut hold = self.hold();
@@ -216,7 +216,7 @@ impl Ends {
         hold
     }
 
-    /// Whether this thread has the lock, and would wait for itself.
+    /// Whether this thread holds the lock, and would wait for itself.
     pub(super) fn is_own(&self, lock: u64) -> bool {
         locked(&self.life).owners.contains(&(lock, this_thread()))
     }
@@ -229,7 +229,8 @@ impl Ends {
         if thread.is_none() {
             let core = Arc::clone(&self.core);
             let started = std::thread::Builder::new().name("trellis-beat".to_owned()).spawn(move || core.live());
-            // Without a thread there are no signs of life, and who waits long replaces this process: slow, not wrong.
+            // Without a thread there are no heartbeats, and a process that waits long replaces this one: slow, but not
+            // wrong.
             *thread = started.ok();
         }
     }
@@ -240,16 +241,16 @@ impl Drop for Ends {
         locked(&self.life).is_over = true;
         self.changed.notify_all();
         if let Some(thread) = locked(&self.thread).take() {
-            // It cannot panic with more to say than this thread.
+            // If it panicked, there is nothing more to report than the thread has reported itself.
             let _ = thread.join();
         }
     }
 }
 
-/// Something is held.
+/// A record that something is held.
 pub(super) struct Hold {
     session: Arc<Ends>,
-    /// Which lock, and the thread that took it.
+    /// The lock, and the thread that took it.
     owner: Option<(u64, u64)>,
 }
 
@@ -276,7 +277,7 @@ impl Core {
         self.shared.region()
     }
 
-    /// How long a wait may take: the time it was given, or what is configured.
+    /// The limit of a wait: the given time, or the configured one.
     pub(super) fn patience(&self, given: Option<Duration>) -> Duration {
         given.unwrap_or(self.wait_max).min(WAIT_MAX)
     }
@@ -286,36 +287,36 @@ impl Core {
         self.nonces.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Does `steps` as an acquire, as soon as nothing refuses them, or not at all.
+    /// Makes `steps` as an acquire: with a deadline, as soon as nothing refuses them, otherwise at once or not at all.
     pub(super) fn acquire(&self, steps: &[Operation], deadline: Option<Instant>) -> Result<Answer, Trouble> {
         self.check().map_err(Trouble::Known)?;
         self.answer(self.shared.acquire(steps, self.guard.as_ref(), deadline))
     }
 
-    /// Does `steps` as a release.
+    /// Makes `steps` as a release.
     pub(super) fn release(&self, steps: &[Operation]) -> Result<Answer, SynchronisationError> {
         self.check()?;
         Ok(self.answer(self.shared.release(steps, None))?)
     }
 
-    /// Does `steps` as a release and an acquire.
+    /// Makes `steps` as a release and an acquire.
     pub(super) fn exchange(&self, steps: &[Operation]) -> Result<Answer, SynchronisationError> {
         self.check()?;
         Ok(self.answer(self.shared.exchange(steps, None))?)
     }
 
-    /// Does `steps` and neither releases nor acquires.
+    /// Makes `steps` without releasing or acquiring.
     pub(super) fn apply(&self, steps: &[Operation]) -> Result<Answer, SynchronisationError> {
         self.check()?;
         Ok(self.answer(self.store().apply(steps, self.guard.as_ref()).map_err(StoredError::from))?)
     }
 
-    /// The sentence that every call answers from now on, unless there is one already.
+    /// Sets the error that every later call returns, unless one is set already.
     pub(super) fn fail(&self, error: SynchronisationError) {
         locked(&self.failure).get_or_insert(error);
     }
 
-    /// What went wrong for good.
+    /// The permanent error, if there is one.
     pub(super) fn check(&self) -> Result<(), SynchronisationError> {
         locked(&self.failure).clone().map_or(Ok(()), Err)
     }
@@ -337,7 +338,7 @@ impl Core {
         }
     }
 
-    /// This process was replaced: every call says so from now on.
+    /// Records that this process was replaced: every later call reports it.
     fn lose(&self, record: Option<&[u8]>) -> SynchronisationError {
         let card = Card::read(self.me, record);
         let by = member::cards(self.store(), self.region(), &[card.replaced_by]).unwrap_or_default();
@@ -361,7 +362,7 @@ impl Core {
         }
     }
 
-    /// Gives signs of life until the session is over.
+    /// Gives heartbeats until the session ends.
     fn live(&self) {
         let mut life = locked(&self.life);
         loop {
@@ -384,7 +385,8 @@ impl Core {
             }
             if life.holds > 0 {
                 drop(life);
-                // A store that does not answer now may at the next beat. That this process was replaced is kept.
+                // A store that does not answer now may do so at the next heartbeat. If this process was replaced, that is
+                // recorded.
                 let _ = self.beat();
                 life = locked(&self.life);
             }
@@ -398,13 +400,13 @@ fn lease_of(store: &dyn Store, region: u32, me: u64) -> Result<Duration, Synchro
     Ok(card.lease.max(member::LEASE_MIN))
 }
 
-/// An error of the store as one of these.
+/// Converts an error of the store.
 pub(super) fn of_store(error: StoreError) -> SynchronisationError {
     SynchronisationError::Memory(error.to_string())
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these protect is changed in one step each.
+    // Everything that these locks protect changes in a single step.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

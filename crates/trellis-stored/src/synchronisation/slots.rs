@@ -1,28 +1,28 @@
-//! What a member holds together with others: reads, and turns to write that it waits for.
+//! A member's shared holds: reads, and waits for writing.
 //!
-//! A count in an object does not say whose it is. So with each count that it raises a member notes the object and a nonce
-//! in a slot of a record of its own, in the same call; who replaces it lowers the counts and empties the slots. A member
-//! alone writes its slots while it lives, so it knows which are free without asking.
+//! A count in an object does not show who raised it. With each count that it raises, a member therefore records the
+//! object and a nonce, in the same call, in a slot of a record of its own. A process that replaces the member lowers the
+//! counts and empties the slots. A living member alone writes its slots, so it knows which are free without asking.
 //!
-//! Promises: a slot is given again only after it is empty in the store. Must never be larger than [`SLOTS_MAX`] slots.
+//! Promises: a slot is reused only after it is empty in the store. Must never use more than [`SLOTS_MAX`] slots.
 
 use trellis_store::{Key, Operation, Store, StoreError};
 
 use super::error::SynchronisationError;
 use super::{read_write_lock, record};
 
-/// The most that one process may hold together with others at once.
+/// The maximum number of shared holds of one process at the same time.
 pub(super) const SLOTS_MAX: usize = 4096;
 const SLOT_BYTES: u32 = 16;
 
-/// Which slots are in use.
+/// The slots in use.
 #[derive(Default)]
 pub(super) struct Slots {
     used: Vec<bool>,
 }
 
 impl Slots {
-    /// A free one.
+    /// Reserves a free slot.
     pub(super) fn take(&mut self) -> Result<u32, SynchronisationError> {
         let free = self.used.iter().position(|used| !used).unwrap_or(self.used.len());
         if free == SLOTS_MAX {
@@ -37,7 +37,7 @@ impl Slots {
         Ok(free as u32)
     }
 
-    /// A slot is empty again.
+    /// Returns an emptied slot.
     pub(super) fn give(&mut self, slot: u32) {
         self.used[slot as usize] = false;
     }
@@ -46,13 +46,13 @@ impl Slots {
 /// What a slot counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counts {
-    /// It reads.
+    /// A reader.
     Read = 0,
-    /// It waits to write.
+    /// A waiting writer.
     Wish = 1,
 }
 
-/// What a slot says.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     pub(super) object: u64,
@@ -65,12 +65,12 @@ impl Note {
         [self.object, self.nonce << 1 | self.counts as u64]
     }
 
-    /// The step that writes it.
+    /// The step that writes the slot.
     pub(super) fn write(self, region: u32, member: u64, slot: u32) -> Operation {
         record::put(&record::holds_key(region, member), slot * SLOT_BYTES, &self.words())
     }
 
-    /// The step that lowers what it counts for.
+    /// The step that lowers the count for which it stands.
     pub(super) fn lower(self, region: u32) -> Operation {
         let field = match self.counts {
             Counts::Read => read_write_lock::READERS,
@@ -79,17 +79,17 @@ impl Note {
         record::add(&record::key(region, self.object), field, -1)
     }
 
-    /// The step that empties its slot; refused when it is not there.
+    /// The step that empties the slot; refused if the note is not there.
     pub(super) fn erase(self, region: u32, member: u64, slot: u32) -> Operation {
         record::swap(&record::holds_key(region, member), slot * SLOT_BYTES, &self.words(), &[0, 0])
     }
 }
 
-/// The steps that take back all that a member noted; none where it has no record. One call.
+/// The steps that take back everything that a member recorded; none if it has no record. One call.
 pub(super) fn clear_all(store: &dyn Store, region: u32, member: u64) -> Result<Vec<Operation>, StoreError> {
     let key = record::holds_key(region, member);
     let Some(bytes) = store.get_many(std::slice::from_ref(&key))?.pop().flatten() else { return Ok(Vec::new()) };
-    // Says at least that the record is there.
+    // Asserts at least that the record exists.
     let mut steps = vec![record::put(&key, 0, &[record::word(&bytes, 0)])];
     for (slot, note) in notes(&bytes) {
         steps.push(note.erase(region, member, slot));
@@ -98,7 +98,7 @@ pub(super) fn clear_all(store: &dyn Store, region: u32, member: u64) -> Result<V
     Ok(steps)
 }
 
-/// What a record says, slot by slot; empty ones are left out.
+/// The contents of the slots in use.
 fn notes(record: &[u8]) -> impl Iterator<Item = (u32, Note)> + '_ {
     (0..(record.len() as u32).div_ceil(SLOT_BYTES)).filter_map(|slot| {
         let object = record::word(record, slot * SLOT_BYTES);

@@ -1,12 +1,12 @@
-//! Waiting for what others have, and replacing who has it but gives no sign of life.
+//! Waits for objects that others hold, and replaces holders that give no heartbeat.
 //!
-//! A wait sleeps in the store. From time to time it looks who is in its way. A member whose hold and whose heartbeats were the
-//! same at two looks, at least that member's lease apart on this process's clock, is replaced: one call marks its record
-//! and clears its traces, and is refused when it gave a sign of life meanwhile. Then the wait goes on.
+//! A wait sleeps in the store, and looks from time to time who blocks it. If a member's hold and heartbeats were the same
+//! at two looks, at least that member's lease apart on this process's clock, the member is replaced: one call marks its
+//! record and clears its traces, and is refused if it gave a heartbeat meanwhile. The wait then continues.
 //!
-//! Promises: nobody is replaced who gave a sign of life within its lease, as this clock counts; a member that has left or
-//! was replaced before is cleared at the first look; a wait ends with its deadline and one more look. Must never trust a
-//! refusal's age: what decides is compared again in the call that replaces.
+//! Promises: no member is replaced that gave a heartbeat within its lease, by this clock. A member that has left, or was
+//! replaced before, is cleared at the first look. A wait ends at its deadline plus one more look. Must never rely on the
+//! age of a refusal: the call that replaces compares again everything on which the decision depends.
 
 use std::time::{Duration, Instant};
 
@@ -16,23 +16,23 @@ use super::error::SynchronisationError;
 use super::member::{self, Card};
 use super::session::{Answer, Core, Trouble, locked, of_store};
 
-/// Of a lock that was found taken, and by nobody who could be named.
+/// For a lock that was found taken, without a holder that could be named.
 pub(super) const JUST_CHANGED: &str = "who has it has just changed; wait longer, or try again";
 
-/// Somebody who is in the way.
+/// A member that blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Blocker {
-    /// Who.
+    /// The member.
     pub(super) member: u64,
-    /// What tells this hold from every other that it had or will have.
+    /// Distinguishes this hold from every other hold of the member, past and future.
     pub(super) trace: Vec<u64>,
-    /// The steps that take the hold away, refused when it is not there any more.
+    /// The steps that remove the hold; refused if it no longer exists.
     pub(super) clear: Vec<Operation>,
-    /// What it does: "has it".
+    /// What the member does: "has it".
     pub(super) does: &'static str,
 }
 
-/// What was seen of who is in the way of one object.
+/// What was observed of the members that block one object.
 #[derive(Default)]
 pub(super) struct Watch {
     seen: Vec<Seen>,
@@ -42,45 +42,45 @@ struct Seen {
     member: u64,
     trace: Vec<u64>,
     beat: u64,
-    /// When this hold was seen first.
+    /// When this hold was first seen.
     first: Instant,
-    /// When this beat was seen first.
+    /// When this heartbeat was first seen.
     since: Instant,
 }
 
-/// Something that can be taken when nobody is in the way.
+/// An object that can be taken when no member blocks it.
 pub(super) trait Contended {
     /// The number of the object.
     fn number(&self) -> u64;
 
-    /// What takes it.
+    /// The steps that take it.
     fn steps(&self) -> Vec<Operation>;
 
-    /// Who was in the way when it was refused.
+    /// The members that blocked it when it was refused.
     fn blockers(&self, core: &Core, refused: &Refused) -> Result<Vec<Blocker>, SynchronisationError>;
 
-    /// Whether a refusal says that an earlier call has taken it.
+    /// Whether a refusal shows that an earlier call has taken it.
     fn can_tell(&self) -> bool;
 
     /// Whether it was refused because an earlier call, whose answer was lost, has taken it.
     fn is_mine(&self, refused: &Refused) -> bool;
 }
 
-/// Something, or why it came too late; or why neither can be told.
+/// A result, or the error of a wait that ran out of time; the outer error means that neither is known.
 pub(super) type Timely<T> = Result<Result<T, SynchronisationError>, SynchronisationError>;
 
-/// How a wait ended.
+/// The result of a wait.
 pub(super) enum Obtained {
-    /// With what each step gave.
+    /// Taken, with the outcome of each step.
     Taken(Vec<Outcome>),
-    /// By a call whose answer was lost; the record.
+    /// Taken by an earlier call whose answer was lost; the record.
     TakenBefore(Vec<u8>),
-    /// Not at all; who was in the way at last.
+    /// Not taken; the members that blocked it last.
     TooLate(Vec<Blocker>),
 }
 
 impl Core {
-    /// Takes something, at most `patience` from now; with none at once or not at all.
+    /// Takes an object, waiting for `patience` at most; with zero, at once or not at all.
     pub(super) fn obtain(&self, what: &dyn Contended, patience: Duration) -> Result<Obtained, SynchronisationError> {
         let begun = self.now();
         let deadline = begun + patience;
@@ -95,7 +95,7 @@ impl Core {
                     return Ok(Obtained::Taken(outcomes));
                 }
                 Ok(Answer::Refused(refused)) => refused,
-                // Once: the store is there again, or the next call says why not.
+                // Retried once: either the store has returned, or the next call reports the error.
                 Err(Trouble::Unknown(_)) if !may_be_mine && what.can_tell() => {
                     may_be_mine = true;
                     continue;
@@ -116,7 +116,7 @@ impl Core {
         }
     }
 
-    /// Looks at who is in the way and replaces who may be; when to look again.
+    /// Examines the members that block, and replaces those that may be replaced; returns when to look again.
     fn look(&self, object: u64, blockers: &[Blocker]) -> Result<Instant, SynchronisationError> {
         let before = self.now();
         let numbers: Vec<u64> =
@@ -129,9 +129,9 @@ impl Core {
         for blocker in blockers {
             let card = cards.iter().find(|card| card.number == blocker.member);
             let now = known.update(blocker, card.map_or(0, |card| card.beat), after);
-            // Of this process itself one only remembers since when.
+            // Of this process itself, only the time since when it blocks is recorded.
             if let Some(card) = card {
-                // The time between two looks counts from the end of the first to the begin of the second.
+                // The time between two looks counts from the end of the first to the start of the second.
                 let unchanged = before.saturating_duration_since(now.since);
                 if (!card.is_alive || unchanged >= card.lease) && self.replace(blocker, card)? {
                     look_at = after;
@@ -145,17 +145,17 @@ impl Core {
         Ok(look_at)
     }
 
-    /// Marks a member as replaced and clears its hold; false when it was not so any more.
+    /// Marks a member as replaced and clears its hold; false if either has changed meanwhile.
     fn replace(&self, blocker: &Blocker, card: &Card) -> Result<bool, SynchronisationError> {
         let mark = card.is_alive.then(|| member::replace(self.region(), card, self.me));
         let steps: Vec<Operation> = mark.into_iter().chain(blocker.clear.iter().cloned()).collect();
         Ok(matches!(self.apply(&steps)?, Answer::Done(_)))
     }
 
-    /// Who is in the way, and for how long, as a sentence's end; `nobody` where that is not known.
+    /// The end of a message: who blocks, and for how long; `nobody` if that is not known.
     pub(super) fn whom(&self, object: u64, blockers: &[Blocker], nobody: &str) -> String {
         let numbers: Vec<u64> = blockers.iter().map(|blocker| blocker.member).collect();
-        // This is already the end of a failure: what the store does not say is left out.
+        // An error is being reported already: what the store does not answer is left out.
         let cards = member::cards(self.store(), self.region(), &numbers).unwrap_or_default();
         let now = self.now();
         let watched = locked(&self.watched);
@@ -176,7 +176,7 @@ impl Core {
 }
 
 impl Watch {
-    /// What is known of a blocker with what was seen now.
+    /// Updates what is known of a blocking member with a new observation.
     fn update(&mut self, blocker: &Blocker, beat: u64, now: Instant) -> Seen {
         let same_hold = |seen: &Seen| seen.member == blocker.member && seen.trace == blocker.trace;
         let known = self.seen.iter().position(same_hold).map(|at| self.seen.swap_remove(at));

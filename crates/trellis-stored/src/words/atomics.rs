@@ -1,7 +1,8 @@
-//! Numbers that are changed in one step for all processes.
+//! Atomic changes of numbers, for all processes.
 //!
-//! Promises: what an instruction of the processor would do, at any alignment; an addition is one call, and so is a
-//! comparison. Everything else is a load and as many comparisons as others are faster.
+//! Promises the effect of the corresponding instruction of the processor, at any alignment. An addition is one call, and
+//! so is a comparison. Every other update is a load and comparisons, which are repeated as long as other writers are
+//! faster.
 
 use trellis_store::{Applied, Change, Expect, Operation, Outcome, Refused};
 
@@ -9,7 +10,7 @@ use super::{Part, Place, Words, native};
 use crate::error::StoredError;
 use crate::layout::is_inside;
 
-/// What an update does. The numbers are those of `enum trellis_atomic_operation`.
+/// An atomic update. The numbers are those of `enum trellis_atomic_operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -47,7 +48,7 @@ impl Update {
         Update::ALL.into_iter().find(|update| *update as u32 == number)
     }
 
-    /// What `now` becomes; both are numbers of `bytes` bytes without bits above.
+    /// The new value of `now`; both are numbers of `bytes` bytes, without higher bits.
     pub fn of(self, now: u64, operand: u64, bytes: usize) -> u64 {
         let unused = 64 - 8 * bytes as u32;
         let signed = |number: u64| ((number << unused) as i64) >> unused;
@@ -73,7 +74,7 @@ fn mask(bytes: usize) -> u64 {
 }
 
 impl Words {
-    /// Changes a number; returns what it was.
+    /// Changes a number; returns its previous value.
     ///
     /// # Errors
     ///
@@ -125,7 +126,7 @@ impl Words {
         }
     }
 
-    /// Makes a number `desired` if it is `expected`; otherwise says what it is.
+    /// Sets a number to `desired` if it is `expected`; otherwise returns its value.
     ///
     /// # Errors
     ///
@@ -161,13 +162,13 @@ impl Words {
                     return Ok(Ok(()));
                 }
                 Some(found) if found != expected => return Ok(Err(found)),
-                // Only where a number lies in two pages, and is read after the comparison failed.
+                // Possible only if a number lies in two pages, and is read after the comparison failed.
                 Some(_) => {}
             }
         }
     }
 
-    /// The parts of a number, in the store; nothing for one that stays native.
+    /// The parts of a number in the store; `None` for one that stays native.
     unsafe fn number(&self, address: usize, bytes: usize) -> Result<Option<Vec<Part>>, StoredError> {
         let mut parts = Vec::new();
         let mut is_native = false;
@@ -185,7 +186,7 @@ impl Words {
         process.presence.runs(address, bytes, &mut |place, _, _| in_store &= place == super::Where::Stored);
         if !in_store {
             let mut now = [0; 8];
-            // SAFETY: the caller's promise. Bytes that are native for good stay so.
+            // SAFETY: the caller's promise. Bytes that are native permanently stay so.
             unsafe {
                 self.load_piece(address, &mut now[..bytes])?;
                 if process.presence.is_native(address, bytes) {
@@ -217,7 +218,7 @@ impl Words {
         Ok(number_of(parts, &outcomes))
     }
 
-    /// Nothing when it was changed; what it is otherwise.
+    /// Compares and swaps: `None` if the number was changed, otherwise its value.
     fn swap(&self, parts: &[Part], expected: u64, desired: u64, bytes: usize) -> Result<Option<u64>, StoredError> {
         let (old, new) = (expected.to_le_bytes(), desired.to_le_bytes());
         debug_assert!(bytes <= 8);
@@ -261,7 +262,7 @@ fn number_of(parts: &[Part], outcomes: &[Outcome]) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// What an update adds, when it is an addition.
+/// The summand of an update that is an addition.
 fn delta(update: Update, operand: u64, bytes: usize) -> Option<i64> {
     let unused = 64 - 8 * bytes as u32;
     let signed = ((operand << unused) as i64) >> unused;

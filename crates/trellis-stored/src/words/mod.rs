@@ -1,16 +1,16 @@
 //! Words: each load and store of the program is a call of the store, and no copy is kept.
 //!
-//! Addresses of the region are bytes of its pages. In *full* mode every other address is a byte of a second region, of
-//! this process alone, once it was stored to; until then, and again after plain instructions wrote it, it is where it
-//! seems to be: which, this process knows for each byte (`presence`).
+//! Addresses of the region are bytes of its pages. In *full* mode, every other address is a byte of a second region,
+//! which belongs to this process alone, after it was stored to. Until then, and again after plain instructions wrote it,
+//! the byte is in the process's own memory. `presence` records this for each byte.
 //!
-//! Promises: an access is one call, however many bytes it has and wherever it lies, up to [`PIECE_BYTES`]; it changes
-//! exactly the bytes that it names; an atomic one is one step for all processes. Pages of a shared region that were stored
-//! to are named at the next release, for processes that keep copies.
+//! Promises: an access is one call, whatever its length and alignment, up to [`PIECE_BYTES`]. It changes exactly the
+//! bytes that it names. An atomic access is one step for all processes. Pages of a shared region that were stored to are
+//! named at the next release, for processes that keep copies.
 //!
-//! Must never keep a value: what is loaded was in the store after the call began.
+//! Must never keep a value: a load returns what was in the store after the call began.
 //!
-//! The functions that take addresses are unsafe because an address outside of the region is memory of this process.
+//! The functions that take addresses are unsafe because an address outside the region is memory of this process.
 
 mod atomics;
 mod native;
@@ -31,17 +31,17 @@ use presence::{Presence, Where};
 
 pub use atomics::Update;
 
-/// What one call carries at most; a longer access is several.
+/// The maximum length of one call; a longer access takes several.
 pub const PIECE_BYTES: usize = 256 * PAGE_BYTES;
 
-/// Words of a region, and of this process's own memory in full mode.
+/// The words of a region, and in full mode those of this process's own memory.
 pub struct Words {
     store: Arc<dyn Store>,
     region: u32,
     bytes: usize,
-    /// The region of addresses outside, in full mode.
+    /// The region for addresses outside, in full mode.
     process: Option<Process>,
-    /// Pages that were stored to since the last release; nothing for a private region.
+    /// Pages that were stored to since the last release; `None` for a private region.
     touched: Option<Mutex<BTreeSet<u64>>>,
     piece_bytes: usize,
     whole_calls: bool,
@@ -50,17 +50,17 @@ pub struct Words {
 struct Process {
     region: u32,
     presence: Presence,
-    /// Held while native bytes become words, so that no atomic change in between is undone.
+    /// Held while native bytes are moved into the store, so that no atomic change in between is undone.
     importing: Mutex<()>,
 }
 
-/// A part of an access that lies in one value.
+/// The part of an access that lies in one value.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     region: u32,
     page: u64,
     offset: u32,
-    /// Where it starts in the access.
+    /// The offset of the part in the access.
     at: usize,
     bytes: usize,
 }
@@ -87,7 +87,8 @@ impl Part {
 }
 
 impl Words {
-    /// The words of region `region`, which has `bytes`; with `process`, those of all other addresses too, in that region.
+    /// The words of region `region`, which has `bytes` bytes; with `process`, also those of all other addresses, in that
+    /// region.
     pub fn new(store: Arc<dyn Store>, region: u32, bytes: usize, is_shared: bool, process: Option<u32>) -> Words {
         let can = store.capabilities();
         let by_steps = (can.operations_max.saturating_sub(2)).max(1).saturating_mul(PAGE_BYTES);
@@ -115,7 +116,7 @@ impl Words {
     ///
     /// # Safety
     ///
-    /// What of the range is outside the region is readable memory of this process.
+    /// The part of the range outside the region is readable memory of this process.
     pub unsafe fn load(&self, address: usize, into: &mut [u8]) -> Result<(), StoredError> {
         let mut at = 0;
         while at < into.len() {
@@ -131,11 +132,11 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// The store's; then any part of it may have been stored.
+    /// The store's; then any part of the bytes may have been stored.
     ///
     /// # Safety
     ///
-    /// What of the range is outside the region is writable memory of this process.
+    /// The part of the range outside the region is writable memory of this process.
     pub unsafe fn store(&self, address: usize, from: &[u8]) -> Result<(), StoredError> {
         for (index, piece) in from.chunks(self.piece_bytes).enumerate() {
             // SAFETY: a part of the caller's range.
@@ -157,7 +158,7 @@ impl Words {
         let mut buffer = vec![0; self.piece_bytes.min(bytes)];
         let pieces = bytes.div_ceil(self.piece_bytes);
         for index in 0..pieces {
-            // From the end where the beginning of the target lies in the source.
+            // From the end if the target begins inside the source.
             let index = if to > from { pieces - 1 - index } else { index };
             let at = index * self.piece_bytes;
             let piece = &mut buffer[..self.piece_bytes.min(bytes - at)];
@@ -170,7 +171,7 @@ impl Words {
         Ok(())
     }
 
-    /// Makes every byte of a range `byte`.
+    /// Sets every byte of a range to `byte`.
     ///
     /// # Errors
     ///
@@ -191,14 +192,14 @@ impl Words {
         Ok(())
     }
 
-    /// Plain instructions wrote these bytes: what the store has of them is forgotten.
+    /// Discards the store's bytes of this range, which plain instructions have written.
     pub fn import(&self, address: usize, bytes: usize) {
         if let Some(process) = &self.process {
             process.presence.forget(address, bytes);
         }
     }
 
-    /// Copies what the store has of these bytes to where they seem to be.
+    /// Copies the store's bytes of this range to the process's own memory.
     ///
     /// # Errors
     ///
@@ -212,7 +213,7 @@ impl Words {
         if is_inside(address) {
             return Ok(());
         }
-        // Only what is in the store is written: the rest may be memory that nobody may write, or that others change.
+        // Only bytes that are in the store are written: the rest may be read-only memory, or memory that others change.
         let mut runs = Vec::new();
         process.presence.runs(address, bytes, &mut |place, at, count| {
             if place == Where::Stored {
@@ -233,7 +234,7 @@ impl Words {
         Ok(())
     }
 
-    /// From now on these bytes are where they seem to be, for good.
+    /// Keeps these bytes in the process's own memory permanently.
     ///
     /// # Errors
     ///
@@ -295,7 +296,7 @@ impl Words {
         Ok(())
     }
 
-    /// What was stored is known from now on.
+    /// Records which bytes were stored.
     fn changed(&self, address: usize, parts: &[Part]) {
         for part in parts {
             if part.region == self.region {
@@ -339,7 +340,7 @@ impl Words {
         Ok(())
     }
 
-    /// The same for a store: what was nowhere goes to the store.
+    /// Where the bytes of a range are, for a store: bytes that are not yet assigned go to the store.
     fn split_to_store(
         &self,
         address: usize,
@@ -382,7 +383,7 @@ impl Words {
 /// Where bytes are.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// In this process's memory, where they seem to be.
+    /// In this process's own memory.
     Native,
     Stored(Part),
 }

@@ -1,6 +1,6 @@
-//! Memory of this process, read and written where the program says.
+//! This process's own memory, read and written at the program's addresses.
 //!
-//! Promises: every byte of the range is touched once, as a memcpy(3) does. Must never be called for addresses of a
+//! Promises that every byte of the range is accessed once, as by memcpy(3). Must never be called for addresses of a
 //! region.
 
 use std::sync::Mutex;
@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 /// They are readable.
 pub(super) unsafe fn read(address: usize, into: &mut [u8]) {
     let from: *const u8 = std::ptr::with_exposed_provenance(address);
-    // SAFETY: the caller's promise; `into` is memory of ours that the program does not know, or its own temporary.
+    // SAFETY: the caller's promise; `into` is memory of the runtime that the program does not know, or the program's own
+    // temporary.
     unsafe { std::ptr::copy(from, into.as_mut_ptr(), into.len()) };
 }
 
@@ -28,14 +29,14 @@ pub(super) unsafe fn write(address: usize, from: &[u8]) {
     unsafe { std::ptr::copy(from.as_ptr(), to, from.len()) };
 }
 
-/// Changes a number in one step for all threads of this process; returns what was there. `next` says what comes, or that
-/// nothing changes.
+/// Changes a number in one step for all threads of this process; returns its previous value. `next` returns the new
+/// value, or `None` to change nothing.
 ///
 /// # Safety
 ///
 /// The bytes are writable, and 1, 2, 4 or 8.
 pub(super) unsafe fn update(address: usize, bytes: usize, next: &mut dyn FnMut(u64) -> Option<u64>) -> u64 {
-    /// Numbers that no instruction changes in one step: only for those who also come this way.
+    /// For numbers that no single instruction can change; atomic only among callers of this function.
     static UNALIGNED: Mutex<()> = Mutex::new(());
     let at: *mut u8 = std::ptr::with_exposed_provenance_mut(address);
     macro_rules! exchange {

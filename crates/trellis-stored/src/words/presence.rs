@@ -1,28 +1,28 @@
-//! Which bytes of this process's own memory are in the store.
+//! Records which bytes of this process's own memory are in the store.
 //!
-//! Promises: byte by byte; a byte that is kept native never becomes another one. Must never call the store, and never
-//! touch the memory itself.
+//! Promises exactness for each byte; a byte that is kept native never changes its place. Must never call the store, and
+//! never touch the memory itself.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::layout::PAGE_BYTES;
 
-/// Where a byte is.
+/// The place of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Where {
-    /// Only where it seems to be, and a store changes that.
+    /// In the process's own memory, until a store moves it to the store.
     Nowhere,
     /// In the store.
     Stored,
-    /// Only where it seems to be, for good.
+    /// In the process's own memory, permanently.
     Native,
 }
 
 const SHARDS: usize = 16;
 const WORDS: usize = PAGE_BYTES / 64;
 
-/// For each byte of memory, where it is.
+/// The place of each byte of memory.
 #[derive(Default)]
 pub(super) struct Presence {
     shards: [Mutex<HashMap<usize, Box<Page>>>; SHARDS],
@@ -53,7 +53,7 @@ impl Presence {
         self.shards[page % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of runs of bytes that are in the same place: where, where in the range, how many.
+    /// Calls `each` for each range of bytes in the same place: the place, the offset in the range, and the length.
     pub(super) fn runs(&self, address: usize, bytes: usize, each: &mut dyn FnMut(Where, usize, usize)) {
         let mut run: Option<(Where, usize)> = None;
         let mut turn = |place: Where, at: usize| match run {
@@ -66,7 +66,7 @@ impl Presence {
             }
         };
         for (page, first, at, count) in pages(address, bytes) {
-            // Copied, so that no lock is held while somebody is told.
+            // Copied, so that no lock is held during the callback.
             let states: Option<Vec<Where>> =
                 self.shard(page).get(&page).map(|page| (first..first + count).map(|byte| page.at(byte)).collect());
             match states {
@@ -79,7 +79,7 @@ impl Presence {
         }
     }
 
-    /// These bytes are in the store, but for those that are kept native.
+    /// Records that these bytes are in the store, except those that are kept native.
     pub(super) fn stored(&self, address: usize, bytes: usize) {
         for (page, first, _, count) in pages(address, bytes) {
             let mut shard = self.shard(page);
@@ -88,7 +88,7 @@ impl Presence {
         }
     }
 
-    /// The store's bytes are not the right ones any more.
+    /// Records that the store's bytes are no longer valid.
     pub(super) fn forget(&self, address: usize, bytes: usize) {
         for (page, first, _, count) in pages(address, bytes) {
             if let Some(page) = self.shard(page).get_mut(&page) {
@@ -97,7 +97,7 @@ impl Presence {
         }
     }
 
-    /// These bytes stay native.
+    /// Records that these bytes stay native.
     pub(super) fn keep_native(&self, address: usize, bytes: usize) {
         for (page, first, _, count) in pages(address, bytes) {
             let mut shard = self.shard(page);
@@ -106,7 +106,7 @@ impl Presence {
         }
     }
 
-    /// Whether all of them do.
+    /// Whether all these bytes are native.
     pub(super) fn is_native(&self, address: usize, bytes: usize) -> bool {
         let mut all = true;
         self.runs(address, bytes, &mut |place, _, _| all &= place == Where::Native);
@@ -114,7 +114,7 @@ impl Presence {
     }
 }
 
-/// The pages of a range: number, first byte there, first byte of the range, how many.
+/// The pages of a range: page number, first byte in the page, first byte in the range, length.
 fn pages(address: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Words against a plain array, with many threads, and outside the region.
+//! Tests words against a plain array, with many threads, and outside the region.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Processes of one region for tests: this one, and others that are this program started again, told by the environment
-//! what to do.
+//! Processes of one region for tests: this one, and others that are this program started again, with their role in the
+//! environment.
 //!
-//! A test program that takes this in has `memory` and `stored` at its root, and a test `child` that looks at [`role`].
+//! A test program that includes this has `memory` and `stored` at its root, and a test `child` that checks [`role`].
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -21,10 +21,10 @@ use trellis_stored::synchronisation::{Options, Session, SynchronisationError};
 
 const ROLE: &str = "TRELLIS_TEST_ROLE";
 const STORE: &str = "TRELLIS_TEST_STORE";
-/// The page whose first word the processes count in.
+/// The page in whose first word the processes count.
 pub(crate) const PAGE: u64 = 2;
 
-/// What a test wants of this process, and the address of the store; nothing where a person started it.
+/// The role of this process, and the address of the store; `None` if a person started it.
 pub(crate) fn role() -> Option<(String, String)> {
     let role = std::env::var(ROLE).ok()?;
     Some((role, std::env::var(STORE).expect("the test says where the store is")))
@@ -70,13 +70,13 @@ impl Process {
         Ok(value)
     }
 
-    /// What the store has, whatever this process has a copy of.
+    /// The word in the store, regardless of this process's copies.
     pub(crate) fn word(&self) -> u64 {
         Memory::new(Arc::clone(&self.counted) as _, self.opened.number).read(PAGE, 0)
     }
 }
 
-/// Says something to the test that started this process.
+/// Prints a line for the test that started this process.
 pub(crate) fn say(what: &str) {
     println!("\n> {what}");
     std::io::stdout().flush().unwrap();
@@ -108,7 +108,7 @@ impl Started {
         Started { child, input, output: BufReader::new(output).lines() }
     }
 
-    /// The next thing that it says.
+    /// The next line that it prints.
     pub(crate) fn said(&mut self) -> String {
         self.output
             .by_ref()
@@ -122,7 +122,7 @@ impl Started {
     }
 
     pub(crate) fn succeed(mut self) {
-        // What is not read would stop it.
+        // Output that is not read would block it.
         let left: Vec<String> = self.output.by_ref().map_while(Result::ok).collect();
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {}", left.join("\n"));

@@ -1,7 +1,8 @@
-//! Lines of JSON over a local socket: how commands talk to switches, controllers and labs.
+//! Lines of JSON over a local socket, with which commands talk to switches, controllers and labs.
 //!
-//! Promises: a line that is too long, or is no message, is an error; so is one that is not taken within a time, and, where that was
-//! asked for, one that does not come. The error says how long that was.
+//! Promises: a line that is too long or is not a message is an error. So is a line that is not accepted within a time
+//! and, if requested, one that does not arrive; the error gives the time. Must never wait without a limit for a line to
+//! be accepted.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,10 +10,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest line: 60,000 ranges, or 100,000 redirects or events, are shorter.
+/// The maximum length of a line: 60,000 ranges, or 100,000 redirects or events, are shorter.
 const LINE_BYTES_MAX: u64 = 32 << 20;
 
-/// A connection: lines each way.
+/// A connection with lines in both directions.
 pub struct Lines {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
@@ -20,7 +21,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Speaks over `stream`, which has `patience` to take each line.
+    /// A connection over `stream`, whose peer has `patience` to accept each line.
     ///
     /// # Errors
     ///
@@ -31,7 +32,7 @@ impl Lines {
         Ok(Lines { reader: BufReader::new(stream), writer, patience })
     }
 
-    /// From now on a line that does not come within that time is an error, too.
+    /// From now on, a line that does not arrive within that time is an error, too.
     ///
     /// # Errors
     ///
@@ -51,7 +52,7 @@ impl Lines {
         self.writer.write_all(&line).map_err(|error| self.late(error, "it has taken nothing"))
     }
 
-    /// The next message; nothing when the other side has closed.
+    /// The next message; `None` if the peer has closed the connection.
     ///
     /// # Errors
     ///

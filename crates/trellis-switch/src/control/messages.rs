@@ -1,4 +1,4 @@
-//! What goes over the socket.
+//! The messages over the socket.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::observed::{Counters, Event, EventKind, HotPage};
 
-/// Longer than a switch needs for anything.
+/// Longer than a switch needs for any request.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     Describe,
@@ -37,7 +37,7 @@ pub(super) enum Request {
     Events,
 }
 
-/// What is answered.
+/// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Done,
@@ -49,7 +49,7 @@ pub(super) enum Answer {
     Runs(Vec<(RunNumbers, u16)>),
     Pages(Vec<PageCount>),
     Events(Vec<EventText>),
-    /// Nothing was done: since this connection asked last the switch was started again, in this life.
+    /// Nothing was done: since the last request on this connection the switch was restarted, with this boot id.
     Began(u64),
     Refused {
         is_full: bool,
@@ -57,12 +57,12 @@ pub(super) enum Answer {
     },
 }
 
-/// A switch and what is plugged in.
+/// A switch and its hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// Its kind.
     pub name: String,
-    /// Drawn when it was started: another number, another life, in which it was told nothing yet.
+    /// A random boot id from its start: after a change, the switch has no state yet.
     pub life: u64,
     /// The number of the cluster.
     pub cluster: u32,
@@ -90,7 +90,7 @@ pub struct Description {
     pub ports: Vec<PortDescription>,
 }
 
-/// A port and who is there.
+/// A port and its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortDescription {
     /// Its number.
@@ -181,7 +181,7 @@ impl From<PageCount> for HotPage {
     }
 }
 
-/// A redirect. Clocks are not compared: what goes over the socket is what is left of its time.
+/// A redirect. Clocks are not compared: the message contains the remaining time.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct PageRedirect {
     page: PageNumber,
@@ -241,7 +241,7 @@ impl From<&Event> for EventText {
 }
 
 impl EventText {
-    /// None of a kind that this version does not know.
+    /// `None` for a kind that this version does not know.
     pub(super) fn event(self) -> Option<Event> {
         let EventText { kind, page, port, epoch, nanoseconds } = self;
         let kind = EventKind::from_number(kind)?;
@@ -249,29 +249,29 @@ impl EventText {
     }
 }
 
-/// A prefix that came as text.
+/// Parses a prefix.
 pub(super) fn prefix(switch: &'static str, text: &str) -> Result<Prefix, SwitchError> {
     text.parse().map_err(|what| SwitchError::Refused { switch, what })
 }
 
-/// A group from its parts.
+/// A group from its fields.
 pub(super) fn group(switch: &'static str, of: &str, classes: u16, ports: Vec<u16>) -> Result<Group, SwitchError> {
     Ok(Group { prefix: prefix(switch, of)?, classes: Classes::from_bits(classes), ports })
 }
 
-/// A route from its parts.
+/// A route from its fields.
 pub(super) fn route(port: u16, is_memory: bool) -> Route {
     Route { port, is_memory }
 }
 
-/// Counters from numbers; those of another version are `None`.
+/// Counters from values; `None` for those of another version.
 pub(super) fn counters(values: &[u64]) -> Option<Counters> {
     values.try_into().ok().map(Counters::from_values)
 }
 
-/// Counters by their names, for people and for other programs.
+/// Counters by name, for people and for other programs.
 impl Counters {
-    /// The names and the numbers.
+    /// The names and values.
     #[must_use]
     pub fn by_name(&self) -> BTreeMap<String, u64> {
         Counters::NAMES.iter().map(|name| (*name).to_owned()).zip(self.values()).collect()

@@ -1,19 +1,19 @@
-//! A switch that is told what to do by other processes: its owner serves it over a socket, anybody else who may open the
-//! socket uses it as a [`Switch`](crate::Switch).
+//! A switch that other processes use over a socket: its owner serves it, and any process that may open the socket uses it
+//! as a [`Switch`](crate::Switch).
 //!
 //! # Contract
 //!
-//! - One line of JSON each way (`messages`), any number of requests on a connection, any number of connections. An answer
-//!   is sent when what was asked has taken effect.
-//! - Counts of pages and events are everybody's own: what one connection has fetched, another one still gets. Of events
-//!   the last [`EVENTS_MAX`] are kept for who fetches seldom.
-//! - Only processes of the same user, and root's, are answered.
-//! - A switch that was started again knows nothing, and who finds that [`Remote::life`] has changed tells it everything anew.
-//!   Where the process that serves it goes on, so do connections: the first thing that is asked on each is refused, so that
-//!   nobody takes the switch for the one that it told before. A [`Remote`] whose process is gone says so, and connects again
-//!   with its next call.
+//! - One line of JSON in each direction (`messages`), any number of requests on a connection, any number of connections.
+//!   An answer is sent when the request has taken effect.
+//! - Each connection has its own counts of pages and events: what one connection has fetched, another one still gets. The
+//!   last [`EVENTS_MAX`] events are kept for connections that fetch rarely.
+//! - Only processes of the same user and of root are answered.
+//! - A switch that was restarted has no state. A client that finds that [`Remote::life`] (the switch's boot id) has
+//!   changed must send everything again. If the serving process continues, so do its connections: the first request on
+//!   each is refused, so that no client takes the new switch for the old one. A [`Remote`] whose process is gone reports
+//!   this, and reconnects with its next call.
 //!
-//! It must never let one connection wait for another one's program: what is asked is done within a request.
+//! Must never let one connection wait for the program of another: each request is completed by itself.
 
 mod lines;
 mod messages;

@@ -1,4 +1,4 @@
-//! The side that uses a switch of another process.
+//! The client side: uses a switch of another process.
 
 use std::fmt;
 use std::io;
@@ -20,12 +20,12 @@ use crate::observed::{Counters, Event, HotPage};
 use crate::switch::Switch;
 use crate::switches;
 
-/// Where the socket of a switch is.
+/// The place of a switch's socket.
 #[derive(Debug)]
 pub enum At {
     /// In the file system.
     Path(PathBuf),
-    /// A connection that this process was given: when it is closed, there is no other. It outlives the switch where the
+    /// A connection that this process inherited: when it is closed, there is no other. It outlives the switch if the
     /// process at its other end does.
     Given(OwnedFd),
 }
@@ -35,7 +35,7 @@ impl At {
     ///
     /// # Errors
     ///
-    /// A sentence when the number is none of an open file.
+    /// A message if the number is not that of an open file.
     pub fn parse(text: &str) -> Result<At, String> {
         let Some(number) = text.strip_prefix("fd:") else { return Ok(At::Path(PathBuf::from(text))) };
         let wrong = || format!("`{text}` is no connection to a switch; give the path of its socket");
@@ -61,11 +61,11 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Connects, and asks what is there.
+    /// Connects, and asks for the description.
     ///
     /// # Errors
     ///
-    /// When nobody is there, or does not answer.
+    /// When no process listens there or answers.
     pub fn open(at: At) -> Result<Remote, SwitchError> {
         let (name, path, stream) = match at {
             At::Path(path) => {
@@ -82,25 +82,25 @@ impl Remote {
         Ok(Remote { at: name, path, description, kind, life, lines: Mutex::new(Some(lines)) })
     }
 
-    /// What it was when it was opened.
+    /// The description at the time of opening.
     #[must_use]
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// Which life of the switch was asked last: another one was told nothing of what the one before knew.
+    /// The boot id of the switch at the last request: after a change, the switch knows nothing that it was sent before.
     #[must_use]
     pub fn life(&self) -> u64 {
         self.life.load(Ordering::Relaxed)
     }
 
-    /// Nothing was done where this is an error.
+    /// If this returns an error, nothing was done.
     fn ask(&self, request: &Request) -> Result<Answer, SwitchError> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = match self.ask_on(&mut lines, request) {
             Ok(answer) => answer,
             Err(error) => {
-                // What was half said cannot be gone on with.
+                // A connection with a partly sent message cannot be continued.
                 *lines = None;
                 return Err(gone(&self.at, &error));
             }

@@ -1,4 +1,4 @@
-//! The side that has the switch.
+//! The server side, which has the switch.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -16,24 +16,24 @@ use crate::observed::{Event, HotPage};
 use crate::switch::Switch;
 use crate::sys;
 
-/// How many events wait for a connection.
+/// The maximum number of events that wait for a connection.
 pub const EVENTS_MAX: usize = 65_536;
-/// What is said while there is no switch.
+/// The refusal while there is no switch.
 const AWAY: &str = "the switch is being started again; ask it once more in a moment";
-/// How many counts of pages wait for one.
+/// The maximum number of page counts that wait for a connection.
 const PAGES_MAX: usize = 65_536;
 
 /// A switch that is served; the module's text is the contract.
 pub struct Server {
-    /// The switch and its life; none while it is started again.
+    /// The switch and its boot id; `None` while it is being restarted.
     switch: RwLock<Option<(Arc<dyn Switch>, u64)>>,
     ports: Vec<PortDescription>,
     next: AtomicU64,
-    /// What each connection has not fetched, by its number.
+    /// What each connection has not fetched yet, by its number.
     waiting: Mutex<BTreeMap<u64, Waiting>>,
 }
 
-/// What a connection has not fetched. It waits from the first time that it asked.
+/// What a connection has not fetched yet. It is collected from the connection's first request for it on.
 #[derive(Default)]
 struct Waiting {
     events: Option<VecDeque<Event>>,
@@ -42,18 +42,18 @@ struct Waiting {
 }
 
 impl Server {
-    /// A switch and who is plugged in; `life` is drawn by who starts it.
+    /// A switch and its hosts; `life` is a random boot id from its starter.
     #[must_use]
     pub fn new(switch: Arc<dyn Switch>, ports: Vec<PortDescription>, life: u64) -> Arc<Server> {
         let switch = RwLock::new(Some((switch, life)));
         Arc::new(Server { switch, ports, next: AtomicU64::new(0), waiting: Mutex::default() })
     }
 
-    /// Answers a connection in a thread of its own, until it is closed.
+    /// Serves a connection on a thread of its own, until it is closed.
     ///
     /// # Errors
     ///
-    /// When the system does not say who is there, or gives no thread. Who is another user's is not served.
+    /// When the system does not identify the peer, or provides no thread. Another user's process is not served.
     pub fn serve(self: &Arc<Server>, stream: UnixStream) -> io::Result<()> {
         let (_, user) = sys::peer(&stream)?;
         if user != sys::own_user() && user != 0 {
@@ -64,16 +64,17 @@ impl Server {
         std::thread::Builder::new().name("switch control".to_owned()).spawn(move || server.converse(lines)).map(drop)
     }
 
-    /// Lets the switch go; when this returns nobody uses it any more. Until there is another one, everything is refused.
+    /// Releases the switch; when this returns, no request uses it any more. Until there is another one, all requests are
+    /// refused.
     pub fn stop(&self) {
         *self.switch.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Goes on with another one, in another life, at the same ports.
+    /// Continues with another switch, with a new boot id, at the same ports.
     pub fn go_on(&self, switch: Arc<dyn Switch>, life: u64) {
         let mut held = self.switch.write().unwrap_or_else(PoisonError::into_inner);
         *held = Some((switch, life));
-        // What the one before saw is not about this one.
+        // These observations were made by the previous switch.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -99,13 +100,13 @@ impl Server {
 
     fn converse(&self, mut lines: Lines) {
         let me = self.next.fetch_add(1, Ordering::Relaxed);
-        // Who does not ask properly, or is gone, is not answered any more.
+        // A peer that sends an invalid request, or is gone, is not answered any more.
         let mut known = None;
         while let Ok(Some(request)) = lines.receive() {
             let held = self.switch.read().unwrap_or_else(PoisonError::into_inner);
             let answer = match &*held {
                 None => Answer::Refused { is_full: false, sentence: AWAY.to_owned() },
-                // What it was told on this connection it was told in another life.
+                // What was sent on this connection was sent to an earlier switch.
                 Some((_, life)) if known.replace(*life).is_some_and(|known| known != *life) => Answer::Began(*life),
                 Some((switch, life)) => self
                     .answer(&**switch, *life, me, request)
@@ -164,7 +165,7 @@ impl Server {
         }
     }
 
-    /// What the switch counted since anybody's last call goes to all who wait for counts.
+    /// Adds what the switch has counted since the last call to every waiting connection.
     fn hot_pages(&self, switch: &dyn Switch, me: u64, count: usize) -> Result<Answer, SwitchError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.entry(me).or_default().pages.get_or_insert_default();
@@ -181,7 +182,7 @@ impl Server {
         Ok(Answer::Pages(crate::switches::hottest(mine, count).into_iter().map(PageCount::from).collect()))
     }
 
-    /// The same for events.
+    /// Like [`Server::hot_pages`], for events.
     fn events(&self, switch: &dyn Switch, me: u64) -> Result<Answer, SwitchError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.entry(me).or_default().events.get_or_insert_default();
@@ -195,7 +196,7 @@ impl Server {
     }
 }
 
-/// A page with each port and its requests; port 0 where none is known.
+/// A page with each port and its requests; port 0 if none is known.
 fn by_port(hot: &HotPage) -> Vec<(Page, u16, u64)> {
     match hot.by_port.is_empty() {
         true => vec![(hot.page, 0, hot.requests)],

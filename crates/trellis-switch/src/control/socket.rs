@@ -1,4 +1,4 @@
-//! The socket that somebody who runs is asked at.
+//! The control socket of a running process.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -9,16 +9,16 @@ use std::path::Path;
 use rustix::fs::Mode;
 use rustix::net;
 
-/// How many connections wait until they are let in, at most; that of the standard library.
+/// The maximum number of connections that wait to be accepted; as in the standard library.
 const CONNECTING_MAX: i32 = 128;
 
-/// Takes a socket, its owner's alone (mode 0600). One that was left behind, and at which nobody listens any more, is taken
-/// over; what is no socket stays as it is. `who` is what listens at such a socket, and `option` what names it, as sentences call
-/// them.
+/// Listens on a socket that only its owner can use (mode 0600). A socket that was left behind, and on which no process
+/// listens any more, is replaced; a file that is not a socket is kept. In messages, `who` is what listens on such a
+/// socket, and `option` is the option that names it.
 ///
 /// # Errors
 ///
-/// When somebody listens there, something else has the name, or the system does not let us.
+/// When another process listens there, another file has the name, or the system refuses.
 pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> {
     let taken = |what: String| io::Error::new(ErrorKind::AddrInUse, what);
     let listener = match bind(path) {
@@ -37,8 +37,8 @@ pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> 
     Ok(listener)
 }
 
-/// A socket for its owner alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at which others
-/// could connect.
+/// A socket for its owner alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at
+/// which other users could connect.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;

@@ -1,7 +1,7 @@
-//! A network for one process and what it starts: no switch, no other host, and every address of a cluster is its own.
+//! A network for one process and its children: no switch, no other host, and every address of a cluster is local.
 //!
-//! Promises: nothing outside of it changes, and it ends with the last process in it. Must be called before sockets are
-//! opened that shall be in it, and, by who is not root, while the process has one thread.
+//! Promises: nothing outside it changes, and it ends with the last process in it. Must be called before sockets are
+//! opened that are to be in it and, by a user other than root, while the process has one thread.
 
 use std::os::fd::AsFd;
 
@@ -11,12 +11,12 @@ use crate::address::Cluster;
 use crate::error::SwitchError;
 use crate::sys;
 
-/// Moves this thread, and the processes and threads that it starts from now on, into such a network. Who is not root is
-/// root over what it makes in there, and over nothing else.
+/// Moves this thread, and the processes and threads that it starts from now on, into such a network. A user other than
+/// root becomes root over what it creates there, and over nothing else.
 ///
 /// # Errors
 ///
-/// [`SwitchError::System`] where the kernel or its settings do not allow it, or iproute2 is not installed.
+/// [`SwitchError::System`] if the kernel or its settings do not allow it, or iproute2 is not installed.
 pub fn alone(cluster: Cluster) -> Result<(), SwitchError> {
     if !sys::is_root() {
         sys::new_user().map_err(|error| SwitchError::system("make a user namespace", &error))?;

@@ -1,16 +1,16 @@
-//! A lab: hosts that are network namespaces of this machine, joined by a switch.
+//! A lab: hosts that are network namespaces of this machine, connected by a switch.
 //!
 //! # Contract
 //!
-//! - Everything is made in namespaces of its own: no interface, route or name appears in the namespace that the lab was
-//!   made from, and two labs never meet. Nothing has a name in the file system; when the process that made a lab ends,
-//!   however it ends, the kernel takes all of it away.
+//! - Everything is created in namespaces of its own: no interface, route or name appears in the namespace from which the
+//!   lab was made, and two labs never interact. Nothing has a name in the file system; when the process that made a lab
+//!   ends, in whatever way, the kernel removes all of it.
 //! - Every host has one interface, `e0`, one route to the whole cluster with one neighbour that never changes, and all
-//!   addresses of its own prefix. It accepts what the switch delivers to it, whoever the address belongs to; what it sends
-//!   to somebody else's address leaves through the switch.
-//! - The switch knows the prefix of every host from the start, and sends what goes to *anywhere* to the first server.
+//!   addresses of its own prefix. It accepts what the switch delivers to it, for any address; what it sends to another
+//!   host's address leaves through the switch.
+//! - The switch knows the prefix of every host from the start, and sends requests to *anywhere* to the first server.
 //!
-//! It must never change the namespaces of the calling thread: what has to happen elsewhere happens in threads that end.
+//! Must never change the namespaces of the calling thread: what has to happen elsewhere happens on threads that end.
 //! ([`alone`] and the functions of [`space`] are for processes that want to be moved, and say so.)
 
 mod alone;
@@ -43,34 +43,34 @@ pub struct Host {
 }
 
 impl Host {
-    /// What it is.
+    /// Its parameters.
     #[must_use]
     pub fn plan(&self) -> &HostPlan {
         &self.plan
     }
 
-    /// On which side of a partition it is; 0 when there is none.
+    /// Its side of a partition; 0 if there is none.
     #[must_use]
     pub fn side(&self) -> u32 {
         self.side
     }
 
-    /// The number of the descriptor of its namespace in this process.
+    /// The number of its namespace's descriptor in this process.
     #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.network.as_fd().as_raw_fd()
     }
 
-    /// Runs something in the host, in a thread of its own. What it opens stays the host's.
+    /// Runs a function in the host, on a thread of its own. What it opens remains in the host.
     ///
     /// # Errors
     ///
-    /// [`SwitchError::System`] when the thread cannot be made or moved.
+    /// [`SwitchError::System`] if the thread cannot be created or moved.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, SwitchError> {
         self.network.run(work)
     }
 
-    /// A socket for UDP in the host, which may be bound to any address and port, also one that is nobody's.
+    /// A socket for UDP in the host, which may be bound to any address and port, including unassigned ones.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl AsFd for Host {
     }
 }
 
-/// The switch between hosts, which knows their prefixes.
+/// Starts the switch between hosts, with their prefixes.
 fn started(plan: &Plan, middle: &Network, hosts: &[Host]) -> Result<Arc<dyn Switch>, SwitchError> {
     let cluster = plan.cluster();
     let ports: Vec<Port> = hosts.iter().map(|host| wiring::port(&host.plan)).collect();
@@ -107,7 +107,7 @@ fn started(plan: &Plan, middle: &Network, hosts: &[Host]) -> Result<Arc<dyn Swit
 /// Hosts and their switch; the module's text is the contract.
 pub struct Lab {
     plan: Plan,
-    // Before the namespaces, so that it leaves interfaces that are still there.
+    // Dropped before the namespaces, while its interfaces still exist.
     switch: Option<Arc<dyn Switch>>,
     control: Arc<control::Server>,
     hosts: Vec<Host>,
@@ -117,12 +117,12 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes all of it.
+    /// Creates the lab.
     ///
     /// # Errors
     ///
-    /// [`SwitchError::Lab`] for a plan that cannot be, [`SwitchError::System`] for what the system refuses, and whatever
-    /// the switch says.
+    /// [`SwitchError::Lab`] for an impossible plan, [`SwitchError::System`] for what the system refuses, and any error of
+    /// the switch.
     pub fn up(plan: &Plan) -> Result<Lab, SwitchError> {
         plan.check()?;
         let middle = Network::new()?;
@@ -141,13 +141,13 @@ impl Lab {
         Ok(Lab { plan: plan.clone(), switch: Some(switch), control, hosts, lives: 1, middle })
     }
 
-    /// Ends the switch and starts it again: it knows the prefixes of the hosts, and nothing else that it was told. Meanwhile
-    /// nothing passes.
+    /// Restarts the switch: it knows the prefixes of the hosts, and nothing else that it was sent before. No packet
+    /// passes meanwhile.
     ///
     /// # Errors
     ///
-    /// As [`Lab::up`]; then there is no switch until this is tried again with more luck. Two at once cannot be: both would
-    /// want the same interfaces.
+    /// As [`Lab::up`]; there is no switch then until a later call succeeds. Two switches at once are impossible, because
+    /// they would need the same interfaces.
     pub fn restart_switch(&mut self) -> Result<(), SwitchError> {
         self.control.stop();
         self.switch = None;
@@ -159,13 +159,13 @@ impl Lab {
         Ok(())
     }
 
-    /// What it was made from.
+    /// The plan from which it was made.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Whose addresses its hosts have.
+    /// The cluster of its hosts' addresses.
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         self.plan.cluster()
@@ -175,7 +175,7 @@ impl Lab {
     ///
     /// # Panics
     ///
-    /// Where [`Lab::restart_switch`] did not work; [`Lab::running`] says so instead.
+    /// After a failed [`Lab::restart_switch`]; [`Lab::running`] returns an error instead.
     #[must_use]
     pub fn switch(&self) -> &dyn Switch {
         self.switch.as_deref().expect("a lab whose switch did not start again is not used")
@@ -185,13 +185,13 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// [`SwitchError::Lab`] where it did not start again.
+    /// [`SwitchError::Lab`] if it was not restarted.
     pub fn running(&self) -> Result<&dyn Switch, SwitchError> {
         let what = "its switch did not start again; `trellis lab restart` tries once more";
         self.switch.as_deref().ok_or_else(|| self.refused(what.to_owned()))
     }
 
-    /// The same for those that tell it something over a socket.
+    /// Its switch, for processes that use it over a socket.
     #[must_use]
     pub fn control(&self) -> &Arc<control::Server> {
         &self.control
@@ -207,17 +207,17 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// [`SwitchError::Lab`] when there is none.
+    /// [`SwitchError::Lab`] if there is none.
     pub fn host(&self, name: &str) -> Result<&Host, SwitchError> {
         self.hosts.iter().find(|host| host.plan.name == name).ok_or_else(|| self.no_host(name))
     }
 
-    /// Lets hosts reach only those that are named in the same part; those that are not named are a part, too. Without
-    /// parts, everybody reaches everybody.
+    /// Lets hosts reach only those that are named in the same group; those that are not named form a group, too. Without
+    /// groups, every host reaches every other.
     ///
     /// # Errors
     ///
-    /// [`SwitchError::Lab`] for a host that there is not or that is named twice; whatever the switch says.
+    /// [`SwitchError::Lab`] for a host that does not exist or is named twice; any error of the switch.
     pub fn partition(&mut self, parts: &[Vec<String>]) -> Result<(), SwitchError> {
         let mut sides = vec![0; self.hosts.len()];
         for (side, name) in parts.iter().zip(1..).flat_map(|(part, side)| part.iter().map(move |name| (side, name))) {

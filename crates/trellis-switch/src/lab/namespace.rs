@@ -1,4 +1,4 @@
-//! A network namespace, kept by a descriptor. Without a name: it is gone when nobody has it.
+//! A network namespace, held by a descriptor. It has no name, and ends when no descriptor refers to it.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,13 +10,13 @@ use crate::sys;
 pub(super) struct Network(File);
 
 impl Network {
-    /// A new one, empty but for a loopback interface.
+    /// A new one, empty except for a loopback interface.
     pub(super) fn new() -> Result<Network, SwitchError> {
         let made = apart(sys::new_network)?;
         made.map(Network).map_err(|error| SwitchError::system("make a network namespace", &error))
     }
 
-    /// Runs something inside, in a thread of its own.
+    /// Runs a function in the namespace, on a thread of its own.
     pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, SwitchError> {
         let inside = || sys::enter_network(self.as_fd()).map(|()| work());
         apart(inside)?.map_err(|error| SwitchError::system("enter a network namespace", &error))
@@ -29,7 +29,7 @@ impl AsFd for Network {
     }
 }
 
-/// Runs something in a thread that ends with it, so that no other thread is moved.
+/// Runs a function on a thread that ends with it, so that no other thread is moved.
 fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, SwitchError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()

@@ -1,4 +1,4 @@
-//! What a lab shall be: names, numbers, addresses. Makes nothing.
+//! The plan of a lab: names, numbers, addresses. Must never create anything.
 
 use std::net::Ipv6Addr;
 
@@ -6,35 +6,35 @@ use crate::address::{Cluster, Prefix};
 use crate::error::SwitchError;
 use crate::switches::{self, Attach};
 
-/// The most hosts.
+/// The maximum number of hosts.
 pub const HOSTS_MAX: u16 = 1_000;
-/// Servers have numbers above this one, clients below.
+/// Servers have numbers from this one on, clients lower ones.
 const FIRST_SERVER: u16 = 0x1001;
-/// The longest name: it is a part of a socket's.
+/// The maximum length of a name, which is part of a socket's name.
 const NAME_BYTES_MAX: usize = 32;
-/// IPv6 needs this much at least; an interface pair takes that much at most.
+/// IPv6 requires at least the first; an interface pair supports at most the last.
 const MTU_BYTES: std::ops::RangeInclusive<u32> = 1_280..=65_535;
 
-/// A lab that shall be.
+/// The parameters of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What it is called: letters, digits and dashes.
+    /// Its name: letters, digits and dashes.
     pub name: String,
-    /// How many clients: `c1`, `c2` and so on.
+    /// The number of clients: `c1`, `c2` and so on.
     pub clients: u16,
-    /// How many servers: `s1`, `s2` and so on.
+    /// The number of servers: `s1`, `s2` and so on.
     pub servers: u16,
-    /// Which switch joins them.
+    /// The kind of switch.
     pub switch: String,
-    /// The longest packet.
+    /// The maximum length of a packet.
     pub mtu_bytes: u32,
-    /// Room for redirects in the switch.
+    /// The capacity for redirects in the switch.
     pub redirects_max: u32,
-    /// Where the switch `bpf` sees frames.
+    /// Where the switch `bpf` is attached.
     pub attach: Attach,
 }
 
-/// What a host is for.
+/// The role of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Its addresses name requests.
@@ -44,7 +44,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// In a word.
+    /// The role's word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -54,29 +54,29 @@ impl Role {
     }
 }
 
-/// A host that shall be.
+/// The parameters of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPlan {
     /// `c1`, `s1` and so on.
     pub name: String,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
     /// Its number in the cluster.
     pub number: u16,
-    /// Where it is plugged in.
+    /// Its port.
     pub port: u16,
-    /// Everything that it answers for.
+    /// All of its addresses.
     pub prefix: Prefix,
-    /// The address that it sends from when nobody says from which.
+    /// Its default source address.
     pub address: Ipv6Addr,
 }
 
 impl Plan {
-    /// Whether it can be.
+    /// Checks the plan.
     ///
     /// # Errors
     ///
-    /// A sentence that says what cannot, and what can.
+    /// A message that says what is impossible, and what is accepted.
     pub fn check(&self) -> Result<(), SwitchError> {
         let refused = |what: String| Err(SwitchError::Lab { lab: self.name.clone(), what });
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
@@ -94,7 +94,7 @@ impl Plan {
         switches::kind(&self.switch).map(drop)
     }
 
-    /// The cluster of its hosts, made of its name: what is captured of two labs cannot be mixed up.
+    /// The cluster of its hosts, derived from its name, so that captures of two labs cannot be confused.
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         // FNV-1a, folded to 24 bits.

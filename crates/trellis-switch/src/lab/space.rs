@@ -1,7 +1,7 @@
-//! Processes of a lab that outlives the command that made it: a keeper, first of a process namespace, and what is run in
-//! the hosts. When the keeper ends, the kernel ends all of them.
+//! Processes of a lab that outlives the command that made it: a keeper process, the first of a process namespace, and
+//! what is run in the hosts. When the keeper ends, the kernel ends all of them.
 //!
-//! Most functions here move the calling process and want it to have one thread.
+//! Most functions here move the calling process and require it to have one thread.
 
 use std::fs::File;
 use std::io;
@@ -13,18 +13,18 @@ use std::time::Duration;
 use crate::error::SwitchError;
 use crate::sys;
 
-/// Whether this process has root's rights.
+/// Whether this process has root's privileges.
 #[must_use]
 pub fn is_root() -> bool {
     sys::is_root()
 }
 
-/// Makes the next child of this process the first of a process namespace; `rootless`: after moving this process into a
-/// user namespace in which it is root.
+/// Makes the next child of this process the first of a process namespace; with `rootless`, after moving this process into
+/// a user namespace in which it is root.
 ///
 /// # Errors
 ///
-/// [`SwitchError::System`] where the kernel or its settings do not allow it.
+/// [`SwitchError::System`] if the kernel or its settings do not allow it.
 pub fn make(rootless: bool) -> Result<(), SwitchError> {
     if rootless {
         sys::new_user().map_err(|error| SwitchError::system("make a user namespace", &error))?;
@@ -32,32 +32,32 @@ pub fn make(rootless: bool) -> Result<(), SwitchError> {
     sys::new_processes().map_err(|error| SwitchError::system("make a process namespace", &error))
 }
 
-/// Lets children of this process go when they end, without being asked for.
+/// Lets ended children of this process disappear without being waited for.
 pub fn forget_children() {
     sys::forget_children();
 }
 
-/// Does something that starts programs and waits for them, in a process that forgets its children otherwise.
+/// Runs a function that starts programs and waits for them, in a process that otherwise does not wait for its children.
 pub fn with_children<T>(work: impl FnOnce() -> T) -> T {
     sys::keep_children();
     let value = work();
     sys::forget_children();
-    // Those that ended meanwhile and were not waited for.
+    // Reaps children that ended meanwhile and were not waited for.
     sys::bury_children();
     value
 }
 
-/// Moves this process into a host of a keeper's lab: its network now, its processes for children to come.
+/// Moves this process into a host of a keeper's lab: its network at once, its process namespace for future children.
 ///
 /// # Errors
 ///
-/// [`SwitchError::System`] when the keeper is gone or belongs to somebody else.
+/// [`SwitchError::System`] if the keeper is gone or belongs to another user.
 pub fn enter(keeper: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError> {
     let open = |what: String| {
         let file = format!("/proc/{keeper}/{what}");
         File::open(&file).map_err(|error| SwitchError::system(format!("open {file}"), &error))
     };
-    // All are opened first: once moved, this process may not look at the keeper any more.
+    // All are opened first: once moved, this process may not access the keeper any more.
     let user = rootless.then(|| open("ns/user".to_owned())).transpose()?;
     let (processes, network) = (open("ns/pid".to_owned())?, open(format!("fd/{host}"))?);
     let enter = |what: &str, namespace: &File, kind| {
@@ -71,12 +71,12 @@ pub fn enter(keeper: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError
     enter("network", &network, libc::CLONE_NEWNET)
 }
 
-/// Lets a command end when this process does.
+/// Makes a command end when this process ends.
 pub fn end_with_us(command: &mut Command) {
     sys::end_with_us(command);
 }
 
-/// Leaves a connection open in a command that is started; what the command calls it.
+/// Keeps a connection open in a command that is started; returns the command's name for it.
 #[must_use]
 pub fn hand_down(command: &mut Command, connection: UnixStream) -> String {
     let connection = OwnedFd::from(connection);
@@ -85,7 +85,7 @@ pub fn hand_down(command: &mut Command, connection: UnixStream) -> String {
     name
 }
 
-/// Leaves interrupts from the terminal to the command that runs.
+/// Leaves interrupts from the terminal to the running command.
 pub fn ignore_interrupts() {
     sys::ignore_interrupts();
 }
@@ -99,13 +99,13 @@ pub fn peer(stream: &UnixStream) -> Result<(i32, u32), SwitchError> {
     sys::peer(stream).map_err(|error| SwitchError::system("ask who is at the other end of a socket", &error))
 }
 
-/// The user that this process belongs to.
+/// The user of this process.
 #[must_use]
 pub fn own_user() -> u32 {
     sys::own_user()
 }
 
-/// A process that is meant by descriptor from now on: its number may become another's, this does not.
+/// A process that is identified by a descriptor: unlike its number, that cannot become another process's.
 pub struct Process {
     pid: i32,
     process: sys::Process,
@@ -131,12 +131,12 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// When it has ended, or belongs to somebody else.
+    /// When it has ended, or belongs to another user.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         self.process.signal(signal)
     }
 
-    /// Waits until it has ended; says whether it has.
+    /// Waits until it has ended; returns whether it has.
     #[must_use]
     pub fn wait(&self, patience: Duration) -> bool {
         self.process.wait(patience)

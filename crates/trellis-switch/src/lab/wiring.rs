@@ -1,6 +1,7 @@
-//! Interfaces, addresses, routes of a lab, made with the command `ip`: one call for the switch, one for each host.
+//! Creates the interfaces, addresses and routes of a lab with the command `ip`: one call for the switch, and one for each
+//! host.
 //!
-//! Both ends of a pair are made where they belong, so that none is ever seen elsewhere.
+//! Promises that both ends of a pair are created where they belong. Must never let one appear elsewhere.
 
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,14 +17,14 @@ use crate::sys;
 
 /// The hardware address of every port of the switch: all hosts have the same neighbour.
 const SWITCH_MAC: &str = "02:bb:ff:ff:ff:ff";
-/// The neighbour's name; nobody else has addresses of this kind.
+/// The neighbour's address; there are no other addresses of this kind.
 const SWITCH_ADDRESS: &str = "fe80::bb";
-/// How long the kernel may take to notice that interfaces are up.
+/// How long the kernel may take to report that interfaces are up.
 const LINKS_PATIENCE: Duration = Duration::from_secs(20);
-/// The table of what a host accepts.
+/// The routing table of what a host accepts.
 const ACCEPTED_TABLE: u32 = 100;
 
-/// Where a host is plugged in.
+/// The port of a host.
 pub(super) fn port(host: &HostPlan) -> Port {
     Port { number: host.port, interface: interface(host), host_mac: mac(host), is_pair: true }
 }
@@ -37,10 +38,10 @@ fn mac(host: &HostPlan) -> [u8; 6] {
     [0x02, 0xbb, 0, 0, high, low]
 }
 
-/// Joins the hosts with the namespace of the switch.
+/// Connects the hosts with the namespace of the switch.
 pub(super) fn join(plan: &Plan, middle: &Network, hosts: &[Host]) -> Result<(), SwitchError> {
     middle.run(|| {
-        // Nobody has an address there; without this the kernel would speak on its own.
+        // No interface there has an address; without this setting the kernel would assign some.
         for which in ["all", "default"] {
             let file = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
             std::fs::write(&file, "1").map_err(|error| SwitchError::system(format!("write {file}"), &error))?;
@@ -60,7 +61,7 @@ pub(super) fn join(plan: &Plan, middle: &Network, hosts: &[Host]) -> Result<(), 
     middle.run(wait_for_links)?
 }
 
-/// Waits until the kernel has noticed that both ends of all pairs are up: until then it throws away what is sent here.
+/// Waits until the kernel reports that both ends of all pairs are up: until then it drops what is sent here.
 fn wait_for_links() -> Result<(), SwitchError> {
     let deadline = Instant::now() + LINKS_PATIENCE;
     loop {
@@ -80,7 +81,7 @@ fn wait_for_links() -> Result<(), SwitchError> {
     }
 }
 
-/// A pair of interfaces, one end here and one in the host.
+/// Creates a pair of interfaces, one end here and one in the host.
 fn plug_in(plan: &Plan, host: &Host) -> [String; 2] {
     let here = interface(&host.plan);
     let mtu = plan.mtu_bytes;
@@ -96,12 +97,13 @@ fn plug_in(plan: &Plan, host: &Host) -> [String; 2] {
     ]
 }
 
-/// This process, as the file system for processes calls it: in a process namespace of its own it has another number.
+/// This process's number in the mounted /proc, which differs in a process namespace of its own.
 fn own_process() -> String {
     std::fs::read_link("/proc/self").map(|link| link.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// What a host needs: one route, one neighbour, its own addresses, and that it accepts what is delivered to it.
+/// The configuration of a host: one route, one neighbour, its own addresses, and acceptance of everything that is
+/// delivered to it.
 fn settle(plan: &Plan, host: &HostPlan) -> Vec<String> {
     let everything = plan.cluster().everything();
     vec![
@@ -117,7 +119,7 @@ fn settle(plan: &Plan, host: &HostPlan) -> Vec<String> {
     ]
 }
 
-/// Hands commands to `ip`, in the namespace of the calling thread.
+/// Passes commands to `ip`, in the namespace of the calling thread.
 pub(super) fn configure(whom: &str, commands: &[String]) -> Result<(), SwitchError> {
     let failed = |cause: String| SwitchError::System {
         attempt: format!("configure the network of {whom} with `ip`"),

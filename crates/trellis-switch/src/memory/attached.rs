@@ -1,7 +1,7 @@
 //! The program at an interface, and its maps.
 //!
-//! Promises: program and maps end with this value, or with the process; there is no name for them in the file system, and no
-//! filter that outlives a process is ever made (so it takes Linux 6.6).
+//! Promises: program and maps end with this value, or with the process. They have no name in the file system. Must never
+//! create a filter that outlives a process (this requires Linux 6.6).
 
 #![allow(unsafe_code)]
 
@@ -22,15 +22,15 @@ const PROGRAM: &str = "trellis_memory";
 /// Insert or replace.
 const ANY: u64 = 0;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memory.bpf.o"));
-/// Of the machine's memory, this part is left to others.
+/// The fraction of the machine's memory that is left to other processes is one divided by this.
 const LEFT_OVER: u64 = 16;
 
-// What bpf(2) wants to make a map (linux/bpf.h).
+// The arguments with which bpf(2) creates a map (linux/bpf.h).
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
-/// The front of `union bpf_attr`, as far as making a map needs it; what is behind counts as zero.
+/// The beginning of `union bpf_attr`, as far as creating a map needs it; the rest counts as zero.
 #[repr(C)]
 struct MapCreate {
     kind: u32,
@@ -40,28 +40,28 @@ struct MapCreate {
     flags: u32,
 }
 
-/// What became of the packets that came in. Those that are in neither of the first two went on to the process.
+/// The results of the packets that arrived. Those in neither of the first two were passed on to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Outcomes {
-    /// READ, answered.
+    /// READs that were answered.
     pub reads: u64,
-    /// WRITE, done and answered.
+    /// WRITEs that were done and answered.
     pub writes: u64,
-    /// No READ or WRITE of this home by a client.
+    /// Not a READ or WRITE of a client at this home.
     pub not_asked: u64,
     /// In a form that is left to the process: several datagrams, once, more than a page, a WRITE across two pages.
     pub unusual: u64,
     /// A wrong checksum or tag.
     pub unsound: u64,
-    /// Of memory that is the process's alone.
+    /// In memory that belongs to the process alone.
     pub not_here: u64,
-    /// Stale, or out of bounds.
+    /// Stale or out of bounds.
     pub not_admitted: u64,
-    /// Of a guarded page.
+    /// For a guarded page.
     pub guarded: u64,
-    /// Of a page that was being changed.
+    /// For a page that was being changed.
     pub changing: u64,
-    /// The answer is longer than the interface takes.
+    /// The answer is longer than the interface supports.
     pub too_long: u64,
     /// The kernel had no memory.
     pub no_room: u64,
@@ -84,19 +84,19 @@ impl Outcomes {
         }
     }
 
-    /// How many were answered.
+    /// The number of answered requests.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.reads + self.writes
     }
 }
 
-/// Looks at the program's counters, also while somebody else has the memory.
+/// Reads the program's counters, even while the memory is in use elsewhere.
 #[derive(Clone)]
 pub struct Watch(Arc<PerCpuArray<MapData, [u64; layout::OUTCOMES]>>);
 
 impl Watch {
-    /// What became of the packets that came in at the interface.
+    /// The results of the packets that arrived at the interface.
     ///
     /// # Errors
     ///
@@ -115,12 +115,12 @@ impl Watch {
 pub(super) struct Attached {
     chunks: ArrayOfMaps<MapData>,
     watch: Watch,
-    /// Dropped, it takes the program from the interface.
+    /// Dropping it detaches the program from the interface.
     _program: Ebpf,
 }
 
 impl Attached {
-    /// Puts the program at an interface of the calling thread's network namespace.
+    /// Attaches the program to an interface in the calling thread's network namespace.
     pub(super) fn open(options: &Options, device: &str) -> Result<Attached, SwitchError> {
         if !is_recent() {
             return Err(refused("answer in the kernel", "this one is older than Linux 6.6"));
@@ -134,7 +134,7 @@ impl Attached {
             .map_max_entries("chunks", chunks as u32)
             .load(OBJECT)
             .map_err(|error| failed("load the memory server into the kernel", &error))?;
-        // The program must know its maps before any of them may be closed.
+        // The program must be loaded with its maps before any of them may be closed.
         classifier(&mut program)?.load().map_err(|error| failed("load the program of the memory server", &error))?;
         let mut served: Array<MapData, [u8; layout::MEMORY_SETTINGS_BYTES]> = map(&mut program, "served")?;
         let chunks = map(&mut program, "chunks")?;
@@ -145,7 +145,7 @@ impl Attached {
         Ok(Attached { chunks, watch, _program: program })
     }
 
-    /// Memory for a chunk, which the program uses from now on; none where there is too little left.
+    /// Memory for a chunk, which the program uses from now on; `None` if there is too little left.
     pub(super) fn chunk(&mut self, number: u64) -> Option<OwnedFd> {
         if !has_room() {
             return None;
@@ -179,7 +179,7 @@ fn classifier(program: &mut Ebpf) -> Result<&mut SchedClassifier, SwitchError> {
     found.try_into().map_err(|error| failed("use the program of the memory server", &error))
 }
 
-/// One of the program's maps, as the type that fits it.
+/// One of the program's maps, with its type.
 fn map<T>(program: &mut Ebpf, name: &'static str) -> Result<T, SwitchError>
 where
     T: TryFrom<aya::maps::Map, Error = MapError>,
@@ -189,7 +189,7 @@ where
     T::try_from(map).map_err(|error| failed(attempt, &error))
 }
 
-/// Whether the machine has a chunk to spare.
+/// Whether the machine has memory for another chunk.
 fn has_room() -> bool {
     let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return true };
     let bytes = |name: &str| {
@@ -200,7 +200,7 @@ fn has_room() -> bool {
     available >= all / LEFT_OVER + layout::CHUNK_VALUE_BYTES
 }
 
-/// A map of one value, a chunk, which can be mapped.
+/// A map with one value, a chunk, which can be mapped into memory.
 fn new_chunk() -> io::Result<OwnedFd> {
     let wanted = MapCreate {
         kind: BPF_MAP_TYPE_ARRAY,
@@ -209,17 +209,17 @@ fn new_chunk() -> io::Result<OwnedFd> {
         entries: 1,
         flags: BPF_F_MMAPABLE,
     };
-    // SAFETY: the structure is as long as is said, and lives until the call is over.
+    // SAFETY: the structure has the length that is passed, and lives until the call returns.
     let number =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, std::ptr::from_ref(&wanted), size_of::<MapCreate>()) };
     if number < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given this descriptor to us alone.
+    // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number as RawFd) })
 }
 
-/// With all that the libraries say about the cause.
+/// An error that includes all causes that the libraries report.
 fn failed(attempt: &str, error: &dyn Error) -> SwitchError {
     let mut causes = vec![error.to_string()];
     let mut next = error.source();

@@ -1,9 +1,9 @@
-//! CRC32C for the program in the kernel, which has no instruction for it: its tables, and the digests of whole pages that the
-//! process knows already.
+//! CRC32C for the program in the kernel, which has no instruction for it: its tables, and the digests of whole pages that
+//! the process computes in advance.
 //!
-//! A *state* is what the checksum is while bytes go in, without the inversions at its beginning and its end. It is linear:
-//! the state behind *A B* is that behind *A* and as many zero bytes as *B* has, xor the state behind *B* from zero on. So
-//! the digest of a page is good for every answer that carries the page.
+//! A *state* is the checksum during its computation, without the inversions at the beginning and the end. It is linear:
+//! the state after *A B* is the state after *A* and as many zero bytes as *B* has, xor the state after *B* starting from
+//! zero. The digest of a page can therefore be used for every answer that contains the page.
 
 use super::layout;
 
@@ -12,7 +12,7 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 pub(super) type Table = [u32; 256];
 
-/// Table *k*: what a byte makes of a state of zero when *k* zero bytes follow it.
+/// Table *k*: the state after a byte, starting from zero, and *k* zero bytes that follow it.
 pub(super) fn tables() -> Box<[Table; layout::CRC_TABLES]> {
     let mut tables = Box::new([[0; 256]; layout::CRC_TABLES]);
     for byte in 0..256_u32 {
@@ -30,7 +30,7 @@ pub(super) fn tables() -> Box<[Table; layout::CRC_TABLES]> {
     tables
 }
 
-/// Table *k*: what 4,096 zero bytes make of a state that has zeros but for its byte *k*.
+/// Table *k*: the effect of 4,096 zero bytes on a state that is zero except for its byte *k*.
 pub(super) fn page_tables(tables: &[Table; layout::CRC_TABLES]) -> Box<[Table; layout::CRC_PAGE_TABLES]> {
     let mut bits = [0; 32];
     for (place, bit) in bits.iter_mut().enumerate() {
@@ -50,10 +50,10 @@ fn zero_byte(table: &Table, state: u32) -> u32 {
     state >> 8 ^ table[(state & 0xff) as usize]
 }
 
-/// The digest of a whole page of this version, which is even.
+/// The digest of a whole page with this version, which is even.
 pub(super) fn digest(version: u64, page: &[u8]) -> u64 {
     debug_assert_eq!(page.len() as u64, layout::PAGE_BYTES);
-    // From a state of zero, without inversions.
+    // Starting from zero, without inversions.
     let state = !crc32c::crc32c_append(u32::MAX, page);
     let mut sum: u64 = page.as_chunks::<4>().0.iter().map(|four| u64::from(u32::from_ne_bytes(*four))).sum();
     while sum > 0xffff {

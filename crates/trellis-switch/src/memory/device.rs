@@ -1,6 +1,6 @@
-//! Which interface requests come in at: the one that the route to the other hosts leads to.
+//! Finds the interface at which requests arrive: the one to which the route to the other hosts leads.
 //!
-//! Reads what the kernel tells everybody, and decides; never asks a program.
+//! Promises to read only what the kernel shows every process, and to decide from that. Must never call another program.
 
 use crate::address::Cluster;
 use crate::error::SwitchError;
@@ -29,7 +29,7 @@ struct Route<'a> {
     device: &'a str,
 }
 
-/// Of the routes to other hosts of the cluster the longest, and only where there is none, one to this host itself.
+/// The longest of the routes to other hosts of the cluster and, only if there is none, one to this host itself.
 fn chosen(routes: &str, cluster: Cluster, home: u16) -> Result<String, String> {
     let mut fitting: Vec<Route<'_>> = routes.lines().filter_map(|line| route(line, cluster, home)).collect();
     if fitting.iter().any(|route| !route.is_local) {
@@ -47,7 +47,8 @@ fn chosen(routes: &str, cluster: Cluster, home: u16) -> Result<String, String> {
     }
 }
 
-/// A line: destination, its bits, source, its bits, next hop, metric, two counters, flags, device; numbers in hexadecimal.
+/// Parses a line: destination, its bits, source, its bits, next hop, metric, two counters, flags, device; numbers in
+/// hexadecimal.
 fn route<'a>(line: &'a str, cluster: Cluster, home: u16) -> Option<Route<'a>> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [destination, bits, _, _, _, _, _, _, flags, device] = words[..] else { return None };

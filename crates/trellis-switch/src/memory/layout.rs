@@ -1,4 +1,4 @@
-//! Numbers that the server in the kernel and this crate must agree about: `switch/memory_layout.h`, in Rust. A test compares
+//! Numbers that the server in the kernel and this crate must share: `switch/memory_layout.h`, in Rust. A test compares
 //! them.
 
 macro_rules! layout {

@@ -3,16 +3,16 @@
 //!
 //! Promises:
 //!
-//! - **One memory.** Process and program read and write the same bytes, and each sees all of what the other did to a page,
-//!   or nothing: of what is done here, all pages of a call change in one step.
-//! - **Entries first.** The program touches no page whose entry does not admit it at that moment. When [`KernelMemory::publish`]
-//!   returns, nothing goes on that the entries of before admitted.
-//! - **Nothing stays.** Program and memory end with this value, or with the process, however it ends.
-//! - **No more than there is.** The kernel's memory cannot be swapped, so it is taken 16 MiB at a time, when an object comes to
-//!   lie there. Where the machine has little left, and behind the first 256 GiB, memory is the process's alone: the program
-//!   passes on what is asked about it.
+//! - **One memory.** Process and program read and write the same bytes, and each sees a change of the other to a page
+//!   completely or not at all. A call here changes all of its pages in one step.
+//! - **Entries first.** The program touches no page unless the page's entry admits it at that moment. When
+//!   [`KernelMemory::publish`] returns, no access that the previous entries admitted is still under way.
+//! - **Nothing remains.** Program and memory end with this value, or with the process, however it ends.
+//! - **Bounded use.** The kernel's memory cannot be swapped, so it is allocated 16 MiB at a time, when an object is
+//!   placed there. If the machine has little left, and after the first 256 GiB, memory belongs to the process alone, and
+//!   the program passes requests about it on.
 //!
-//! It must never look into a request, or know what an object is: that is the protocol's, and the entries say it.
+//! Must never interpret a request, or know what an object is: the protocol does, and the entries express it.
 
 mod attached;
 mod checksum;
@@ -29,18 +29,18 @@ use shared::Shared;
 
 pub use attached::{Outcomes, Watch};
 
-/// What is served, and where requests come in.
+/// The parameters of the memory, and where requests arrive.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whose addresses.
+    /// The cluster.
     pub cluster: Cluster,
     /// The home.
     pub home: u16,
-    /// Bytes of memory, in whole pages of 4 KiB.
+    /// The size of the memory, in whole pages of 4 KiB.
     pub memory_bytes: u64,
-    /// Where the server listens.
+    /// The port on which the server listens.
     pub port: u16,
-    /// The interface that requests come in at; `None`: the one that the route to the cluster leads to.
+    /// The interface at which requests arrive; `None` for the one to which the route to the cluster leads.
     pub device: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub struct KernelMemory {
 }
 
 impl KernelMemory {
-    /// Takes address space, and puts the program at the interface of the calling thread's network namespace.
+    /// Reserves address space, and attaches the program to the interface in the calling thread's network namespace.
     ///
     /// # Errors
     ///
@@ -75,29 +75,29 @@ impl KernelMemory {
         &self.device
     }
 
-    /// How many bytes there are.
+    /// The size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.shared.bytes()
     }
 
-    /// How many of them the program can reach so far.
+    /// How many bytes the program can access so far.
     #[must_use]
     pub fn bytes_in_kernel(&self) -> u64 {
         self.shared.bytes_in_kernel()
     }
 
-    /// Who looks at the program's counters.
+    /// A handle to read the program's counters.
     #[must_use]
     pub fn watch(&self) -> Watch {
         self.attached.watch()
     }
 
-    /// Bytes from one offset up to another, as they were at one moment, in `room`.
+    /// Bytes in a range of offsets, as of one moment, in `room`.
     ///
     /// # Panics
     ///
-    /// When they are not all inside, as all functions here.
+    /// When the range is not entirely inside, as in all functions here.
     pub fn read<'a>(&self, range: Range<u64>, room: &'a mut Vec<u8>) -> &'a [u8] {
         self.shared.read(range, room)
     }
@@ -107,18 +107,18 @@ impl KernelMemory {
         self.shared.write(offset, bytes);
     }
 
-    /// Makes bytes zero: those of an object to be, which no entry admits. Takes kernel memory for them where there is none
+    /// Zeroes the bytes of a future object, which no entry admits yet. Allocates kernel memory for them if there is none
     /// yet.
     pub fn zero(&mut self, range: Range<u64>) {
         self.shared.zero(range, &mut |chunk| self.attached.chunk(chunk));
     }
 
-    /// Puts what `with` makes of eight bytes, little-endian, in their place, if it makes something; what was there.
+    /// Replaces eight bytes, little-endian, by the result of `with`, if it returns one; returns the previous value.
     pub fn replace(&mut self, offset: u64, with: &dyn Fn(u64) -> Option<u64>) -> u64 {
         self.shared.replace(offset, with)
     }
 
-    /// Puts entries, as their words, in the place of those of pages from `first_page` on.
+    /// Replaces the entries, as words, of the pages from `first_page` on.
     pub fn publish(&mut self, first_page: u64, entries: &mut dyn Iterator<Item = u64>) {
         self.shared.publish(first_page, entries);
     }

@@ -1,7 +1,7 @@
-//! The switches, one file or folder each, and how one is chosen.
+//! The switches, one file or folder each, and the selection of one.
 //!
-//! A switch promises what [`crate::Switch`] says; the suite in `tests/conformance` is the same for all. A file here knows
-//! one kind of switch and no other.
+//! Every switch promises what [`crate::Switch`] says; the suite in `tests/conformance` is the same for all. A file here
+//! must never depend on another kind of switch.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ mod runs;
 pub mod user;
 mod worker;
 
-/// Room for redirects, unless told otherwise.
+/// The default capacity for redirects.
 pub const REDIRECTS: u32 = 131_072;
 
 /// A kind of switch.
@@ -33,15 +33,15 @@ pub const REDIRECTS: u32 = 131_072;
 pub struct SwitchKind {
     /// What it is called.
     pub name: &'static str,
-    /// Whether this build has it; if not, the cargo feature of the same name is missing.
+    /// Whether this build includes it. If not, the cargo feature of the same name is missing.
     pub is_built: bool,
-    /// Whether it works in a user namespace, without rights over the machine.
+    /// Whether it works in a user namespace, without privileges over the machine.
     pub is_rootless: bool,
-    /// What it is, in a few words.
+    /// A short description.
     pub what: &'static str,
 }
 
-/// Every kind, and which of them this build has. The first one that is possible is taken where nobody says which.
+/// Every kind, and whether this build includes it. By default, the first one that is possible is chosen.
 pub const KINDS: [SwitchKind; 4] = [
     SwitchKind { name: "bpf", is_built: cfg!(feature = "bpf"), is_rootless: false, what: "in the kernel, the fastest" },
     SwitchKind { name: "user", is_built: true, is_rootless: true, what: "a thread, with every fault on purpose" },
@@ -49,21 +49,21 @@ pub const KINDS: [SwitchKind; 4] = [
     SwitchKind { name: "openflow", is_built: true, is_rootless: false, what: "Open vSwitch, told over OpenFlow 1.3" },
 ];
 
-/// Where the switch `bpf` sees frames.
+/// Where the switch `bpf` is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attach {
-    /// XDP where each host is behind an interface of its own and that interface takes it; else tc.
+    /// XDP if each host is behind an interface of its own and that interface supports it; otherwise tc.
     #[default]
     Auto,
-    /// Behind the receive path: everywhere, and quickest for pairs of interfaces.
+    /// After the receive path: works everywhere, and is the fastest for pairs of interfaces.
     Tc,
-    /// In front of it. Over a pair the host's end must take frames that are no packets yet, and send whole checksums
-    /// (`ethtool -K e0 gro on tx off`); a lab sees to that.
+    /// Before the receive path. With a pair, the host's end must accept frames before packets are built from them, and
+    /// send complete checksums (`ethtool -K e0 gro on tx off`); a lab configures this.
     Xdp,
 }
 
 impl Attach {
-    /// How it is written.
+    /// Its name in options.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,16 +83,16 @@ impl FromStr for Attach {
     }
 }
 
-/// What a switch is made of.
+/// The parameters of a switch.
 #[derive(Clone, Debug)]
 pub struct Wiring {
-    /// Whose addresses it serves.
+    /// The cluster.
     pub cluster: Cluster,
-    /// Where hosts are plugged in.
+    /// The ports of hosts.
     pub ports: Vec<Port>,
-    /// Room for redirects.
+    /// The capacity for redirects.
     pub redirects_max: u32,
-    /// Where the switch `bpf` sees frames; [`Attach::Auto`] for others.
+    /// Where the switch `bpf` is attached; [`Attach::Auto`] for others.
     pub attach: Attach,
 }
 
@@ -100,7 +100,7 @@ pub struct Wiring {
 ///
 /// # Errors
 ///
-/// [`SwitchError::Unknown`] for a name that is none.
+/// [`SwitchError::Unknown`] for an unknown name.
 pub fn kind(name: &str) -> Result<SwitchKind, SwitchError> {
     let found = KINDS.into_iter().find(|kind| kind.name == name);
     let built = KINDS.into_iter().filter(|kind| kind.is_built);
@@ -108,11 +108,11 @@ pub fn kind(name: &str) -> Result<SwitchKind, SwitchError> {
     found.ok_or_else(|| SwitchError::Unknown { name: name.to_owned(), accepted: accepted() })
 }
 
-/// Makes a switch of the interfaces that the calling thread's network namespace has.
+/// Creates a switch from interfaces of the calling thread's network namespace.
 ///
 /// # Errors
 ///
-/// [`SwitchError::Unknown`], [`SwitchError::NotBuilt`], [`SwitchError::Refused`] for ports that cannot be, and whatever the
+/// [`SwitchError::Unknown`], [`SwitchError::NotBuilt`], [`SwitchError::Refused`] for impossible ports, and whatever the
 /// system refuses.
 pub fn open(name: &str, wiring: &Wiring) -> Result<Box<dyn Switch>, SwitchError> {
     let kind = kind(name)?;
@@ -127,7 +127,7 @@ pub fn open(name: &str, wiring: &Wiring) -> Result<Box<dyn Switch>, SwitchError>
     }
 }
 
-/// Whether hosts must send whole checksums: a switch that takes frames out of the kernel's hands loses what was offloaded.
+/// Whether hosts must send complete checksums: a switch that takes frames from the kernel loses offload information.
 pub(crate) fn needs_whole_checksums(switch: &str, attach: Attach) -> bool {
     attach == Attach::Xdp || switch == "openflow"
 }
@@ -148,7 +148,7 @@ fn check(switch: &'static str, wiring: &Wiring) -> Result<(), SwitchError> {
     Ok(())
 }
 
-/// A port that there can be.
+/// Checks a port number.
 pub(crate) fn check_port(switch: &'static str, port: u16) -> Result<(), SwitchError> {
     if port == 0 || port >= PORTS_MAX {
         return Err(refused(switch, format!("there is no port {port}; ports go from 1 to {}", PORTS_MAX - 1)));
@@ -156,7 +156,7 @@ pub(crate) fn check_port(switch: &'static str, port: u16) -> Result<(), SwitchEr
     Ok(())
 }
 
-/// A prefix that can be routed by.
+/// Checks a prefix.
 pub(crate) fn check_prefix(switch: &'static str, cluster: Cluster, prefix: Prefix) -> Result<(), SwitchError> {
     if prefix.address().octets()[..4] != cluster.scope() {
         return Err(refused(
@@ -167,7 +167,7 @@ pub(crate) fn check_prefix(switch: &'static str, cluster: Cluster, prefix: Prefi
     Ok(())
 }
 
-/// A prefix that is a whole home.
+/// Checks that a prefix is a whole home.
 pub(crate) fn check_home(switch: &'static str, cluster: Cluster, prefix: Prefix) -> Result<(), SwitchError> {
     check_prefix(switch, cluster, prefix)?;
     if prefix.bits() != HOME_BITS {
@@ -176,7 +176,7 @@ pub(crate) fn check_home(switch: &'static str, cluster: Cluster, prefix: Prefix)
     Ok(())
 }
 
-/// A group that there can be.
+/// Checks a group.
 pub(crate) fn check_group(switch: &'static str, cluster: Cluster, group: &Group) -> Result<(), SwitchError> {
     check_home(switch, cluster, group.prefix)?;
     if group.ports.len() > CLONES_MAX {
@@ -189,12 +189,12 @@ pub(crate) fn check_group(switch: &'static str, cluster: Cluster, group: &Group)
     group.ports.iter().try_for_each(|&port| check_port(switch, port))
 }
 
-/// That a group's home leads nowhere.
+/// The error that a group's home has no route.
 pub(crate) fn no_route_to_copy(switch: &'static str, group: &Group) -> SwitchError {
     refused(switch, format!("{} leads nowhere, so nothing can be copied; set the prefix first", group.prefix))
 }
 
-/// That a port is empty.
+/// The error that no host is connected at a port.
 pub(crate) fn nothing_plugged_in(switch: &'static str, port: u16) -> SwitchError {
     refused(switch, format!("nothing is plugged in at port {port}; give a port that the switch was opened with"))
 }
@@ -205,24 +205,24 @@ pub(crate) fn interface_index(port: &Port) -> Result<u32, SwitchError> {
     sys::interface_index(name).map_err(|error| SwitchError::system(format!("find the interface {name}"), &error))
 }
 
-/// That of all faults there is only loss.
+/// The error that loss is the only supported fault.
 pub(crate) fn only_loses(switch: &'static str) -> SwitchError {
     let what = "it can lose packets but not delay, repeat or reorder them; the switch `user` can".to_owned();
     SwitchError::Unsupported { switch, what }
 }
 
-/// What a directory notes for a redirect.
+/// A directory's entry for a redirect.
 fn noted(redirect: &Redirect) -> Entry {
     let until = clock::ticks_until(redirect.until);
     Entry { port: redirect.port, until, epoch: redirect.epoch, is_ending: false }
 }
 
-/// The redirect that a directory has noted.
+/// The redirect of a directory's entry.
 fn redirect_of(entry: Entry) -> Redirect {
     Redirect { port: entry.port, epoch: entry.epoch, until: clock::instant_of(entry.until) }
 }
 
-/// Rules by their keys: those with the same key are one.
+/// Rules by key; those with the same key are combined.
 pub(crate) fn rule_table(rules: &[Rule]) -> HashMap<u32, u16> {
     let mut table = HashMap::new();
     for rule in rules {
@@ -231,13 +231,13 @@ pub(crate) fn rule_table(rules: &[Rule]) -> HashMap<u32, u16> {
     table
 }
 
-/// That there is no room for another run of pages.
+/// The error that there is no room for another page range.
 pub(crate) fn no_room_for_run(switch: &'static str) -> SwitchError {
     SwitchError::Full { switch, table: "runs of pages", limit: RUNS_MAX, hint: "drop some" }
 }
 
-/// The pages with the most requests, most first; of equals the first page. `counted`: pages with the requests that came in
-/// at a port; port 0 where that is not known.
+/// The pages with the most requests, most first; among equals, the lowest page first. `counted`: pages with the requests
+/// that arrived at a port; port 0 if that is not known.
 pub(crate) fn hottest(counted: impl IntoIterator<Item = (Page, u16, u64)>, count: usize) -> Vec<HotPage> {
     let mut pages: HashMap<Page, HotPage> = HashMap::new();
     for (page, port, requests) in counted {
@@ -254,7 +254,7 @@ pub(crate) fn hottest(counted: impl IntoIterator<Item = (Page, u16, u64)>, count
     pages
 }
 
-/// An entry that makes no sense.
+/// The error for an invalid entry.
 pub(crate) fn refused(switch: &'static str, what: impl Into<String>) -> SwitchError {
     SwitchError::Refused { switch, what: what.into() }
 }

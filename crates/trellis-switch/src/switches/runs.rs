@@ -1,13 +1,13 @@
-//! The runs of pages of one home, and which port has a page: that of the shortest run that has it.
+//! The page ranges of one home, and the port of a page: that of the smallest page range that contains it.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::address::PageRun;
 
-/// Ports of runs. Costs nothing where there are none, and a look for each length that there is.
+/// The ports of page ranges. Costs nothing if there are none, and one look-up for each size that exists.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// By the order of runs, then by their first pages; no order without runs.
+    /// By the order of page ranges, then by first page; an order without page ranges is absent.
     ports: BTreeMap<u8, HashMap<u64, u16>>,
 }
 
@@ -16,7 +16,7 @@ impl Runs {
         self.ports.entry(run.order()).or_default().insert(run.first(), port);
     }
 
-    /// Says whether it was there.
+    /// Returns whether it existed.
     pub(super) fn drop(&mut self, run: PageRun) -> bool {
         let Some(same) = self.ports.get_mut(&run.order()) else { return false };
         let was_there = same.remove(&run.first()).is_some();
@@ -26,17 +26,17 @@ impl Runs {
         was_there
     }
 
-    /// The port that was set for this very run.
+    /// The port that was set for exactly this page range.
     pub(super) fn port(&self, run: PageRun) -> Option<u16> {
         self.ports.get(&run.order())?.get(&run.first()).copied()
     }
 
-    /// The port that has a page.
+    /// The port of a page.
     pub(super) fn port_of(&self, page: u64) -> Option<u16> {
         self.ports.iter().find_map(|(order, same)| same.get(&(page >> order << order)).copied())
     }
 
-    /// How many are of an order.
+    /// The number of page ranges of an order.
     pub(super) fn of_order(&self, order: u8) -> usize {
         self.ports.get(&order).map_or(0, HashMap::len)
     }
@@ -45,7 +45,7 @@ impl Runs {
         self.ports.values().map(HashMap::len).sum()
     }
 
-    /// All of them, in the order of their first pages; `home` is whose they are.
+    /// All of them, in the order of their first pages; `home` is their home.
     pub(super) fn all(&self, home: u16) -> Vec<(PageRun, u16)> {
         let runs =
             self.ports.iter().flat_map(|(&order, same)| same.iter().map(move |(&first, &port)| (order, first, port)));

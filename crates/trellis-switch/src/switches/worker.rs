@@ -5,14 +5,14 @@ use std::thread::{Builder, JoinHandle};
 use crate::error::SwitchError;
 use crate::sys;
 
-/// Dropped, it lets its thread know, and waits for it to end.
+/// Dropping it signals the thread, and waits for it to end.
 pub(in crate::switches) struct Worker {
     thread: Option<JoinHandle<()>>,
     alarm: Option<sys::Alarm>,
 }
 
 impl Worker {
-    /// Starts work, which must end soon after what it is given can be read.
+    /// Starts a thread, which must end soon after its argument becomes readable.
     pub(in crate::switches) fn start(work: impl FnOnce(sys::Ringing) + Send + 'static) -> Result<Worker, SwitchError> {
         let (alarm, ringing) = sys::alarm().map_err(|error| SwitchError::system("make a socket pair", &error))?;
         let thread = Builder::new()
@@ -27,7 +27,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.alarm = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told when it happened.
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }

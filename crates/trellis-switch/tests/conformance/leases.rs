@@ -1,4 +1,4 @@
-//! Leases that the switch grants, and what it learns from home.
+//! Tests the leases that the switch grants, and what it learns from a home's answers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn kinds(context: &Context) -> Vec<EventKind> {
 fn nobody_steals(context: &mut Context) {
     context.switch().set_leases(HOUR).unwrap();
     context.goes("c1", context.pointer("s1", UPDATE, 5), "s1");
-    // The bug of the paper: here the second one would become the owner, and get what the first one writes back.
+    // The bug of the paper: there, the second one would become the owner, and get what the first one writes back.
     context.goes("c2", context.pointer("s1", UPDATE, 5), "c1");
     context.goes("c1", context.pointer("s1", COMMIT, 5), "s1");
     context.goes("c3", context.pointer("s1", UPDATE, 5), "c1");
@@ -63,7 +63,7 @@ fn ends(context: &mut Context) {
     assert_eq!(of(5).collect::<Vec<_>>(), [Granted, Expired]);
     assert_eq!(of(6).collect::<Vec<_>>(), [Granted, Expired, Granted]);
     if !context.switch().capabilities().forgets_ended {
-        // Only a request shows it what has ended.
+        // The switch notices only at a request what has ended.
         let all: Vec<_> = events.iter().map(|event| event.kind).collect();
         assert_eq!(all, [Granted, Granted, Expired, Expired, Granted]);
     }
@@ -124,13 +124,13 @@ fn refused(context: &mut Context) {
 
 fn learnt_again(context: &mut Context) {
     context.switch().set_leases(HOUR).unwrap();
-    // The switch knows nothing; home renews what it granted.
+    // The switch has no entry; the home renews what it granted.
     context.answers("s1", context.pointer("s1", RENEW, 5), "c1", 7, &header(0, 7, 4));
     context.goes("c2", context.pointer("s1", READ, 5), "c1");
-    // An owner that answers for home teaches nothing.
+    // An answer of an owner in place of the home changes nothing.
     context.answers("c1", context.pointer("s1", UPDATE, 5), "c2", 8, &header(0, 8, 99));
     context.goes("c2", context.pointer("s1", READ, 5), "c1");
-    // DIRECT passes the switch by, and the answer comes through it.
+    // DIRECT bypasses the switch's redirects, and the answer passes through it.
     context.goes("c3", context.with_arguments("s1", UPDATE, DIRECT, 5), "s1");
     context.answers("s1", context.with_arguments("s1", UPDATE, DIRECT, 5), "c3", 9, &header(0, 9, 5));
     context.goes("c2", context.pointer("s1", READ, 5), "c3");
@@ -141,9 +141,9 @@ fn learnt_again(context: &mut Context) {
 }
 
 fn many_at_once(context: &mut Context) {
-    // No more at once than waits in front of a switch that has no processor for a while.
+    // No more at once than fit into the queue of a switch that gets no processor for a while.
     const PAGES: u64 = 100;
-    // One thread decides for `openflow`, and is told of each page that goes on in a time in which others do a hundred.
+    // `openflow` decides on one thread, and receives each page that is forwarded in a time in which others do a hundred.
     let rounds = if context.lab.plan().switch == "openflow" { 4 } else { 20 };
     context.switch().set_leases(HOUR).unwrap();
     let clients = ["c1", "c2"];
@@ -155,7 +155,7 @@ fn many_at_once(context: &mut Context) {
                 scope.spawn(move || {
                     let socket = context.host(client).socket(context.request(client, 1), 0).unwrap();
                     for page in 0..PAGES {
-                        // Spinning, so that they go on within nanoseconds of each other where there are cores for both.
+                        // Spinning, so that they continue within nanoseconds of each other if there are enough cores.
                         ready.fetch_add(1, Ordering::AcqRel);
                         while ready.load(Ordering::Acquire) < (page + 1) * clients.len() as u64 {
                             std::thread::yield_now();
@@ -191,7 +191,7 @@ fn none(context: &mut Context) {
     context.switch().set_leases(HOUR).unwrap();
     context.goes("c1", context.pointer("s1", UPDATE, 5), "s1");
     context.switch().set_leases(None).unwrap();
-    // What was granted stays until it ends.
+    // A granted lease stays until it ends.
     context.goes("c2", context.pointer("s1", UPDATE, 5), "c1");
     assert_eq!(kinds(context), [EventKind::Granted]);
 }

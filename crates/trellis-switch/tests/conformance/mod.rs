@@ -1,4 +1,4 @@
-//! One suite for every switch, on real namespaces.
+//! One test suite for every switch, on real namespaces.
 //!
 //! `run(name)` makes a lab of three clients and three servers for every case, and small hosts in it: each listens on port
 //! 5000 and sends from any address. That nothing arrives is shown by what is sent after it from the same place, which
@@ -24,10 +24,10 @@ use trellis_switch::control::{At, Remote};
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::{Cluster, Counters, Page, PageRun, RUNS_MAX, Switch};
 
-/// Longer than anything here takes.
+/// Longer than any operation here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PORT: u16 = 5000;
-/// Room for redirects.
+/// The capacity for redirects.
 pub(crate) const REDIRECTS: u32 = 512;
 /// A term that does not end while a test runs.
 const HOUR: Option<Duration> = Some(Duration::from_secs(3600));
@@ -52,24 +52,24 @@ pub(crate) const GIVES_BACK: u8 = 0x40;
 
 pub(crate) type Case = (&'static str, fn(&mut Context));
 
-/// What a case works with.
+/// The environment of a case.
 pub(crate) struct Context {
     pub(crate) lab: Lab,
-    /// The switch by way of a socket, where that is tried.
+    /// The switch over a socket, if that is tested.
     remote: Option<Remote>,
     inboxes: HashMap<String, UdpSocket>,
     sent: u64,
 }
 
-/// So many cases at a time: most of one is waiting for what a switch was told to come about.
+/// The number of cases at the same time: most of a case is waiting until the switch has taken effect.
 const AT_ONCE: usize = 3;
 
-/// Runs every case, and fails with the names of those that failed.
+/// Runs every case, and fails with the names of the failed ones.
 pub(crate) fn run(name: &str) {
     run_prepared(name, &|_| ());
 }
 
-/// The same, after something was done to the lab of each case.
+/// Like `run`, after a preparation of each case's lab.
 pub(crate) fn run_prepared(name: &str, prepare: &(dyn Fn(&mut Context) + Sync)) {
     let cases: Vec<Case> = [paths::CASES, tables::CASES, leases::CASES, runs::CASES].concat();
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -94,12 +94,12 @@ pub(crate) fn run_prepared(name: &str, prepare: &(dyn Fn(&mut Context) + Sync)) 
     assert!(failed.is_empty(), "{name} fails {failed:?}");
 }
 
-/// Fills the table of runs, which would take others long.
+/// Fills the table of page ranges, which would take other switches long.
 pub(crate) fn fills_with_runs(name: &str) {
     let mut context = Context::new(name, "full of runs");
     let (home, others) = (context.host("s1").plan().number, context.host("s2").plan().number);
     let (s2, s3) = (context.port("s2"), context.port("s3"));
-    // None joins with its neighbour, and half are of another home.
+    // None is adjacent to another, and half belong to another home.
     let run = |number: u32| {
         let of = if number.is_multiple_of(2) { home } else { others };
         PageRun::new(of, u64::from(number) * 2, 0).unwrap()
@@ -119,7 +119,7 @@ pub(crate) fn fills_with_runs(name: &str) {
     context.goes("c1", context.pointer("s2", READ, 14), "s2");
 }
 
-/// Whether this process may make labs; says so when it may not.
+/// Whether this process may make labs; prints if it may not.
 pub(crate) fn is_possible(test: &str) -> bool {
     let may = space::is_root();
     if !may {
@@ -131,7 +131,7 @@ pub(crate) fn is_possible(test: &str) -> bool {
 /// Set in a test that runs itself again in a user namespace.
 const INSIDE: &str = "TRELLIS_TEST_INSIDE_A_USER_NAMESPACE";
 
-/// Runs a test in a user namespace, without rights over the machine; says so when it may not.
+/// Runs a test in a user namespace, without privileges over the machine; prints if it may not.
 pub(crate) fn without_rights(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
@@ -148,7 +148,7 @@ pub(crate) fn without_rights(test: &str, body: impl FnOnce()) {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// A lab of this process. `bpf at xdp` is that switch at that place.
+/// A lab of this process. `bpf at xdp` is that switch attached in that way.
 pub(crate) fn lab(switch: &str, name: &str, clients: u16, servers: u16) -> Lab {
     let (switch, place) = switch.split_once(" at ").unwrap_or((switch, "auto"));
     let plan = Plan {
@@ -163,7 +163,7 @@ pub(crate) fn lab(switch: &str, name: &str, clients: u16, servers: u16) -> Lab {
     Lab::up(&plan).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What an answer of home begins with.
+/// The header of a home's answer.
 pub(crate) fn header(status: u8, request: u64, epoch: u64) -> Vec<u8> {
     with_flags(status, ANSWER, request, epoch)
 }
@@ -194,7 +194,7 @@ impl Context {
         self.remote.as_ref().map_or(self.lab.switch(), |remote| remote)
     }
 
-    /// From now on the switch is told everything over a socket.
+    /// From now on the switch is used over a socket.
     pub(crate) fn tell_over_a_socket(&mut self) {
         let (mine, its) = UnixStream::pair().unwrap();
         self.lab.control().serve(its).unwrap();
@@ -217,7 +217,7 @@ impl Context {
         self.switch().counters(self.port(name)).unwrap()
     }
 
-    /// The hot pages and how often each was asked for.
+    /// The hot pages and the number of requests for each.
     pub(crate) fn hot_pages(&self, count: usize) -> Vec<(Page, u64)> {
         self.switch().hot_pages(count).unwrap().into_iter().map(|hot| (hot.page, hot.requests)).collect()
     }
@@ -237,7 +237,7 @@ impl Context {
         self.cluster().address(self.host(server).plan().number, command, arguments, generation | page << 12 | 0x123)
     }
 
-    /// An address that a host sends a request from.
+    /// The source address of a host's request.
     pub(crate) fn request(&self, client: &str, number: u64) -> Ipv6Addr {
         self.cluster().address(self.host(client).plan().number, 0xb0, 0x31, number)
     }
@@ -245,14 +245,14 @@ impl Context {
     /// Sends a datagram from a host, from any address.
     pub(crate) fn send(&self, from: &str, source: Ipv6Addr, destination: Ipv6Addr, payload: &[u8]) {
         if !self.switch().capabilities().learns_at_once {
-            // By the time that this returns, it has learnt from what was sent before.
+            // When this returns, the switch has evaluated what was sent before.
             self.switch().redirect(Page::of(destination)).unwrap();
         }
         let socket = self.host(from).socket(source, 0).unwrap();
         socket.send_to(payload, (destination, PORT)).unwrap();
     }
 
-    /// What arrives next at a host, and from which address.
+    /// What arrives next at a host, and its source address.
     pub(crate) fn receive(&self, at: &str) -> (Vec<u8>, Ipv6Addr) {
         let mut buffer = vec![0; 65_536];
         let (bytes, from) =
@@ -264,7 +264,7 @@ impl Context {
         }
     }
 
-    /// Sends a request of a client for a page, and sees at whom it arrives.
+    /// Sends a client's request for a page, and checks at which host it arrives.
     pub(crate) fn goes(&mut self, from: &str, destination: Ipv6Addr, to: &str) {
         self.sent += 1;
         let (source, payload) = (self.request(from, self.sent), format!("{from} {}", self.sent).into_bytes());
@@ -272,18 +272,18 @@ impl Context {
         assert_eq!(self.receive(to), (payload, source), "from {from} for {destination} to {to}");
     }
 
-    /// Sends an answer from a pointer to a client's request, and sees it arrive.
+    /// Sends an answer from a pointer to a client's request, and checks that it arrives.
     pub(crate) fn answers(&mut self, from: &str, pointer: Ipv6Addr, to: &str, number: u64, payload: &[u8]) {
         let destination = self.request(to, number);
         self.send(from, pointer, destination, payload);
         assert_eq!(self.receive(to), (payload.to_vec(), pointer), "from {from} as {pointer} to {to}");
         if !self.switch().capabilities().learns_at_once {
-            // By the time that this returns, it has.
+            // When this returns, the switch has evaluated the answer.
             self.switch().redirect(Page::of(pointer)).unwrap();
         }
     }
 
-    /// Waits for what must become so.
+    /// Waits until a condition holds.
     pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn(&Context) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !is_so(self) {
@@ -292,7 +292,7 @@ impl Context {
         }
     }
 
-    /// Shows that nothing that `from` sent before waits at `to`.
+    /// Shows that nothing that `from` sent before has arrived at `to`.
     pub(crate) fn nothing_came(&mut self, from: &str, to: &str) {
         self.sent += 1;
         let marker = format!("marker {}", self.sent).into_bytes();

@@ -1,4 +1,4 @@
-//! Who gets what, and who may say what: prefixes, sources, rules, copies, sides, loss.
+//! Tests the paths of packets: prefixes, sources, rules, copies, sides, loss.
 
 use std::process::Command;
 
@@ -91,7 +91,7 @@ fn anywhere(context: &mut Context) {
     let route = Route { port: context.port("s2"), is_memory: true };
     context.switch().set_prefix(Prefix::host(context.cluster(), 0), route).unwrap();
     context.goes("c1", somebody, "s2");
-    // Who is chosen answers as itself.
+    // The chosen server answers from its own address.
     context.answers("s2", context.pointer("s2", CREATE, 0), "c1", 1, b"made here");
 }
 
@@ -123,7 +123,7 @@ fn nowhere(context: &mut Context) {
     context.send("c1", context.request("c1", 1), nowhere, b"nobody");
     context.goes("c1", context.pointer("s1", READ, 1), "s1");
     assert_eq!(context.counters("c1").no_route, 1);
-    // A port where nothing is plugged in.
+    // A port without a host.
     let prefix = Prefix::new(nowhere, 48).unwrap();
     context.switch().set_prefix(prefix, Route { port: 900, is_memory: true }).unwrap();
     context.send("c1", context.request("c1", 1), nowhere, b"nobody");
@@ -252,7 +252,7 @@ fn long(context: &mut Context) {
 }
 
 fn burst(context: &mut Context) {
-    // As many as a home gives to a backup without waiting for an answer.
+    // As many as a home sends to a backup without waiting for an answer.
     const PAGES: u64 = 64;
     let (from, to) = (context.request("s2", 1), context.pointer("s1", WRITE, 1));
     let socket = context.host("s2").socket(from, 0).unwrap();
@@ -265,7 +265,7 @@ fn burst(context: &mut Context) {
     };
     context.wait_until("all were taken or lost", |context| known(context).0 + known(context).1 >= PAGES);
     let (_, lost) = known(context);
-    // The packet sockets of Open vSwitch are its own, and keep fewer than thirty.
+    // The packet sockets of Open vSwitch are its own, and hold fewer than thirty.
     assert!(lost == 0 || context.switch().name() == "openflow", "{lost} of {PAGES} found none");
 }
 
@@ -275,7 +275,7 @@ fn servers_ask(context: &mut Context) {
     let rule = Rule { client: Some(context.host("s2").plan().number), home: None, classes: Classes::READING };
     context.switch().set_rules(Some(&[rule])).unwrap();
     context.goes("s2", context.pointer("s1", READ, 1), "s1");
-    // Its place of the command looks like one that no rule allows.
+    // The bits in place of its command look like a command that no rule allows.
     context.answers("s1", context.pointer("s1", READ, 1), "s2", 2, b"answers need no rule");
     assert_eq!(context.hot_pages(9), [(context.page("s1", 1), 2)]);
     context.send("s3", context.request("s2", 1), context.pointer("s1", READ, 1), b"forged");

@@ -1,4 +1,4 @@
-//! Runs of pages that have a port of their own.
+//! Tests page ranges that have a port of their own.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn follows(context: &mut Context) {
     assert!(drop_run(context, "s1", (0, 0)));
     context.goes("c1", context.pointer("s1", READ, 0), "s1");
     context.goes("c1", context.pointer("s2", READ, 8), "s1");
-    // A port where nothing is plugged in, and one that there cannot be.
+    // A port without a host, and an impossible one.
     context.switch().set_run(run(context, "s1", 8, 3), 900).unwrap();
     context.send("c1", context.request("c1", 1), context.pointer("s1", READ, 9), b"nobody");
     context.goes("c1", context.pointer("s1", READ, 1), "s1");
@@ -90,7 +90,7 @@ fn shortest(context: &mut Context) {
     set(context, "s1", (5, 0), "s2");
     set(context, "s1", (last, 0), "s3");
     lead(context, &[(3, "s3"), (4, "s1"), (5, "s2"), (6, "s1"), (8, "s3"), (last, "s3"), (last - 1, "s2")]);
-    // Shorter ones in place of a longer one, and a longer one in place of shorter ones.
+    // Smaller ones in place of a larger one, and a larger one in place of smaller ones.
     assert!(drop_run(context, "s1", (5, 0)) && drop_run(context, "s1", (0, 4)));
     lead(context, &[(3, "s2"), (5, "s1"), (8, "s2")]);
     set(context, "s1", (0, 3), "s3");
@@ -100,7 +100,7 @@ fn shortest(context: &mut Context) {
 
 fn over_prefixes(context: &mut Context) {
     let route = Route { port: context.port("s2"), is_memory: true };
-    // As a controller leads requests about pages elsewhere: classes 0 to 3, and CLONE and INVALIDATED.
+    // As a controller redirects requests about pages: classes 0 to 3, and CLONE and INVALIDATED.
     let pages =
         [(0, 50), (CLONE, 55)].map(|(command, bits)| Prefix::new(context.pointer("s1", command, 0), bits).unwrap());
     set(context, "s1", (8, 3), "s3");
@@ -142,13 +142,13 @@ fn speaks(context: &mut Context) {
     for (from, page) in [("s3", 8), ("s2", 7), ("s2", 16), ("c2", 8)] {
         forged(context, from, page);
     }
-    // Of a run within another one, the other one's port has nothing to say.
+    // For a page range inside another one, answers from the other one's port do not count.
     set(context, "s1", (10, 0), "s3");
     context.answers("s3", context.pointer("s1", READ, 10), "c1", 9, b"from the run within");
     context.answers("s1", context.pointer("s1", READ, 10), "c1", 9, b"from the prefix");
     context.answers("s2", context.pointer("s1", READ, 11), "c1", 9, b"from the run");
     forged(context, "s2", 10);
-    // Who has a page by a redirect, or a copy in a group, still may.
+    // A host that has a page by a redirect, or a copy in a group, may still use its address.
     let redirect = Redirect { port: context.port("c2"), epoch: 1, until: None };
     context.switch().set_redirect(context.page("s1", 10), redirect).unwrap();
     context.answers("c2", context.pointer("s1", READ, 10), "c1", 9, b"from the owner");
@@ -177,12 +177,12 @@ fn leases(context: &mut Context) {
     assert_eq!(epoch(context), Some(9));
     context.answers("s2", context.pointer("s1", RELEASE, 9), "c1", 80, &header(0, 80, 9));
     assert_eq!(epoch(context), None);
-    // Beside the run the prefix's port is home.
+    // Outside the page range, the prefix's port is home.
     context.goes("c1", context.pointer("s1", UPDATE, 7), "s1");
     context.answers("s1", context.pointer("s1", UPDATE, 7), "c1", 81, &header(0, 81, 5));
     let found = context.switch().redirect(context.page("s1", 7)).unwrap();
     assert_eq!(found.map(|redirect| redirect.epoch), Some(5));
-    // A lease outlives the move of its page: what its owner writes back goes where the page is.
+    // A lease survives the move of its page: what its owner writes back goes to the page's home.
     context.goes("c3", context.pointer("s1", UPDATE, 10), "s2");
     set(context, "s1", (8, 3), "s3");
     context.goes("c1", context.pointer("s1", READ, 10), "c3");
@@ -197,7 +197,7 @@ fn redirected(context: &mut Context) {
     set(context, "s1", (8, 3), "s2");
     let redirect = |context: &Context, to| Redirect { port: context.port(to), epoch: 3, until: None };
     let page = context.page("s1", 9);
-    // An owner; who had the page before; and the port of the run itself.
+    // An owner, the page's previous home, and the port of the page range itself.
     for to in ["c2", "s1", "s2"] {
         assert!(context.switch().set_redirect(page, redirect(context, to)).unwrap());
         context.goes("c1", context.pointer("s1", READ, 9), to);
@@ -206,7 +206,7 @@ fn redirected(context: &mut Context) {
         context.goes("c1", context.pointer("s1", CLONE, 9), "s2");
         context.goes("c1", context.pointer("s1", READ, 10), "s2");
         if to != "s1" {
-            // What s1 sends to its own addresses never comes to the switch.
+            // What s1 sends to its own addresses never reaches the switch.
             context.goes(to, context.pointer("s1", WRITE, 9), "s2");
         }
     }

@@ -1,4 +1,4 @@
-//! Redirects that somebody sets, hot pages, and tables that are full.
+//! Tests redirects that are set, hot pages, and full tables.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ fn epochs(context: &mut Context) {
     assert!(context.switch().set_redirect(page, to(c3, 5)).unwrap());
     context.goes("c1", context.pointer("s1", READ, 5), "c3");
     assert!(context.switch().drop_redirect(page, 6).unwrap());
-    // What has ended stands in nobody's way.
+    // An ended redirect does not prevent a new one.
     let past = Redirect { port: c2, epoch: 9, until: Some(Instant::now()) };
     assert!(context.switch().set_redirect(page, past).unwrap());
     assert!(context.switch().set_redirect(page, to(c3, 1)).unwrap());
@@ -105,7 +105,7 @@ fn many(context: &mut Context) {
         context.goes("c1", context.pointer("s1", READ, number), owner);
     }
     assert_eq!(context.switch().set_redirects(&[]).unwrap(), 0);
-    // Those before one that is refused are set.
+    // Those before a refused one are set.
     let [first, second] = [400, 401].map(|number| context.page("s1", number));
     let nowhere = Redirect { port: 0, epoch: 1, until: None };
     context.switch().set_redirects(&[(first, to(context, "c2", 1)), (second, nowhere)]).unwrap_err();
@@ -161,7 +161,7 @@ fn full(context: &mut Context) {
 
 fn room(context: &mut Context) {
     let wanted = u64::from(REDIRECTS);
-    // Nobody asks for these pages any more, so that nobody comes across what has ended.
+    // There are no more requests for these pages, so none meets an ended redirect.
     for round in 1..3 {
         let until = Some(Instant::now() + Duration::from_millis(1));
         let ended = Redirect { port: context.port("c2"), epoch: 1, until };
@@ -169,7 +169,7 @@ fn room(context: &mut Context) {
         let all: Vec<_> = pages.map(|number| (context.page("s2", number), ended)).collect();
         context.wait_until("there is room", |context| match context.switch().set_redirects(&all) {
             Ok(set) => set == REDIRECTS,
-            // The kernel's packet filter takes what has ended away a moment later.
+            // The kernel's packet filter removes what has ended a moment later.
             Err(error) => {
                 assert!(error.is_full() && context.switch().capabilities().forgets_ended, "round {round}: {error}");
                 false

@@ -1,4 +1,4 @@
-//! A switch of a few lines: it speaks OpenFlow, keeps the flows that it is told, and forwards nothing.
+//! A scripted switch: it speaks OpenFlow, stores the flows that it receives, and forwards nothing.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,17 +16,17 @@ pub(crate) struct Script {
     pub(crate) version: u8,
     pub(crate) datapath: u64,
     pub(crate) tables: u8,
-    /// A table that takes no flow that ends by itself.
+    /// A table that accepts no flow that ends automatically.
     pub(crate) full_table: Option<u8>,
 }
 
 pub(crate) const WELL: Script = Script { version: 4, datapath: 0xbb, tables: 254, full_table: None };
 
-/// What it was told, across all of its connections.
+/// What it has received, over all of its connections.
 #[derive(Default)]
 pub(crate) struct Told {
     pub(crate) flows: Vec<FlowMod>,
-    /// What came in which order: `flow`, `barrier`, `packet`.
+    /// The order of arrival: `flow`, `barrier`, `packet`.
     pub(crate) order: Vec<&'static str>,
     pub(crate) packets: Vec<PacketOut>,
 }
@@ -45,7 +45,7 @@ impl Scripted {
         Scripted { stream, thread: Some(thread) }
     }
 
-    /// Sends a packet to the controller, as a flow with this mark does.
+    /// Sends a packet to the controller, as a flow with this cookie does.
     pub(crate) fn hand_over(&mut self, cookie: u64, in_port: u32, data: Vec<u8>) {
         send(&mut self.stream, 0, packet_in(cookie, in_port, data));
     }
@@ -124,7 +124,7 @@ impl Talking {
         send(&mut self.stream, number, answer);
     }
 
-    /// Whether it takes a change of flows.
+    /// Applies a change of flows; returns whether it is accepted.
     fn change(&mut self, change: FlowMod) -> bool {
         let mut told = self.told.lock().unwrap();
         told.order.push("flow");

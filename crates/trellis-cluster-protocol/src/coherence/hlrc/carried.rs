@@ -1,66 +1,66 @@
-//! Pages that go with the token of a lock.
+//! Pages that travel with the token of a lock.
 //!
-//! A page that is changed under a lock by one node after the other is *migratory* (Cox and Fowler 1993; Stenström, Brorsson
-//! and Sandberg 1993): the next holder would drop its copy and fetch the page from its home. So who hands the lock on
-//! sends the page along, just before the token; the notice that comes with the token then finds the copy new enough.
-//! Evidence is a page of the last publication that had come here before: that was fetched, or carried here; at a home, that
-//! another node had changed. It goes once, and again when it has come back: what nobody else wants stays.
+//! A page that one node after the other changes under a lock is *migratory* (Cox and Fowler 1993; Stenström, Brorsson and
+//! Sandberg 1993): the next holder would drop its copy and fetch the page from its home. So a node that hands the lock on
+//! sends the page along, just before the token. The notice that comes with the token then finds the copy new enough. A page
+//! of the last publication is taken for migratory if it had come here before: it was fetched or carried here or, at a home,
+//! another node had changed it. It is carried once, and again when it has come back: a page that no other node wants stays.
 //!
-//! Promises: what is carried is as if the copy had been fetched a moment earlier. Nobody asks for it, waits for it or
-//! answers it: lost, late or refused, it changes nothing, and the notice does what it always does. It must never take
-//! from a copy what this node stored, or what this node has a right to see.
+//! Promises: a carried page has the same effect as a copy that was fetched a moment earlier. It is not requested, waited
+//! for or answered: if it is lost, late or refused, it changes nothing, and the notice has its usual effect. It must never
+//! take from a copy what this node stored, or what this node has a right to see.
 //!
 //! # Why no store is lost
 //!
-//! *What is sent* is the page as its home had it at the time `stamp`, without what was stored since and is not published.
-//! A home has that by itself. Another node has it in its twin if the answer to its last diff said so (*current*), and
-//! until anything happens to its copy: then its time is another, or it was fetched anew.
+//! *What is sent* is the page as its home had it at the time `stamp`, without later stores that are not published. A home
+//! has that by itself. Another node has it in its twin if the answer to its last diff said so (*current*), and until
+//! anything happens to its copy: then the copy has another time, or was fetched again.
 //!
-//! *What is taken* is taken only by a copy that is open, older, and whose twin (or, where nothing was stored, the copy
-//! itself) is the page as its home had it at the copy's own time. Both are states of one home, and the one that came is
-//! the later, so wherever they differ, somebody published in between. Those bytes, and no others, go into copy and twin.
+//! *What is taken*: a copy takes the page only if it is open, older, and if its twin (or, if nothing was stored, the copy
+//! itself) is the page as its home had it at the copy's own time. Both are states of one home, and the one that came is the
+//! later, so wherever they differ, some node published in between. Those bytes, and no others, go into copy and twin.
 //!
-//! - A store of this node that is not published is no difference between the two, so it stays; and still differs from
-//!   the twin, so it is published.
-//! - A store that is on its way to the home may be missing in what came: while a diff of the page is awaited, nothing
-//!   is taken.
-//! - A store that is published is in every later state of the home. The copy is later than it if the diff found it
-//!   current; otherwise its own time says less than it holds, and it counts as *behind* until it is fetched again.
-//! - What others released to this node came with notices, and an open copy is as new as all that were applied; what
-//!   came is newer than the copy.
-//! - Where an update is missing in a copy, nothing is taken (it is *deaf*), and while one is on its way nothing that is
+//! - A store of this node that is not published makes no difference between the two states, so it stays. It still differs
+//!   from the twin, so it will be published.
+//! - A store that is on its way to the home may be missing in the page that came: while a diff of the page is awaited,
+//!   nothing is taken.
+//! - A store that is published is in every later state of the home. The time of the copy covers it if the diff found the
+//!   copy current. Otherwise the copy holds more than its own time says, and counts as *behind* until it is fetched again.
+//! - What other nodes released to this node came with notices, and an open copy is as new as all notices that were applied;
+//!   the page that came is newer than the copy.
+//! - If a copy lacks an update, nothing is taken (the copy is *deaf*). While an update is on its way, nothing that is
 //!   ordered behind it can come: its writer waits for this node's answer.
 //!
-//! *What it rests on* the home must be told, which does not know whose copies were renewed behind its back: a diff says
-//! which copies were carried here and at what time. Has the page not changed since, then the writer's copy is current.
-//! Not so where changes are sent to copies: what a home's twin holds is known there only of copies that it sent itself.
+//! *What the home must know*: the home does not see which copies were renewed by a lock's token. So a diff names the copies
+//! that were carried here, and their time. If the page has not changed since, the writer's copy is current. This does not
+//! hold if changes are sent to copies: a home that keeps a twin knows its content only for copies that it sent itself.
 
 use super::{BEHIND, CARRIED, DEAF, FETCHED, HOME, Hlrc, PENDING, Propagation, READABLE, SHARED, TWIN};
 use crate::coherence::{Effect, Message};
 use crate::page::{NodeId, PageIndex};
 use alloc::vec::Vec;
 
-/// Pages of one publication that are remembered.
+/// The number of pages of one publication that are remembered.
 const CARRYABLE_MAX: usize = 8;
 
-/// A page of the last publication that may go with a lock's token.
+/// A page of the last publication that may travel with the token of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Carryable {
     page: PageIndex,
-    /// The time of the publication; none while its home has not said that the copy is as new as the master.
+    /// The time of the publication; `None` until its home has said that the copy is as new as the master.
     stamp: Option<u64>,
 }
 
 /// Why a page that is carried to a node is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Objection {
-    /// There is no copy here that it could be put into, or it is the master.
+    /// There is no copy here that it could be merged into, or the copy here is the master.
     NoCopy,
     /// A diff of this node is on its way.
     Awaited,
     /// The copy holds stores of this node that may be newer.
     Behind,
-    /// The copy is as new.
+    /// The copy is at least as new.
     Older,
 }
 
@@ -76,7 +76,7 @@ impl Hlrc {
         }
     }
 
-    /// The home says that this node's copy is the page as it is since `stamp`.
+    /// The home says that this node's copy is the page in its state since `stamp`.
     pub(super) fn is_as_published(&mut self, page: PageIndex, stamp: u64) {
         if let Some(carryable) = self.carryable.iter_mut().find(|carryable| carryable.page == page) {
             carryable.stamp = Some(stamp);
@@ -114,7 +114,7 @@ impl Hlrc {
             && !self.is_awaited(page)
     }
 
-    /// Why the page, as its home had it at `stamp`, would not be taken.
+    /// Why the page in its state at `stamp` of its home would not be taken; `None` if it would be.
     pub fn objection(&self, page: PageIndex, stamp: u64) -> Option<Objection> {
         let is_copy =
             self.has(page, READABLE) && !self.is_home(page) && !self.has(page, PENDING | DEAF | HOME | SHARED);
@@ -131,7 +131,7 @@ impl Hlrc {
         }
     }
 
-    /// A page came that nobody asked for.
+    /// A page came that was not requested.
     pub(super) fn carried_here(&mut self, page: PageIndex, stamp: u64, effects: &mut Vec<Effect>) {
         if self.objection(page, stamp).is_some() {
             return;

@@ -1,11 +1,11 @@
-//! The home of pages: answers requests, takes diffs, keeps copies current where that pays.
+//! The side of the home: answers requests, applies diffs, and keeps copies current where that pays.
 
 use super::{CARRIED, DIRTY, FETCHED, HOME, Hlrc, Propagation, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
 use crate::coherence::{Content, Effect, Message, violation};
 use crate::page::{Access, NodeId, PageIndex, PageRange, PageSet};
 use alloc::vec::Vec;
 
-/// A request, as it travels.
+/// A request in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Wanted {
     pub(super) demand: PageIndex,
@@ -16,7 +16,7 @@ pub(super) struct Wanted {
     pub(super) hops: u16,
 }
 
-/// A diff, as it travels.
+/// A diff in transit.
 #[derive(Clone, Copy)]
 pub(super) struct Arrived {
     pub(super) pages: PageSet,
@@ -27,7 +27,7 @@ pub(super) struct Arrived {
     pub(super) stamp: u64,
 }
 
-/// A diff that was sent on to copies; its writer is told when they have it.
+/// A diff that was sent on to copies. Its writer receives the answer when they have it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Relay {
     /// The updates that not all of their receivers have answered.
@@ -41,17 +41,17 @@ pub(super) struct Relay {
 pub(super) struct Sent {
     number: u32,
     pages: PageSet,
-    /// Who has not answered.
+    /// The receivers that have not answered.
     waiting: Vec<NodeId>,
 }
 
-/// What a home remembers of a page: bits 0-2 how often a copy was fetched again after it was dropped; bits 3-6 updates
-/// since the last trial without; bits 7-8 publications in a row by the same writer; bits 9-24 that writer, plus one.
+/// What a home remembers about a page. Bits 0-2: how often a copy was fetched again after it was dropped. Bits 3-6: updates
+/// since the last trial without one. Bits 7-8: publications in a row by the same writer. Bits 9-24: that writer, plus one.
 pub(super) type Past = u32;
 
-/// So many fetches of dropped copies, and the page's copies are updated instead.
+/// After this many fetches of dropped copies, the copies of the page are updated instead.
 const REFETCHES_TO_UPDATE: u32 = 3;
-/// After so many updates one change is not sent on, to see whether anybody fetches the page again.
+/// After this many updates, one change is not sent on, to see whether any node fetches the page again.
 const UPDATES_PER_TRIAL: u32 = 15;
 
 fn refetches(past: Past) -> u32 {
@@ -70,7 +70,7 @@ fn with_updates(past: Past, updates: u32) -> Past {
     past & !(15 << 3) | updates.min(15) << 3
 }
 
-/// How often in a row `writer` was the one who published, this time included; at most 3.
+/// Notes that `writer` published. Returns how often in a row it was the one to do so, this time included; at most 3.
 fn note_writer(past: &mut Past, writer: NodeId) -> u32 {
     let same = *past >> 9 & 0xffff == u32::from(writer.0) + 1;
     let times = if same { (*past >> 7 & 3) + 1 } else { 1 }.min(3);
@@ -78,7 +78,7 @@ fn note_writer(past: &mut Past, writer: NodeId) -> u32 {
     times
 }
 
-/// So many publications in a row by one node, and the page moves there.
+/// After this many publications in a row by one node, the page moves there.
 const PUBLICATIONS_TO_MOVE: u32 = 3;
 
 impl Hlrc {
@@ -91,7 +91,7 @@ impl Hlrc {
             self.set(page, READABLE | WRITABLE);
             return effects.push(Effect::Install { range, access: Access::Write, zero });
         }
-        // A page that was closed with stores to it has no twin that is as its copies are.
+        // A page that was closed with stores to it has no twin that matches its copies.
         if self.keeps_home_twin(page) && !self.has(page, TWIN | DIRTY) {
             self.set(page, TWIN);
             effects.push(Effect::KeepTwin(range));
@@ -104,7 +104,7 @@ impl Hlrc {
         }
     }
 
-    /// Somebody wants copies.
+    /// Handles a request for copies.
     pub(super) fn requested(&mut self, from: NodeId, wanted: Wanted, effects: &mut Vec<Effect>) {
         let Wanted { demand, range, requester, .. } = wanted;
         if !self.is_home(demand) {
@@ -120,7 +120,7 @@ impl Hlrc {
             let run = PageRange::around(first, next, range.end()).grow(first, |page| is_open(self, page) == opened);
             next = run.end();
             if opened {
-                // From here on this node's stores must be noticed, and what is sent holds all those before.
+                // From here on this node's stores must be noticed, and the bytes that are sent hold all earlier ones.
                 run.pages().for_each(|page| self.clear(page, WRITABLE));
                 effects.push(Effect::Downgrade(run));
             }
@@ -140,8 +140,8 @@ impl Hlrc {
             }
         }
         let content = if is_written { Content::Bytes } else { Content::Zero };
-        // What this node has stored and not published may still change back: then no update would say so. So where a twin
-        // is kept, it is what is sent: the bytes on which the next update rests.
+        // Stores of this node that are not published may still change back, and then no update would say so. So if a twin
+        // is kept, the twin is sent: the bytes on which the next update builds.
         let has_twin = self.has(demand, TWIN);
         let range = range.grow(demand, |page| self.has(page, TWIN) == has_twin);
         for page in range.pages() {
@@ -157,7 +157,7 @@ impl Hlrc {
         });
     }
 
-    /// Whether this node, as the home of `page`, keeps a twin so that it can send what it stored itself.
+    /// Whether this node, as the home of `page`, keeps a twin so that it can send its own stores.
     pub(super) fn keeps_home_twin(&self, page: PageIndex) -> bool {
         debug_assert!(self.is_home(page));
         self.is_updated(page)
@@ -172,7 +172,7 @@ impl Hlrc {
         }
     }
 
-    /// Whether this change of `page` is sent to its copies: all but the trials are.
+    /// Whether this change of `page` is sent to its copies. All changes except the trials are.
     fn is_updated_now(&mut self, page: PageIndex) -> bool {
         if !self.is_updated(page) {
             return false;
@@ -189,12 +189,12 @@ impl Hlrc {
         false
     }
 
-    /// This node stored to `pages` of which it is the home.
+    /// This node stored to `pages`, of which it is the home.
     pub(super) fn publish_at_home(&mut self, pages: PageSet, effects: &mut Vec<Effect>) {
         if pages.pages().any(|page| self.has_copies(page)) {
             self.clock += 1;
         }
-        // Closed together: one call of the kernel for each run.
+        // Closed together: one call of the kernel for each range.
         let open = self.among(pages, |this, page| this.has(page, WRITABLE));
         for run in open.into_iter().flat_map(PageSet::runs) {
             effects.push(Effect::Downgrade(run));
@@ -212,7 +212,7 @@ impl Hlrc {
         for range in told.into_iter().flat_map(PageSet::runs) {
             effects.push(Effect::Notice { range, stamp: self.clock });
         }
-        // What changed is known only where there was a twin.
+        // The changes are known only if there was a twin.
         let mut updated: Option<PageSet> = None;
         for page in pages.pages() {
             let slot = self.geometry.slot(page);
@@ -233,14 +233,14 @@ impl Hlrc {
             let awaited = |to| super::writer::Awaited { number, pages, receiver: Some(to) };
             self.awaited.extend(waiting.into_iter().map(awaited));
         }
-        // A twin of which nothing was sent must follow all the same.
+        // A twin must follow even if nothing of it was sent.
         let is_alone = |page: PageIndex| self.fresh.is_empty_but(self.geometry.slot(page), &[self.geometry.me]);
         let alone = updated.filter(is_alone);
         alone.into_iter().flat_map(PageSet::runs).for_each(|run| effects.push(Effect::KeepTwin(run)));
     }
 
-    /// Sends what `origin` stored to those whose copies are fresh. Only they may put it into their copies, so pages go
-    /// together that have the same fresh copies.
+    /// Sends the stores of `origin` to the nodes whose copies are fresh. Only these may put them into their copies, so
+    /// pages that have the same fresh copies go together.
     fn send_updates(&mut self, pages: PageSet, origin: NodeId, effects: &mut Vec<Effect>) -> Vec<Sent> {
         let mut sent: Vec<Sent> = Vec::new();
         for page in pages.pages() {
@@ -264,7 +264,7 @@ impl Hlrc {
         sent
     }
 
-    /// What `writer` stored to pages, for their home.
+    /// At the home of pages: the stores of `writer` to them arrived.
     pub(super) fn diff_arrived(&mut self, arrived: Arrived, effects: &mut Vec<Effect>) {
         self.pass_diffs_on(arrived, effects);
         let Arrived { pages, writer, number, .. } = arrived;
@@ -286,8 +286,8 @@ impl Hlrc {
             }
             let is_updating = self.is_updating(writer, page);
             if is_updating {
-                // It is not known in which order the update and the diff found the writer's copy: that one will be
-                // dropped when the writer hears of this change from here.
+                // It is not known in which order the update and the diff found the writer's copy. That copy will be dropped
+                // when the writer learns of this change from here.
                 self.fresh.remove(slot, writer);
                 effects.push(Effect::Notice { range: PageRange::one(page), stamp: self.clock });
             }
@@ -323,7 +323,8 @@ impl Hlrc {
         self.relays.push(Relay { updates, writer, answer });
     }
 
-    /// A diff of this node was sent on to this node, where its pages have moved meanwhile: their bytes are here.
+    /// A diff of this node was sent on to this node, because its pages have moved here in the meantime: their bytes are
+    /// here.
     fn own_diff_came_back(&mut self, pages: PageSet, number: u32, effects: &mut Vec<Effect>) {
         self.clock += 1;
         let told = pages.filter(|page| self.has_copies(page)).map_or(0, PageSet::mask);
@@ -349,7 +350,7 @@ impl Hlrc {
         !self.copies.is_empty_but(self.geometry.slot(page), &[self.geometry.me])
     }
 
-    /// Whether the page, which one node publishes time and again, goes to that node now. Before that it is closed here,
+    /// Whether the page, which one node publishes again and again, moves to that node now. Before that it is closed here,
     /// to see whether this node uses it.
     fn may_move(&mut self, page: PageIndex, times: u32, effects: &mut Vec<Effect>) -> bool {
         let mut updates = self.relays.iter().flat_map(|relay| &relay.updates).map(|sent| sent.pages);
@@ -360,7 +361,7 @@ impl Hlrc {
         }
         if self.has(page, READABLE | WRITABLE) {
             if self.geometry.marks {
-                // There may be stores that nobody has looked for.
+                // There may be stores that were not looked for yet.
                 self.note_dirty(page);
             }
             self.clear(page, READABLE | WRITABLE);
@@ -370,7 +371,7 @@ impl Hlrc {
         times >= PUBLICATIONS_TO_MOVE
     }
 
-    /// A holder of copies has an update, or some of it.
+    /// A holder of copies has an update, or part of it.
     pub(super) fn updated(&mut self, from: NodeId, pages: PageSet, number: u32, kept: u64, effects: &mut Vec<Effect>) {
         let own = |awaited: &super::writer::Awaited| awaited.number == number && awaited.receiver == Some(from);
         let own = self.awaited.iter().position(own);
@@ -403,7 +404,7 @@ impl Hlrc {
         }
     }
 
-    /// This node was the home of `page` until now; `to` is from now on.
+    /// This node hands over the home of `page`; `to` is the home from now on.
     fn hand_over(&mut self, page: PageIndex, to: NodeId) {
         debug_assert!(!self.has(page, READABLE | WRITABLE | DIRTY));
         let slot = self.geometry.slot(page);

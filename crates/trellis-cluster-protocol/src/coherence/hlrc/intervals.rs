@@ -1,31 +1,30 @@
-//! What a node knows of what was released: vector time, and the notices that go with it (Keleher, Cox and Zwaenepoel
-//! 1992, §3).
+//! What a node knows about releases: vector time, and the notices that belong to it (Keleher, Cox and Zwaenepoel 1992, §3).
 //!
-//! The stores between two releases of a node are an *interval*. When it ends, its notices (which pages changed, and at
-//! what time of their homes) are kept under the node's next number. *Vector time* says, for every node, up to which of its
-//! intervals this node knows. Whatever this node releases carries the notices that the receiver may lack
-//! ([`Intervals::tell`]); so who acquires also learns what the releaser had learnt: causality is passed on.
+//! The stores of a node between two releases are an *interval*. When it ends, its notices (which pages changed, and at what
+//! time of their homes) are kept under the node's next number. For every node, *vector time* gives the last of its
+//! intervals that this node knows. Whatever this node releases carries the notices that the receiver may lack
+//! ([`Intervals::tell`]). A node that acquires therefore also learns what the releaser had learnt: causality is passed on.
 //!
-//! Promises: after [`Intervals::learn`] a node knows everything that the sender knew when it told; the memory is bounded
-//! ([`NOTICES_MAX`]): what is forgotten is replaced by the notice that everything may have changed. Messages may overtake
-//! each other where the link does not keep their order: then they carry how many came before, and one that comes too
-//! early is to be kept and learnt later. It must never let knowledge pass that is not complete.
+//! Promises: after [`Intervals::learn`] a node knows everything that the sender knew when it called [`Intervals::tell`].
+//! The memory is bounded ([`NOTICES_MAX`]): forgotten notices are replaced by one that says that any page may have changed.
+//! If the link does not keep the order of messages, they may overtake each other. Each then carries how many came before
+//! it, and one that comes too early is to be kept and learnt later. It must never pass on knowledge that is not complete.
 
 use crate::page::{NodeId, PageIndex, PageRange};
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// An interval that nobody was told of goes on with the next; from so many notices on those that a later one replaces are
-/// taken out, when there are twice as many as the last time.
+/// An interval that was sent to no node is continued by the next one. From this number of notices on, notices that a later
+/// one replaces are removed whenever the number has doubled since the last time.
 const NOTICES_THINNED_MIN: usize = 64;
 
-/// Notices that one node keeps; beyond that it forgets the oldest.
+/// The number of notices that one node keeps. Beyond it, the node forgets the oldest.
 pub const NOTICES_MAX: usize = 1 << 16;
-/// Longest knowledge in bytes that a message carries.
+/// The largest number of bytes of notices that a message carries.
 pub const KNOWLEDGE_BYTES_MAX: usize = 1 << 20;
 
-/// These pages changed at that time of their home.
+/// The notice that these pages changed at that time of their home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Notice {
     /// The pages.
@@ -34,12 +33,12 @@ pub struct Notice {
     pub stamp: u64,
 }
 
-/// What follows from knowledge that came.
+/// The result of learning notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learnt {
-    /// It is known now; the message that it came with may be used.
+    /// The notices are known now; the message that they came with may be used.
     Known,
-    /// It rests on knowledge that is still on its way: to be tried again when something was learnt.
+    /// They depend on notices that are still on their way: try again when something was learnt.
     TooEarly,
 }
 
@@ -57,30 +56,31 @@ struct Segment {
     notices: Vec<Notice>,
 }
 
-/// See the module's documentation.
+/// See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Intervals {
     me: NodeId,
     pages: u32,
-    /// By node: the last of its intervals that is known here.
+    /// By node: the last of its intervals that this node knows.
     time: Vec<u64>,
     /// By node: its intervals, the oldest first, without a gap up to `time`.
     log: Vec<VecDeque<Segment>>,
-    /// By peer: what it knows, or will know when what was sent to it has arrived. Made when first told.
+    /// By peer: what it knows, or will know when what was sent to it has arrived. Allocated when something is first sent to
+    /// it.
     told: Vec<Vec<u64>>,
-    /// By peer, where messages may overtake each other: how many have carried notices to it, and from it.
+    /// By peer, if messages may overtake each other: how many messages have carried notices to it, and from it.
     sequence: Option<Vec<(u32, u32)>>,
-    /// The last of this node's intervals that anybody was told of.
+    /// The last of this node's intervals that was sent to any node.
     told_last: u64,
-    /// How many notices the last of this node's intervals had when they were thinned.
+    /// The number of notices of this node's last interval when they were last thinned.
     thinned: usize,
-    /// Notices of the interval that has not ended.
+    /// The notices of the current interval.
     open: Vec<Notice>,
-    /// Notices of others that have not been applied here.
+    /// Notices of other nodes that have not been applied here.
     unapplied: Vec<Notice>,
-    /// Any page may have changed, to be applied.
+    /// Still to be applied: any page may have changed.
     unapplied_any: bool,
-    /// By node: notices and intervals in its log.
+    /// By node: the number of notices and intervals in its log.
     kept: Vec<usize>,
 }
 
@@ -88,8 +88,8 @@ const SEGMENT_BYTES: usize = 2 + 8 + 8 + 1 + 4;
 const NOTICE_BYTES: usize = 4 + 4 + 8;
 
 impl Intervals {
-    /// Of node `me` in a cluster of `nodes` with a region of `pages`. `is_ordered` is whether the messages from one node to
-    /// another arrive in the order in which they were told.
+    /// Intervals of node `me` in a cluster of `nodes` with a region of `pages`. `is_ordered` is whether messages from one
+    /// node to another arrive in the order in which [`Intervals::tell`] was called for them.
     pub fn new(me: NodeId, nodes: u16, pages: u32, is_ordered: bool) -> Intervals {
         let nodes = usize::from(nodes);
         Intervals {
@@ -113,15 +113,15 @@ impl Intervals {
         &self.time
     }
 
-    /// How many intervals and notices are kept for whoever may lack them; at most [`NOTICES_MAX`].
+    /// The number of intervals and notices that are kept for nodes that may lack them; at most [`NOTICES_MAX`].
     pub fn kept(&self) -> usize {
         self.kept.iter().sum()
     }
 
-    /// A notice of the interval that is open.
+    /// Adds a notice to the current interval.
     pub fn note(&mut self, notice: Notice) {
         match self.open.last_mut() {
-            // Pages that follow one another and changed at the same time.
+            // The pages follow one another and changed at the same time.
             Some(last) if last.stamp == notice.stamp && last.range.end() == notice.range.first().0 => {
                 match PageRange::new(last.range.first(), last.range.count() + notice.range.count()) {
                     Some(range) => last.range = range,
@@ -132,8 +132,8 @@ impl Intervals {
         }
     }
 
-    /// Ends the interval, before a release. One without notices is none; and one that nobody was told of since the last
-    /// release goes on.
+    /// Ends the interval, before a release. An interval without notices is dropped, and one that was sent to no node since
+    /// the last release is continued.
     pub fn close(&mut self) {
         if self.open.is_empty() {
             return;
@@ -157,7 +157,8 @@ impl Intervals {
         self.keep(me, Segment { after, upto: after + 1, any: false, notices });
     }
 
-    /// Appends what `to` may not know to `out`; nothing where it knows everything and messages keep their order.
+    /// Appends the notices that `to` may lack to `out`. Appends nothing if `to` knows everything and messages keep their
+    /// order.
     pub fn tell(&mut self, to: NodeId, out: &mut Vec<u8>) {
         let to = usize::from(to.0);
         if let Some(sequence) = &self.sequence {
@@ -201,20 +202,20 @@ impl Intervals {
         self.told_last = self.time[usize::from(self.me.0)];
     }
 
-    /// The intervals of `node` behind number `told`.
+    /// The intervals of `node` after number `told`.
     fn since(&self, node: usize, told: u64) -> impl Iterator<Item = &Segment> {
         let log = &self.log[node];
         log.range(log.partition_point(|segment| segment.upto <= told)..)
     }
 
-    /// Takes what `from` told. Where it is too early nothing has changed.
+    /// Takes the notices that `from` sent. If they are too early, nothing has changed.
     ///
     /// # Errors
     ///
-    /// No correct peer sent this; nothing has changed.
+    /// No correct peer sends this; nothing has changed.
     pub fn learn(&mut self, from: NodeId, bytes: &[u8]) -> Result<Learnt, Malformed> {
         if bytes.is_empty() {
-            // From a node that has not begun to tell.
+            // From a node that has not begun to send notices.
             return Ok(Learnt::Known);
         }
         let mut segments = Vec::new();
@@ -225,7 +226,7 @@ impl Intervals {
                 return Ok(Learnt::TooEarly);
             }
             if ahead < 0 {
-                // One that says nothing was overtaken by one that does.
+                // A message without notices was overtaken by one with notices.
                 return if reader.0.is_empty() { Ok(Learnt::Known) } else { Err(Malformed) };
             }
         }
@@ -233,7 +234,7 @@ impl Intervals {
         while !reader.0.is_empty() {
             let (node, segment) = reader.segment(self.time.len(), self.pages)?;
             if node == usize::from(self.me.0) && segment.upto > self.time[node] {
-                // Nobody knows of an interval of this node before it is over.
+                // No other node knows of an interval of this node before it has ended.
                 return Err(Malformed);
             }
             if segment.after > upto[node] {
@@ -257,7 +258,7 @@ impl Intervals {
             }
         }
         while let Ok((node, segment)) = reader.segment(self.time.len(), self.pages) {
-            // The sender knows what it told.
+            // The sender knows what it sent.
             self.told[from][node] = self.told[from][node].max(segment.upto);
         }
         Ok(Learnt::Known)
@@ -288,7 +289,7 @@ impl Intervals {
         self.forget();
     }
 
-    /// Keeps no more than may be kept: the node with most of it loses its oldest.
+    /// Keeps no more than is allowed: the node with the largest log loses its oldest entries.
     fn forget(&mut self) {
         while self.kept() > NOTICES_MAX {
             let longest = (0..self.log.len()).max_by_key(|&node| self.kept[node]).expect("a cluster has nodes");
@@ -297,8 +298,8 @@ impl Intervals {
         }
     }
 
-    /// Everybody knows what this node knew at `time`: it need not be kept. So it is when all nodes have come to a barrier:
-    /// for what this node knew when it came to the same barrier the time before.
+    /// Every node knows what this node knew at `time`, so it need not be kept. This is the case when all nodes have arrived
+    /// at a barrier, for what this node knew when it arrived at the same barrier the time before.
     pub fn everybody_knows(&mut self, time: &[u64]) {
         debug_assert_eq!(time.len(), self.time.len());
         for (node, &time) in time.iter().enumerate() {
@@ -321,14 +322,14 @@ impl Intervals {
         self.unapplied_any || !self.unapplied.is_empty()
     }
 
-    /// Takes the notices that this node must apply before an acquire is over: `any`, or these.
+    /// Takes the notices that this node must apply before an acquire is over. Returns true if any page may have changed.
     pub fn take_unapplied(&mut self, into: &mut Vec<Notice>) -> bool {
         into.append(&mut self.unapplied);
         core::mem::take(&mut self.unapplied_any)
     }
 }
 
-/// Takes out the notices that a later one of the same pages replaces.
+/// Removes the notices that a later one of the same pages replaces.
 fn thin(notices: &mut Vec<Notice>) {
     notices.sort_unstable_by_key(|notice| {
         let Notice { range, stamp } = *notice;
@@ -464,7 +465,7 @@ mod tests {
         for interval in 0..NOTICES_MAX as u64 + 10 {
             nodes[0].note(notice((interval % 1000) as u32, interval));
             nodes[0].close();
-            // What somebody was told of is over.
+            // What was sent to a node has ended.
             tell(&mut nodes, 0, 2);
         }
         assert!(nodes[0].kept() <= NOTICES_MAX);
@@ -493,7 +494,8 @@ mod tests {
         assert_eq!(release(&mut nodes, 1, 0), [notice(3, 1)]);
     }
 
-    /// Some stores, and a release of them to another node; how many notices and intervals that may be.
+    /// Some stores, and their release to another node. Returns the largest number of notices and intervals that this may
+    /// add.
     fn hand_over(nodes: &mut [Intervals], random: &mut Random, stamp: u64, stores_max: u64) -> usize {
         let (from, to) = (random.index(4), random.index(4));
         let stores = random.below(stores_max + 1);

@@ -1,43 +1,44 @@
 //! `hlrc`: home-based lazy release consistency (Zhou, Iftode and Li 1996; Osendorfer et al. 2006, ViSMI).
 //!
-//! Any number of nodes may store to a page at the same time. Each page has a *home* whose copy is the master. A node
-//! that stored to copies *publishes* them before it releases anything: it sends the home of each what changed against
-//! the *twin* it kept (a *diff*), and the home acknowledges. Only then does the release go on, so the home is always
-//! current as far as anybody can know. What was published is told to whoever acquires ([`intervals`]), as *notices*:
-//! "page so, changed at its home's time so". A copy older than that is dropped; the next access fetches the page anew.
+//! Any number of nodes may store to a page at the same time. Each page has a *home*, whose copy is the master. Before a
+//! node releases anything, it *publishes* the pages that it stored to. It sends to the home of each page a *diff*: the
+//! changes against the *twin* that it kept. The home acknowledges the diff, and only then does the release go on. So no
+//! other node can know of a change that the home lacks. A node that acquires learns of published changes ([`intervals`]) by
+//! *notices* of the form "this page changed at this time of its home". It drops a copy that is older than that, and its
+//! next access fetches the page again.
 //!
-//! Promises, for every page, whatever the order in which messages arrive:
+//! Promises, for every page and in whatever order messages arrive:
 //!
 //! 1. *A load sees every store that was released to it.* Otherwise it sees some store that was made, or the zero at the
 //!    start; never a mixture within a word that one node at a time stored to.
-//! 2. *No store is lost*, also where two nodes store to neighbouring bytes.
-//! 3. *A release ends.* It waits for acknowledgements of homes, and they wait for nobody's program.
-//! 4. *The home needs nobody* for a page that no other node has: it costs what private memory costs.
+//! 2. *No store is lost*, even if two nodes store to neighbouring bytes.
+//! 3. *A release ends.* It waits for acknowledgements of homes, and homes do not wait for any program.
+//! 4. *The home needs no other node* for a page that no other node has: such a page costs what private memory costs.
 //!
 //! It must never let a store pass unnoticed that another node may have to see, and must never let a home wait.
 //!
 //! # Time
 //!
-//! A home counts the changes to its pages (one counter for each shard). A copy carries the time at which it was sent,
-//! its *stamp*; a notice carries the time of the change. So a copy that was fetched after the change stays.
-//! Where a home moves, the new home's counter is set to at least the old one's: for each page time only grows.
+//! A home counts the changes to its pages (one counter for each shard). A copy carries the time at which it was sent, its
+//! *stamp*; a notice carries the time of the change. So a copy that was fetched after the change stays. If a home moves,
+//! the new home's counter is set to at least the old one's: for each page, time only grows.
 //!
 //! # How stores are noticed
 //!
-//! By a fault for the first store to each page in an interval, or by marks that the kernel makes
-//! ([`Geometry::marks`]): then a copy allows stores from the start, the twin is kept when the copy comes, and the
-//! runtime says before each [`Input::Publish`] which pages have marks ([`Input::Stored`]). In this module *read* means
-//! "nothing is known to be stored here since the last publication", with either.
+//! Stores are noticed by a fault for the first store to each page in an interval, or by marks of the kernel
+//! ([`Geometry::marks`]). With marks, a copy allows stores from the start, the twin is kept when the copy arrives, and
+//! before each [`Input::Publish`] the runtime reports which pages have marks ([`Input::Stored`]). With both methods, *read*
+//! in this module means "no store is known here since the last publication".
 //!
 //! # Update
 //!
-//! `hlrc(update)` sends a diff on to the nodes whose copies are *fresh* (as new as the master), and answers the writer
-//! when they have it: their copies stay, and the notices find them new enough. `hlrc(adaptive)` does so for pages that
-//! were fetched again after each change, and forgets that from time to time to find out whether it still is so.
+//! `hlrc(update)` also sends a diff on to the nodes whose copies are *fresh* (as new as the master), and answers the writer
+//! when those nodes have it. Their copies stay, because the notices find them new enough. `hlrc(adaptive)` does so for
+//! pages that were fetched again after each change. From time to time it forgets that, to find out whether it still holds.
 //!
 //! # With a lock's token
 //!
-//! A page that goes from holder to holder of a lock goes with the lock (`carried.rs`), unless its copies get updates.
+//! A page that moves from holder to holder of a lock travels with the lock (`carried.rs`), unless its copies get updates.
 
 mod carried;
 mod home;
@@ -54,57 +55,57 @@ use crate::page::{Access, NodeId, NodeSets, PageIndex, PageRange, PageSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What becomes of the copies of a page that was stored to.
+/// What happens to the copies of a page that was stored to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Propagation {
     /// They are dropped at the next acquire.
     Invalidate,
-    /// They get what changed.
+    /// They receive the changes.
     Update,
-    /// For each page as its history suggests.
+    /// For each page one or the other, depending on its history.
     Adaptive,
 }
 
-/// One shard of the protocol at one node. See the module's documentation.
+/// One shard of the protocol at one node. See the documentation of this module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hlrc {
     geometry: Geometry,
     propagation: Propagation,
     flags: Vec<u16>,
-    /// The time of the copy, or, while it is under way, the time that it must have. At the home: that of the last change,
-    /// or a later one.
+    /// The time of the copy, or, while it is under way, the time that it must have. At the home: the time of the last
+    /// change, or a later one.
     stamps: Vec<u64>,
-    /// Who is believed to be the home, plus one; zero where nothing is known but the directory.
+    /// The believed home, plus one; zero if nothing is known but the directory.
     homes: Vec<u16>,
     /// At the home: nodes that may have a copy.
     copies: NodeSets,
     /// At the home: nodes whose copy is as new as the master.
     fresh: NodeSets,
-    /// At the home: what is known about the page's past ([`home`]).
+    /// At the home: the history of the page ([`home`]).
     past: Vec<home::Past>,
-    /// At the home: changes so far.
+    /// At the home: the number of changes so far.
     clock: u64,
-    /// Requests of this node that are under way: the page that was asked for and the run.
+    /// Requests of this node that are under way: the page that was requested and the range.
     asked: Vec<(PageIndex, PageRange)>,
-    /// Pages stored to since the last publication, in no order.
+    /// Pages stored to since the last publication, unordered.
     dirty: Vec<PageIndex>,
-    /// Pages of the publication under way that have not been sent, the last one first.
+    /// Pages of the current publication that have not been sent yet, the last one first.
     unsent: Vec<PageIndex>,
-    /// Most pages of it that may be sent and not acknowledged.
+    /// The largest number of its pages that may be sent and not yet acknowledged.
     unacknowledged_max: u32,
-    /// Most pages of it in one message.
+    /// The largest number of its pages in one message.
     together_max: u32,
     /// A publication is under way.
     is_publishing: bool,
-    /// Pages of the last publication that a lock's token may take along.
+    /// Pages of the last publication that may travel with the token of a lock.
     carryable: Vec<carried::Carryable>,
     /// Diffs and updates that this node waits for.
     awaited: Vec<writer::Awaited>,
-    /// Dropped pages that were stored to after a diff that is awaited: the next one must not overtake it.
+    /// Dropped pages that were stored to after a diff that is still awaited: the next diff must not overtake it.
     late: Vec<PageIndex>,
-    /// Requests for pages of which a diff of this node is awaited, with who sent them here.
+    /// Requests for pages of which a diff of this node is awaited, with the nodes that sent them here.
     parked: Vec<(NodeId, home::Wanted)>,
-    /// At the home: diffs of others that were sent on to copies, and not yet acknowledged to their writer.
+    /// At the home: diffs of other nodes that were sent on to copies and are not yet acknowledged to their writers.
     relays: Vec<home::Relay>,
     /// The number of the next diff or update.
     next_number: u32,
@@ -112,31 +113,32 @@ pub struct Hlrc {
 
 /// The view allows loads.
 const READABLE: u16 = 1;
-/// The view allows stores, and they are not noticed any more.
+/// The view allows stores, and they are no longer noticed.
 const WRITABLE: u16 = 2;
 /// A request of this node for the page is under way.
 const PENDING: u16 = 4;
-/// Stored to since the last publication; in `dirty`, or in `unsent`.
+/// The page was stored to since the last publication; it is in `dirty` or in `unsent`.
 const DIRTY: u16 = 8;
-/// The bytes as they were published last are kept.
+/// The bytes are kept as they were published last.
 const TWIN: u16 = 16;
 /// This node is the page's home.
 const HOME: u16 = 32;
-/// This node is not the home of a page of which it is the directory.
+/// This node is the directory of the page but not its home.
 const AWAY: u16 = 64;
 /// At the home: the page has bytes.
 const WRITTEN: u16 = 128;
 /// At the home: another node has had a copy, so stores of this node must be noticed.
 const SHARED: u16 = 256;
-/// An update was missed while the copy was under way: others must not be put on top of it.
+/// An update was missed while the copy was under way: later updates must not be put on top of it.
 const DEAF: u16 = 512;
 /// A thread waits for the acknowledgement of a diff before it can ask for the page.
 const WANTED: u16 = 1024;
-/// The copy was fetched or carried here, at the home another node changed the page; and it was not carried on since.
+/// The copy was fetched or carried here, or (at the home) another node changed the page; and the page was not carried on
+/// since.
 const FETCHED: u16 = 2048;
 /// The copy was last brought by [`Message::Carried`], and its home does not know that it is so new.
 const CARRIED: u16 = 4096;
-/// The copy lacks what others had published when a diff of this node came to the home.
+/// The copy lacks changes that other nodes had published when a diff of this node came to the home.
 const BEHIND: u16 = 8192;
 
 impl Coherence for Hlrc {
@@ -154,9 +156,9 @@ impl Coherence for Hlrc {
             Input::Carry { to, pages_max } => self.carry(to, pages_max, effects),
             Input::Place { range, node } => self.place(range, node, effects),
             Input::Message { from, message } => self.message(from, message, effects),
-            // A granted page may go at any time: the next acquire is this node's own doing.
+            // A granted page may go at any time: only this node's own next acquire takes it away.
             Input::Resumed { .. } => {}
-            // Nodes do not come and go where this protocol runs; there is no layer round it.
+            // Nodes do not join or leave where this protocol runs, and there is no layer around it.
             Input::Gone { .. } | Input::Alarm { .. } | Input::Lock { .. } | Input::Unlock { .. } => {}
         }
     }
@@ -203,7 +205,7 @@ impl Coherence for Hlrc {
 }
 
 impl Hlrc {
-    /// One shard for one node; every page is zero.
+    /// One shard for one node. Every page is zero.
     pub fn new(geometry: Geometry, propagation: Propagation) -> Hlrc {
         let slots = geometry.slots();
         Hlrc {
@@ -231,12 +233,12 @@ impl Hlrc {
         }
     }
 
-    /// Whether stores to `page` are noticed by marks now, so that it must be looked at before a publication.
+    /// Whether stores to `page` are currently noticed by marks, so that the page must be checked before a publication.
     pub fn is_watched(&self, page: PageIndex) -> bool {
         self.geometry.marks && self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE) == READABLE
     }
 
-    /// Whether the bytes of `page` as they were published last are kept.
+    /// Whether the bytes of `page` are kept as they were published last.
     pub fn has_twin(&self, page: PageIndex) -> bool {
         self.has(page, TWIN)
     }
@@ -297,7 +299,7 @@ impl Hlrc {
             return;
         }
         if self.is_awaited(page) {
-            // What this node stored there is on its way: the copy that comes must hold it.
+            // This node's stores to the page are on their way: the copy that comes must contain them.
             return self.set(page, WANTED);
         }
         self.ask(page, wish, write, false, effects);
@@ -308,25 +310,25 @@ impl Hlrc {
         while next < wish.end() {
             let page = PageIndex(next);
             let rest = PageRange::around(page, next, wish.end());
-            // To ask for a page that nobody has touched makes its home here: a guess must not do that.
+            // Requesting a page that no node has touched makes this node its home. A guess must not do that.
             let may_ask = self.is_askable(page) && (announced || self.is_home_known(page));
             next = if may_ask { self.ask(page, rest, write, announced, effects).end() } else { next + 1 };
         }
     }
 
-    /// Whether `page` is not here and could be asked for.
+    /// Whether `page` is not here and could be requested.
     fn is_askable(&self, page: PageIndex) -> bool {
         self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE | PENDING) == 0
             && !self.is_home(page)
             && !self.is_awaited(page)
     }
 
-    /// Whether somebody certainly is the home of `page`.
+    /// Whether `page` certainly has a home.
     fn is_home_known(&self, page: PageIndex) -> bool {
         self.geometry.home.placement() == Placement::Fixed || self.homes[self.geometry.slot(page)] != 0
     }
 
-    /// Asks for `page` and for what of `wish` around it can be had from the same node; returns the run.
+    /// Requests `page`, and those pages of `wish` around it that the same node can send. Returns the range.
     fn ask(
         &mut self,
         page: PageIndex,
@@ -356,7 +358,7 @@ impl Hlrc {
         range
     }
 
-    /// A copy came, or the news that this node is the page's home.
+    /// A copy has arrived, or the news that this node is the home of the page.
     #[allow(clippy::too_many_arguments)] // The fields of one message.
     fn copied(
         &mut self,
@@ -386,14 +388,14 @@ impl Hlrc {
                     self.claim(page);
                 }
             }
-            // Whoever waits looks again, and finds itself at home.
+            // The waiting threads check again and find the page at home here.
             return effects.push(Effect::Wake(asked));
         }
         for page in range.pages() {
             let slot = self.geometry.slot(page);
             self.homes[slot] = from.0 + 1;
         }
-        // A notice that came meanwhile may know of a later change: such a copy is not used.
+        // A notice that came in the meantime may refer to a later change: such a copy is not used.
         let mut next = range.first().0;
         while next < range.end() {
             let is_new = |page: PageIndex| self.stamps[self.geometry.slot(page)] <= stamp;
@@ -414,7 +416,7 @@ impl Hlrc {
         for page in run.pages() {
             let slot = self.geometry.slot(page);
             self.stamps[slot] = stamp;
-            // A twin that was kept is one of earlier bytes.
+            // A twin that was kept has earlier bytes.
             self.clear(page, TWIN | CARRIED | BEHIND);
             self.set(page, READABLE | FETCHED | if self.geometry.marks { TWIN } else { 0 });
         }
@@ -455,7 +457,7 @@ impl Hlrc {
         self.flags[slot] &= !flag;
     }
 
-    /// Those of `pages` that satisfy `is_one`.
+    /// The pages of `pages` that satisfy `is_one`.
     fn among(&self, pages: PageSet, is_one: impl Fn(&Hlrc, PageIndex) -> bool) -> Option<PageSet> {
         pages.filter(|page| is_one(self, page))
     }

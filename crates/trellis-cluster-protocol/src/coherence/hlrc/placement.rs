@@ -1,10 +1,11 @@
-//! Where homes are: fixed, at the first to touch a page, where the program wants them, or with whoever writes most.
+//! Where homes are: fixed, at the first node to touch a page, where the program wants them, or at the node that writes
+//! most.
 //!
-//! The *directory* of a page is the node that the configured home names. Where homes are fixed it is the home, unless
-//! the program placed the page elsewhere before anybody touched it. Otherwise it knows the first home, and each home
-//! that handed a page over knows the next one, so a request finds its way by being sent on. It never comes back to a
-//! node where it was: whoever was the home believes in a later one, and who does not know yet that it is the home waits
-//! for the acknowledgement of a diff, which says so, and keeps requests until then.
+//! The *directory* of a page is the node that the configured home names. If homes are fixed, the directory is the home,
+//! unless the program placed the page elsewhere before any node touched it. Otherwise the directory knows the first home,
+//! and each home that handed a page over knows the next one, so a request reaches the home by being sent on. A request
+//! never returns to a node that it visited: a node that was the home points to a later home. A node that does not know yet
+//! that it is the home is waiting for the acknowledgement of a diff, which tells it so, and keeps requests until then.
 
 use super::home::{Arrived, Wanted};
 use super::{AWAY, BEHIND, CARRIED, FETCHED, HOME, Hlrc, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
@@ -13,7 +14,7 @@ use crate::homes::{HomeOf, Placement};
 use crate::page::{NodeId, PageIndex, PageRange};
 use alloc::vec::Vec;
 
-/// How often a message was sent on is counted up to here.
+/// The number of hops of a message is counted up to here.
 const HOPS_MAX: u16 = 64;
 
 impl Hlrc {
@@ -31,7 +32,7 @@ impl Hlrc {
         self.geometry.home.placement() == Placement::Migrating
     }
 
-    /// Whom to ask for `page`; this node where it is the directory and nobody is the home yet.
+    /// The node to ask for `page`. It is this node if this node is the directory and there is no home yet.
     pub(super) fn believed_home(&self, page: PageIndex) -> NodeId {
         match self.homes[self.geometry.slot(page)] {
             0 => self.geometry.home_of(page),
@@ -39,7 +40,7 @@ impl Hlrc {
         }
     }
 
-    /// This node is the home of `page`, which nobody has touched.
+    /// Makes this node the home of `page`, which no node has touched.
     pub(super) fn claim(&mut self, page: PageIndex) {
         if !self.is_home(page) {
             self.clear(page, AWAY);
@@ -50,14 +51,14 @@ impl Hlrc {
         self.stamps[slot] = self.clock;
     }
 
-    /// At the directory: `node` is the home.
+    /// At the directory: notes that `node` is the home.
     fn note_home(&mut self, page: PageIndex, node: NodeId) {
         let slot = self.geometry.slot(page);
         self.homes[slot] = node.0 + 1;
         self.set(page, AWAY);
     }
 
-    /// `page` goes to `to`.
+    /// The home of `page` moves to `to`.
     pub(super) fn leave_home(&mut self, page: PageIndex, to: NodeId) {
         let slot = self.geometry.slot(page);
         self.homes[slot] = to.0 + 1;
@@ -66,7 +67,7 @@ impl Hlrc {
         }
     }
 
-    /// `page`, of which this node has a copy as new as the master, is at home here from now on.
+    /// This node, whose copy of `page` is as new as the master, is its home from now on.
     pub(super) fn take_over(&mut self, page: PageIndex, before: NodeId, is_known_to_others: bool, stamp: u64) {
         let slot = self.geometry.slot(page);
         self.clear(page, AWAY | TWIN | FETCHED | CARRIED | BEHIND);
@@ -76,23 +77,24 @@ impl Hlrc {
         self.stamps[slot] = self.clock;
         self.copies.insert(slot, before);
         if is_known_to_others {
-            // Who they are, the old home knows; that they may be any costs notices and nothing else.
+            // The old home knows which nodes these are. Assuming that any node may have a copy costs notices and nothing
+            // else.
             (0..self.geometry.nodes).for_each(|node| self.copies.insert(slot, NodeId(node)));
         }
         self.copies.remove(slot, self.geometry.me);
     }
 
-    /// A request for pages that are not at home here.
+    /// Handles a request for pages whose home is not here.
     pub(super) fn send_on(&mut self, from: NodeId, wanted: Wanted, effects: &mut Vec<Effect>) {
         let Wanted { demand, range, write, announced, requester, hops } = wanted;
         if self.is_awaited(demand) {
-            // The answer to this node's diff may make it the home, and who asks may know that already. What it believes
-            // now may be older than what brought the request here, and would send it round in a circle.
+            // The answer to this node's diff may make it the home, and the requester may already know that. What this node
+            // believes now may be older than what brought the request here, and would send the request round in a cycle.
             return self.parked.push((from, wanted));
         }
         let slot = self.geometry.slot(demand);
         if self.is_directory(demand) && [0, requester.0 + 1].contains(&self.homes[slot]) {
-            // The first to touch it. What it did not touch itself may be another's.
+            // This is the first node to touch the page. The pages that it did not touch itself may belong to another node.
             let range = if announced {
                 range.grow(demand, |page| {
                     self.is_directory(page) && !self.is_home(page) && self.homes[self.geometry.slot(page)] == 0
@@ -105,7 +107,7 @@ impl Hlrc {
             return effects.push(Effect::Send { to: requester, message });
         }
         if self.homes[slot] == 0 && from == self.geometry.home_of(demand) {
-            // The directory says that this is the home; the news of that may be on its way.
+            // The directory says that this node is the home; the message that says so may be on its way.
             self.claim(demand);
             return self.requested(from, wanted, effects);
         }
@@ -116,7 +118,7 @@ impl Hlrc {
             .push(Effect::Send { to, message: Message::Request { demand, range, write, announced, requester, hops } });
     }
 
-    /// Nothing that this node stored to `page` is on its way any more: answers who asked meanwhile.
+    /// No store of this node to `page` is on its way any more: answers the requests that came in the meantime.
     pub(super) fn answer_parked(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
         while let Some(index) = self.parked.iter().position(|(_, wanted)| wanted.demand == page) {
             let (from, wanted) = self.parked.remove(index);
@@ -139,7 +141,7 @@ impl Hlrc {
         }
     }
 
-    /// The program wants `node` to be the home of pages that nobody has touched.
+    /// The program wants `node` to be the home of pages that no node has touched.
     pub(super) fn place(&mut self, range: PageRange, node: NodeId, effects: &mut Vec<Effect>) {
         let directory = self.geometry.home_of(range.first());
         if directory == self.geometry.me {

@@ -1,4 +1,4 @@
-//! A node that stored to pages: what it publishes, and what it does with the notices of others.
+//! The side of a node that stored to pages: what it publishes, and how it handles the notices of other nodes.
 
 use super::{BEHIND, CARRIED, DEAF, DIRTY, FETCHED, HOME, Hlrc, PENDING, READABLE, SHARED, TWIN, WANTED, WRITABLE};
 use crate::coherence::{Effect, Message, violation};
@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Awaited {
     pub(super) number: u32,
-    /// Those of its pages that are not acknowledged.
+    /// The pages that are not acknowledged yet.
     pub(super) pages: PageSet,
-    /// The only one who may acknowledge it, where that is known: the receiver of an update.
+    /// The only node that may acknowledge it, if that is known: the receiver of an update.
     pub(super) receiver: Option<NodeId>,
 }
 
-/// What a home answers to a diff.
+/// A home's answer to a diff.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
     pub(super) pages: PageSet,
@@ -35,8 +35,8 @@ impl Hlrc {
         }
     }
 
-    /// Begins a publication, or goes on with one that nobody waits for any more because its time was over: what is stored
-    /// to since joins what has not been sent yet. [`Effect::Published`] comes once, when all of it is at its home.
+    /// Begins a publication, or continues one that no thread waits for any more because its time was over: new stores join
+    /// those that have not been sent yet. [`Effect::Published`] comes once, when all of them are at their homes.
     pub(super) fn publish(&mut self, unacknowledged_max: u32, together_max: u32, effects: &mut Vec<Effect>) {
         debug_assert!(self.is_publishing || self.unsent.is_empty(), "what is not sent belongs to a publication");
         self.is_publishing = true;
@@ -46,13 +46,13 @@ impl Hlrc {
             self.carryable.clear();
         }
         self.unsent.append(&mut self.dirty);
-        // From the back: ascending pages make long runs.
+        // Sorted from the back, because ascending pages form long ranges.
         self.unsent.sort_unstable_by(|one, other| other.cmp(one));
         self.unsent.dedup();
         self.go_on_publishing(effects);
     }
 
-    /// Sends what may be sent, and ends the publication when all is acknowledged.
+    /// Sends what may be sent, and ends the publication when everything is acknowledged.
     pub(super) fn go_on_publishing(&mut self, effects: &mut Vec<Effect>) {
         if !self.is_publishing {
             return;
@@ -87,10 +87,10 @@ impl Hlrc {
         }
     }
 
-    /// Sends what this node stored to `pages`, whose home is `home`. Their views allow no unnoticed stores any more.
+    /// Sends this node's stores to `pages`, whose home is `home`. Their views no longer allow unnoticed stores.
     fn send_diff(&mut self, home: NodeId, pages: PageSet, effects: &mut Vec<Effect>) {
         for run in pages.runs() {
-            // A page that was dropped meanwhile was sent then.
+            // A page that was dropped in the meantime was sent then.
             debug_assert!(run.pages().all(|page| self.has(page, DIRTY) && !self.is_home(page)));
             for page in run.pages() {
                 if self.has(page, FETCHED) {
@@ -179,7 +179,7 @@ impl Hlrc {
         self.go_on_publishing(effects);
     }
 
-    /// Takes `pages` off what is awaited.
+    /// Removes `pages` from what is awaited.
     pub(super) fn acknowledge(&mut self, index: usize, pages: PageSet) {
         match self.awaited[index].pages.without(pages) {
             Some(rest) => self.awaited[index].pages = rest,
@@ -189,7 +189,7 @@ impl Hlrc {
         }
     }
 
-    /// Somebody who released to this node knows that pages were changed at the time `stamp` of their home.
+    /// A node that released to this node knows that pages were changed at the time `stamp` of their home.
     pub(super) fn noticed(&mut self, range: PageRange, stamp: u64, effects: &mut Vec<Effect>) {
         let first = effects.len();
         for page in range.pages() {
@@ -224,7 +224,7 @@ impl Hlrc {
         self.send_what_was_dropped(first, effects);
     }
 
-    /// The views of the pages of these effects were just closed: what was stored there goes to their homes.
+    /// The views of the pages of these effects were just closed: sends the stores to them to their homes.
     fn send_what_was_dropped(&mut self, first: usize, effects: &mut Vec<Effect>) {
         for index in first..effects.len() {
             let Effect::Revoke(dropped) = effects[index] else { continue };
@@ -233,20 +233,20 @@ impl Hlrc {
                 continue;
             }
             if self.has(page, DIRTY) {
-                // What is still in the lists is passed over.
+                // Its entries in the lists are skipped.
                 self.clear(page, DIRTY);
                 self.changed(page, effects);
             } else if self.geometry.marks {
-                // Stores that were marked and not yet looked for: the twin tells.
+                // There are marked stores that were not looked for yet: the twin shows them.
                 effects.push(Effect::Inspect(page));
             }
         }
     }
 
-    /// A page that was dropped differs from its twin, or was known to: what this node stored goes to its home.
+    /// A page that was dropped differs from its twin, or was known to differ: sends this node's stores to its home.
     pub(super) fn changed(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
         if self.is_home(page) {
-            // It moved here meanwhile, and the bytes are here.
+            // The home moved here in the meantime, and the bytes are here.
             return self.note_dirty(page);
         }
         debug_assert!(self.has(page, TWIN) && !self.has(page, READABLE | WRITABLE));
@@ -257,7 +257,7 @@ impl Hlrc {
         self.send_what_changed(home, PageSet::one(page), effects);
     }
 
-    /// The home passes on what another node stored.
+    /// The home passes on the stores of another node.
     pub(super) fn update_arrived(
         &mut self,
         from: NodeId,
@@ -281,7 +281,7 @@ impl Hlrc {
             for page in kept.pages() {
                 let slot = self.geometry.slot(page);
                 self.stamps[slot] = self.stamps[slot].max(stamp);
-                // It may have been older than what was carried here.
+                // The update may have been older than what was carried here.
                 self.clear(page, CARRIED);
             }
         }

@@ -1,4 +1,4 @@
-//! What operators hear of copies that are not complete.
+//! Tests the events about incomplete copies.
 
 use super::*;
 

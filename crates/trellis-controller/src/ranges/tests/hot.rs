@@ -1,4 +1,4 @@
-//! Pages that are asked for much more often than others, and who answers for them.
+//! Tests hot pages, and the servers that answer for them.
 
 use super::*;
 
@@ -9,13 +9,13 @@ fn hot(counted: &[((Host, u64), u64)]) -> Fact {
 }
 
 impl World {
-    /// A server says what it has of a page of range 7.
+    /// A server reports its copy of a page of range 7.
     fn followed(&mut self, from: Host, page: u64, left: Nanoseconds, answered: u64) {
         let told = Told { range: 7, what: What::Followed { page, left, answered } };
         self.fact(Fact::Told(from, told));
     }
 
-    /// Three servers, and page 3 of range 7 is hot: who was told to follow it.
+    /// Three servers, and page 3 of range 7 is hot; returns the host that was told to follow it.
     fn with_a_hot_page() -> (World, Host) {
         let mut world = World::new(0);
         [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));

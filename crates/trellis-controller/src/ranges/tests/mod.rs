@@ -1,4 +1,4 @@
-//! All ranges with servers that are played by real machines, in virtual time.
+//! Tests all ranges with servers that are simulated by real state machines, in virtual time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,15 +17,15 @@ mod pulls;
 const MILLISECOND: Nanoseconds = 1_000_000;
 const PAGES: u64 = 8;
 
-/// A host: its machines, by range.
+/// A simulated host: its machines, by range.
 struct Played {
-    /// What it drew when it started.
+    /// The random boot id from its start.
     life: u16,
     ranges: BTreeMap<Host, Machine>,
-    /// Which pages of a range are none of its machine here.
+    /// The pages of a range that its machine here does not have.
     parts: BTreeMap<Host, Vec<Part>>,
     spare_bytes: u64,
-    /// The part that it wants joined, by range.
+    /// The part that it wants merged, by range.
     wants_back: BTreeMap<Host, Host>,
 }
 
@@ -42,19 +42,19 @@ impl Played {
     }
 }
 
-/// Hosts, a controller, and what is written.
+/// Hosts, a controller, and the written records.
 struct World {
     now: Nanoseconds,
     timing: Timing,
     ranges: Ranges,
     servers: BTreeMap<Host, Played>,
-    /// Hosts that hear nothing and say nothing.
+    /// Hosts that neither receive nor send anything.
     cut: BTreeSet<Host>,
-    /// What homes give to backups is lost.
+    /// Whether what homes send to backups is lost.
     loses_copies: bool,
-    /// What hosts that have parts did not believe of each other.
+    /// How many messages hosts with parts did not accept from each other.
     disbelieved: usize,
-    /// The next call that tells this host that it is home of this range is lost.
+    /// The next message that informs this host that it is home of this range is lost.
     loses: Option<(Host, Host)>,
     /// How often a range was written.
     writes: usize,
@@ -62,24 +62,25 @@ struct World {
     written: BTreeMap<Host, RangeRecord>,
     drained: BTreeMap<Host, ServerRecord>,
     routes: BTreeMap<Host, Host>,
-    /// What servers say to each other: from, to, about which range.
+    /// Messages between servers: from, to, about which range.
     messages: VecDeque<(Host, Host, Host, Message)>,
     delivers: bool,
-    /// After so many writes more the controller is killed: before it hears of the last one, which counts or does not.
+    /// After this many more writes the controller is killed: before it learns of the last one, which takes effect or does
+    /// not.
     dies: Option<(usize, bool)>,
-    /// How often it was.
+    /// How often it was killed.
     deaths: usize,
     settings: Settings,
     said: Vec<String>,
-    /// Where requests for hot pages go, and until when.
+    /// The destinations of requests for hot pages, and until when.
     redirects: BTreeMap<(Host, u64), (Host, Nanoseconds)>,
-    /// Who was told to follow which page, for how long, in this order.
+    /// Which host was told to follow which page, for how long, in this order.
     follows: Vec<(Host, u64, Nanoseconds)>,
     anywhere: Option<Host>,
-    /// What was answered, of what was asked.
+    /// The answers to requests.
     answered: Vec<u64>,
     lives: u16,
-    /// Requests that each home says it answered, for a range.
+    /// The requests that each home reports as answered, for a range.
     busy: BTreeMap<Host, u64>,
 }
 
@@ -121,12 +122,12 @@ impl World {
         }
     }
 
-    /// A server begins, with nothing.
+    /// A server starts, with nothing.
     fn serve(&mut self, host: Host, spare_pages: u64) {
         self.serve_with(host, PAGES, spare_pages);
     }
 
-    /// The same with so many pages of its own.
+    /// Like `serve`, with this many pages of its own.
     fn serve_with(&mut self, host: Host, pages: u64, spare_pages: u64) {
         self.lives += 1;
         let (life, own) = (self.lives, self.machine((host, pages), host, self.lives));
@@ -167,7 +168,7 @@ impl World {
         }
     }
 
-    /// What holds at every moment.
+    /// The invariants that hold at every moment.
     fn check(&self) {
         let homes_of = |serves: &dyn Fn(&Played) -> bool| -> Vec<Host> {
             self.servers.iter().filter(|(_, played)| serves(played)).map(|(host, _)| *host).collect()
@@ -302,7 +303,7 @@ impl World {
         self.server(to, told.range, ServerInput::Message(Party::of(200), message));
     }
 
-    /// What a host does before the machine of a range hears where that is.
+    /// What a host does before the machine of a range handles a message about its place.
     fn cut_and_join(&mut self, host: Host, range: Host, message: &Message) {
         let now = self.now;
         let played = self.servers.get_mut(&host).expect("it is there");
@@ -326,13 +327,13 @@ impl World {
         played.ranges.insert(range, machine);
     }
 
-    /// A host reports, because it heard something that it did not expect.
+    /// A host reports because it received something unexpected.
     fn ask(&mut self, host: Host, range: Host) {
         let machine = self.servers.get_mut(&host).and_then(|played| played.ranges.get_mut(&range));
         machine.expect("it is there").report_at = Some(self.now);
     }
 
-    /// Delivers what servers say, in order.
+    /// Delivers the messages between servers, in order.
     fn deliver(&mut self) {
         if std::mem::replace(&mut self.delivers, true) {
             return;
@@ -343,7 +344,7 @@ impl World {
         self.delivers = false;
     }
 
-    /// Something that another server says.
+    /// Handles a message of another server.
     fn hear(&mut self, from: Host, host: Host, range: Host, message: Message) {
         let Some(played) = self.servers.get(&host) else { return };
         let here = played.parts.get(&range).map_or(&[][..], |parts| parts);

@@ -1,4 +1,5 @@
-//! Pages that are cut out of ranges, go elsewhere, come home and are joined again, whatever becomes of hosts and controllers meanwhile.
+//! Tests pages that are split off ranges, move, return and are merged again, whatever happens to hosts and controllers
+//! meanwhile.
 
 use trellis_base::Random;
 use trellis_fabric_protocol::lease::parts::PART_PAGES_MAX;
@@ -32,7 +33,7 @@ impl World {
         parts.collect()
     }
 
-    /// Runs until something is so.
+    /// Runs until a condition holds.
     fn until(&mut self, seconds: u64, what: &str, is_so: impl Fn(&World) -> bool) {
         for _ in 0..seconds * 1_000 {
             if is_so(self) {
@@ -156,7 +157,7 @@ fn what_cannot_be_moved_is_said_with_what_can() {
 fn a_part_that_goes_on_goes_as_it_is() {
     let mut world = three();
     world.move_pages(7, 9, 2, 3).expect("it can be");
-    // Said again, and otherwise, before it is there.
+    // Requested again, and differently, before it is there.
     world.move_pages(7, 8, 2, 3).expect("it can be");
     world.until(4, "it went", |world| world.parts(7) == [(PARTS_FROM, 2, 3, 8)] && world.ranges.is_calm());
     world.move_pages(7, 9, 2, 3).expect("it can be");
@@ -202,7 +203,7 @@ fn a_part_whose_object_is_to_be_deleted_comes_home() {
     let mut world = three();
     world.move_pages(7, 9, 2, 3).expect("it can be");
     world.until(3, "it went", |world| world.parts(7) == [(PARTS_FROM, 2, 3, 9)] && world.ranges.is_calm());
-    // Of another range, or said by another host, it means nothing.
+    // For another range, or from another host, it has no effect.
     world.servers.get_mut(&8).expect("it is there").wants_back = [(8, PARTS_FROM)].into();
     world.run(1_000);
     assert!(!world.range(PARTS_FROM).returns);
@@ -222,7 +223,7 @@ fn a_part_has_what_its_range_has() {
     world.until(3, "it went", |world| world.parts(7) == [(PARTS_FROM, 2, 3, 9)] && world.ranges.is_calm());
     world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Count(2)), 1, orders));
     world.until(3, "both have two", |world| [7, PARTS_FROM].into_iter().all(|of| world.range(of).complete.len() == 2));
-    // It goes away from a server that is drained, and another has what a server had that is gone.
+    // It leaves a drained server, and another server gets what a lost one had.
     world.order(|ranges, _, orders| ranges.drain(9, true, 1, orders));
     world.until(5, "it left", |world| {
         let part = world.range(PARTS_FROM);
@@ -403,7 +404,7 @@ fn that_pages_come_home_is_answered_when_it_is_written() {
         let is_answer = |order: &Order| if let Order::Answer(asked) = order { Some(*asked) } else { None };
         assert_eq!(orders.iter().filter_map(is_answer).collect::<Vec<u64>>(), expected);
     }
-    // Whoever leads next goes on with it.
+    // The next leader continues with it.
     world.restart_controller();
     world.until(4, "they are home", |world| world.is_whole(7));
 }
@@ -512,7 +513,7 @@ fn whatever_happens_each_page_is_in_one_place() {
             match random.below(10) {
                 0..=3 => {
                     let (first, pages) = random.one_of(&[(0, 2), (2, 3), (5, 3), (0, 8)]);
-                    // What cannot be is refused.
+                    // Impossible moves are refused.
                     let _ = world.move_pages(range, to, first, pages);
                 }
                 4 => {

@@ -1,10 +1,10 @@
-//! Pages that go to who asks for them, and away from who has too much to do.
+//! Tests pages that move towards their clients, and away from busy servers.
 
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 use super::*;
 
-/// Servers 7, 8 and 9, each near one client: 1, 2 and 3. Range 7 has 200 pages.
+/// Servers 7, 8 and 9, each local to one client: 1, 2 and 3. Range 7 has 200 pages.
 fn three() -> World {
     let mut world = World::new(0);
     world.settings.rebalances = true;

@@ -1,10 +1,11 @@
-//! The object table of a range as pages: what a home tells its backups of objects, and what an heir makes them of again.
+//! The object table of a range in the form of pages, by which a home sends its objects to its backups, and from which an
+//! heir restores them.
 //!
 //! # Layout
 //!
-//! Behind the *P* pages of a range that clients can name come its *table pages*, [`table_pages`] of them; they are staged,
-//! stored by backups and applied like a commit ([`crate::lease`]), and nobody has a lease of one. Each has a record for
-//! each of 128 pages of the range:
+//! The *P* pages of a range that clients can name are followed by its *table pages*, [`table_pages`] of them. They are
+//! staged, stored by backups and applied like a commit ([`crate::lease`]), and no client has a lease of one. Each has a
+//! record for each of 128 pages of the range:
 //!
 //! | offset | bytes | field | |
 //! |---|---|---|---|
@@ -16,10 +17,10 @@
 //!
 //! # Promises
 //!
-//! A page of an object that was made reads as zero wherever the table says that it was made, whatever arrived before,
-//! later or not at all: a backup makes a page zero whose version is older than `since` ([`TablePages::replace`]), and keeps
-//! one that is not. An object of which not every record came does not exist: nobody was told its name, or nobody that it
-//! is still there ([`TablePages::objects`]).
+//! A page of a new object reads as zero wherever the table says that the object was made, whatever arrived before, later or
+//! not at all: a backup zeroes a page whose version is older than `since` ([`TablePages::replace`]), and keeps one that is
+//! not. An object with missing records must never be restored: either its pointer was never answered to a client, or a
+//! client was already told that it is gone ([`TablePages::objects`]).
 
 use super::pages::PageEntry;
 use super::{MemoryServer, Object};
@@ -32,28 +33,28 @@ use core::ops::Range;
 
 /// Bytes of a record.
 const RECORD_BYTES: usize = 32;
-/// How many pages a table page tells about.
+/// The number of pages that a table page describes.
 pub const RECORDS: u64 = PAGE_BYTES / RECORD_BYTES as u64;
 
-/// How many table pages a range of so many pages has.
+/// The number of table pages of a range of this many pages.
 pub const fn table_pages(pages: u64) -> u64 {
     pages.div_ceil(RECORDS)
 }
 
-/// What the table says of a page.
+/// The record of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
     /// Its entry of the page table, without [`PageEntry::GUARDED`].
     pub entry: PageEntry,
-    /// What it held before this epoch is of no object any more.
+    /// What the page held before this epoch belongs to an object that is gone.
     pub since: Epoch,
-    /// How many pages the object has that begins here; 0 where none begins.
+    /// The number of pages of the object that begins here; 0 if none does.
     pub pages: u64,
-    /// Who made it.
+    /// The host that made it.
     pub maker: Host,
 }
 
-/// Nothing was heard.
+/// No record has arrived.
 const UNKNOWN: Record = Record {
     entry: PageEntry { generation: 0, valid_bytes: 0, flags: 0, laps: 0 },
     since: 0,
@@ -61,30 +62,30 @@ const UNKNOWN: Record = Record {
     maker: Host::ANYWHERE,
 };
 
-/// All table pages of a range: at its home as every backup has them, at a backup as they came last.
+/// All table pages of a range. At its home they are as every backup has them, at a backup as they arrived last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TablePages {
     records: Vec<Record>,
 }
 
-/// A table page, or what it shall be.
+/// A table page, or its next content.
 pub type TablePage = Vec<Record>;
 
 impl TablePages {
-    /// Those of a range of so many pages of which nothing was heard.
+    /// The table pages of a range of this many pages, of which none has arrived.
     pub fn unknown(pages: u64) -> TablePages {
         TablePages { records: vec![UNKNOWN; pages as usize] }
     }
 
-    /// Those of what a server has, as it is.
+    /// The table pages of a server in its present state.
     pub fn of(server: &MemoryServer) -> TablePages {
         let pages = server.statistics();
         let pages = pages.pages_used + pages.pages_free;
         TablePages { records: (0..pages).map(|page| Record::of(server, page, 0)).collect() }
     }
 
-    /// Those of a part, cut out: what an object has there is an object of its own. Who made it is not told: only the range
-    /// counts that.
+    /// The table pages of a part that is cut: the pages of an object in it form an object of their own. Its maker is not
+    /// included: only the range counts quotas.
     ///
     /// # Panics
     ///
@@ -94,7 +95,8 @@ impl TablePages {
         TablePages::of_part(self.records[pages.start as usize..pages.end as usize].iter().copied())
     }
 
-    /// The same, as it will be when everybody has what the server has. What is another than here is so since `since`.
+    /// The same, in the state when every backup has what the server has. Records that differ from the ones here get
+    /// `since`.
     ///
     /// # Panics
     ///
@@ -132,22 +134,23 @@ impl TablePages {
         TablePages { records }
     }
 
-    /// How many pages clients can name.
+    /// The number of pages that clients can name.
     pub fn pages(&self) -> u64 {
         self.records.len() as u64
     }
 
-    /// What it says of a page.
+    /// The record of a page.
     pub fn record(&self, page: u64) -> Record {
         self.records[page as usize]
     }
 
-    /// The table page that tells about a page, counted from the first table page.
+    /// The table page that describes the page, counted from the first table page.
     pub const fn number_of(page: u64) -> u64 {
         page / RECORDS
     }
 
-    /// What a table page would be now at the server; what is another than here is so since `since`. `None`: it is as here.
+    /// The content that a table page would have now at the server; records that differ from the ones here get `since`.
+    /// `None` if nothing differs.
     pub fn changed(&self, number: u64, server: &MemoryServer, since: Epoch) -> Option<TablePage> {
         let (first, last) = self.range(number);
         let mut is_changed = false;
@@ -161,7 +164,7 @@ impl TablePages {
         is_changed.then_some(renewed)
     }
 
-    /// Puts a table page in its place; which pages are since when of another object than what was known.
+    /// Puts a table page in its place. Returns the pages that now belong to another object, and since which epoch.
     ///
     /// # Panics
     ///
@@ -185,7 +188,7 @@ impl TablePages {
         bytes_of(&self.records[first as usize..last as usize])
     }
 
-    /// Reads the bytes of a table page; none at all are all zero. `None` where it cannot be one.
+    /// Decodes the bytes of a table page; no bytes stand for all zero. `None` if they cannot be one.
     pub fn read(&self, number: u64, bytes: &[u8]) -> Option<TablePage> {
         let (first, last) = self.range(number);
         let count = (last - first) as usize;
@@ -201,8 +204,8 @@ impl TablePages {
         records[..count].iter().map(Record::decode).collect()
     }
 
-    /// The page table that this says, for [`MemoryServer::restored`], and who made the object that begins at a page. What is
-    /// no whole object is free.
+    /// The page table that these records describe, for [`MemoryServer::restored`], and the makers of objects by first page.
+    /// Pages of an incomplete object are free.
     pub fn objects(&self) -> (Vec<PageEntry>, BTreeMap<u64, Host>) {
         let (mut entries, mut makers) = (Vec::with_capacity(self.records.len()), BTreeMap::new());
         while entries.len() < self.records.len() {

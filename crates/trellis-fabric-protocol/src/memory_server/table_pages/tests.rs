@@ -85,7 +85,7 @@ impl Served {
     }
 }
 
-/// What an heir has that heard these table pages only.
+/// The state of an heir that received only these table pages.
 fn heir(table: &TablePages, heard: &[u64]) -> TablePages {
     let mut heir = TablePages::unknown(PAGES);
     for &number in heard {
@@ -178,7 +178,7 @@ fn any_bytes_are_a_table_page_or_refused() {
     let last = table.bytes(2);
     assert_eq!(table.read(2, &last).map(|page| page.len()), Some(44), "300 pages end in the third");
     assert_eq!(table.read(2, &bytes), None, "pages that the range does not have");
-    // Whatever it says, an heir can make objects of it.
+    // Whatever the table says, an heir can make objects of it.
     let (mut random, mut read) = (Random::new(1), 0);
     for _ in 0..2000 {
         let mut bytes = table.bytes(0);

@@ -11,11 +11,12 @@
 //! | 10 | 48 | offset in the home's memory | |
 //!
 //! An answer has source and destination exchanged. A *pointer* that is kept somewhere is a destination whose command and
-//! arguments are zero. All of a host is one prefix of 48 bits, a unique local one (RFC 4193, section 3.1): one route for
-//! each host, and none for a pointer.
+//! arguments are zero. All addresses of a host have one prefix of 48 bits, a unique local one (RFC 4193, section 3.1): one
+//! route for each host, and none for a pointer.
 //!
-//! Reading is total: bytes and texts from anywhere give a value or an error of one sentence, never a panic. An address
-//! says an offset in a server's memory and never a virtual address. Whether anything is there, the server checks.
+//! Promises: decoding is total. Bytes and texts from anywhere give a value or an error of one sentence; it must never
+//! panic. An address contains an offset in a server's memory and never a virtual address. The server checks whether
+//! anything is there.
 
 mod prefix;
 
@@ -26,16 +27,16 @@ use core::fmt;
 use core::net::Ipv6Addr;
 use core::str::FromStr;
 
-/// The UDP port of requests, and of answers, unless told otherwise.
+/// The default UDP port of requests and answers.
 pub const PORT: u16 = 5000;
 /// Bytes of a page: the unit of leases, redirects and replicas.
 pub const PAGE_BYTES: u64 = 4096;
 /// One past the greatest offset.
 pub const OFFSET_END: u64 = 1 << 48;
-/// The first of the numbers that name parts of ranges ([`crate::lease::parts`]), and no host.
+/// The first of the numbers that name parts of ranges ([`crate::lease::parts`]) and no host.
 pub const PARTS_FROM: u16 = 0xf000;
 
-/// Where the fields lie. A header for C asserts that it says the same.
+/// The offsets of the fields. A header for C asserts that it has the same.
 #[allow(missing_docs)]
 pub mod layout {
     pub const ADDRESS_BYTES: usize = 16;
@@ -63,7 +64,7 @@ pub mod layout {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Address(pub [u8; layout::ADDRESS_BYTES]);
 
-/// A cluster: 24 bits that whoever set it up drew.
+/// A cluster: 24 bits, chosen at random when it was set up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cluster(u32);
 
@@ -71,7 +72,8 @@ pub struct Cluster(u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Host(pub u16);
 
-/// Which process of a host a client is: drawn at its start. Its highest bit is set, so no answer looks like a request.
+/// Identifies a process of a host: chosen at random at its start. Its highest bit is set, so no answer looks like a
+/// request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Incarnation(u16);
 
@@ -88,18 +90,18 @@ pub struct Pointer {
     offset: u64,
 }
 
-/// Where a request goes, and what it asks for.
+/// The destination of a request, with its command.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Destination {
-    /// What it is about.
+    /// The place.
     pub pointer: Pointer,
-    /// What shall be done.
+    /// The command.
     pub command: Command,
-    /// And how.
+    /// Its arguments.
     pub arguments: Arguments,
 }
 
-/// Who asks, and with which request: nobody else has this address.
+/// The sender and number of a request: no other request has this address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Source {
     /// Of the asking host.
@@ -119,9 +121,9 @@ pub enum NotAnAddress {
     Scope(u8),
     /// Its command does not exist.
     Command(u8),
-    /// Its arguments mean nothing for its command.
+    /// Its arguments are invalid for its command.
     Arguments(u8),
-    /// It speaks of a host that no single machine has.
+    /// It names a host number that no single machine has.
     Host(u16),
     /// It is a source whose incarnation looks like a command.
     Incarnation(u16),
@@ -133,7 +135,7 @@ pub enum NotAnAddress {
     HostText,
     /// The text is no prefix of a host.
     PrefixText,
-    /// There are bits behind the prefix.
+    /// There are bits after the prefix.
     Rest,
 }
 
@@ -174,7 +176,7 @@ impl fmt::Display for NotAnAddress {
 impl core::error::Error for NotAnAddress {}
 
 impl Address {
-    /// As one number, whose highest byte is the first.
+    /// The address as one number, whose highest byte is the first.
     pub const fn bits(self) -> u128 {
         u128::from_be_bytes(self.0)
     }
@@ -215,7 +217,7 @@ impl FromStr for Address {
 }
 
 impl Cluster {
-    /// The cluster of this number; `None` when it needs more than 24 bits.
+    /// The cluster of this number; `None` if it needs more than 24 bits.
     pub const fn new(number: u32) -> Option<Cluster> {
         if number >> 24 == 0 { Some(Cluster(number)) } else { None }
     }
@@ -227,12 +229,12 @@ impl Cluster {
 }
 
 impl Host {
-    /// Any server: which, the switch decides.
+    /// Any server: the switch decides which one.
     pub const ANYWHERE: Host = Host(0);
     /// Every server.
     pub const ALL: Host = Host(0xffff);
 
-    /// Whether it is one machine.
+    /// Whether it names one machine.
     pub const fn is_one(self) -> bool {
         self.0 != Host::ANYWHERE.0 && self.0 != Host::ALL.0
     }
@@ -241,8 +243,8 @@ impl Host {
 impl FromStr for Host {
     type Err = NotAnAddress;
 
-    /// Reads a number in the radix that it has in prefixes: `0x1001` is the host of `fd12:3456:1001::/48`. `0x` may be
-    /// left out before one digit only, because `200` could be meant in either radix.
+    /// Parses a number in the radix that it has in prefixes: `0x1001` is the host of `fd12:3456:1001::/48`. `0x` may be
+    /// omitted only before a single digit, because `200` could be meant in either radix.
     fn from_str(text: &str) -> Result<Host, NotAnAddress> {
         let digits = text.strip_prefix("0x").or(Some(text).filter(|text| text.len() == 1)).unwrap_or_default();
         if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -260,7 +262,7 @@ impl fmt::Display for Host {
 }
 
 impl Incarnation {
-    /// Of these bits that a process drew; the highest is set, whatever it was.
+    /// An incarnation of these random bits; the highest is set in any case.
     pub const fn new(drawn: u16) -> Incarnation {
         Incarnation(drawn | layout::INCARNATION_BIT)
     }
@@ -274,19 +276,19 @@ impl Incarnation {
 impl Arguments {
     /// The switch must not apply a redirect: deliver to the home.
     pub const DIRECT: Arguments = Arguments(0x10);
-    /// A switch or a host sent it to somebody who is not home, and who answers as owner or replica.
+    /// A switch or a host sent it to a host that is not home, and that answers as owner or replica.
     pub const FORWARDED: Arguments = Arguments(0x20);
-    /// Nobody waits for an answer.
+    /// No answer is expected.
     pub const NO_REPLY: Arguments = Arguments(0x40);
     /// None.
     pub const NONE: Arguments = Arguments(0);
-    /// For CREATE and CREATE_WRITE: the object goes with the session that it was made in.
+    /// For CREATE and CREATE_WRITE: the object is deleted with the session in which it was made.
     pub const OF_SESSION: Arguments = Arguments(0x01);
 
     const LENGTH: u8 = 0x0f;
     const RESERVED: u8 = 0x80;
 
-    /// For a READ of 2 to the power of so many bytes; `None` above 15.
+    /// For a READ of two to this power of bytes; `None` above 15.
     pub const fn of_length(log2: u8) -> Option<Arguments> {
         if log2 <= Arguments::LENGTH { Some(Arguments(log2)) } else { None }
     }
@@ -328,7 +330,7 @@ impl Pointer {
         if offset < OFFSET_END { Some(Pointer { cluster, home, generation, offset }) } else { None }
     }
 
-    /// All of a host's memory, as what is said of a host: generation and offset are zero.
+    /// All of a host's memory, for commands about a host: generation and offset are zero.
     pub const fn to_host(cluster: Cluster, home: Host) -> Pointer {
         Pointer { cluster, home, generation: 0, offset: 0 }
     }
@@ -343,7 +345,7 @@ impl Pointer {
         self.home
     }
 
-    /// Of the object: another one that lies there later has another.
+    /// The generation of the object: a later object at the same place has another one.
     pub const fn generation(self) -> u16 {
         self.generation
     }
@@ -358,7 +360,7 @@ impl Pointer {
         self.offset >> layout::PAGE_SHIFT
     }
 
-    /// So many bytes on; `None` past the last offset.
+    /// This many bytes further; `None` past the last offset.
     pub const fn plus(self, bytes: u64) -> Option<Pointer> {
         match self.offset.checked_add(bytes) {
             Some(offset) => Pointer::new(self.cluster, self.home, self.generation, offset),
@@ -366,12 +368,12 @@ impl Pointer {
         }
     }
 
-    /// Where a request about it goes.
+    /// The destination of a request about it.
     pub const fn request(self, command: Command, arguments: Arguments) -> Destination {
         Destination { pointer: self, command, arguments }
     }
 
-    /// As it is kept: command and arguments are zero.
+    /// The address of a pointer that is kept: command and arguments are zero.
     pub fn encode(self) -> Address {
         let mut address = Address::with(self.cluster, self.home);
         address.0[layout::GENERATION_AT..layout::OFFSET_AT].copy_from_slice(&self.generation.to_be_bytes());
@@ -379,7 +381,7 @@ impl Pointer {
         address
     }
 
-    /// A pointer that was kept.
+    /// Decodes a pointer that was kept.
     pub fn decode(address: Address) -> Result<Pointer, NotAnAddress> {
         let pointer = Pointer::of(address)?;
         if address.two(layout::COMMAND_AT) == 0 { Ok(pointer) } else { Err(NotAnAddress::Request) }
@@ -415,7 +417,7 @@ impl Destination {
         address
     }
 
-    /// What is asked, whichever way it came: a request that is repeated past a switch's redirects is the same request.
+    /// What is requested, whichever way it came: a request that is repeated past a switch's redirects is the same request.
     #[must_use]
     pub const fn identity(self) -> Destination {
         let way = Arguments::DIRECT.0 | Arguments::FORWARDED.0;

@@ -1,7 +1,7 @@
 //! Prefixes of addresses: what a route, a redirect of a range or an access list names.
 //!
-//! A [`Prefix`] is a number of 128 bits and how many of them count; the others are zero. Making one never fails; reading
-//! a text gives a prefix or an error of one sentence.
+//! A [`Prefix`] is a number of 128 bits and its length; the other bits are zero. Making one never fails. Parsing a text
+//! gives a prefix or an error of one sentence, and must never panic.
 
 use super::{Address, Cluster, Host, NotAnAddress, layout};
 use crate::wire::command::{Class, Command};
@@ -25,7 +25,7 @@ pub struct HostPrefix {
 }
 
 impl Prefix {
-    /// The first `length` bits of `address`; more than 128 are 128.
+    /// The first `length` bits of `address`; a length of more than 128 counts as 128.
     pub const fn new(address: Address, length: u8) -> Prefix {
         let length = if length > 128 { 128 } else { length };
         let mask = if length == 0 { 0 } else { u128::MAX << (128 - length) };
@@ -56,12 +56,12 @@ impl Prefix {
         Prefix::new(address, layout::COMMAND_PREFIX_BITS)
     }
 
-    /// The bits that count, at the top; the others are zero.
+    /// The bits of the prefix, at the top; the others are zero.
     pub const fn bits(self) -> u128 {
         self.bits
     }
 
-    /// How many count.
+    /// The number of bits.
     pub const fn length(self) -> u8 {
         self.length
     }

@@ -1,5 +1,4 @@
-//! Every address survives being written and read, byte by byte as the table says; whatever else is refused with a
-//! sentence.
+//! Every address survives encoding and decoding, byte by byte as the table says; anything else is refused with a sentence.
 
 use super::*;
 use crate::wire::command::Class;

@@ -24,10 +24,10 @@ use crate::Nanoseconds;
 use crate::wire::address::{Address, Destination, Pointer, Source};
 use crate::wire::command::Command;
 
-/// An answer.
+/// An answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reply {
-    /// Who asked.
+    /// The client that asked.
     pub to: Source,
     /// The destination of the request, as it was; it need not have been one.
     pub from: Address,
@@ -37,7 +37,7 @@ pub struct Reply {
     pub tag_kind: TagKind,
     /// The request came in several datagrams.
     pub is_several: bool,
-    /// And all of it is done.
+    /// All of that request is done.
     pub is_last: bool,
     /// COMMIT: done, and the lease was given back with it.
     pub is_release: bool,
@@ -52,9 +52,9 @@ pub struct Reply {
 pub enum Body {
     /// Nothing.
     Nothing,
-    /// So many bytes of memory.
+    /// This many bytes of memory.
     Bytes(u32),
-    /// What 8 bytes were before.
+    /// The previous value of 8 bytes.
     Value(u64),
     /// An object.
     Object {
@@ -65,38 +65,39 @@ pub enum Body {
     },
     /// A lease.
     Leased {
-        /// So long from when it was asked for.
+        /// The term, counted from the request.
         term: Nanoseconds,
-        /// So many bytes of memory: the page. 0 to RENEW.
+        /// This many bytes of memory: the page. 0 to RENEW.
         bytes: u32,
     },
     /// A session is open; its epoch is in the header.
     Welcome {
-        /// What the host may have of this server's memory.
+        /// The quota of the host at this server.
         quota_bytes: u64,
-        /// What it has.
+        /// How much of it is used.
         used_bytes: u64,
-        /// Requests that are carried out once: one with id *n* may be sent when all up to *n* - window are answered.
+        /// The window for requests that are carried out once: one with id *n* may be sent when all up to *n* - window are
+        /// answered.
         window: u32,
-        /// After so long without a word from the client its session ends.
+        /// The session ends after the client has been silent for this long.
         silence_ms: u32,
     },
     /// A server is there.
     Present {
-        /// Which.
+        /// The server.
         host: Pointer,
-        /// How much of its memory nobody has.
+        /// How much of its memory is free.
         free_bytes: u64,
-        /// How much there is.
+        /// How much memory there is.
         memory_bytes: u64,
     },
-    /// Somebody else has it.
+    /// Another host has it.
     Moved(Address),
     /// These bytes came, and others are missing.
     Taken {
         /// Theirs.
         position: u32,
-        /// So many so far.
+        /// The number of bytes received so far.
         received: u32,
     },
 }
@@ -194,7 +195,7 @@ impl Body {
 }
 
 impl Reply {
-    /// The header and what stands between it and the bytes of memory; those are the sender's to add, and the tag
+    /// The header and what stands between it and the bytes of memory. The sender adds those bytes; the tag
     /// ([`super::seal`]) is computed last.
     pub fn encode(&self) -> ([u8; HEADER_BYTES], Small) {
         let small = self.body.small();
@@ -214,8 +215,8 @@ impl Reply {
         (header.encode(), small)
     }
 
-    /// Reads a datagram from `source`, the destination of a request, to `destination`, its source. Whether anybody here
-    /// waits for it is not said; the bytes of memory begin at [`Body::data_at`].
+    /// Decodes a datagram from `source`, the destination of a request, to `destination`, its source. Does not check whether
+    /// a request waits for it. The bytes of memory begin at [`Body::data_at`].
     pub fn decode(
         source: Address,
         destination: Address,
@@ -249,7 +250,7 @@ impl Reply {
 }
 
 impl Refused {
-    /// What is said to whoever sent the datagram to `destination`, if anything.
+    /// The answer to the sender of the datagram to `destination`, if any.
     pub fn reply(&self, destination: Address) -> Option<Reply> {
         let (to, status) = self.answer?;
         let (is_several, is_last, is_release) = (false, false, false);

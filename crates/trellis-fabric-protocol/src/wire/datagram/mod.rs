@@ -1,4 +1,4 @@
-//! What follows IPv6 and UDP in a datagram about remote memory: a header of 32 bytes, little-endian, and bytes.
+//! The UDP payload of a datagram about remote memory: a header of 32 bytes, little-endian, and bytes.
 //!
 //! | offset | bytes | field | |
 //! |---|---|---|---|
@@ -6,17 +6,17 @@
 //! | 1 | 1 | status | 0 in requests |
 //! | 2 | 2 | flags | bits 0-1 kind of the tag, 2 last, 3 several, 4 once, 5 answer, 6 release; the others zero |
 //! | 4 | 4 | length | of what follows the header |
-//! | 8 | 8 | request | the request id, as in the address of who asks |
+//! | 8 | 8 | request | the request id, as in the address of the client |
 //! | 16 | 8 | epoch | of a lease, or of a client's session at a server |
 //! | 24 | 8 | tag | over source, destination, this header with zeros here, and what follows ([`tag`]) |
 //!
-//! A READ needs no header: its address says everything. Every other request and every answer begins with one. What a
-//! command has behind it is in [`request`], what an answer has in [`answer`], what a home says unasked in [`notice`], and
-//! what servers and controllers tell each other in [`told`].
+//! A READ needs no header: its address is enough. Every other request and every answer begins with one. The bytes after the
+//! header are described in [`request`] for each command, in [`answer`] for answers, in [`notice`] for what a home sends
+//! unasked, and in [`told`] for messages between servers and controllers.
 //!
-//! Reading is total: any bytes give a value or a [`Malformed`], never a panic, and nothing is allocated. A datagram that
-//! is an answer is never answered, whatever else is wrong with it, and neither is one whose sender cannot be told: two
-//! hosts never keep each other busy, and a stranger gets no byte.
+//! Promises: decoding is total. Any bytes give a value or a [`Malformed`]; it must never panic or allocate. A datagram that
+//! is an answer is never answered, whatever else is wrong with it, and neither is one whose sender cannot be determined:
+//! two hosts never keep each other busy, and an unauthenticated peer gets no byte.
 
 pub mod answer;
 pub mod notice;
@@ -34,7 +34,7 @@ use super::address::NotAnAddress;
 use super::command::Command;
 use core::fmt;
 
-/// Of this format.
+/// The version of this format.
 pub const VERSION: u8 = 1;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 32;
@@ -42,12 +42,13 @@ pub const HEADER_BYTES: usize = 32;
 pub const DATA_BYTES_MAX: u32 = 1 << 15;
 /// The most bytes of memory that one request writes, in however many datagrams.
 pub const WRITE_BYTES_MAX: u32 = 1 << 16;
-/// The most bytes behind the header of what servers and controllers tell each other.
+/// The most bytes after the header of a message between servers and controllers.
 pub const TOLD_BYTES_MAX: usize = DATA_BYTES_MAX as usize;
-/// What stands before the bytes of each datagram of several: where they belong, and how many there are in all.
+/// The length of what stands before the bytes of each datagram of several: where the bytes belong, and how many there are
+/// in all.
 pub const SEVERAL_BYTES: usize = 8;
 
-/// Where the fields lie. A header for C asserts that it says the same.
+/// The offsets of the fields. A header for C asserts that it has the same.
 #[allow(missing_docs)]
 pub mod layout {
     pub const VERSION_AT: usize = 0;
@@ -73,37 +74,37 @@ use layout::*;
 pub enum Status {
     /// It was done.
     Ok = 0,
-    /// Ask there: the address follows.
+    /// Ask there: the address follows the header.
     Moved = 1,
     /// The object is gone: another generation is there.
     Stale = 2,
-    /// There is no object, or it ends before.
+    /// There is no object, or it ends before the access does.
     Bounds = 3,
     /// Too late: the epoch is over.
     Fenced = 4,
     /// Leased, or no room to wait: try again.
     Busy = 5,
-    /// The server has no run of pages that long.
+    /// The server has no page range of that length.
     NoMemory = 6,
-    /// The client has as much as it may.
+    /// The client has used up its quota.
     Quota = 7,
     /// The tag is not what it should be.
     BadTag = 8,
     /// There is no such command here.
     UnknownCommand = 9,
-    /// A field or a length means nothing.
+    /// A field or a length is invalid.
     Malformed = 10,
     /// The client may not do that.
     Denied = 11,
-    /// The server waits until every lease of its life before is over.
+    /// The server waits until every lease of its previous life is over.
     Restarting = 12,
-    /// The 8 bytes were not as expected: what they are follows.
+    /// The 8 bytes were not as expected; their value follows.
     Mismatch = 13,
-    /// Only who has a lease of the page may do that.
+    /// Only the holder of a lease of the page may do that.
     Lease = 14,
     /// The bytes are at several places: the border of a part is between them.
     Parts = 15,
-    /// Nobody serves the range: its home does not answer its controller, and no other server has all of it.
+    /// The range is unserved: its home does not answer its controller, and no other server has all of it.
     Unserved = 16,
 }
 
@@ -137,12 +138,13 @@ impl Status {
         Status::ALL.get(usize::from(byte)).copied()
     }
 
-    /// Whether whoever answered is not home, or not yet: nothing was done, and the same is asked again, perhaps elsewhere.
+    /// Whether the answering server is not home, or not yet: nothing was done, and the same request is sent again, perhaps
+    /// elsewhere.
     pub const fn is_of_no_home(self) -> bool {
         matches!(self, Status::Moved | Status::Restarting | Status::Unserved)
     }
 
-    /// What it says to people: one sentence, without the place, which only the caller knows.
+    /// A sentence for people, without the place, which only the caller knows.
     pub const fn sentence(self) -> &'static str {
         match self {
             Status::Ok => "it was done",
@@ -208,7 +210,7 @@ pub struct Header {
     pub status: Status,
     /// What protects this datagram.
     pub tag_kind: TagKind,
-    /// In a request: these bytes end what is written. In an answer to one of several: all of it is done.
+    /// In a request: these are the last bytes to write. In an answer to one of several: all of it is done.
     pub is_last: bool,
     /// The request comes in several datagrams; see [`Extent`].
     pub is_several: bool,
@@ -216,7 +218,7 @@ pub struct Header {
     pub is_once: bool,
     /// It is an answer.
     pub is_answer: bool,
-    /// With COMMIT, and its answer: the lease is given back with it.
+    /// With COMMIT, and its answer: the lease is given back too.
     pub is_release: bool,
     /// Bytes that follow the header.
     pub length: u32,
@@ -229,7 +231,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// As it is sent.
+    /// The encoded header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut flags = self.tag_kind as u16;
         for (is_set, flag) in [
@@ -285,7 +287,7 @@ impl Header {
     }
 }
 
-/// Whether a payload says of itself that it is an answer; true of any version of this format.
+/// Whether a payload claims to be an answer; valid for any version of this format.
 pub fn is_answer(payload: &[u8]) -> bool {
     payload.get(FLAGS_AT).is_some_and(|flags| u16::from(*flags) & FLAG_ANSWER != 0)
 }
@@ -293,7 +295,7 @@ pub fn is_answer(payload: &[u8]) -> bool {
 /// Why a datagram was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Malformed {
-    /// Its source is nobody's.
+    /// Its source is no client's address.
     Source(NotAnAddress),
     /// Its destination is no request.
     Destination(NotAnAddress),
@@ -303,7 +305,7 @@ pub enum Malformed {
     Answer,
     /// A request, where an answer was expected.
     Request,
-    /// What only a home says, to a client; or, where that was expected, something else.
+    /// A notice, which only a home sends to a client; or, where a notice was expected, something else.
     Notice(Command),
     /// Less than a header.
     Short(usize),
@@ -311,13 +313,13 @@ pub enum Malformed {
     Version(u8),
     /// A status that does not exist, or one in a request.
     Status(u8),
-    /// Flags that mean nothing, or nothing for this command.
+    /// Flags that are undefined, or undefined for this command.
     Flags,
     /// The header says another length than arrived.
     Length {
-        /// By the header.
+        /// The length by the header.
         said: u32,
-        /// After the header.
+        /// The bytes after the header.
         came: usize,
     },
     /// The request id is not that of the address.
@@ -328,16 +330,16 @@ pub enum Malformed {
     Tag,
     /// Its tag is keyed, and there is no key.
     NoKey,
-    /// What follows the header is not as long as the command wants.
+    /// The length of what follows the header does not fit the command.
     Body(Command),
-    /// The place of these bytes among those of several datagrams is none.
+    /// The position of these bytes among those of several datagrams is invalid.
     Extent,
-    /// The place means nothing for the command: it is not zero, or not a multiple of eight.
+    /// The place does not fit the command: it is not zero, or not a multiple of eight.
     Place(Command),
 }
 
 impl Malformed {
-    /// What the sender is told; `None`: nothing, because nobody knows who it is, or because it was an answer.
+    /// The status that the sender gets; `None` if it gets no answer, because it is unknown or sent an answer.
     pub const fn status(self) -> Option<Status> {
         match self {
             Malformed::Source(_) | Malformed::Cluster(_) | Malformed::Answer => None,

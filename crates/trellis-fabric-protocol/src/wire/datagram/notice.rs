@@ -1,31 +1,31 @@
-//! What a home says to a client unasked: RECALL to an owner, INVALIDATE to who has a copy.
+//! Notices that a home sends to a client unasked: RECALL to an owner, INVALIDATE to a holder of a copy.
 //!
-//! Its source is the address of the page with this command, so that a switch lets only the page's home say it; its
-//! destination is an address of the client's process, like that of an answer, with a number that home chose. Behind the
-//! addresses there is a header without *answer*, with that number and the page's epoch, and nothing else.
+//! The source is the address of the page with this command, so that a switch lets only the page's home send it. The
+//! destination is an address of the client's process, like that of an answer, with a number that the home chose. The
+//! addresses are followed by a header without *answer*, with that number and the page's epoch, and by nothing else.
 //!
-//! Nobody answers a notice as such: who had a copy sends INVALIDATED, a request that has no answer, and who has a lease
-//! sends a COMMIT or RELEASE of its own.
+//! A notice must never be answered as such: the holder of a copy sends INVALIDATED, a request that has no answer, and the
+//! holder of a lease sends a COMMIT or RELEASE of its own.
 
 use super::request::Rules;
 use super::{HEADER_BYTES, Header, Malformed, Status, TagKind, tag};
 use crate::wire::address::{Address, Destination, Source};
 
-/// See the top of this file.
+/// See the documentation of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Notice {
-    /// Which page, and what about it.
+    /// The page and the command.
     pub from: Destination,
-    /// Whom it is for; its request is home's number.
+    /// The receiver; its request is the home's number.
     pub to: Source,
-    /// What protects it.
+    /// The kind of its tag.
     pub tag_kind: TagKind,
-    /// RECALL: of the lease. INVALIDATE: older copies are not to be used.
+    /// RECALL: the epoch of the lease. INVALIDATE: older copies must not be used.
     pub epoch: u64,
 }
 
 impl Notice {
-    /// All of it, but for the tag ([`super::seal`]).
+    /// The whole datagram, except for the tag ([`super::seal`]).
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let header = Header {
             status: Status::Ok,
@@ -43,7 +43,7 @@ impl Notice {
         header.encode()
     }
 
-    /// Reads a datagram from `source`, the address of a page, to `destination`, one of a client.
+    /// Decodes a datagram from `source`, the address of a page, to `destination`, one of a client.
     pub fn decode(
         source: Address,
         destination: Address,

@@ -30,31 +30,31 @@ use super::{
 use crate::wire::address::{Address, Arguments, Cluster, Destination, Source, layout};
 use crate::wire::command::Command;
 
-/// What a host demands of what arrives.
+/// The rules of a host for arriving datagrams.
 #[derive(Clone, Copy)]
 pub struct Rules<'a> {
-    /// Its own; others are not answered.
+    /// Its own cluster; requests of others are not answered.
     pub cluster: Cluster,
-    /// The weakest tag that it takes. A READ without a header has none, and is taken unless tags must be keyed.
+    /// The weakest tag that it accepts. A READ without a header has none, and is accepted unless tags must be keyed.
     pub least: TagKind,
     /// Computes tags.
     pub tags: &'a dyn Tags,
 }
 
-/// A request that is whole: every field has a meaning. Whether it may be done is not said.
+/// A well-formed request: every field has a meaning. It may still be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// Who asks; the answer goes there.
+    /// The client that asks; the answer goes there.
     pub source: Source,
-    /// About what; the answer comes from there.
+    /// The place; the answer comes from there.
     pub destination: Destination,
-    /// Of its tag; the answer has one of the same kind.
+    /// The kind of its tag; the answer has one of the same kind.
     pub tag_kind: TagKind,
     /// To be carried out once: because of its command, or because its header says so.
     pub is_once: bool,
-    /// COMMIT: the lease is given back with it.
+    /// COMMIT: the lease is given back too.
     pub is_release: bool,
-    /// Of a lease, or of a session; 0 without a header.
+    /// The epoch of a lease, or of a session; 0 without a header.
     pub epoch: u64,
     /// What belongs to the command.
     pub operation: Operation,
@@ -63,7 +63,7 @@ pub struct Request {
 /// What belongs to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// So many bytes are wanted; never none.
+    /// A read of this many bytes; never zero.
     Read {
         /// At most [`DATA_BYTES_MAX`].
         bytes: u32,
@@ -72,14 +72,14 @@ pub enum Operation {
     Bytes(Extent),
     /// FETCH_ADD.
     FetchAdd {
-        /// What is added; what overflows is lost.
+        /// The number to add; it wraps around.
         addend: u64,
     },
     /// COMPARE_SWAP.
     CompareSwap {
-        /// What must be there.
+        /// The expected value.
         expected: u64,
-        /// What is there afterwards.
+        /// The new value.
         new: u64,
     },
     /// CREATE.
@@ -89,24 +89,24 @@ pub enum Operation {
     },
     /// HELLO.
     Hello {
-        /// Drawn by the process at its start: two that drew the same incarnation are told apart.
+        /// A random number that the process chose at its start: it tells processes apart that chose the same incarnation.
         identity: u64,
     },
-    /// What servers and controllers tell each other: [`super::Told::decode`] reads it.
+    /// A message between servers and controllers: [`super::Told::decode`] decodes it.
     Told {
-        /// So many bytes behind the header; the sender adds them.
+        /// The number of bytes after the header; the sender adds them.
         bytes: u32,
     },
-    /// The command and the address say everything.
+    /// The command and the address are enough.
     Plain,
 }
 
-/// Bytes that came with a datagram, and where they belong in all that is written.
+/// Bytes that came with a datagram, and where they belong in the whole write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
     /// The first, counted from the start of the UDP payload.
     pub at: u32,
-    /// How many; never none.
+    /// How many; never zero.
     pub bytes: u32,
     /// Where they belong, counted from the place in the address.
     pub position: u32,
@@ -121,12 +121,12 @@ pub struct Extent {
 pub struct Refused {
     /// Why.
     pub why: Malformed,
-    /// Whom to tell, with which status; `None`: nobody.
+    /// The sender to answer, and the status; `None` if there is no answer.
     pub answer: Option<(Source, Status)>,
 }
 
 impl Request {
-    /// Reads a datagram from `source` to `destination`.
+    /// Decodes a datagram from `source` to `destination`.
     pub fn decode(
         source: Address,
         destination: Address,
@@ -134,7 +134,7 @@ impl Request {
         rules: &Rules<'_>,
     ) -> Result<Request, Refused> {
         let nobody = |why| Refused { why, answer: None };
-        // First of all: an answer is never answered.
+        // This comes first: an answer is never answered.
         if is_answer(payload) {
             return Err(nobody(Malformed::Answer));
         }
@@ -190,13 +190,13 @@ impl Request {
         Ok(Request { source: from, destination, tag_kind, is_once, is_release, epoch, operation })
     }
 
-    /// What it asks for.
+    /// Its command.
     pub const fn command(&self) -> Command {
         self.destination.command
     }
 
-    /// The header and what stands between it and the bytes; the bytes are the sender's to add, and the tag
-    /// ([`super::seal`]) is computed last.
+    /// The header and what stands between it and the bytes. The sender adds those bytes; the tag ([`super::seal`]) is
+    /// computed last.
     pub fn encode(&self) -> ([u8; HEADER_BYTES], Small) {
         let mut small = Small::default();
         let mut data = 0;
@@ -299,12 +299,12 @@ impl Operation {
 }
 
 impl Extent {
-    /// All that is written, in one datagram of which it is the end.
+    /// The whole write, in one datagram.
     pub const fn whole(bytes: u32) -> Extent {
         Extent { at: HEADER_BYTES as u32, bytes, position: 0, total: bytes, is_several: false }
     }
 
-    /// One of several.
+    /// One datagram of several.
     pub const fn part(position: u32, bytes: u32, total: u32) -> Extent {
         Extent { at: (HEADER_BYTES + SEVERAL_BYTES) as u32, bytes, position, total, is_several: true }
     }
@@ -320,7 +320,7 @@ impl Extent {
         if extent.bytes == 0 || extent.bytes > DATA_BYTES_MAX {
             return Err(Malformed::Body(command));
         }
-        // A several of one would be a second way to say the same.
+        // A write in several datagrams that has only one would be a second form of the same request.
         let end = extent.position.checked_add(extent.bytes).ok_or(Malformed::Extent)?;
         let is_place = end <= extent.total && extent.total <= WRITE_BYTES_MAX;
         let is_one = extent.is_several && extent.bytes == extent.total;

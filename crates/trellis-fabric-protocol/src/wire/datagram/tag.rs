@@ -1,13 +1,14 @@
-//! The tag of a datagram: over its source, its destination, its header with zeros where the tag is, and what follows.
+//! The tag of a datagram, computed over its source, its destination, its header with zeros in place of the tag, and what
+//! follows.
 //!
-//! A tag of kind *checksum* is the CRC32C (RFC 3385; the reflected polynomial 0x82f63b78) of these bytes in this order,
-//! as a number of 64 bits. Both addresses are in it, so a datagram that was delivered to somebody else, or for another
-//! request, does not pass. It finds errors and no attackers. A *keyed* tag is whatever the transport's [`Tags::keyed`]
-//! says of the same bytes: this crate has no keys.
+//! A tag of kind *checksum* is the CRC32C (RFC 3385; the reflected polynomial 0x82f63b78) of these bytes in this order, as
+//! a number of 64 bits. It includes both addresses, so a datagram that was delivered to the wrong host, or for another
+//! request, does not pass. It detects errors, not attackers. A *keyed* tag is whatever the transport's [`Tags::keyed`]
+//! computes over the same bytes: this crate has no keys.
 //!
-//! The bytes are given in pieces, so that nobody copies a page to compute its tag. Computing never fails, and allocates
-//! nothing. Without `unsafe` the processor's own instruction is out of reach here, and a page takes about 1.5 us: a transport
-//! that has the instruction gives its own [`Tags::checksum`], which must say the same as [`Crc32c`].
+//! The bytes are given in pieces, so that no page is copied to compute its tag. Computing a tag never fails and must never
+//! allocate. Without `unsafe` the processor's own instruction is not available here, and a page takes about 1.5 us. A
+//! transport that has the instruction provides its own [`Tags::checksum`], which must give the same result as [`Crc32c`].
 
 use super::{HEADER_BYTES, Malformed, TAG_AT, TagKind};
 use crate::wire::address::Address;
@@ -21,8 +22,8 @@ pub trait Tags {
         crc.value()
     }
 
-    /// The tag of these pieces, one after the other, under the key of who sends from `source` to `destination`; `None`
-    /// where there is no such key.
+    /// The tag of these pieces, one after the other, under the key of the process that sends from `source` to
+    /// `destination`; `None` if there is no such key.
     fn keyed(&self, source: Address, destination: Address, pieces: &[&[u8]]) -> Option<u64> {
         let _ = (source, destination, pieces);
         None
@@ -35,8 +36,8 @@ pub struct Checksums;
 
 impl Tags for Checksums {}
 
-/// Writes the tag into a header whose other fields are final. False, and nothing is written, where it should be keyed
-/// and there is no key. What follows the header is given in two pieces: the small body and the bytes.
+/// Writes the tag into a header whose other fields are final. Returns false, and writes nothing, if the tag should be keyed
+/// and there is no key. The bytes after the header are given in two pieces: the small body and the rest.
 pub fn seal(
     header: &mut [u8; HEADER_BYTES],
     source: Address,
@@ -69,7 +70,7 @@ pub(super) fn check(
     let mut plain = *header;
     plain[TAG_AT..].fill(0);
     let expected = compute(kind, &plain, source, destination, [follows, &[]], tags).ok_or(Malformed::NoKey)?;
-    // Every bit is compared before anything is decided, so the time says nothing about a keyed tag.
+    // Every bit is compared before the decision, so the time reveals nothing about a keyed tag.
     let found = u64::from_le_bytes(core::array::from_fn(|at| header[TAG_AT + at]));
     if found ^ expected == 0 { Ok(()) } else { Err(Malformed::Tag) }
 }
@@ -95,12 +96,12 @@ fn compute(
 pub struct Crc32c(u32);
 
 impl Crc32c {
-    /// Of no bytes.
+    /// The checksum of no bytes.
     pub const fn new() -> Crc32c {
         Crc32c(u32::MAX)
     }
 
-    /// Sixteen bytes at a time, by sixteen tables (slicing-by-16).
+    /// Processes sixteen bytes at a time with sixteen tables (slicing-by-16).
     pub fn update(&mut self, bytes: &[u8]) {
         let (sixteens, rest) = bytes.as_chunks::<16>();
         let mut crc = self.0;
@@ -117,7 +118,7 @@ impl Crc32c {
         self.0 = crc;
     }
 
-    /// Of all that came.
+    /// The checksum of all bytes so far.
     pub const fn value(self) -> u32 {
         !self.0
     }
@@ -129,7 +130,7 @@ impl Default for Crc32c {
     }
 }
 
-/// Table `n` says what a byte does to the remainder `n` bytes later.
+/// Table `n` gives the effect of a byte on the remainder `n` bytes later.
 static TABLES: [[u32; 256]; 16] = tables();
 
 const fn tables() -> [[u32; 256]; 16] {

@@ -1,5 +1,5 @@
-//! Every request and every answer survives; every bit that changes on the way is noticed; no bytes, however mangled, make
-//! the decoder panic, and none that is an answer is ever answered.
+//! Every request and every answer survives encoding. Every bit that changes on the way is noticed. No bytes, however
+//! mangled, make the decoder panic, and no answer is ever answered.
 
 use super::*;
 use crate::wire::address::{Address, Arguments, Cluster, Destination, Host, Incarnation, Pointer, Source};
@@ -123,7 +123,7 @@ fn a_read_needs_nothing_but_addresses() {
     assert_eq!(request.operation, Operation::Read { bytes: 4096 });
     assert_eq!((request.epoch, request.is_once, request.source), (0, false, source()));
     assert_eq!(why(read(TagKind::Keyed)), Malformed::TagKind(TagKind::Keyed), "who has keys wants them everywhere");
-    // With a header the length may be any.
+    // With a header any length is possible.
     let exact = Request { operation: Operation::Read { bytes: 3000 }, ..request };
     let payload = payload_of(&exact, &Checksums);
     assert_eq!(payload.len(), HEADER_BYTES + 4);

@@ -1,4 +1,4 @@
-//! What a signal's machine context says: was the access a write, and where was the stack.
+//! Decodes a signal's machine context: whether the access was a write, and where the stack was.
 //!
 //! Reads only; called from signal handlers.
 
@@ -62,8 +62,7 @@ pub(crate) unsafe fn was_write(context: *const ucontext_t) -> bool {
         }
         offset += bytes as usize;
     }
-    // No syndrome: a write that is taken for a read faults again, as a write, once the page is
-    // readable.
+    // There is no syndrome: a write that is taken for a read faults again, as a write, once the page is readable.
     false
 }
 

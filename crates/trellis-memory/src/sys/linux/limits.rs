@@ -1,14 +1,14 @@
-//! How much memory this process can have: the machine, its control groups and its resource limits.
+//! How much memory this process can have: the machine's, the control groups' and the resource limits.
 //!
-//! Answers before the region exists, so that a region that cannot be held is refused with a
-//! sentence instead of a SIGBUS in the middle of the program's work. Reads files; changes nothing.
+//! Promises an answer before the region exists, so that a region that is too large is refused with a message instead of a
+//! SIGBUS in the middle of the program's work. Reads files; must never change anything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::Bytes;
 
-/// What `/proc/meminfo` says can be had without harm to others.
+/// The memory that `/proc/meminfo` reports as available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MachineMemory {
     available_bytes: u64,
@@ -22,10 +22,10 @@ struct GroupLimit {
     file: PathBuf,
 }
 
-/// Whether this process can hold so much more of memory.
+/// Whether this process can hold this much more memory.
 ///
 /// # Errors
-/// A phrase about what keeps it from that: the machine (`/proc/meminfo`), or a control group (`memory.max`).
+/// A phrase about what prevents it: the machine (`/proc/meminfo`), or a control group (`memory.max`).
 pub fn can_hold(bytes: usize) -> Result<(), String> {
     let wanted = bytes as u64;
     if let Some(machine) = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(machine_memory) {
@@ -52,11 +52,11 @@ pub fn can_hold(bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// `Err` says in a phrase which resource limit keeps a file of `bytes` from being made and mapped
+/// The error is a phrase that names the resource limit that prevents a file of `bytes` from being created and mapped
 /// twice.
 ///
-/// A file over RLIMIT_FSIZE is not only refused: the kernel sends SIGXFSZ, which kills. So it is
-/// asked first.
+/// A file above RLIMIT_FSIZE is not only refused: the kernel sends SIGXFSZ, which kills the process. The limit is
+/// therefore checked first.
 pub(crate) fn resource_limits_allow(bytes: usize) -> Result<(), String> {
     if let Some(limit) = resource_limit(libc::RLIMIT_FSIZE)
         && bytes as u64 > limit
@@ -105,7 +105,7 @@ fn group_limit(groups: &str, root: &Path) -> Option<GroupLimit> {
         let inner = Path::new(path.trim_start_matches('/'));
         for group in inner.ancestors() {
             let file = top.join(group).join(name);
-            // "max" is no number and means no limit.
+            // "max" is not a number and means that there is no limit.
             let Some(bytes) = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u64>().ok()) else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! Reads `/proc/self/maps` to name what is in the way of a region. Never on the path of a fault.
+//! Reads `/proc/self/maps` to name the mapping that occupies a region's addresses. Never on the path of a fault.
 
 /// The first mapping of this process that overlaps `[start, end)`, as a phrase for an error.
 pub(crate) fn overlapping(start: usize, end: usize) -> Option<String> {
@@ -16,8 +16,7 @@ fn first_overlap(maps: &str, start: usize, end: usize) -> Option<String> {
             return None;
         }
         let permissions = fields.next()?;
-        // Offset, device and inode stand between the permissions and the name, which may hold
-        // spaces.
+        // Offset, device and inode are between the permissions and the name, which may contain spaces.
         let name = fields.skip(3).collect::<Vec<_>>().join(" ");
         let name = if name.is_empty() { "anonymous memory".to_owned() } else { name };
         Some(format!("{name} ({low:#x}-{high:#x}, {permissions})"))

@@ -1,7 +1,7 @@
 //! The bytes of a region: one memfd, and views of it.
 //!
-//! A memfd's size is sealed, so nobody who gets hold of the descriptor can shrink it and turn a
-//! plain access into a SIGBUS. A view unmaps itself when dropped; it must never be used after that.
+//! Promises that a memfd's size is sealed, so that no holder of the descriptor can shrink it and turn a plain access into
+//! a SIGBUS. A view is unmapped when it is dropped, and must never be used after that.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -16,20 +16,19 @@ pub(crate) struct Memfd {
 
 /// Why a view could not be mapped.
 pub(crate) enum ViewError {
-    /// Something is there; the phrase names it.
+    /// Something is mapped there; the phrase names it.
     Taken(String),
     /// No process can have that address.
     Unreachable,
-    /// Anything else.
+    /// Any other error.
     Kernel(io::Error),
 }
 
 impl Memfd {
-    /// A new one of `bytes`, every byte zero, no memory taken yet.
+    /// A new memfd of `bytes`, all zero, with no memory allocated yet.
     pub(crate) fn create(bytes: usize) -> io::Result<Memfd> {
         let plain = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // Without NOEXEC_SEAL newer kernels warn, or refuse when vm.memfd_noexec says so; older
-        // ones do not know it.
+        // Without NOEXEC_SEAL, newer kernels warn, or refuse if vm.memfd_noexec requires it; older ones do not know it.
         let number = match memfd_create(plain | libc::MFD_NOEXEC_SEAL) {
             -1 if errno() == libc::EINVAL => memfd_create(plain),
             number => number,
@@ -37,47 +36,45 @@ impl Memfd {
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
         let file = unsafe { OwnedFd::from_raw_fd(number) };
-        // SAFETY: a plain system call on a descriptor that is ours.
+        // SAFETY: a plain system call on a descriptor that this function owns.
         if unsafe { libc::ftruncate64(file.as_raw_fd(), bytes as libc::off64_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: a plain system call on a descriptor that is ours.
+        // SAFETY: a plain system call on a descriptor that this function owns.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Memfd { file })
     }
 
-    /// Makes pages exist, zero where nothing was written yet. Returns the error number when there
-    /// is no memory.
+    /// Creates pages, zero if nothing was written yet. Returns the error number if there is no memory.
     ///
     /// Allocates nothing, so it may be called while a fault is served.
     pub(crate) fn populate(&self, offset: usize, bytes: usize) -> Result<(), i32> {
         loop {
-            // SAFETY: a plain system call; the range was checked by the caller and the file's size
-            // is sealed.
+            // SAFETY: a plain system call; the caller has checked the range, and the file's size is sealed.
             let done =
                 unsafe { libc::fallocate64(self.file.as_raw_fd(), 0, offset as libc::off64_t, bytes as libc::off64_t) };
             match done {
                 0 => return Ok(()),
-                // A signal of the application interrupted a long range; what is done stays done.
+                // A signal of the application interrupted a long range; completed pages remain.
                 _ if errno() == libc::EINTR => {}
                 _ => return Err(errno()),
             }
         }
     }
 
-    /// Gives the memory of pages back; they are zero when they are used again. Returns the error number when that fails.
+    /// Frees the memory of pages, which are zero when they are used again. Returns the error number if that fails.
     ///
     /// Allocates nothing, so it may be called while a fault is served.
     pub(crate) fn give_back(&self, offset: usize, bytes: usize) -> Result<(), i32> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (offset, bytes) = (offset as libc::off64_t, bytes as libc::off64_t);
         loop {
-            // SAFETY: a plain system call; the range was checked by the caller and the file's size is sealed.
+            // SAFETY: a plain system call; the caller has checked the range, and the file's size is sealed.
             match unsafe { libc::fallocate64(self.file.as_raw_fd(), mode, offset, bytes) } {
                 0 => return Ok(()),
                 _ if errno() == libc::EINTR => {}
@@ -104,8 +101,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Maps `file` at `base`, or at any multiple of `alignment`. Nothing that is mapped already is
-    /// ever replaced.
+    /// Maps `file` at `base`, or at any multiple of `alignment`. Never replaces an existing mapping.
     pub(crate) fn map(
         file: &Memfd,
         bytes: usize,
@@ -121,7 +117,7 @@ impl View {
 
     fn map_at(file: &Memfd, bytes: usize, base: usize, protection: libc::c_int) -> Result<View, ViewError> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE maps only where nothing is, so no memory of anybody changes.
+        // SAFETY: MAP_FIXED_NOREPLACE replaces no existing mapping.
         let at = unsafe { libc::mmap64(base as *mut libc::c_void, bytes, protection, flags, file.number(), 0) };
         if at == libc::MAP_FAILED {
             let error = io::Error::last_os_error();
@@ -132,18 +128,18 @@ impl View {
             });
         }
         let view = View { base: at as usize, bytes };
-        // Kernels before 4.17 take the address as a mere wish.
+        // Kernels before 4.17 treat the address as a hint only.
         if view.base != base {
             return Err(ViewError::Taken(name_of_overlap(base, bytes)));
         }
         Ok(view)
     }
 
-    /// Reserves more than is needed, maps over the aligned part of it and gives the edges back.
+    /// Reserves more than is needed, maps over the aligned part and unmaps the rest.
     fn map_anywhere(file: &Memfd, bytes: usize, alignment: usize, protection: libc::c_int) -> Result<View, ViewError> {
         let reserved = bytes + alignment;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe { libc::mmap64(std::ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(ViewError::Kernel(io::Error::last_os_error()));
@@ -151,7 +147,7 @@ impl View {
         let start = start as usize;
         let base = start.next_multiple_of(alignment);
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: the range lies in the reservation made above, which is nobody else's.
+        // SAFETY: the range lies in the reservation made above, which nothing else uses.
         let at = unsafe { libc::mmap64(base as *mut libc::c_void, bytes, protection, flags, file.number(), 0) };
         let error = io::Error::last_os_error();
         if at == libc::MAP_FAILED {
@@ -167,7 +163,7 @@ impl View {
     pub(crate) fn map_part(file: RawFd, offset: usize, bytes: usize) -> io::Result<View> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let at = unsafe { libc::mmap64(std::ptr::null_mut(), bytes, protection, flags, file, offset as libc::off64_t) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -177,12 +173,12 @@ impl View {
         Ok(view)
     }
 
-    /// A view that somebody else mapped and leaves to this value.
+    /// A view of an existing mapping, whose ownership passes to this value.
     pub(crate) fn take_over(base: usize, bytes: usize) -> View {
         View { base, bytes }
     }
 
-    /// The view has become a part of another.
+    /// Releases ownership: the mapping has become part of another view.
     pub(crate) fn give_up(self) {
         std::mem::forget(self);
     }
@@ -192,7 +188,7 @@ impl View {
         self.base
     }
 
-    /// Makes the bytes from `offset` on exist and maps them writable; the error is the system's number.
+    /// Creates the bytes from `offset` on and maps them writable; the error is the system's number.
     pub(crate) fn populate(&self, offset: usize, bytes: usize) -> Result<(), i32> {
         debug_assert!(offset + bytes <= self.bytes);
         loop {
@@ -206,7 +202,7 @@ impl View {
         }
     }
 
-    /// Tells the kernel something about the whole view.
+    /// Gives the kernel advice about the whole view.
     pub(crate) fn advise(&self, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the range is this view; the advice used (DONTFORK, DONTDUMP) does not touch its
         // bytes.
@@ -223,20 +219,19 @@ impl Drop for View {
 
 fn unmap(base: usize, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: only ranges that this file mapped come here, each once.
+        // SAFETY: only ranges that this file mapped reach this function, each once.
         unsafe { libc::munmap(base as *mut libc::c_void, bytes) };
     }
 }
 
-/// Unmaps pages of a view but keeps their bytes in the file. When it returns, no processor uses an
-/// old translation.
+/// Unmaps pages of a view but keeps their bytes in the file. When it returns, no processor uses an old translation.
 pub(crate) fn drop_pages(start: usize, bytes: usize) -> Result<(), i32> {
     // SAFETY: only ranges of a view come here; a shared mapping's bytes stay in its file.
     let done = unsafe { libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_DONTNEED) };
     if done == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// Gives pages of a view this protection. When it returns, no processor uses an old translation.
+/// Sets the protection of pages of a view. When it returns, no processor uses an old translation.
 pub(crate) fn protect_pages(start: usize, bytes: usize, protection: libc::c_int) -> Result<(), i32> {
     // SAFETY: only ranges of a view come here.
     let done = unsafe { libc::mprotect(start as *mut libc::c_void, bytes, protection) };

@@ -1,5 +1,4 @@
-//! Linux: memfd, userfaultfd, signals, and the files under `/proc` that say what a process may
-//! have.
+//! Linux: memfd, userfaultfd, signals, and the files under `/proc` that give a process's limits.
 
 pub(crate) mod context;
 pub(crate) mod limits;

@@ -1,8 +1,8 @@
-//! Mappings that change their address and keep their userfaultfd: mremap(2) with UFFD_EVENT_REMAP.
+//! Moves mappings to another address while they stay registered with their userfaultfd: mremap(2) with UFFD_EVENT_REMAP.
 //!
-//! A mapping is put in the place of another in one step of the kernel's: no access in between finds neither. The call
-//! waits until somebody has read from the userfaultfd that it happened, so it is made by a thread of its own. Faults
-//! that are read meanwhile are dropped; who moves a mapping must wake everybody who waits at its userfaultfd.
+//! Promises that a mapping replaces another in one step of the kernel: no access in between finds neither. The call waits
+//! until the event has been read from the userfaultfd, so it is made on a thread of its own. Faults that are read
+//! meanwhile are dropped; the caller must wake every thread that waits at its userfaultfd.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,20 +10,20 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::errno;
 use super::uffd::{Message, Uffd};
 
-/// Where a mapping goes.
+/// The destination of a mapping.
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
-    /// Its pages go to an address of the kernel's choice, and the mapping stays, without pages.
+    /// Its pages move to an address of the kernel's choice; the mapping itself stays, without pages.
     PagesAway,
-    /// To this address; what is mapped there is replaced.
+    /// It moves to this address and replaces what is mapped there.
     Onto(usize),
 }
 
 /// Moves the mapping at `start`, which is registered with `uffd`, and returns its new address.
 ///
 /// # Safety
-/// The range is a mapping of the caller's, and so is what it replaces; nobody keeps a reference into either that the
-/// change would break.
+/// The range is a mapping of the caller's, and so is what it replaces; there is no reference into either that the change
+/// would invalidate.
 pub(crate) unsafe fn move_mapping(uffd: &Uffd, start: usize, bytes: usize, way: Way) -> Result<usize, i32> {
     let os_error = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     // SAFETY: takes a number and flags by value and gives a new descriptor.
@@ -31,7 +31,7 @@ pub(crate) unsafe fn move_mapping(uffd: &Uffd, start: usize, bytes: usize, way: 
     if done < 0 {
         return Err(errno());
     }
-    // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+    // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
     let done = unsafe { OwnedFd::from_raw_fd(done) };
     std::thread::scope(|scope| {
         let call = || {
@@ -48,13 +48,13 @@ pub(crate) unsafe fn move_mapping(uffd: &Uffd, start: usize, bytes: usize, way: 
     })
 }
 
-/// Reads what the userfaultfd tells until `done` is readable.
+/// Reads events from the userfaultfd until `done` is readable.
 fn read_until(uffd: &Uffd, done: &OwnedFd) {
     let mut messages = [Message::EMPTY; 16];
     loop {
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut waits = [wait(done.as_raw_fd()), wait(uffd.number())];
-        // SAFETY: two valid entries. An interrupted call says nothing, and both are looked at again.
+        // SAFETY: two valid entries. An interrupted call reports nothing, and both are checked again.
         let ready = unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
         if ready > 0 && waits[0].revents != 0 {
             return;
@@ -68,8 +68,8 @@ fn read_until(uffd: &Uffd, done: &OwnedFd) {
 unsafe fn remap(start: usize, bytes: usize, way: Way) -> Result<usize, i32> {
     let old = start as *mut libc::c_void;
     let moved = match way {
-        // SAFETY: the caller's promise; the pages go where nothing is. With this flag libc reads a fifth argument: a wish
-        // for the new address, and there is none.
+        // SAFETY: the caller's promise; the pages move to an unused address. With this flag libc reads a fifth argument,
+        // a hint for the new address; it is null.
         Way::PagesAway => unsafe {
             let anywhere = std::ptr::null_mut::<libc::c_void>();
             libc::mremap(old, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, anywhere)

@@ -1,7 +1,7 @@
-//! PAGEMAP_SCAN (Linux 6.7): which pages of a range the kernel knows something about, in one request.
+//! PAGEMAP_SCAN (Linux 6.7): finds the pages of a range that have certain properties, in one request.
 //!
-//! The structures and numbers are the kernel's ABI (include/uapi/linux/fs.h), asserted. A scan allocates nothing, takes
-//! no lock of ours and changes nothing.
+//! The structures and numbers are the kernel's ABI (include/uapi/linux/fs.h), and are asserted. Promises that a scan
+//! allocates nothing, takes no lock of the runtime and changes nothing.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +14,11 @@ use super::errno;
 const WRITTEN: u64 = 1 << 1;
 /// The page is mapped.
 const PRESENT: u64 = 1 << 3;
-/// The page table holds something else than a page: it is on its way, or only its protection is remembered.
+/// The page table has an entry that is not a page: the page is swapped out, or only its protection is recorded.
 const SWAPPED: u64 = 1 << 4;
-/// The only category that every page of a range with marks has: what is returned is merged by it.
+/// The only category that every page of a range with marks has: results are merged by it.
 const ALLOWED: u64 = 1 << 0;
-/// How many ranges a request answers at most; they lie on the stack, perhaps a signal handler's.
+/// The maximum number of ranges in an answer; they are on the stack, which may be a signal handler's.
 const RANGES: usize = 64;
 
 #[repr(C)]
@@ -57,10 +57,10 @@ const _: () = {
 /// What a scan looks for.
 #[derive(Clone, Copy)]
 pub(crate) enum Sought {
-    /// Pages that are mapped and that a store may change, or has changed, without a fault.
+    /// Pages that are mapped and that a store can change, or has changed, without a fault.
     Written,
-    /// Also pages that were mapped and are not any more: the kernel reclaims pages and then forgets whether they were
-    /// stored to. Pages that were never mapped may be found, too. This is the question that the kernel answers fastest.
+    /// Also pages that were mapped and no longer are: when the kernel reclaims pages, it does not keep whether they were
+    /// stored to. Pages that were never mapped may be found, too. The kernel answers this query fastest.
     WrittenOrGone,
 }
 
@@ -79,7 +79,7 @@ impl Pagemap {
         self.file.as_raw_fd()
     }
 
-    /// Calls `found` with the addresses of what it found, ascending, from start to end.
+    /// Calls `found` with the addresses of each range found, ascending: start and end.
     pub(crate) fn scan(
         &self,
         start: usize,
@@ -127,7 +127,7 @@ impl Pagemap {
     }
 }
 
-/// Scans nothing: a kernel that knows the request accepts it.
+/// Scans nothing, to test whether the kernel accepts the request.
 pub(crate) fn is_known() -> Result<(), String> {
     let map = Pagemap::open().map_err(|error| format!("/proc/self/pagemap cannot be opened ({error})"))?;
     let page = super::kernel_page_bytes();

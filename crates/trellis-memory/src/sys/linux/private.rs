@@ -1,13 +1,13 @@
-//! Private memory as large as a region, taken page by page where it is used.
+//! Private memory as large as a region, allocated page by page when it is used.
 //!
-//! A forked child does not have it, and a core dump leaves it out. It unmaps itself when dropped.
+//! Promises that a forked child does not have it, and that a core dump leaves it out. It is unmapped when it is dropped.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::memfd::drop_pages;
 
-/// The memory; nothing is mapped before it is first asked for.
+/// The memory; nothing is mapped before the first use.
 pub(crate) struct Private {
     /// Zero: not mapped yet.
     base: AtomicUsize,
@@ -19,8 +19,8 @@ impl Private {
         Private { base: AtomicUsize::new(0), bytes }
     }
 
-    /// The first address; maps the memory when nobody did. Takes no lock: of two threads that map it, one gives its
-    /// mapping back.
+    /// The first address; maps the memory at the first call. Takes no lock: if two threads map it, one unmaps its mapping
+    /// again.
     pub(crate) fn base(&self) -> io::Result<usize> {
         let base = self.base.load(Ordering::Acquire);
         if base != 0 {
@@ -30,17 +30,17 @@ impl Private {
         match self.base.compare_exchange(0, mapped, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(mapped),
             Err(first) => {
-                // SAFETY: mapped above, and nobody else was told.
+                // SAFETY: mapped above, and the address was not published.
                 unsafe { libc::munmap(mapped as *mut libc::c_void, self.bytes) };
                 Ok(first)
             }
         }
     }
 
-    /// Takes all of the memory now, in huge pages where the kernel has them. The error is the system's.
+    /// Allocates all of the memory now, in huge pages if the kernel has them. The error is the system's.
     pub(crate) fn populate(&self) -> io::Result<()> {
         let at = self.base()? as *mut libc::c_void;
-        // SAFETY: this mapping; the advice changes no byte, and a kernel that does not know it is no matter.
+        // SAFETY: this mapping; the advice changes no byte, and it does not matter if the kernel does not know it.
         unsafe { libc::madvise(at, self.bytes, libc::MADV_HUGEPAGE) };
         loop {
             // SAFETY: this mapping; MADV_POPULATE_WRITE faults pages in and changes no byte.
@@ -48,7 +48,7 @@ impl Private {
                 0 => return Ok(()),
                 _ => match io::Error::last_os_error() {
                     error if error.raw_os_error() == Some(libc::EINTR) => {}
-                    // Before Linux 5.14 there is no such advice: then memory is taken when it is used.
+                    // This advice does not exist before Linux 5.14; memory is then allocated when it is used.
                     error if error.raw_os_error() == Some(libc::EINVAL) => return Ok(()),
                     error => return Err(error),
                 },
@@ -56,7 +56,7 @@ impl Private {
         }
     }
 
-    /// Gives memory back; it is zero when it is used again.
+    /// Frees memory, which is zero when it is used again.
     pub(crate) fn give_back(&self, offset: usize, bytes: usize) {
         let base = self.base.load(Ordering::Acquire);
         if base != 0 && bytes > 0 {
@@ -65,10 +65,10 @@ impl Private {
         }
     }
 
-    /// Takes whole pages of another memory in the place of those that are here; zeros are left there. False where the kernel
-    /// cannot do that: then nothing happened.
+    /// Moves whole pages of another memory here, replacing what was there; zeros remain in the other memory. False if the
+    /// kernel cannot do that; then nothing happened.
     ///
-    /// Nobody reads or writes either memory meanwhile: whoever calls has both for himself.
+    /// No other thread may access either memory meanwhile: the caller must have exclusive access to both.
     pub(crate) fn take_from(&self, offset: usize, other: &Private, from: usize, bytes: usize) -> bool {
         let (Ok(to), Ok(base)) = (self.base(), other.base()) else { return false };
         debug_assert!(offset + bytes <= self.bytes && from + bytes <= other.bytes);
@@ -77,12 +77,12 @@ impl Private {
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let (from, to) = ((base + from) as *mut libc::c_void, (to + offset) as *mut libc::c_void);
-        // SAFETY: both are inside mappings of this module, which stay where they are: the pages change hands, zeros take their
-        // place, and what was advised for the one holds for the other.
+        // SAFETY: both are inside mappings of this module, which remain in place: the pages move, zeros take their place,
+        // and the same advice applies to both mappings.
         if unsafe { libc::mremap(from, bytes, bytes, flags, to) } == to {
             return true;
         }
-        // What was in the way may be unmapped by now.
+        // The destination may have been unmapped by the failed call.
         map_at(Some(to as usize), bytes).expect("a place in this process's own memory can be mapped anew");
         false
     }
@@ -92,20 +92,20 @@ fn map(bytes: usize) -> io::Result<usize> {
     map_at(None, bytes)
 }
 
-/// Maps at an address inside of a mapping of this module, in place of what is there, or at one of the kernel's choice.
+/// Maps at an address inside a mapping of this module, replacing what is there, or at an address of the kernel's choice.
 fn map_at(place: Option<usize>, bytes: usize) -> io::Result<usize> {
     let fixed = place.map_or(0, |_| libc::MAP_FIXED);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let at = place.unwrap_or(0) as *mut libc::c_void;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists; one in a place that the caller
-    // has for himself takes the place of his pages alone.
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing; one at an address to which the caller
+    // has exclusive access replaces only the caller's pages.
     let at = unsafe { libc::mmap64(at, bytes, protection, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // A huge page would take 2 MiB for the twin of one page. They only save memory, so a kernel that does not
-    // know one is no matter.
+    // A huge page would use 2 MiB for the twin of one page. The advice only saves memory, so it does not matter if the
+    // kernel does not know it.
     for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
         // SAFETY: the mapping made above.
         unsafe { libc::madvise(at, bytes, advice) };
@@ -117,7 +117,7 @@ impl Drop for Private {
     fn drop(&mut self) {
         let base = *self.base.get_mut();
         if base != 0 {
-            // SAFETY: mapped by `base`, and nobody can ask for it any more.
+            // SAFETY: mapped by `base`, and the memory can no longer be accessed.
             unsafe { libc::munmap(base as *mut libc::c_void, self.bytes) };
         }
     }

@@ -1,4 +1,4 @@
-//! One descriptor that is readable while any of several is: epoll(7), never waited for here.
+//! One descriptor that is readable while any of several is: epoll(7), on which this code itself never waits.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,14 +9,14 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Readable while one of `numbers` is. They must live as long as this is asked.
+    /// Readable while one of `numbers` is. These must remain open as long as the result is used.
     pub(crate) fn of(numbers: &[RawFd]) -> io::Result<Readiness> {
         // SAFETY: takes flags by value and gives a new descriptor.
         let number = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
         let file = unsafe { OwnedFd::from_raw_fd(number) };
         for number in numbers {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };

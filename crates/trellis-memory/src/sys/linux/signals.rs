@@ -1,12 +1,12 @@
 //! The signals that a fault becomes, and the application's own handlers for them.
 //!
-//! Promises: a fault in a region is served; any other reaches the handler that the application
-//! installed, or has the default action, core dump included, as if Trellis were not there. A
-//! handler never allocates, locks or logs; the one sentence that it can write (a forked child
-//! touched a region) is made on the stack, and the process dies of it.
+//! Promises: a fault in a region is served. Any other fault reaches the handler that the application installed, or has
+//! the default action, including a core dump, as if Trellis were not there. A handler must never allocate, lock or log;
+//! the one message that it can write (a forked child touched a region) is composed on the stack, and the process ends
+//! after it.
 //!
-//! Handlers stay installed for the life of the process: taking one away cannot be done without a
-//! moment in which a fault of another thread finds nothing.
+//! Handlers stay installed for the life of the process: removing one would leave a moment in which a fault of another
+//! thread finds no handler.
 
 use std::ffi::c_void;
 use std::fmt::{self, Write};
@@ -25,15 +25,14 @@ pub use super::watches::REGIONS_MAX;
 
 /// `si_code` of a fault at an address where nothing is mapped.
 const SEGV_MAPERR: c_int = 1;
-/// `si_code` of a fault that userfaultfd turned into a SIGBUS. A memory error of the hardware has
-/// other codes.
+/// `si_code` of a fault that userfaultfd turned into a SIGBUS. A hardware memory error has other codes.
 const BUS_ADRERR: c_int = 2;
 /// The kernel's signal sets are 64 bits wide; the C library's are larger.
 const KERNEL_SET_BYTES: usize = 8;
-/// glibc keeps this flag to itself, and so does the kernel on x86-64: it never comes from an
-/// application.
+/// glibc and the kernel on x86-64 keep this flag to themselves: it never comes from an application.
 const SA_RESTORER: c_int = 0x0400_0000;
-/// Signals that the running instruction raises: blocked, they would kill the process without a word.
+/// Signals that the running instruction raises: if they were blocked, the kernel would kill the process without a
+/// message.
 const FAULT_SIGNALS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGBUS)
     | bit(libc::SIGILL)
@@ -45,11 +44,11 @@ const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// One signal of ours.
+/// One signal that may be taken over.
 struct Claim {
-    /// Regions need our handler: the application's actions are recorded, not installed.
+    /// Regions need this handler: the application's actions are recorded, not installed.
     needed: AtomicBool,
-    /// What the application wants to happen.
+    /// The application's action.
     application: RecordedAction,
 }
 
@@ -57,8 +56,8 @@ static SEGMENTATION: Claim = Claim::new();
 static BUS: Claim = Claim::new();
 static CHANGES: Mutex<()> = Mutex::new(());
 
-/// Takes `signal` over, once per process. With `needed`, faults of regions arrive with it; without,
-/// our handler only explains what happened to a forked child, and an application may replace it.
+/// Takes `signal` over, once per process. With `needed`, faults of regions arrive with it. Otherwise the handler only
+/// explains what happened to a forked child, and an application may replace it.
 pub(crate) fn take_over(signal: c_int, needed: bool) -> io::Result<()> {
     let _changing = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     let claim = Claim::of(signal).expect("only SIGSEGV and SIGBUS are taken over");
@@ -67,7 +66,7 @@ pub(crate) fn take_over(signal: c_int, needed: bool) -> io::Result<()> {
         claim.needed.fetch_or(needed, Ordering::SeqCst);
         return Ok(());
     }
-    // The order matters: once our handler runs, it must know whom to hand other faults to.
+    // The order matters: once the handler runs, it must know to which handler it passes other faults.
     claim.needed.store(false, Ordering::SeqCst);
     claim.application.record(current);
     install(signal)?;
@@ -75,13 +74,12 @@ pub(crate) fn take_over(signal: c_int, needed: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a C library that stands in front of sigaction(2) keep the catcher's handler in place.
+/// Lets a C library that wraps sigaction(2) keep the catcher's handler in place.
 ///
-/// While regions need the handler of `signal` (SIGBUS with the catcher `signal`, SIGSEGV with
-/// `mprotect`), the application's action is recorded as the one that gets every fault outside the
-/// regions, its former action goes to `previous`, and the answer is true: the real sigaction(2)
-/// must not be called. Otherwise nothing happens and the answer is false. Either pointer may be
-/// null, as with sigaction(2). Async-signal-safe, as sigaction(2) is.
+/// While regions need the handler of `signal` (SIGBUS with the catcher `signal`, SIGSEGV with `mprotect`), the
+/// application's action is recorded as the one that receives every fault outside the regions, its former action is
+/// written to `previous`, and the result is true: the real sigaction(2) must not be called. Otherwise nothing happens and
+/// the result is false. Either pointer may be null, as with sigaction(2). Async-signal-safe, as sigaction(2) is.
 ///
 /// # Safety
 /// Each pointer is null or points to a valid `struct sigaction`.
@@ -107,23 +105,21 @@ pub unsafe fn claim_signal(signal: c_int, application: *const Action, previous: 
     true
 }
 
-/// Installs our handler.
+/// Installs the handler.
 fn install(signal: c_int) -> io::Result<()> {
     // SAFETY: an all-zero action is a valid one.
     let mut action: Action = unsafe { zeroed() };
     action.sa_sigaction = on_fault as *const () as usize;
-    // SA_SIGINFO: without it there is no fault address.
-    // SA_NODEFER: without it, a handler of the application that we call for a fault of its own and
-    // that touches a region would fault with the signal blocked, and the kernel kills a process for
-    // that.
-    // SA_ONSTACK, SIGSEGV only: without it, a stack overflow leaves no room for any handler, the
-    // application's included. A stack overflow never is a SIGBUS, whose faults are spared the way
-    // over another stack (0.3 µs).
+    // SA_SIGINFO: without it there is no fault address. SA_NODEFER: a handler of the application that is called for its
+    // own fault may touch a region; without this flag it would fault with the signal blocked, and the kernel would kill
+    // the process. SA_ONSTACK, SIGSEGV only: without it, a stack overflow leaves no room for any handler, including the
+    // application's. A stack overflow is never a SIGBUS, whose faults are therefore spared the detour over another stack
+    // (0.3 µs).
     let stack = if signal == libc::SIGSEGV { libc::SA_ONSTACK } else { 0 };
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | stack;
-    // Every other signal waits until the page is there: a handler of the application that interrupted
-    // the serving and touched a region would need the locks that this very thread holds.
-    // SAFETY: the C library's set starts with the kernel's 64 bits.
+    // Every other signal waits until the page is there: a handler of the application that interrupted the serving and
+    // touched a region would need the locks that this very thread holds. SAFETY: the C library's set starts with the
+    // kernel's 64 bits.
     unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(!FAULT_SIGNALS) };
     // SAFETY: the handler keeps what this file promises; `action` lives for the call.
     if unsafe { libc::sigaction(signal, &raw const action, null_mut()) } != 0 {
@@ -132,8 +128,8 @@ fn install(signal: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// What the kernel does with `signal` now. Asked without the C library, because one of ours may
-/// stand in front of it.
+/// The kernel's current action for `signal`. Read without the C library, because a wrapper of ours may replace its
+/// function.
 fn installed_action(signal: c_int) -> io::Result<PlainAction> {
     let mut answer = KernelAction::DEFAULT;
     // SAFETY: the answer has the kernel's layout and lives for the call.
@@ -145,10 +141,10 @@ fn installed_action(signal: c_int) -> io::Result<PlainAction> {
     Ok(PlainAction { handler: answer.handler, flags: answer.flags as c_int & !SA_RESTORER, mask: answer.mask })
 }
 
-/// Brings the default action back for good. Asked without the C library, see above.
+/// Restores the default action permanently, without the C library as above.
 fn restore_default(signal: c_int) {
     let action = KernelAction::DEFAULT;
-    // SAFETY: the action has the kernel's layout; the default action needs no code of ours.
+    // SAFETY: the action has the kernel's layout; the default action runs no code of this process.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, null::<c_void>(), KERNEL_SET_BYTES) };
 }
 
@@ -158,7 +154,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     let context = context.cast::<ucontext_t>();
     // SAFETY: the kernel passes a valid siginfo; for SIGSEGV and SIGBUS it has an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // A signal that somebody sent has a sender where a fault has an address.
+    // A signal that was sent has a sender where a fault has an address.
     let watch = if code > 0 { watches::find(address) } else { None };
     match (signal, code, watch) {
         (libc::SIGBUS, BUS_ADRERR, Some(watch)) if watch.serves() => serve(watch, address, context),
@@ -166,7 +162,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
         (libc::SIGSEGV, _, Some(watch)) if watch.serves() => serve(watch, address, context),
         _ => hand_on(signal, info, context),
     }
-    // SAFETY: this thread's own errno; the interrupted code must find the value that it left.
+    // SAFETY: this thread's own errno; the interrupted code must find its previous value.
     unsafe { *libc::__errno_location() = errno_before };
 }
 
@@ -177,7 +173,7 @@ struct Serving {
 }
 
 fn serve(watch: &'static Watch, address: usize, context: *const ucontext_t) {
-    // SAFETY: `context` is our handler's third argument.
+    // SAFETY: `context` is the handler's third argument.
     let write = unsafe { context::was_write(context) };
     let mut serving = Serving { watch, address, write };
     // SAFETY: the same; `serve_now` takes a Serving, which lives until it returns.
@@ -192,8 +188,8 @@ extern "C" fn serve_now(serving: *mut c_void) {
     serving.watch.serve(serving.address, serving.write);
 }
 
-/// A region exists only in the process that made it: in the parent its address is always mapped, so
-/// "nothing is mapped there" means a forked child.
+/// A region exists only in the process that created it. In the parent its addresses are always mapped, so "nothing is
+/// mapped there" means that this is a forked child.
 fn explain_to_child(watch: &Watch, address: usize, signal: c_int) {
     let (base, bytes) = watch.range();
     let mut text = Sentence::new();
@@ -208,11 +204,11 @@ fn explain_to_child(watch: &Watch, address: usize, signal: c_int) {
         base + bytes
     );
     text.print();
-    // The instruction runs again, and now its fault has the default action.
+    // The instruction runs again, and its fault now has the default action.
     restore_default(signal);
 }
 
-/// Does what would have happened without us.
+/// Does what would have happened without this handler.
 fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     let Some(claim) = Claim::of(signal) else { return };
     // SAFETY: the kernel passed a valid siginfo.
@@ -224,8 +220,7 @@ fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
         libc::SIG_DFL | libc::SIG_IGN => {
             restore_default(signal);
             if sent {
-                // Nothing faults again by itself, so the signal is sent again.
-                // SAFETY: raise(3) has no conditions.
+                // A sent signal does not recur by itself, so it is sent again. SAFETY: raise(3) has no conditions.
                 unsafe { libc::raise(signal) };
             }
         }
@@ -238,7 +233,7 @@ fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     }
 }
 
-/// Calls the application's handler with the signals blocked that it asked for.
+/// Calls the application's handler with the signals blocked that it requested.
 fn call_application(
     signal: c_int,
     handler: usize,
@@ -247,7 +242,7 @@ fn call_application(
     context: *mut ucontext_t,
 ) {
     let own = if action.flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
-    // As if the kernel had called it: what was blocked when the fault happened, and what it asked for.
+    // As if the kernel had called it: the signals that were blocked at the fault, and those that the handler requested.
     // SAFETY: the kernel passed a valid context, whose signal set starts with the kernel's 64 bits.
     let interrupted = unsafe { (&raw const (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().read_unaligned() };
     let before = change_mask(libc::SIG_SETMASK, interrupted | action.mask | own);
@@ -312,7 +307,7 @@ impl KernelAction {
     };
 }
 
-/// What matters of an action.
+/// The relevant parts of an action.
 #[derive(Clone, Copy)]
 struct PlainAction {
     handler: usize,
@@ -417,7 +412,7 @@ impl Sentence {
     }
 
     fn print(&self) {
-        // SAFETY: the bytes are ours; nothing can be done about a closed standard error.
+        // SAFETY: the bytes are this value's; nothing can be done about a closed standard error.
         unsafe { libc::write(libc::STDERR_FILENO, self.text.as_ptr().cast(), self.used) };
     }
 }

@@ -1,14 +1,13 @@
-//! Serves a fault on a stack with room.
+//! Serves a fault on a stack with enough room.
 //!
-//! Our handlers run with SA_ONSTACK, so that a stack overflow of the application still reaches the
-//! application's own handler. But an alternate signal stack is small (the Rust runtime gives each
-//! thread 8 KiB, of which a signal frame with vector registers takes up to a half), and serving a
-//! fault sends and receives messages. The interrupted stack has the room: an access to a region is
-//! no stack overflow. So the serving function is called there.
+//! The handlers run with SA_ONSTACK, so that a stack overflow of the application still reaches the application's own
+//! handler. But an alternate signal stack is small (the Rust runtime gives each thread 8 KiB, of which a signal frame
+//! with vector registers takes up to half), and serving a fault sends and receives messages. The interrupted stack has
+//! the room, because an access to a region is not a stack overflow. The serving function is therefore called there.
 //!
-//! While it runs, the alternate stack is disarmed: another signal would otherwise start at its top
-//! and overwrite the frame that we return through. The return from the signal restores the
-//! alternate stack, as with SS_AUTODISARM.
+//! While it runs, the alternate stack is disarmed: another signal would otherwise start at its top and overwrite the
+//! frame through which this handler returns. The return from the signal restores the alternate stack, as with
+//! SS_AUTODISARM.
 
 use std::arch::asm;
 use std::ffi::c_void;
@@ -17,7 +16,7 @@ use libc::ucontext_t;
 
 use super::context;
 
-/// The x86-64 ABI lets a function keep data this far below its stack pointer.
+/// The x86-64 ABI lets a function keep data up to this far below its stack pointer.
 const RED_ZONE_BYTES: usize = 128;
 
 /// Calls `work(argument)`, on the interrupted stack when this code runs on an alternate one.
@@ -41,8 +40,7 @@ pub(crate) unsafe fn call_with_room(
     }
     let top = (interrupted - RED_ZONE_BYTES) & !15;
     let mut call = Call { work, argument };
-    // SAFETY: `top` is the free end of this thread's interrupted stack, which stays as it is until
-    // we return.
+    // SAFETY: `top` is the free end of this thread's interrupted stack, which is unchanged until this returns.
     unsafe { call_on(top, disarmed, (&raw mut call).cast()) };
 }
 
@@ -55,7 +53,7 @@ extern "C" fn disarmed(call: *mut c_void) {
     // SAFETY: `call_with_room` passes its Call, which outlives this function.
     let call = unsafe { &*call.cast::<Call>() };
     let off = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    // SAFETY: this thread's alternate stack may be disarmed because we no longer run on it.
+    // SAFETY: this thread's alternate stack may be disarmed because it is no longer in use.
     let done = unsafe { libc::sigaltstack(&raw const off, std::ptr::null_mut()) };
     debug_assert_eq!(done, 0, "the alternate stack is disarmed from another stack");
     (call.work)(call.argument);
@@ -66,8 +64,8 @@ extern "C" fn disarmed(call: *mut c_void) {
 /// called.
 #[cfg(target_arch = "x86_64")]
 unsafe fn call_on(top: usize, work: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: r12 survives the call by the ABI and brings the old stack back; everything else that
-    // a call may change is declared.
+    // SAFETY: r12 survives the call by the ABI and restores the old stack; everything else that a call may change is
+    // declared.
     unsafe {
         asm!(
             "xchg rsp, r12",
@@ -86,8 +84,8 @@ unsafe fn call_on(top: usize, work: extern "C" fn(*mut c_void), argument: *mut c
 /// called.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call_on(top: usize, work: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: x20 survives the call by the ABI and brings the old stack back; everything else that
-    // a call may change is declared.
+    // SAFETY: x20 survives the call by the ABI and restores the old stack; everything else that a call may change is
+    // declared.
     unsafe {
         asm!(
             "mov x9, sp",

@@ -1,8 +1,8 @@
 //! userfaultfd(2): the kernel's structures, asserted, and the few requests that regions need.
 //!
-//! Every request here may be made while a fault is being served: it allocates nothing and takes no
-//! lock of ours. The numbers and sizes below are the kernel's ABI
-//! (include/uapi/linux/userfaultfd.h); a wrong one does not compile.
+//! Promises that every request here may be made while a fault is served: it allocates nothing and takes no lock of the
+//! runtime. The numbers and sizes below are the kernel's ABI (include/uapi/linux/userfaultfd.h); a wrong size does not
+//! compile.
 
 use std::fs::File;
 use std::io;
@@ -19,9 +19,9 @@ pub(crate) const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
 pub(crate) const FEATURE_MISSING_SHMEM: u64 = 1 << 5;
 /// Shared memory can be write-protected (Linux 5.19).
 pub(crate) const FEATURE_WRITE_PROTECT_SHMEM: u64 = 1 << 12;
-/// A fault is a SIGBUS in the thread that made it (Linux 4.14).
+/// A fault is a SIGBUS in the thread that caused it (Linux 4.14).
 pub(crate) const FEATURE_SIGBUS: u64 = 1 << 7;
-/// The kernel can lift a write protection by itself and only remember it (Linux 6.7).
+/// The kernel can lift a write protection by itself and only record it (Linux 6.7).
 pub(crate) const FEATURE_WRITE_PROTECT_ASYNC: u64 = 1 << 15;
 /// A mapping that changes its address stays registered, and the change is reported (Linux 4.11).
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
@@ -76,7 +76,7 @@ struct ProtectRequest {
     mode: u64,
 }
 
-/// What a read of the descriptor gives: `struct uffd_msg` with the arm for page faults.
+/// The result of a read of the descriptor: `struct uffd_msg` with the variant for page faults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Message {
@@ -124,7 +124,7 @@ impl Message {
     pub(crate) const EMPTY: Message =
         Message { event: 0, reserved_1: 0, reserved_2: 0, reserved_3: 0, flags: 0, address: 0, thread: 0 };
 
-    /// The address and whether it was a write, when this is a page fault.
+    /// The address, and whether it was a write, if this is a page fault.
     pub(crate) fn page_fault(&self) -> Option<(usize, bool)> {
         let write = self.flags & (PAGEFAULT_WRITE | PAGEFAULT_WRITE_PROTECT) != 0;
         (self.event == EVENT_PAGEFAULT).then_some((self.address as usize, write))
@@ -134,12 +134,12 @@ impl Message {
 /// The ways to get a userfaultfd, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// `/dev/userfaultfd`: who may open it is a matter of file permissions.
+    /// `/dev/userfaultfd`: file permissions decide who may open it.
     Device,
     /// The system call: root, CAP_SYS_PTRACE or the sysctl vm.unprivileged_userfaultfd.
     SystemCall,
-    /// The system call for faults of user code only: open to everybody, but a system call on a page
-    /// that is not held fails.
+    /// The system call for faults of user code only: allowed for every process, but a system call on a page that is not
+    /// held fails.
     UserModeOnly,
 }
 
@@ -152,7 +152,7 @@ impl Door {
         let number = match self {
             Door::Device => {
                 let device = File::options().read(true).write(true).open("/dev/userfaultfd")?;
-                // SAFETY: the request takes flags by value and gives a new descriptor.
+                // SAFETY: the request takes flags by value and returns a new descriptor.
                 unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_NEW as _, flags) }
             }
             Door::SystemCall => system_call(flags),
@@ -161,17 +161,17 @@ impl Door {
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 }
 
 fn system_call(flags: libc::c_int) -> RawFd {
-    // SAFETY: userfaultfd(2) takes flags by value and gives a new descriptor.
+    // SAFETY: userfaultfd(2) takes flags by value and returns a new descriptor.
     unsafe { libc::syscall(libc::SYS_userfaultfd, flags) as RawFd }
 }
 
-/// What the kernel can do behind `door`, as feature bits.
+/// The features of a userfaultfd opened through `door`, as bits.
 pub(crate) fn features(door: Door) -> io::Result<u64> {
     let file = door.open()?;
     handshake(&file, 0)
@@ -189,25 +189,24 @@ fn handshake(file: &OwnedFd, features: u64) -> io::Result<u64> {
 /// An open userfaultfd with the features that a region needs.
 pub(crate) struct Uffd {
     file: OwnedFd,
-    /// Whether threads wait in the kernel for a page, and so must be woken.
+    /// Whether threads wait in the kernel for a page, and must be woken.
     threads_wait: bool,
-    /// Which door it came through.
+    /// How it was opened.
     door: Door,
 }
 
 impl Uffd {
-    /// Opens one through the first door that opens. With `signal`, a fault is a SIGBUS and nobody
-    /// waits.
+    /// Opens one in the first way that works. With `signal`, a fault is a SIGBUS and no thread waits.
     pub(crate) fn open(signal: bool) -> Result<Uffd, String> {
         Uffd::open_with(signal, false, 0)
     }
 
-    /// The same, for mappings that [`super::moving`] moves.
+    /// Like [`Uffd::open`], for mappings that [`super::moving`] moves.
     pub(crate) fn open_movable(signal: bool) -> Result<Uffd, String> {
         Uffd::open_with(signal, false, FEATURE_EVENT_REMAP)
     }
 
-    /// The same, for pages on which the kernel notes stores (Linux 6.7).
+    /// Like [`Uffd::open`], for pages on which the kernel records stores (Linux 6.7).
     pub(crate) fn open_for_marks(signal: bool) -> Result<Uffd, String> {
         Uffd::open_with(signal, true, FEATURE_WRITE_PROTECT_ASYNC | FEATURE_EVENT_REMAP)
     }
@@ -239,8 +238,7 @@ impl Uffd {
         Err(why)
     }
 
-    /// Whether a fault that the kernel makes for the program, inside a system call, waits instead
-    /// of failing.
+    /// Whether a fault inside a system call waits instead of failing.
     pub(crate) fn catches_system_calls(&self) -> bool {
         self.threads_wait && self.door != Door::UserModeOnly
     }
@@ -250,7 +248,7 @@ impl Uffd {
         self.file.as_raw_fd()
     }
 
-    /// From now on accesses to the range are caught.
+    /// Catches accesses to the range from now on.
     pub(crate) fn register(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mut register = RegisterRequest {
             range: Range { start: start as u64, bytes: bytes as u64 },
@@ -262,12 +260,11 @@ impl Uffd {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Maps the pages that the page cache holds for the range, and wakes who waits for them.
+    /// Maps the pages that the page cache holds for the range, and wakes the threads that wait for them.
     ///
-    /// A page that is there already is fine, but may have the other protection: then, with `change`, the whole
-    /// range is given the one that was asked for. A write-protect marker that an earlier
-    /// protect-then-drop left in the page table does not count as a page: CONTINUE replaces it,
-    /// with either protection.
+    /// A page that is already present is accepted, but may have the other protection; with `change`, the whole range is
+    /// then given the requested one. A write-protect marker that an earlier protect-then-drop left in the page table does
+    /// not count as a page: CONTINUE replaces it, with either protection.
     pub(crate) fn make_present(&self, start: usize, bytes: usize, writable: bool, change: bool) -> Result<(), i32> {
         let end = start + bytes;
         let mut at = start;
@@ -275,8 +272,7 @@ impl Uffd {
         while at < end {
             match self.continue_once(at, end - at, writable) {
                 Ok(()) => break,
-                // The kernel stopped half way, or another thread changes mappings; the rest is
-                // asked for again.
+                // The kernel stopped half way, or another thread is changing mappings; the rest is requested again.
                 Err((libc::EAGAIN, mapped)) => at += mapped,
                 Err((libc::EEXIST, _)) => {
                     met_a_page = true;
@@ -309,7 +305,7 @@ impl Uffd {
         Err((errno(), usize::try_from(request.mapped).unwrap_or(0)))
     }
 
-    /// Takes the right to write away, or gives it back and wakes who waits for it.
+    /// Removes write access, or restores it and wakes the threads that wait for it.
     ///
     /// When it returns, no processor can write through an old translation any more.
     pub(crate) fn protect(&self, start: usize, bytes: usize, writable: bool) -> Result<(), i32> {
@@ -330,7 +326,7 @@ impl Uffd {
         }
     }
 
-    /// Wakes the threads that wait for the range; they look again.
+    /// Wakes the threads that wait for the range; they retry their accesses.
     pub(crate) fn wake(&self, start: usize, bytes: usize) {
         if !self.threads_wait {
             return;
@@ -341,7 +337,7 @@ impl Uffd {
         unsafe { libc::ioctl(self.number(), UFFDIO_WAKE as _, &raw mut range) };
     }
 
-    /// Reads the faults that wait, without waiting for one. Returns how many there were.
+    /// Reads the queued faults without waiting. Returns how many there were.
     pub(crate) fn read(&self, into: &mut [Message]) -> usize {
         let bytes = std::mem::size_of_val(into);
         // SAFETY: the buffer is `bytes` long, and every bit pattern is a valid Message.
@@ -350,10 +346,9 @@ impl Uffd {
     }
 }
 
-/// Tries the whole mechanism on one page: map it write-protected, then lift the protection.
+/// Tests the whole mechanism on one page: maps it write-protected, then lifts the protection.
 ///
-/// The feature bits do not tell whether CONTINUE can map a page write-protected (Linux 6.4), so it
-/// is tried.
+/// The feature bits do not tell whether CONTINUE can map a page write-protected (Linux 6.4), so it is tried.
 pub(crate) fn try_out(uffd: &Uffd) -> Result<(), String> {
     let page = super::kernel_page_bytes();
     let file = Memfd::create(page).map_err(|error| format!("memfd_create failed ({error})"))?;
@@ -373,10 +368,10 @@ pub(crate) fn try_out(uffd: &Uffd) -> Result<(), String> {
         .map_err(|error| format!("UFFDIO_WRITEPROTECT failed ({})", io::Error::from_raw_os_error(error)))
 }
 
-/// Tries on one page whether the kernel notes stores: a page that is mapped for reading lets a store pass and tells of
-/// it; protecting or dropping it forgets it.
+/// Tests on one page whether the kernel records stores: a page that is mapped for reading lets a store pass and reports
+/// it; protecting or dropping the page removes the record.
 pub(crate) fn try_out_marks() -> Result<(), String> {
-    // A fault shall be an error, not a wait: nobody would answer it.
+    // A fault must be an error and not a wait: no thread would serve it.
     let uffd = Uffd::open_for_marks(true)?;
     try_out(&uffd)?;
     let map = Pagemap::open().map_err(|error| format!("/proc/self/pagemap cannot be opened ({error})"))?;
@@ -420,7 +415,7 @@ pub(crate) fn try_out_marks() -> Result<(), String> {
 /// A store whose failure is an error number instead of a signal.
 fn store_by_the_kernel(start: usize) -> Result<(), String> {
     const _: () = assert!(size_of::<libc::utsname>() <= 4096);
-    // SAFETY: the page is mapped, ours, and large enough.
+    // SAFETY: the page is mapped, belongs to this function, and is large enough.
     match unsafe { libc::uname(start as *mut libc::utsname) } {
         0 => Ok(()),
         _ => Err(format!("a store to a page under marks failed ({})", io::Error::last_os_error())),

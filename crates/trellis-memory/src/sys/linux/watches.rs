@@ -1,9 +1,8 @@
-//! The table of regions that catch faults: fixed, in static memory, read by signal handlers without
-//! a lock.
+//! The table of regions that catch faults: fixed, in static memory, read by signal handlers without a lock.
 //!
-//! A place is taken and given back under a mutex, never on the path of a fault. A handler that
-//! found its place counts itself in before it uses the place's server; whoever gives the place back
-//! frees the server only when nobody is counted in, and leaves it to the process otherwise.
+//! Promises: a slot is taken and released under a mutex, never on the path of a fault. A handler that has found its slot
+//! increments a counter before it uses the slot's server. Whoever releases the slot frees the server only if the counter
+//! is zero, and otherwise never frees it.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -11,22 +10,22 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use crate::region::{Fault, FaultServer};
 
-/// How many regions of a process can catch faults at a time.
+/// The maximum number of regions of a process that can catch faults at the same time.
 pub const REGIONS_MAX: usize = 16;
 
-/// How many descriptors a region has at most: its bytes, and what its catcher uses.
+/// The maximum number of a region's descriptors: its bytes, and what its catcher uses.
 pub(crate) const DESCRIPTORS: usize = 5;
 
-/// One place of the table.
+/// One slot of the table.
 pub(crate) struct Watch {
     base: AtomicUsize,
-    /// Zero: the place is free.
+    /// Zero: the slot is free.
     bytes: AtomicUsize,
     page_shift: AtomicUsize,
-    /// Null when the region's faults do not arrive as signals.
+    /// Null if the region's faults do not arrive as signals.
     server: AtomicPtr<Arc<dyn FaultServer>>,
     serving: AtomicUsize,
-    /// What a forked child closes.
+    /// The descriptors that a forked child closes.
     descriptors: [AtomicI32; DESCRIPTORS],
 }
 
@@ -34,7 +33,7 @@ static WATCHES: [Watch; REGIONS_MAX] = [const { Watch::free() }; REGIONS_MAX];
 static CHANGES: Mutex<()> = Mutex::new(());
 static AT_FORK: Once = Once::new();
 
-/// What a region tells the table.
+/// The table's information about a region.
 pub(crate) struct Watched {
     pub(crate) base: usize,
     pub(crate) bytes: usize,
@@ -43,12 +42,12 @@ pub(crate) struct Watched {
     pub(crate) descriptors: [Option<RawFd>; DESCRIPTORS],
 }
 
-/// A taken place; given back when dropped.
+/// A taken slot; released when dropped.
 pub(crate) struct Place {
     watch: &'static Watch,
 }
 
-/// Takes a place. `None` when all are taken.
+/// Takes a slot. `None` if all are taken.
 pub(crate) fn take(watched: Watched) -> Option<Place> {
     AT_FORK.call_once(|| {
         // SAFETY: the function only closes descriptors, which is allowed in a forked child.
@@ -63,12 +62,12 @@ pub(crate) fn take(watched: Watched) -> Option<Place> {
         place.store(number.unwrap_or(-1), Ordering::Relaxed);
     }
     watch.server.store(server, Ordering::SeqCst);
-    // Last: from here on handlers see the place.
+    // Stored last: from here on handlers see the slot.
     watch.bytes.store(watched.bytes, Ordering::Release);
     Some(Place { watch })
 }
 
-/// The place whose region holds `address`.
+/// The slot of the region that contains `address`.
 pub(crate) fn find(address: usize) -> Option<&'static Watch> {
     WATCHES.iter().find(|watch| {
         let bytes = watch.bytes.load(Ordering::Acquire);
@@ -105,7 +104,7 @@ impl Watch {
         if !server.is_null() {
             let offset = address - self.base.load(Ordering::Relaxed);
             let page = offset >> self.page_shift.load(Ordering::Relaxed);
-            // SAFETY: we are counted in, so the server is not freed before we are counted out.
+            // SAFETY: the counter was incremented, so the server is not freed before it is decremented.
             unsafe { (*server).serve(Fault { page, write }) };
         }
         self.serving.fetch_sub(1, Ordering::SeqCst);
@@ -122,22 +121,19 @@ impl Drop for Place {
             server
         };
         if !server.is_null() && self.watch.serving.load(Ordering::SeqCst) == 0 {
-            // SAFETY: it came from Box::into_raw in `take`; no handler has it, and none can find it
-            // any more.
+            // SAFETY: it came from Box::into_raw in `take`; no handler uses it, and none can find it any more.
             drop(unsafe { Box::from_raw(server) });
         }
     }
 }
 
-/// A forked child has no region; it must not keep the region's memory alive or read its faults
-/// either.
+/// A forked child has no region; it must neither keep the region's memory alive nor read its faults.
 extern "C" fn close_in_child() {
     for watch in &WATCHES {
         for number in &watch.descriptors {
             let number = number.swap(-1, Ordering::Relaxed);
             if number >= 0 {
-                // SAFETY: the child's copy of a descriptor of ours; a Region never closes its own
-                // in a child.
+                // SAFETY: the child's copy of a descriptor of the table; a Region never closes its own in a child.
                 unsafe { libc::close(number) };
             }
         }

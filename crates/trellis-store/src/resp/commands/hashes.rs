@@ -1,12 +1,12 @@
 //! Hashes: fields with values under one key.
 //!
-//! A hash is one value of the store, so reading or changing a field costs as much as copying the hash. For records of some
-//! kilobytes that is less than a second call would be.
+//! A hash is one value of the store, so reading or changing a field costs as much as copying the hash. For records of
+//! some kilobytes that is cheaper than a second call.
 
 use super::value::{Becomes, HASH, content};
 use super::{Call, Failure, strings};
 
-/// The fields of a hash, in the order in which they came.
+/// The fields of a hash, in the order in which they were added.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
@@ -42,13 +42,13 @@ fn find<'a>(value: &'a Option<Vec<u8>>, field: &[u8]) -> Result<Option<&'a [u8]>
     Ok(fields(value)?.find(|(name, _)| *name == field).map(|(_, value)| value))
 }
 
-/// A hash with some fields set; says how many are new.
+/// A hash with some fields set, and the number of new fields.
 fn with(value: &Option<Vec<u8>>, pairs: &[(&[u8], &[u8])]) -> Result<(Vec<u8>, usize), Failure> {
     let room: usize = pairs.iter().map(|(field, value)| 8 + field.len() + value.len()).sum();
     let mut all = Vec::with_capacity(value.as_ref().map_or(1, Vec::len) + room);
     all.push(HASH);
     let mut known = vec![false; pairs.len()];
-    // Of a field that is named twice the later value counts.
+    // If a field is named twice, the later value counts.
     let given = |field: &[u8]| pairs.iter().rposition(|(name, _)| *name == field);
     for (field, old) in fields(value)? {
         match given(field) {
@@ -157,7 +157,7 @@ pub(super) fn delete(call: &mut Call) -> Result<(), Failure> {
         }
         Ok(match (count, left.len()) {
             (0, _) => (Becomes::Same, 0),
-            // A hash without fields is none.
+            // A hash without fields does not exist.
             (_, 1) => (Becomes::Nothing, count),
             _ => (Becomes::Value(left), count),
         })

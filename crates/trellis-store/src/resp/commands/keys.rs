@@ -1,4 +1,4 @@
-//! Keys of any kind: deleting, listing.
+//! Commands for keys of any type: deleting and listing.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use super::{Call, Failure, SYNTAX, sorted};
 use crate::key::Key;
 use crate::operation::{Applied, Change, Operation};
 
-/// How many names are asked for at once.
+/// The number of names that are requested at once.
 pub(super) const NAMES_AT_ONCE: usize = 1000;
 
-/// Where listings that are under way go on. A cursor is a number of Redis; what it stands for is a name.
+/// Where running listings continue. A cursor is a number in Redis; here it stands for a name.
 #[derive(Default)]
 pub(in crate::resp) struct Cursors {
     last: u64,
@@ -18,7 +18,7 @@ pub(in crate::resp) struct Cursors {
 }
 
 impl Cursors {
-    /// How many listings may be under way.
+    /// The maximum number of running listings.
     const OPEN_MAX: usize = 4096;
 
     fn keep(&mut self, name: Vec<u8>) -> u64 {
@@ -36,7 +36,7 @@ impl Cursors {
 }
 
 impl Call<'_> {
-    /// Deletes a key, whatever it is; says whether it was there.
+    /// Deletes a key of any type; returns whether it existed.
     pub(super) fn delete_one(&self, name: &[u8]) -> Result<bool, Failure> {
         let key = self.key(name);
         self.retry(|| {
@@ -57,13 +57,13 @@ impl Call<'_> {
         })
     }
 
-    /// Names in the store that begin with `prefix` and come after `after`, about `count` of them; fewer only when there
-    /// are no more.
+    /// Names in the store that begin with `prefix` and come after `after`, about `count` of them; fewer only if there are
+    /// no more.
     pub(super) fn names(&self, prefix: &[u8], after: &[u8], count: usize) -> Result<Vec<Vec<u8>>, Failure> {
         let mut names = Vec::new();
         let mut from = after;
         if after.is_empty() {
-            // The prefix itself is a name too: that of the empty key.
+            // The prefix itself is also a name: that of the empty key.
             from = prefix;
             if self.read(&Key::named(self.region(), prefix))?.is_some() {
                 names.push(prefix.to_vec());
@@ -74,7 +74,7 @@ impl Call<'_> {
         Ok(names)
     }
 
-    /// Calls `each` with every name of a key of a client, in order.
+    /// Calls `each` with the name of every client key, in order.
     fn every_key(&self, mut each: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
         let mut after = Vec::new();
         loop {
@@ -221,9 +221,10 @@ pub(super) fn flush(call: &mut Call) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a name is what a pattern of Redis says: `*`, `?`, `[a-z]`, `[^x]`, `\` before a character that stands for itself.
+/// Whether a name matches a pattern of Redis: `*`, `?`, `[a-z]`, `[^x]`, and `\` before a character that stands for
+/// itself.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    // After a mismatch only the last star can take more, so the time is at most the product of the lengths.
+    // After a mismatch, only the last star can match more, so the time is at most the product of the lengths.
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     loop {
@@ -250,7 +251,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Whether the pattern at a place takes a byte (or the end), and where it goes on.
+/// Whether the pattern at a place matches a byte (or the end), and where it continues.
 fn one(pattern: &[u8], at: usize, byte: Option<u8>) -> (bool, usize) {
     match (pattern.get(at), byte) {
         (None, None) => (true, at),

@@ -1,6 +1,6 @@
-//! What clients may ask.
+//! The commands that clients may send.
 //!
-//! A command writes its answer only when it has succeeded, so that a refusal is the whole answer.
+//! Promises that a refusal is the whole answer: a command writes its answer only after it has succeeded.
 
 mod hashes;
 mod keys;
@@ -25,13 +25,13 @@ use transactions::Transaction;
 pub(super) use keys::Cursors;
 pub(super) use trellis::Lanes;
 
-/// What a command does.
+/// The function that carries out a command.
 type Run = fn(&mut Call) -> Result<(), Failure>;
 
-/// A command: its name, the least and the most parts of its request, and what it does.
+/// A command: its name, the minimum and maximum number of parts of its request, and its function.
 type Command = (&'static str, usize, usize, Run);
 
-/// Any number of parts.
+/// No maximum number of parts.
 const MANY: usize = usize::MAX;
 
 /// The names of all commands.
@@ -121,11 +121,11 @@ const TABLE: &[Command] = &[
 static BY_NAME: LazyLock<HashMap<&'static [u8], &'static Command>> =
     LazyLock::new(|| TABLE.iter().map(|command| (command.0.as_bytes(), command)).collect());
 
-/// Why a command did nothing.
+/// Why a command had no effect.
 pub(super) enum Failure {
-    /// As Redis says it.
+    /// An error text of Redis.
     Text(&'static str),
-    /// A sentence of ours.
+    /// An error text of this server.
     Sentence(String),
     /// The store failed.
     Store(StoreError),
@@ -151,17 +151,17 @@ const WRONG_TYPE: Failure = Failure::Text("WRONGTYPE Operation against a key hol
 const NO_INTEGER: Failure = Failure::Text("ERR value is not an integer or out of range");
 const SYNTAX: Failure = Failure::Text("ERR syntax error");
 
-/// What a client has said so far.
+/// The state of a client's session.
 pub(super) struct Session {
-    /// Whether it has said the password, or there is none.
+    /// Whether the client has given the password, or none is required.
     known: bool,
-    /// Whether it speaks version 3 of the protocol.
+    /// Whether the client uses version 3 of the protocol.
     pub(super) three: bool,
     database: u32,
     number: u64,
     name: Vec<u8>,
     transaction: Transaction,
-    /// Whether it waits for the answer of another thread.
+    /// Whether the client waits for an answer of another thread.
     pub(super) waiting: bool,
 }
 
@@ -199,7 +199,7 @@ impl<'a> Parts<'a> {
         self.places.len()
     }
 
-    /// Part `place`, the name being 0.
+    /// Part `place`; part 0 is the command's name.
     fn get(&self, place: usize) -> &'a [u8] {
         let (from, to) = self.places[place];
         &self.bytes[from..to]
@@ -214,23 +214,23 @@ impl<'a> Parts<'a> {
         request::integer(self.get(place)).ok_or(NO_INTEGER)
     }
 
-    /// Whether a part is this word, which is given in capitals.
+    /// Whether a part equals this word, given in capitals, in any case.
     fn is(&self, place: usize, word: &str) -> bool {
         place < self.len() && self.get(place).eq_ignore_ascii_case(word.as_bytes())
     }
 }
 
-/// How it goes on after a command.
+/// How to continue after a command.
 pub(super) enum After {
-    /// With the next one.
+    /// With the next command.
     Next,
-    /// Not at all.
+    /// By closing the connection.
     Close,
-    /// When another thread has the answer.
+    /// After another thread has answered.
     Wait(Wait),
 }
 
-/// A command under way.
+/// A command that is carried out.
 pub(super) struct Call<'a> {
     shared: &'a Shared,
     session: &'a mut Session,
@@ -239,7 +239,7 @@ pub(super) struct Call<'a> {
     after: After,
 }
 
-/// Does what a client asks.
+/// Carries out a request.
 pub(super) fn run(shared: &Shared, session: &mut Session, parts: Parts, out: &mut Vec<u8>) -> After {
     let three = session.three;
     let mut upper = [0; 24];
@@ -299,12 +299,12 @@ fn check(
 }
 
 impl Call<'_> {
-    /// The region in which the keys of this client are.
+    /// The region that holds this client's keys.
     fn region(&self) -> u32 {
         self.shared.region.wrapping_add(self.session.database)
     }
 
-    /// The key of the store for a key of the client.
+    /// The store's key for a client's key.
     fn key(&self, name: &[u8]) -> Key {
         self.key_of(value::PLAIN, name)
     }
@@ -321,7 +321,7 @@ impl Call<'_> {
         }
     }
 
-    /// The value of a key of the client, with the byte that says what it is.
+    /// The value of a client's key, including the byte that gives its type.
     fn read(&self, key: &Key) -> Result<Option<Vec<u8>>, Failure> {
         Ok(self.shared.store.get_many(std::slice::from_ref(key))?.pop().flatten())
     }

@@ -1,4 +1,4 @@
-//! What a client asks about itself and about the server.
+//! Commands about the client's session and the server.
 
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::transactions::Transaction;
 use super::{After, COMMANDS, Call, Failure, SYNTAX};
 
-/// How many databases a client can select.
+/// The number of databases that a client can select.
 const DATABASES: i64 = 16;
 
 const WRONG_PASSWORD: Failure = Failure::Text("WRONGPASS invalid username-password pair or user is disabled.");
@@ -51,7 +51,7 @@ fn check_password(call: &mut Call, user: &[u8], password: &[u8]) -> Result<(), F
             "ERR Client sent AUTH, but no password is set. Did you mean AUTH <username> <password>?",
         ));
     };
-    // How long it takes tells nothing about where a guess was wrong.
+    // The comparison takes the same time wherever a guess is wrong.
     let differs = wanted.len() != password.len()
         || wanted.iter().zip(password).fold(0, |differs, (one, other)| differs | (one ^ other)) != 0;
     if differs || user != b"default" {
@@ -144,13 +144,13 @@ pub(super) fn command(call: &mut Call) -> Result<(), Failure> {
         call.reply.array(COMMANDS.len());
         COMMANDS.iter().for_each(|name| call.reply.bulk(name.to_ascii_lowercase().as_bytes()));
     } else {
-        // What clients ask at their start, to help who types; they do without.
+        // Some clients ask for the commands at their start, for interactive help; they work without an answer.
         call.reply.array(0);
     }
     Ok(())
 }
 
-/// Nothing can be configured here. Asked what is, the answer is that there is nothing, which clients take.
+/// Nothing can be configured. `CONFIG GET` answers with an empty list, which clients accept.
 pub(super) fn config(call: &mut Call) -> Result<(), Failure> {
     if !call.parts.is(1, "GET") {
         return Err(Failure::Sentence("nothing can be configured through this protocol".into()));

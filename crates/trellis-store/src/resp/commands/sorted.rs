@@ -1,8 +1,8 @@
 //! Sorted sets: members with scores.
 //!
-//! A member is two values of the store, its score and its place in the order, so adding one costs the same however large the
-//! set is, and a range is found by the names of the places. That needs a store that lists names in order cheaply; others
-//! look at all of them.
+//! A member is two values of the store: its score and its place in the order. Adding one therefore costs the same for any
+//! size of the set, and a range is found by the names of the places. This needs a store that lists names in order
+//! cheaply; other stores look at all names.
 
 use super::keys::NAMES_AT_ONCE;
 use super::value::{MEMBER, ORDER, SORTED, as_read, content};
@@ -13,7 +13,7 @@ use crate::operation::{Change, Expect, Operation};
 const NO_FLOAT: Failure = Failure::Text("ERR value is not a valid float");
 const NO_BOUND: Failure = Failure::Text("ERR min or max is not a float");
 
-/// A score as bytes that are ordered as scores are.
+/// A score as bytes that sort in the order of scores.
 fn ordered(score: f64) -> [u8; 8] {
     let bits = score.to_bits();
     let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
@@ -27,11 +27,11 @@ fn from_ordered(bytes: [u8; 8]) -> f64 {
 
 fn number(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
-    // Minus zero is zero.
+    // Minus zero is stored as zero.
     text.parse().ok().filter(|score: &f64| !score.is_nan()).map(|score: f64| score + 0.0)
 }
 
-/// What all names of a set begin with.
+/// The common prefix of all names of a set.
 fn prefix(kind: u8, set: &[u8]) -> Vec<u8> {
     [&[kind][..], &(set.len() as u32).to_be_bytes(), set].concat()
 }
@@ -44,7 +44,7 @@ fn order_key(call: &Call, set: &[u8], score: f64, member: &[u8]) -> Key {
     Key::named(call.region(), &[&prefix(ORDER, set)[..], &ordered(score), &[0], member].concat())
 }
 
-/// A set's first value, and the score of a member.
+/// The value of a set's own key, and the score of a member.
 type Read = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn read(call: &Call, set: &[u8], member: &[u8]) -> Result<Read, Failure> {
@@ -58,7 +58,7 @@ fn score_of(value: Option<&[u8]>) -> Option<f64> {
     value?.first_chunk().map(|bytes| f64::from_le_bytes(*bytes))
 }
 
-/// What `ZADD` was told.
+/// The options of `ZADD`.
 #[derive(Default)]
 struct AddOptions {
     only_new: bool,
@@ -93,7 +93,7 @@ pub(super) fn add(call: &mut Call) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says whether it counts.
+/// Adds a member; returns whether it counts in the answer.
 fn add_one(call: &Call, set: &[u8], score: f64, member: &[u8], options: &AddOptions) -> Result<bool, Failure> {
     call.retry(|| {
         let (head, value) = read(call, set, member)?;
@@ -120,7 +120,7 @@ fn add_one(call: &Call, set: &[u8], score: f64, member: &[u8], options: &AddOpti
     })
 }
 
-/// The step that counts a member more or less; the last one takes the set with it.
+/// The step that changes the number of members; removing the last member removes the set.
 fn counted(call: &Call, set: &[u8], head: Option<&[u8]>, by: i64) -> Operation {
     let count = head.and_then(|head| head.get(1..)?.first_chunk()).map_or(0, |count| i64::from_le_bytes(*count)) + by;
     let change = match count {
@@ -156,7 +156,7 @@ fn remove_one(call: &Call, set: &[u8], member: &[u8]) -> Result<bool, Failure> {
     })
 }
 
-/// Removes every member of a set, and the set with the last.
+/// Removes every member of a set, and the set with the last one.
 pub(super) fn delete_members(call: &Call, set: &[u8]) -> Result<(), Failure> {
     let prefix = prefix(MEMBER, set);
     loop {
@@ -190,7 +190,7 @@ pub(super) fn count(call: &mut Call) -> Result<(), Failure> {
 #[derive(Clone, Copy)]
 struct Bound {
     score: f64,
-    /// Whether the score itself is outside.
+    /// Whether the bound itself is excluded.
     open: bool,
 }
 
@@ -202,12 +202,12 @@ fn bound(text: &[u8]) -> Result<Bound, Failure> {
     Ok(Bound { score: number(text).ok_or(NO_BOUND)?, open })
 }
 
-/// Members in a range of scores, in order: `skip` of them left out, at most `count`.
+/// Members in a range of scores, in order, without the first `skip`, at most `count`.
 fn between(call: &Call, least: Bound, most: Bound, skip: usize, count: usize) -> Result<Vec<(Vec<u8>, f64)>, Failure> {
     let set = call.parts.get(1);
     content(&call.read(&call.key(set))?, SORTED)?;
     let prefix = prefix(ORDER, set);
-    // Behind the score of a name there is a 0, so every name with this score is after this.
+    // In a name, the score is followed by a 0, so every name with this score comes after this prefix.
     let mut after = [&prefix[..], &ordered(least.score)].concat();
     let (mut found, mut skip) = (Vec::new(), skip);
     while found.len() < count {

@@ -13,7 +13,7 @@ pub(super) fn get(call: &mut Call) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What `SET` was told besides key and value.
+/// The options of `SET`.
 #[derive(Default)]
 struct SetOptions {
     only_new: bool,
@@ -74,7 +74,7 @@ pub(super) fn set(call: &mut Call) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts part `string` under the key that part `name` says, whatever was there.
+/// Stores part `string` under the key that part `name` gives, replacing any earlier value.
 fn put(call: &Call, name: usize, string: usize) -> Result<(), Failure> {
     let key = call.key(call.parts.get(name));
     let value = with_kind(STRING, call.parts.get(string));
@@ -83,7 +83,7 @@ fn put(call: &Call, name: usize, string: usize) -> Result<(), Failure> {
         let step = Operation::CompareAndSwap { key: key.clone(), expect: string_or_nothing(), change };
         match call.shared.store.apply(&[step], None)? {
             Applied::Done(_) => Ok(Some(())),
-            // Something else is there, which may be more than one key of the store.
+            // A key of another type may consist of several keys of the store.
             _ => call.delete_one(call.parts.get(name)).map(|_| None),
         }
     })
@@ -123,7 +123,7 @@ pub(super) fn get_range(call: &mut Call) -> Result<(), Failure> {
     let key = call.key(call.parts.get(1));
     let (first, last) = (call.parts.integer(2)?, call.parts.integer(3)?);
     let place = |number: i64| u32::try_from(number).ok().and_then(|number| number.checked_add(1));
-    // Where nothing is counted from the end, only these bytes are read.
+    // If neither bound counts from the end, only these bytes are read.
     if let (Some(from), Some(to)) = (place(first), place(last)) {
         let length = (to + 1).saturating_sub(from);
         let read = |range| Operation::Get { key: key.clone(), range: Some(range) };
@@ -220,7 +220,7 @@ fn add(call: &mut Call, delta: i64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The sum of a number that is written out, and another.
+/// The sum of an integer in text form and another.
 pub(super) fn added(text: Option<&[u8]>, delta: i64) -> Result<i64, Failure> {
     let number = super::request::integer(text.unwrap_or(b"0")).ok_or(NO_INTEGER)?;
     number.checked_add(delta).ok_or(Failure::Text("ERR increment or decrement would overflow"))
@@ -231,7 +231,7 @@ pub(super) fn get_many(call: &mut Call) -> Result<(), Failure> {
     let values = call.shared.store.get_many(&keys)?;
     call.reply.array(values.len());
     for value in &values {
-        // As Redis does: what is no string is nothing here.
+        // As in Redis, a value that is not a string is returned as null.
         call.reply.optional(content(value, STRING).unwrap_or(None));
     }
     Ok(())
@@ -275,7 +275,7 @@ pub(super) fn set_many_new(call: &mut Call) -> Result<(), Failure> {
     }
     let names: Vec<_> = (0..pairs(call)?).map(|pair| call.key(call.parts.get(2 * pair + 1))).collect();
     let taken = call.shared.store.get_many(&names)?.iter().any(Option::is_some);
-    // The same key twice is allowed: the later value counts.
+    // A repeated key is allowed: the later value counts.
     let mut last = std::collections::HashMap::new();
     for (pair, key) in names.into_iter().enumerate() {
         last.insert(key, call.parts.get(2 * pair + 2));

@@ -1,25 +1,25 @@
-//! Transactions: commands that are kept, and done without anybody between.
+//! Transactions: commands that are queued and then carried out without any other command in between.
 //!
-//! Nobody comes between where one thread serves everybody and the store is of this process. Elsewhere `MULTI` is refused:
-//! what it promises would not be kept.
+//! This holds if one thread serves every client and the store is in this process. In all other cases `MULTI` is refused,
+//! because its promise would not be kept.
 
 use super::{After, Call, Failure, Parts};
 use crate::key::Key;
 use crate::resp::request::Place;
 
-/// The most commands of a transaction.
+/// The maximum number of commands of a transaction.
 const COMMANDS_MAX: usize = 10_000;
-/// The most bytes of them.
+/// The maximum number of bytes of all its commands.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A command: its bytes, and where its parts are.
+/// A command: its bytes, and the places of its parts.
 type Kept = (Vec<u8>, Vec<Place>);
 
-/// A transaction that a client has begun, and keys that it watches.
+/// A transaction that a client has begun, and the keys that the client watches.
 #[derive(Default)]
 pub(super) struct Transaction {
     open: bool,
-    /// Whether a command was refused, so that nothing may be done.
+    /// Whether a command was refused, so that the transaction must not run.
     spoiled: bool,
     commands: Vec<Kept>,
     bytes: usize,
@@ -27,12 +27,12 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Whether a command is kept instead of done.
+    /// Whether a command is queued instead of carried out.
     pub(super) fn keeps(&self, name: &str) -> bool {
         self.open && !matches!(name, "EXEC" | "DISCARD" | "MULTI" | "WATCH" | "QUIT" | "RESET")
     }
 
-    /// Keeps a command.
+    /// Queues a command.
     pub(super) fn keep(&mut self, parts: Parts) -> Result<(), Failure> {
         if parts.is(0, "TRELLIS.APPLY") || parts.is(0, "HELLO") {
             self.spoiled = true;
@@ -48,7 +48,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// A command was refused.
+    /// Records that a command was refused.
     pub(super) fn spoil(&mut self) {
         self.spoiled |= self.open;
     }

@@ -2,16 +2,16 @@
 //!
 //! | command | answer |
 //! |---|---|
-//! | `TRELLIS.APPLY flags lane number milliseconds call` | what came of it (as `codec` writes both) |
+//! | `TRELLIS.APPLY flags lane number milliseconds call` | the result (`codec` encodes both) |
 //! | `TRELLIS.GET key...` | values |
 //! | `TRELLIS.NUMBERS region kind from count` | numbers |
 //! | `TRELLIS.NAMES region count [after]` | names |
 //! | `TRELLIS.CAPABILITIES` | numbers, as [`capabilities`] lists them |
 //!
-//! Flags are those of the script in Redis: 1 for a call that waits while it is refused, 2 for one that was sent before.
-//! A call that changes something has a lane and a number that grows; the answer of each lane's last call is kept, so that
-//! a call that comes again is answered and not done again. What is kept is lost with this process, and the greeting says
-//! by a new `session` that it was.
+//! The flags are those of the script in Redis: 1 for a call that waits while it is refused, 2 for one that was sent
+//! before. A call that changes something has a lane and an increasing number. The answer of each lane's last call is
+//! kept, so that a repeated call is answered and not carried out again. The kept answers are lost with this process; a
+//! new `session` in the answer to `HELLO` then shows that they were.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -28,15 +28,15 @@ use crate::resp::waiting::{Wait, Waiter};
 
 /// How long an answer is kept at least.
 const KEPT: Duration = Duration::from_secs(600);
-/// How many lanes there may be before old ones are looked for.
+/// The number of lanes above which old ones are removed.
 const LANES: usize = 4096;
-/// The longest that a client may wait in one call.
+/// The longest time that a client may wait in one call.
 const WAIT_MILLISECONDS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// The last call of each lane.
 pub(in crate::resp) struct Lanes {
     lanes: HashMap<Vec<u8>, Last>,
-    /// Beyond how many old ones are looked for.
+    /// The number of lanes at which old ones are removed next.
     limit: usize,
 }
 
@@ -47,11 +47,11 @@ struct Last {
 }
 
 enum State {
-    /// A thread does it.
+    /// A thread carries it out.
     Running,
-    /// It waits.
+    /// It is waiting.
     Waiting(Arc<Waiter>),
-    /// It was done.
+    /// It was answered.
     Answered(Vec<u8>),
 }
 
@@ -71,14 +71,14 @@ impl Lanes {
         self.lanes.insert(lane.to_vec(), last);
     }
 
-    /// A call waits from here on.
+    /// Records that a call waits.
     pub(in crate::resp) fn wait(&mut self, lane: &[u8], number: &[u8], waiter: &Arc<Waiter>) {
         if let Some(last) = self.lanes.get_mut(lane).filter(|last| last.number == number) {
             last.state = State::Waiting(Arc::clone(waiter));
         }
     }
 
-    /// A call is answered; one that failed may come again.
+    /// Records the answer of a call. A call that failed may be repeated.
     pub(in crate::resp) fn end(&mut self, lane: &[u8], number: &[u8], answer: Option<&[u8]>) {
         let Some(last) = self.lanes.get_mut(lane).filter(|last| last.number == number) else { return };
         match answer {
@@ -91,12 +91,12 @@ impl Lanes {
     }
 }
 
-/// The lanes, for as long as nothing is waited for.
+/// The lanes, locked; the holder must not wait for anything.
 pub(in crate::resp) fn locked(shared: &Shared) -> MutexGuard<'_, Lanes> {
     shared.lanes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A failure of the store, as the client understands it.
+/// The message that tells our own client of a failure of the store.
 pub(in crate::resp) fn refusal(error: &StoreError) -> String {
     let kind = match error {
         StoreError::Unsupported { .. } | StoreError::TooLarge { .. } => "unsupported",
@@ -107,17 +107,17 @@ pub(in crate::resp) fn refusal(error: &StoreError) -> String {
     format!("TRELLIS {kind} {error}")
 }
 
-/// What a client said last of its lane.
+/// What is known of a call from its lane.
 enum Known {
-    /// Nothing of this call.
+    /// The call is new.
     New,
     /// It was answered.
     Answered(Vec<u8>),
-    /// It waits, and its answer comes to this client now.
+    /// It is waiting, and this client now receives its answer.
     Waits(Arc<Waiter>),
-    /// It must come again.
+    /// It is being carried out; the client must ask again.
     Busy,
-    /// A later one was.
+    /// A later call of the lane was answered.
     Old,
 }
 
@@ -194,12 +194,12 @@ pub(super) fn get(call: &mut Call) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A number without a sign.
+/// An unsigned number.
 fn unsigned(text: &[u8]) -> Result<u64, Failure> {
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(super::NO_INTEGER)
 }
 
-/// A region.
+/// A region number.
 fn region(text: &[u8]) -> Result<u32, Failure> {
     u32::try_from(unsigned(text)?).map_err(|_| super::NO_INTEGER)
 }
@@ -231,8 +231,8 @@ pub(super) fn names(call: &mut Call) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Atomic over a whole call, byte ranges, native addition, durable (0 or 1 each); the longest value, the most steps, the
-/// longest call.
+/// Atomic over a whole call, byte ranges, native addition, durable (0 or 1 each); the maximum length of a value, number
+/// of steps and length of a call.
 pub(super) fn capabilities(call: &mut Call) -> Result<(), Failure> {
     let can = call.shared.can;
     let facts = [can.atomic == Atomic::Call, can.byte_ranges, can.native_add, can.durable];

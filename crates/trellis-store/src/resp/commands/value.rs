@@ -1,4 +1,4 @@
-//! How values of clients stand in the store.
+//! The representation of clients' values in the store.
 //!
 //! | name in the store | value |
 //! |---|---|
@@ -6,18 +6,18 @@
 //! | `2`, length of key (u32), key, member | score (f64) |
 //! | `3`, length of key (u32), key, score, `0`, member | nothing |
 //!
-//! A field of a hash is two lengths (u32, little-endian), the field and its value. The score in a name is 8 bytes that are
-//! ordered as scores are.
+//! A field of a hash is two lengths (u32, little-endian), the field and its value. The score in a name is 8 bytes that
+//! sort in the order of scores.
 
 use super::{Call, Failure, WRONG_TYPE};
 use crate::key::Key;
 use crate::operation::{Applied, Change, Expect, Operation, Outcome};
 
-/// In front of the name of a key.
+/// The first byte of the name of a key.
 pub(super) const PLAIN: u8 = 1;
-/// In front of the name of a member.
+/// The first byte of the name of a member.
 pub(super) const MEMBER: u8 = 2;
-/// In front of the name of a place in the order of a sorted set.
+/// The first byte of the name of a place in the order of a sorted set.
 pub(super) const ORDER: u8 = 3;
 
 /// The first byte of a string.
@@ -27,14 +27,14 @@ pub(super) const HASH: u8 = 1;
 /// The first byte of a sorted set.
 pub(super) const SORTED: u8 = 2;
 
-/// How often a change is tried that others keep coming before.
+/// How often a change is attempted when other writers keep coming first.
 const TRIES_MAX: usize = 1000;
 
-/// What is kept under the first byte that a value must have.
+/// The content of a value after its first byte, which must be `kind`.
 pub(super) fn content(value: &Option<Vec<u8>>, kind: u8) -> Result<Option<&[u8]>, Failure> {
     match value.as_deref().map(<[u8]>::split_first) {
         None => Ok(None),
-        // A string that was written by its range begins with a byte that is there.
+        // A string that is written by its range keeps its first byte.
         Some(Some((found, content))) if *found == kind => Ok(Some(content)),
         Some(_) => Err(WRONG_TYPE),
     }
@@ -42,25 +42,25 @@ pub(super) fn content(value: &Option<Vec<u8>>, kind: u8) -> Result<Option<&[u8]>
 
 /// What a value becomes.
 pub(super) enum Becomes {
-    /// It stays.
+    /// It is unchanged.
     Same,
-    /// It is this.
+    /// It becomes this.
     Value(Vec<u8>),
-    /// It is gone.
+    /// It is deleted.
     Nothing,
 }
 
-/// A comparison with what was read.
+/// A comparison with the value that was read.
 pub(super) fn as_read(value: Option<&[u8]>) -> Expect {
     value.map_or(Expect::Absent, |value| Expect::Value(value.to_vec()))
 }
 
-/// That there is a string or nothing.
+/// The condition that there is a string or nothing.
 pub(super) fn string_or_nothing() -> Expect {
     Expect::Range { offset: 0, bytes: vec![STRING] }
 }
 
-/// A value with its first byte.
+/// A value with its type in the first byte.
 pub(super) fn with_kind(kind: u8, content: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(1 + content.len());
     value.push(kind);
@@ -69,7 +69,7 @@ pub(super) fn with_kind(kind: u8, content: &[u8]) -> Vec<u8> {
 }
 
 impl Call<'_> {
-    /// Reads a value and changes it to what `change` says, again when somebody else was quicker.
+    /// Reads a value and changes it as `change` determines; repeats this when another writer was faster.
     pub(super) fn update<T>(
         &self,
         key: &Key,
@@ -93,7 +93,7 @@ impl Call<'_> {
         Err(busy())
     }
 
-    /// Does steps together where the store can, and one after the other where it cannot. Nothing when one is refused.
+    /// Carries out steps atomically if the store can, and one after the other otherwise. `None` if a step is refused.
     pub(super) fn together(&self, steps: Vec<Operation>) -> Result<Option<Vec<Outcome>>, Failure> {
         if self.shared.together {
             return Ok(match self.shared.store.apply(&steps, None)? {
@@ -111,7 +111,7 @@ impl Call<'_> {
         Ok(Some(all))
     }
 
-    /// Tries until `attempt` has an answer.
+    /// Repeats `attempt` until it has an answer.
     pub(super) fn retry<T>(&self, mut attempt: impl FnMut() -> Result<Option<T>, Failure>) -> Result<T, Failure> {
         for _ in 0..TRIES_MAX {
             if let Some(answer) = attempt()? {

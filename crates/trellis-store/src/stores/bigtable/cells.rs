@@ -1,9 +1,9 @@
-//! How keys lie in rows and cells, and how a value comes out of cells again.
+//! The layout of keys in rows and cells, and the assembly of values from cells.
 //!
 //! | row | column | holds |
 //! |---|---|---|
-//! | each | `m` | the mark of the change that was last; conditional changes keep the marks before it |
-//! | a key that is no control key | `b` | the value when it was last written whole |
+//! | each | `m` | the mark of the last change; conditional changes keep the marks before it |
+//! | a key that is no control key | `b` | the value when it was last written as a whole |
 //! | | `o`, offset | one byte that was written since |
 //! | the control keys of a region | `v`, kind, number | a value |
 //! | | `h`, kind, number | the bounds of a log |
@@ -20,7 +20,7 @@ use super::table::FAMILY;
 use crate::key::{Key, Kind};
 use crate::stores::grpc::random;
 
-/// What a row holds: columns without the family.
+/// The content of a row, by column without the family.
 pub(super) type Row = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The column of marks.
@@ -28,7 +28,7 @@ pub(super) const MARK: &[u8] = b"m";
 const BASE: &[u8] = b"b";
 const BYTE: u8 = b'o';
 
-/// How many changes ago a change can still be found.
+/// The number of marks that are kept: a change can be found until this many later changes have been made.
 const MARKS_MAX: usize = 8;
 const MARK_BYTES: usize = 16;
 
@@ -52,7 +52,7 @@ pub(super) fn column(key: &Key) -> Vec<u8> {
     column
 }
 
-/// The control key that is in this column of the row of a region.
+/// The control key whose value is in this column of a region's row.
 pub(super) fn key(region: u32, column: &[u8]) -> Option<Key> {
     let (head, number) = column.split_at_checked(2)?;
     let kind = Kind::from_number(head[1])?;
@@ -68,7 +68,7 @@ pub(super) fn entry(log: &Key, sequence: u64) -> Vec<u8> {
     column
 }
 
-/// The value that the cells of a key's own row make.
+/// The value that the cells of a key's own row form.
 pub(super) fn value(row: &Row) -> Option<Vec<u8>> {
     let mut value = row.get(BASE).cloned();
     for (column, byte) in row.range(vec![BYTE]..vec![BYTE + 1]) {
@@ -83,7 +83,7 @@ pub(super) fn value(row: &Row) -> Option<Vec<u8>> {
     value
 }
 
-/// Makes a key's own row hold a value and nothing else but marks; nothing at all without a value.
+/// Mutations after which a key's own row holds only the marks and this value; without a value, the row is deleted.
 pub(super) fn replace(value: Option<&[u8]>, marks: &Marks) -> Vec<api::Mutation> {
     let mut mutations = vec![mutation(api::mutation::Mutation::DeleteFromRow(api::mutation::DeleteFromRow {}))];
     if let Some(value) = value {
@@ -93,7 +93,7 @@ pub(super) fn replace(value: Option<&[u8]>, marks: &Marks) -> Vec<api::Mutation>
     mutations
 }
 
-/// Changes single bytes of a key's own row.
+/// Mutations that change single bytes in a key's own row.
 pub(super) fn overlay(bytes: &BTreeMap<u32, u8>, marks: &Marks) -> Vec<api::Mutation> {
     let byte = |(offset, byte): (&u32, &u8)| {
         let mut column = vec![BYTE];
@@ -103,7 +103,7 @@ pub(super) fn overlay(bytes: &BTreeMap<u32, u8>, marks: &Marks) -> Vec<api::Muta
     bytes.iter().map(byte).chain([marks.set()]).collect()
 }
 
-/// Puts bytes into a column.
+/// Writes bytes into a column.
 pub(super) fn set(column: Vec<u8>, value: Vec<u8>) -> api::Mutation {
     mutation(api::mutation::Mutation::SetCell(api::mutation::SetCell {
         family_name: FAMILY.to_owned(),
@@ -113,7 +113,7 @@ pub(super) fn set(column: Vec<u8>, value: Vec<u8>) -> api::Mutation {
     }))
 }
 
-/// Takes a column away.
+/// Deletes a column.
 pub(super) fn unset(column: Vec<u8>) -> api::Mutation {
     mutation(api::mutation::Mutation::DeleteFromColumn(api::mutation::DeleteFromColumn {
         family_name: FAMILY.to_owned(),
@@ -126,18 +126,18 @@ fn mutation(mutation: api::mutation::Mutation) -> api::Mutation {
     api::Mutation { mutation: Some(mutation) }
 }
 
-/// The marks of a row, newest first; none for a row that does not exist.
+/// The marks of a row, newest first; empty for a row that does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks(VecDeque<[u8; MARK_BYTES]>);
 
 impl Marks {
-    /// Of a row that was read.
+    /// The marks of a row that was read.
     pub(super) fn of(row: &Row) -> Marks {
         let bytes = row.get(MARK).map(Vec::as_slice).unwrap_or_default();
         Marks(bytes.as_chunks().0.iter().copied().collect())
     }
 
-    /// With one more that nobody else has, after these.
+    /// These marks preceded by a new, unique one.
     pub(super) fn next(&self) -> Marks {
         let mut mark = [0; MARK_BYTES];
         mark[..8].copy_from_slice(&random().to_ne_bytes());
@@ -150,12 +150,12 @@ impl Marks {
         other.0.front().is_some_and(|mark| self.0.contains(mark))
     }
 
-    /// What the column of marks holds; nothing for a row that does not exist.
+    /// The content of the column of marks; `None` for a row that does not exist.
     pub(super) fn bytes(&self) -> Option<Vec<u8>> {
         (!self.0.is_empty()).then(|| self.0.iter().flatten().copied().collect())
     }
 
-    /// Leaves them in a row.
+    /// Writes the marks into a row.
     pub(super) fn set(&self) -> api::Mutation {
         set(MARK.to_vec(), self.bytes().unwrap_or_default())
     }
@@ -165,7 +165,7 @@ impl Marks {
 mod tests {
     use super::*;
 
-    /// What Bigtable does to a row.
+    /// Applies mutations as Bigtable does.
     fn apply(row: &mut Row, mutations: Vec<api::Mutation>) {
         for one in mutations {
             match one.mutation.unwrap() {

@@ -14,7 +14,7 @@ use crate::stores::grpc::image::{Head, Image, Needs};
 use crate::transaction::{self, Changes};
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2 as api;
 
-/// Does a call.
+/// Carries out a call.
 pub(super) async fn apply(
     link: &mut Link,
     operations: &[Operation],
@@ -65,14 +65,14 @@ pub(super) async fn apply(
     }
 }
 
-/// What of the row a call needs.
+/// The part of the row that a call needs.
 fn filter(needs: &Needs) -> api::row_filter::Filter {
     let mut filters = vec![column_filter(MARK.to_vec())];
     filters.extend(needs.values.iter().map(|key| column_filter(cells::column(key))));
     for (log, windows) in &needs.logs {
         filters.push(column_filter(cells::column(log)));
         for window in windows.iter().filter(|window| window.count > 0) {
-            // Entries that are forgotten are gone, so the first that are found are the first that are kept.
+            // Deleted entries no longer exist, so the first entries that are found are the first that are kept.
             let from = cells::entry(log, window.after.saturating_add(1));
             let limit = i32::try_from(window.count).unwrap_or(i32::MAX);
             let limit = api::row_filter::Filter::CellsPerRowLimitFilter(limit);
@@ -98,7 +98,7 @@ fn understand(link: &Link, needs: &Needs, mut cells: Row) -> Result<Image, Store
     Ok(image)
 }
 
-/// What a call changes in the row, the marks last.
+/// The changes of a call to the row; the marks come last.
 fn mutations(changes: Changes, marks: &Marks) -> Vec<api::Mutation> {
     let mut mutations = Vec::new();
     for (key, value) in changes.values {
@@ -124,12 +124,12 @@ fn mutations(changes: Changes, marks: &Marks) -> Vec<api::Mutation> {
     mutations
 }
 
-/// Something to change in a row, and the marks that it leaves.
+/// Mutations of a row, and the marks that they leave.
 pub(super) type RowChange = (Vec<u8>, Vec<api::Mutation>, Marks);
 
 impl Link {
-    /// Changes a row if it still has the marks that were seen; tells whether it had. Done once, also when answers get lost:
-    /// the change replaces the marks that it depends on.
+    /// Changes a row if it still has the marks that were read, and returns whether it did. Takes effect once even if
+    /// answers are lost, because the change replaces the marks on which it depends.
     pub(super) async fn change_if(
         &mut self,
         row: &[u8],
@@ -145,7 +145,8 @@ impl Link {
                 (Ok(false), None) => return Ok(false),
                 (Ok(false), Some(lost)) => {
                     let now = Marks::of(&self.read_row(row, column_filter(MARK.to_vec()), patience).await?);
-                    // Whoever came after what was seen left it there, and would have left ours.
+                    // Any change that came after the read kept the earlier mark, and would have kept this change's mark
+                    // too.
                     return match (now.know(marks), now.know(seen)) {
                         (true, _) => Ok(true),
                         (false, true) => Ok(false),
@@ -162,7 +163,7 @@ impl Link {
         }
     }
 
-    /// Changes rows whatever they hold. Sent once.
+    /// Changes rows unconditionally. Sent once.
     pub(super) async fn change(&mut self, changes: Vec<RowChange>, patience: &mut Patience) -> Result<(), StoreError> {
         let marks: Vec<(Vec<u8>, Marks)> = changes.iter().map(|(row, _, marks)| (row.clone(), marks.clone())).collect();
         let entries: Vec<_> = changes.into_iter().map(|(row, mutations, _)| (row, mutations)).collect();
@@ -186,7 +187,7 @@ impl Link {
         if all && failed.iter().all(|(_, _, failure)| failure.is_without_effect()) {
             return Err(self.table.site.unchanged("a change", first));
         }
-        // Those that left their mark were done.
+        // Changes whose mark is found were done.
         let rows = api::RowSet { row_keys: failed.iter().map(|(row, ..)| row.clone()).collect(), ..Default::default() };
         let found = self.read(rows, column_filter(MARK.to_vec()), patience).await;
         let done = |row: &[u8], marks: &Marks| {

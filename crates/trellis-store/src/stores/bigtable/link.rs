@@ -1,7 +1,7 @@
-//! A connection to Bigtable: reading rows, changing them blindly, changing them conditionally.
+//! A connection to Bigtable: reads, unconditional changes and conditional changes of rows.
 //!
-//! Promises that what only reads is tried again until its time is over, and that nothing else is: whether a change may be
-//! sent again is decided by who knows what it depends on.
+//! Promises that reads are repeated until their time is over, and that changes are not: only the caller knows what a
+//! change depends on, and decides whether to send it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::stores::google::Caller;
 use crate::stores::grpc::failure::{Failure, answer};
 use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience};
 
-/// The most rows that are asked for at once.
+/// The maximum number of rows in one request.
 const ROWS_MAX: usize = 1024;
-/// The most columns that are asked for at once; a filter may have 20 KiB.
+/// The maximum number of columns in one request; a filter may have 20 KiB.
 const COLUMNS_MAX: usize = 256;
 
 /// Rows by their keys.
 pub(super) type Rows = BTreeMap<Vec<u8>, Row>;
 
-/// A connection; a copy of it uses the same one.
+/// A connection; clones share it.
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) table: Arc<Table>,
@@ -44,7 +44,7 @@ impl Link {
         Link { path: table.path(), caller: table.caller(), table, client }
     }
 
-    /// Whether the table is there and lets us in; makes it in an emulator.
+    /// Checks that the table exists and is accessible; creates it in an emulator.
     pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
         let read = self.try_read(one_row(vec![0]), Filter::CellsPerRowLimitFilter(1)).await;
         let missing = matches!(&read, Err(Failure::Answered(Code::NotFound, _)));
@@ -55,7 +55,7 @@ impl Link {
         result.map_err(|failure| self.table.site.unchanged("greeting it", failure))
     }
 
-    /// Reads rows; those that do not exist are left out.
+    /// Reads rows; rows that do not exist are left out.
     pub(super) async fn read(
         &mut self,
         rows: api::RowSet,
@@ -104,7 +104,7 @@ impl Link {
         .await
     }
 
-    /// Changes a row if its marks are still these; tells whether they were.
+    /// Changes a row if it still has these marks; returns whether it had.
     pub(super) async fn try_change_if(
         &mut self,
         row: &[u8],
@@ -134,7 +134,7 @@ impl Link {
         Ok(matched == seen.bytes().is_some())
     }
 
-    /// Changes rows whatever they hold; gives what went wrong with each.
+    /// Changes rows unconditionally; returns the result for each.
     pub(super) async fn try_change(
         &mut self,
         changes: &[(Vec<u8>, Vec<api::Mutation>)],
@@ -150,7 +150,7 @@ impl Link {
             ..api::MutateRowsRequest::default()
         };
         let request = self.caller.request(message).await?;
-        // Of what the answer does not mention nothing is known.
+        // The result of a row that the answer does not mention is unknown.
         let mut results = vec![Err(Failure::Lost("the answer does not mention it".to_owned())); changes.len()];
         answer(async {
             let mut stream = self.client.mutate_rows(request).await?.into_inner();
@@ -233,7 +233,7 @@ fn one_row(row: Vec<u8>) -> api::RowSet {
     api::RowSet { row_keys: vec![row], ..api::RowSet::default() }
 }
 
-/// All cells, of each column the newest.
+/// All cells, the newest of each column.
 pub(super) fn everything() -> Filter {
     Filter::CellsPerColumnLimitFilter(1)
 }
@@ -243,7 +243,7 @@ pub(super) fn column_filter(column: Vec<u8>) -> Filter {
     column_range(column.clone(), column)
 }
 
-/// The columns from one to another, both with it.
+/// The columns from one to another, both included.
 pub(super) fn column_range(from: Vec<u8>, to: Vec<u8>) -> Filter {
     Filter::ColumnRangeFilter(api::ColumnRange {
         family_name: FAMILY.to_owned(),
@@ -252,12 +252,12 @@ pub(super) fn column_range(from: Vec<u8>, to: Vec<u8>) -> Filter {
     })
 }
 
-/// What passes all of them.
+/// What passes all of these filters.
 pub(super) fn chain<const COUNT: usize>(filters: [Filter; COUNT]) -> Filter {
     Filter::Chain(api::row_filter::Chain { filters: filters.into_iter().map(wrapped).collect() })
 }
 
-/// What passes at least one of them.
+/// What passes at least one of these filters.
 pub(super) fn any(mut filters: Vec<Filter>) -> Filter {
     match filters.len() {
         1 => filters.remove(0),
@@ -269,7 +269,7 @@ fn wrapped(filter: Filter) -> api::RowFilter {
     api::RowFilter { filter: Some(filter) }
 }
 
-/// Compares bytes; a regular expression would have to be escaped.
+/// Compares bytes exactly; a regular expression would have to be escaped.
 fn exactly(bytes: Vec<u8>) -> api::ValueRange {
     api::ValueRange {
         start_value: Some(api::value_range::StartValue::StartValueClosed(bytes.clone())),
@@ -277,7 +277,7 @@ fn exactly(bytes: Vec<u8>) -> api::ValueRange {
     }
 }
 
-/// Puts rows together from the pieces that they come in.
+/// Assembles rows from the chunks of the answer.
 #[derive(Default)]
 struct Assembly {
     rows: Rows,
@@ -302,7 +302,7 @@ impl Assembly {
                 self.value.clear();
                 return;
             }
-            // More of this cell is to come.
+            // The rest of this cell follows.
             _ if chunk.value_size > 0 => return,
             _ => {}
         }

@@ -1,13 +1,13 @@
 //! The store `bigtable`: rows of one table of Google Bigtable.
 //!
-//! Promises what a row of Bigtable can promise. All control keys of a region lie in one row, so that a guard, an entry of a
-//! log and a lock change together ([`control`]); every other key has a row of its own ([`pages`]). A change of some bytes
-//! of a page goes as those bytes, without reading: each byte that was changed has a cell of its own beside the cell of the
-//! whole value ([`cells`]), so that neighbours never lose anything to each other.
+//! Promises what a row of Bigtable can promise. All control keys of a region lie in one row, so that a guard, an entry of
+//! a log and a lock change together ([`control`]). Every other key has a row of its own ([`pages`]). A change of some
+//! bytes of a page is sent as those bytes, without reading: each changed byte has a cell of its own beside the cell of
+//! the whole value ([`cells`]), so that concurrent writers of neighbouring bytes never lose a change.
 //!
-//! Every change that depends on what was read is conditional on the row's *mark*, which every change replaces; it is then
-//! done once even when its answer is lost. A change that depends on nothing is sent once; if its answer is lost and its
-//! mark is not found, the error is [`StoreError::OutcomeUnknown`].
+//! A change that depends on what was read is conditional on the row's *mark*, which every change replaces. It therefore
+//! takes effect once, even if its answer is lost. A change that depends on nothing is sent once; if its answer is lost
+//! and its mark is not found, the error is [`StoreError::OutcomeUnknown`].
 
 mod cells;
 mod control;
@@ -35,7 +35,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     wait: false,
     durable: true,
     shared: true,
-    // Bigtable takes 100 MiB and asks for no more than 10.
+    // Bigtable accepts 100 MiB and recommends no more than 10.
     value_bytes_max: 8 << 20,
     operations_max: 256,
     call_bytes_max: 64 << 20,
@@ -47,7 +47,7 @@ pub struct Bigtable {
     lanes: Lanes<Arc<Table>>,
 }
 
-/// Opens `bigtable://PROJECT/INSTANCE/TABLE`; makes the table if that is in an emulator and not there.
+/// Opens `bigtable://PROJECT/INSTANCE/TABLE`. In an emulator, creates the table if it does not exist.
 pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let table = Arc::new(Table::find(url, rest)?);
     let lanes = Lanes::new(Arc::clone(&table), deadline);

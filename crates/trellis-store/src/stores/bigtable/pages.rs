@@ -1,8 +1,9 @@
 //! Calls on keys that have a row each.
 //!
-//! Promises that each key changes as a whole or not at all, and that a call that is refused changes none of them. What a
-//! key needs decides how it is changed: short runs of bytes and whole values go without reading; everything else is
-//! read, changed here, and written if nobody else wrote meanwhile. What may be refused goes first.
+//! Promises: each key changes completely or not at all, and a refused call changes none. The way of changing depends on
+//! the key's steps: short byte ranges and whole values are written without reading. Everything else is read, changed
+//! here, and written on the condition that no other writer changed it meanwhile. Steps that may be refused are done
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +22,13 @@ use crate::stores::grpc::image::{Image, Needs};
 use crate::transaction;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2 as api;
 
-/// The most bytes of a value that are changed one by one; for more, reading and writing the value costs less.
+/// The maximum number of bytes of a value that are changed one by one; for more, reading and writing the whole value
+/// costs less.
 const BYTES_ONE_BY_ONE_MAX: usize = 256;
-/// The most rows that are changed conditionally at once.
+/// The maximum number of rows that are changed conditionally at once.
 const AT_ONCE_MAX: usize = 32;
 
-/// Does a call.
+/// Carries out a call.
 pub(super) async fn apply(
     link: &mut Link,
     operations: &[Operation],
@@ -49,7 +51,7 @@ pub(super) async fn apply(
 struct Call<'a> {
     link: &'a mut Link,
     operations: &'a [Operation],
-    /// Which bytes of which keys change, of those that change byte by byte.
+    /// The changed bytes of each key that is changed byte by byte.
     overlays: BTreeMap<&'a Key, BTreeMap<u32, u8>>,
     outcomes: Vec<Outcome>,
     patience: Patience,
@@ -137,7 +139,7 @@ impl<'a> Call<'a> {
         Ok((image, seen))
     }
 
-    /// Changes rows that nobody else changed meanwhile; gives the keys of the others.
+    /// Changes rows on the condition that no other writer did so meanwhile; returns the keys for which this failed.
     async fn change_conditionally(
         &mut self,
         changes: Vec<Conditional>,
@@ -147,7 +149,7 @@ impl<'a> Call<'a> {
         let refusing: BTreeSet<&Key> = refusing.collect();
         let (first, then): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| refusing.contains(&change.key));
         let mut again = BTreeSet::new();
-        // When there is one that may be refused, nothing else is changed before it is certain.
+        // If one change may be refused, nothing else is changed before its result is known.
         for group in [first, then] {
             if !again.is_empty() {
                 again.extend(group.into_iter().map(|change| change.key));
@@ -214,12 +216,12 @@ struct Conditional {
     mutations: Vec<api::Mutation>,
 }
 
-/// Whether what is there can make this step refuse its call.
+/// Whether the content of the store can make this step refuse its call.
 fn may_refuse(operation: &Operation) -> bool {
     matches!(operation, Operation::CompareAndSwap { .. } | Operation::Add { bounds: Some(_), .. })
 }
 
-/// The keys of which a call changes some bytes and asks nothing.
+/// The keys of which a call changes some bytes unconditionally.
 fn overlays(operations: &[Operation]) -> BTreeMap<&Key, BTreeMap<u32, u8>> {
     let mut overlays: BTreeMap<&Key, BTreeMap<u32, u8>> = BTreeMap::new();
     let mut others = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Which table it is, and how it is made where there is none.
+//! The name of the table, and its creation in an emulator.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::StoreError;
 use crate::stores::google::{Caller, DENIED_HINT, Service, parts};
 use crate::stores::grpc::failure::{Failure, Site, answer};
 
-/// The family that all our cells are in.
+/// The column family of all cells.
 pub(super) const FAMILY: &str = "t";
 
 /// A table.
@@ -23,7 +23,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Reads `PROJECT/INSTANCE/TABLE`.
+    /// Parses `PROJECT/INSTANCE/TABLE`.
     pub(super) fn find(url: &str, rest: &str) -> Result<Table, StoreError> {
         let [project, instance, table] = parts(url, rest, ["PROJECT", "INSTANCE", "TABLE"])?;
         let service = Service::find(url, "BIGTABLE_EMULATOR_HOST", "https://bigtable.googleapis.com")?;
@@ -40,17 +40,17 @@ impl Table {
         Ok(Table { service: Arc::new(service), instance, table, site })
     }
 
-    /// What the service calls it.
+    /// The table's name in requests.
     pub(super) fn path(&self) -> String {
         format!("{}/tables/{}", self.instance, self.table)
     }
 
-    /// What requests need that are about it.
+    /// The context of requests about the table.
     pub(super) fn caller(&self) -> Caller {
         Caller::new(Arc::clone(&self.service), &format!("table_name={}", self.path()))
     }
 
-    /// Makes it. Whether somebody else was first makes no difference.
+    /// Creates the table. It is not an error if it exists.
     pub(super) async fn make(&self) -> Result<(), Failure> {
         let mut caller = Caller::new(Arc::clone(&self.service), &format!("parent={}", self.instance));
         let family = ColumnFamily { rule: Some(GcRule { max_num_versions: 1 }) };
@@ -73,8 +73,8 @@ impl Table {
     }
 }
 
-/// `google.bigtable.admin.v2.CreateTableRequest`, as far as it is used; the whole interface for administrators would be
-/// three more crates.
+/// `google.bigtable.admin.v2.CreateTableRequest`, with the fields that are used; the whole administration interface would
+/// need three more crates.
 #[derive(Clone, PartialEq, prost::Message)]
 struct CreateTableRequest {
     #[prost(string, tag = "1")]

@@ -1,7 +1,7 @@
 //! A connection to Datastore.
 //!
-//! Promises that everything that is asked for comes, however many answers the service makes of it, and that what only reads
-//! outside of a transaction is tried again until its time is over.
+//! Promises: every requested entity is read, over however many answers the service distributes them, and reads outside a
+//! transaction are repeated until their time is over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::stores::google::Caller;
 use crate::stores::grpc::failure::{Failure, answer};
 use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience, flat};
 
-/// The most keys in one lookup.
+/// The maximum number of keys in one lookup.
 const KEYS_MAX: usize = 1000;
 
-/// What lies where.
+/// Contents by place.
 pub(super) type Contents = BTreeMap<Vec<u8>, Content>;
 
 /// A connection.
@@ -31,16 +31,16 @@ pub(super) struct Link {
     client: DatastoreClient<Channel>,
 }
 
-/// Within what to read.
+/// The context of a read.
 #[derive(Clone)]
 pub(super) enum Within {
-    /// No transaction: each entity as it is now.
+    /// No transaction: the current state of each entity.
     Alone,
-    /// A transaction that only reads, and begins now.
+    /// A new read-only transaction.
     Snapshot,
-    /// One that may write, and begins now.
+    /// A new read-write transaction.
     New,
-    /// One that has begun.
+    /// A transaction that has begun.
     Begun(Vec<u8>),
 }
 
@@ -51,13 +51,13 @@ impl Link {
         Link { caller: place.caller(), place, client }
     }
 
-    /// Whether it is there and lets us in.
+    /// Checks that the service is there and accessible.
     pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
         let read = self.try_read(&[vec![0]], Within::Alone).await;
         read.map(drop).map_err(|failure| self.place.site.unchanged("greeting it", failure))
     }
 
-    /// Reads; gives the transaction too, if there is one.
+    /// Reads; also returns the transaction, if there is one.
     pub(super) async fn try_read(
         &mut self,
         places: &[Vec<u8>],
@@ -96,7 +96,7 @@ impl Link {
         Ok((contents, transaction))
     }
 
-    /// Reads outside of a transaction, until it works or the time is over.
+    /// Reads outside a transaction, and repeats this until it succeeds or the time is over.
     pub(super) async fn read(&mut self, places: &[Vec<u8>], patience: &mut Patience) -> Result<Contents, StoreError> {
         loop {
             match self.try_read(places, Within::Alone).await {
@@ -110,7 +110,7 @@ impl Link {
         }
     }
 
-    /// Commits a transaction, or one that is nothing but these changes.
+    /// Commits a transaction, or a single commit of these changes.
     pub(super) async fn try_commit(
         &mut self,
         transaction: Option<Vec<u8>>,
@@ -132,7 +132,7 @@ impl Link {
         answer(self.client.commit(request)).await.map(drop)
     }
 
-    /// Ends a transaction, so that it never does anything.
+    /// Rolls a transaction back, so that it can no longer be committed.
     pub(super) async fn try_end(&mut self, transaction: Vec<u8>) -> Result<(), Failure> {
         let project_id = self.place.project.clone();
         let message = api::RollbackRequest { project_id, transaction, ..api::RollbackRequest::default() };

@@ -1,10 +1,10 @@
 //! The store `datastore`: entities of one kind in Google Datastore (Firestore in Datastore mode).
 //!
-//! Promises that everything of a call is one transaction: one round trip to read and begin it, one to commit; one in all
-//! for a call that only reads, or that changes something whatever is there. Datastore cannot tell whether a commit was done
-//! whose answer was lost; so every entity carries the *marks* of the changes that wrote it last, and what became of a lost
-//! commit is read from them ([`transaction`]). Where they cannot tell, because nothing of it was there before or many others
-//! wrote it since, the error is [`StoreError::OutcomeUnknown`].
+//! Promises that a call is one transaction. It takes one round trip to begin and read, and one to commit; a call that
+//! only reads, or that changes something unconditionally, takes one in all. Datastore cannot tell whether a commit whose
+//! answer was lost was done. Every entity therefore has the *marks* of the changes that wrote it last, and the result of
+//! such a commit is read from them ([`transaction`]). If they do not show it, because no entity existed before or many
+//! other changes followed, the error is [`StoreError::OutcomeUnknown`].
 
 mod link;
 mod place;
@@ -30,9 +30,9 @@ const CAPABILITIES: Capabilities = Capabilities {
     wait: false,
     durable: true,
     shared: true,
-    // An entity may have 1 MiB, with its key, its mark and their names.
+    // An entity may have 1 MiB, including its key, its marks and their names.
     value_bytes_max: 1_000_000,
-    // Datastore takes 500 changes; an append is up to two.
+    // Datastore accepts 500 changes; an append needs up to two.
     operations_max: 240,
     call_bytes_max: 8 << 20,
 };

@@ -1,10 +1,10 @@
-//! Which project and namespace it is, and how a value is an entity.
+//! The project and namespace, and the representation of a value as an entity.
 //!
 //! | property | |
 //! |---|---|
-//! | `bytes` | what lies there; not indexed |
+//! | `bytes` | the content; not indexed |
 //! | `marks` | the changes that wrote it last; not indexed |
-//! | `group` | region and kind, of values and logs only; indexed, so that they can be listed |
+//! | `group` | region and kind, for values and logs only; indexed, so that they can be listed |
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::stores::google::{Caller, DENIED_HINT, Service, parts};
 use crate::stores::grpc::failure::Site;
 use crate::stores::grpc::flat;
 
-/// The kind of all our entities.
+/// The kind of all entities.
 pub(super) const KIND: &str = "Trellis";
-/// The property that tells region and kind.
+/// The property that holds region and kind.
 pub(super) const GROUP: &str = "group";
 const BYTES: &str = "bytes";
 const MARKS: &str = "marks";
 
-/// The longest name of a key: the name of an entity may have 1,500 bytes, and there are two for each of ours.
+/// The maximum length of a key's name: the name of an entity may have 1,500 bytes, and each byte takes two.
 const NAME_BYTES_MAX: usize = 700;
 
-/// Where it is.
+/// A project and namespace.
 pub(super) struct Place {
     pub(super) service: Arc<Service>,
     pub(super) project: String,
@@ -35,7 +35,7 @@ pub(super) struct Place {
     pub(super) site: Site,
 }
 
-/// What lies in an entity.
+/// The content of an entity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) bytes: Vec<u8>,
@@ -43,7 +43,7 @@ pub(super) struct Content {
 }
 
 impl Place {
-    /// Reads `PROJECT[/NAMESPACE]`.
+    /// Parses `PROJECT[/NAMESPACE]`.
     pub(super) fn find(url: &str, rest: &str) -> Result<Place, StoreError> {
         let path = rest.split_once('?').map_or(rest, |(path, _)| path).trim_end_matches('/');
         let (project, namespace) = if path.contains('/') {
@@ -66,7 +66,7 @@ impl Place {
         Ok(Place { service: Arc::new(service), project, namespace, site })
     }
 
-    /// What requests need that are about it.
+    /// The context of requests about the namespace.
     pub(super) fn caller(&self) -> Caller {
         Caller::new(Arc::clone(&self.service), &format!("project_id={}", self.project))
     }
@@ -85,7 +85,7 @@ impl Place {
         })
     }
 
-    /// The namespace, as the service wants it.
+    /// The namespace in the form of the service.
     pub(super) fn partition(&self) -> api::PartitionId {
         api::PartitionId {
             project_id: self.project.clone(),
@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// The entity that lies there.
+    /// The key of the entity at a place.
     pub(super) fn key(&self, place: &[u8]) -> api::Key {
         let name = place.iter().map(|byte| format!("{byte:02x}")).collect();
         let element =
@@ -117,20 +117,20 @@ impl Place {
     }
 }
 
-/// What entities of one kind of key in a region have in common.
+/// The group of all entities of one kind of key in a region.
 pub(super) fn group(region: u32, kind: Kind) -> api::Value {
     let number = i64::from(region) << 8 | i64::from(kind as u8);
     api::Value { value_type: Some(api::value::ValueType::IntegerValue(number)), ..api::Value::default() }
 }
 
-/// Where an entity lies.
+/// The place of an entity.
 pub(super) fn place(key: &api::Key) -> Option<Vec<u8>> {
     let Some(api::key::path_element::IdType::Name(name)) = &key.path.last()?.id_type else { return None };
     let digits = name.as_bytes().chunks_exact(2);
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// What lies in an entity; nothing for one that is not ours.
+/// The content of an entity; `None` if it is not one of this store's.
 pub(super) fn content(entity: &mut api::Entity) -> Option<Content> {
     let mut blob = |name: &str| match entity.properties.remove(name)?.value_type? {
         api::value::ValueType::BlobValue(bytes) => Some(bytes),

@@ -1,9 +1,10 @@
-//! A call: one transaction, again if others were first.
+//! A call: one transaction, repeated if another one conflicted with it.
 //!
-//! A commit whose answer was lost is settled so: the transaction is ended, after which it can no longer be committed; then
-//! the marks tell; each entity keeps those of its last [`MARKS_MAX`] changes. An entity with our mark: it was done. An entity
-//! that has the mark that was read but not ours: it was not, and the call begins again. Neither: nobody can tell, because
-//! nothing of it was there before, or many others wrote it since.
+//! A commit whose answer was lost is settled as follows. The transaction is rolled back, after which it can no longer be
+//! committed. Then the marks decide; each entity keeps those of its last [`MARKS_MAX`] changes. If an entity has this
+//! call's mark, the commit was done. If an entity has the mark that was read but not this call's, it was not done, and
+//! the call begins again. In any other case the result is unknown, because no entity existed before or many other changes
+//! followed.
 
 use std::collections::BTreeMap;
 
@@ -19,26 +20,26 @@ use crate::transaction;
 use googleapis_tonic_google_datastore_v1::google::datastore::v1 as api;
 use tonic::Code;
 
-/// The most changes in a commit.
+/// The maximum number of changes in a commit.
 const CHANGES_MAX: usize = 500;
-/// The most bytes in a commit; the service takes 10 MiB.
+/// The maximum number of bytes in a commit; the service accepts 10 MiB.
 const COMMIT_BYTES_MAX: usize = (10 << 20) - (256 << 10);
-/// How many entries of a log are cleared away at once.
+/// How many deleted entries of a log are removed at once.
 const CLEARED_AT_ONCE: u64 = 400;
 
-/// How many changes ago a change can still be found.
+/// The number of marks that are kept: a change can be found until this many later changes have been made.
 const MARKS_MAX: usize = 8;
 const MARK_BYTES: usize = 16;
 
-/// What was read, and within what.
+/// What was read, and in which transaction.
 struct State {
     image: Image,
-    /// The marks of what was read, newest first; nothing where nothing was.
+    /// The marks of what was read, newest first; `None` if there was no entity.
     seen: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     transaction: Option<Vec<u8>>,
 }
 
-/// Does a call.
+/// Carries out a call.
 pub(super) async fn apply(
     link: &mut Link,
     operations: &[Operation],
@@ -53,7 +54,8 @@ pub(super) async fn apply(
         let writes = flat::writes(changes);
         if writes.is_empty() {
             if let (Some(transaction), Within::New) = (state.transaction, &within) {
-                // What it read may be locked until it ends; if this fails it ends by itself.
+                // What the transaction has read may be locked until it ends. If this fails, the service ends it after a
+                // while.
                 link.try_end(transaction).await.ok();
             }
             return Ok(applied);
@@ -67,7 +69,7 @@ pub(super) async fn apply(
     }
 }
 
-/// Begins a transaction and reads what the call needs; nothing for one that needs nothing.
+/// Begins a transaction and reads what the call needs; for a call that needs nothing, no transaction is begun.
 async fn state(link: &mut Link, needs: &Needs, within: &Within, patience: &mut Patience) -> Result<State, StoreError> {
     let store = link.place.site.store.clone();
     if needs.is_empty() {
@@ -119,7 +121,7 @@ async fn read(
     Ok(Ok(State { image: std::mem::take(&mut image), seen, transaction }))
 }
 
-/// Commits; tells whether it did, or others were first.
+/// Commits; returns whether it succeeded, or false after a conflict.
 async fn commit(link: &mut Link, state: State, writes: &[Write], patience: &mut Patience) -> Result<bool, StoreError> {
     let mark = [random().to_ne_bytes(), random().to_ne_bytes()].concat();
     let plan = Plan::new(link, writes, &mark, &state)?;
@@ -130,7 +132,7 @@ async fn commit(link: &mut Link, state: State, writes: &[Write], patience: &mut 
         };
         match &failure {
             Failure::Answered(Code::Aborted, _) => return Ok(false),
-            // A transaction that was slow may have been ended by the service.
+            // The service may have ended a slow transaction.
             Failure::Answered(Code::InvalidArgument | Code::FailedPrecondition, reason)
                 if state.transaction.is_some() && reason.contains("transaction") =>
             {
@@ -153,10 +155,10 @@ async fn commit(link: &mut Link, state: State, writes: &[Write], patience: &mut 
     Ok(true)
 }
 
-/// What one commit changes.
+/// The changes of one commit.
 struct Plan {
     mutations: Vec<api::Mutation>,
-    /// Entries that are forgotten, too many to be deleted in the same commit.
+    /// Deleted entries that are too many for the same commit.
     left_over: Vec<(Key, u64, u64)>,
 }
 
@@ -185,7 +187,7 @@ impl Plan {
             let Write::Forget(log, from, upto) = write else { continue };
             let room = CHANGES_MAX.saturating_sub(plan.mutations.len()) as u64;
             let last = from.saturating_add(room).min(upto + 1);
-            // A log that is deleted and begun again puts new entries where old ones lay.
+            // If a log is deleted and begun again, its new entries replace old ones at the same places.
             let places = (*from..last).map(|sequence| flat::entry(log, sequence));
             for place in places.filter(|place| !changed.contains(place.as_slice())) {
                 plan.change(api::mutation::Operation::Delete(link.place.key(&place)));
@@ -218,7 +220,7 @@ fn place_of(write: &Write) -> Option<&[u8]> {
     }
 }
 
-/// Finds out whether a commit was done whose answer was lost; it never will be when it was not.
+/// Finds out whether a commit whose answer was lost was done. If it was not, it can no longer be done afterwards.
 async fn settle(
     link: &mut Link,
     state: &State,
@@ -230,7 +232,7 @@ async fn settle(
     let unknown = |link: &Link| link.place.site.changing("a change", lost.clone());
     while let Some(transaction) = &state.transaction {
         match link.try_end(transaction.clone()).await {
-            // It was alive and is no longer, or it was already dead.
+            // The transaction has been rolled back now, or had ended before.
             Ok(()) | Err(Failure::Answered(..)) => break,
             Err(failure) if patience.pause_after(&failure).await => {}
             Err(_) => return Err(unknown(link)),
@@ -244,21 +246,21 @@ async fn settle(
     if places.iter().any(|place| knows(place, mark)) {
         return Ok(true);
     }
-    // Whoever came after what was read left its mark there, and would have left ours.
+    // Any change that came after the read kept the earlier mark, and would have kept this change's mark too.
     let never = |(place, seen): (&Vec<u8>, &Option<Vec<u8>>)| {
         let newest = seen.as_ref().and_then(|marks| marks.get(..MARK_BYTES));
         newest.is_some_and(|newest| places.contains(place) && knows(place, newest))
     };
-    // What began no transaction cannot be shut out, so it is not known what still becomes of it.
+    // A commit without a transaction cannot be prevented, so its result remains unknown.
     if state.transaction.is_some() && state.seen.iter().any(never) { Ok(false) } else { Err(unknown(link)) }
 }
 
-/// Deletes entries that are forgotten already. What is left of them when that fails takes room and nothing else.
+/// Removes entries that are already deleted from their log. If this fails, the rest takes space but has no other effect.
 async fn clear_away(link: &mut Link, log: &Key, from: u64, upto: u64, patience: &mut Patience) {
     let mut from = from;
     while from <= upto {
         let last = upto.min(from + CLEARED_AT_ONCE - 1);
-        // Somebody may have begun the log again meanwhile, so what is kept now is read in the same transaction.
+        // The log may have been begun again meanwhile, so its current bounds are read in the same transaction.
         let Ok((contents, Some(transaction))) = link.try_read(&[flat::head(log)], Within::New).await else { return };
         let head = contents.get(&flat::head(log)).map(|content| content.bytes.as_slice());
         let Ok(head) = Image::new(&link.place.site.store).head_is(log, head) else { return };

@@ -1,10 +1,10 @@
 //! The store `embedded`: a map in this process.
 //!
-//! Promises that a value is read or written in tens of nanoseconds, that calls on different keys do not wait for each
-//! other (the map is cut into shards, each with its own lock), and that everything of a call is done under the locks of
-//! all shards it touches, taken in ascending order. What it keeps is gone with the last handle.
+//! Promises: a value is read or written in tens of nanoseconds, and calls on different keys do not wait for each other,
+//! because the map is divided into shards that each have a lock. A call is carried out under the locks of all shards that
+//! it touches, taken in ascending order. The content is dropped with the last handle.
 //!
-//! It must never wait for anything while a shard is locked.
+//! Must never wait for anything while a shard is locked.
 
 mod shard;
 mod watch;
@@ -23,7 +23,7 @@ use crate::store::Store;
 use shard::{Shard, Undo, hash};
 use watch::Waiter;
 
-/// How many parts the map has; one bit each in a word.
+/// The number of shards; one bit each in a word.
 const SHARDS: usize = 64;
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -48,16 +48,16 @@ pub struct Embedded {
     names: Names,
 }
 
-/// The stores that were given a name, as long as somebody uses them.
+/// The named stores, as long as they are in use.
 static NAMED: LazyLock<Mutex<HashMap<String, Weak<Embedded>>>> = LazyLock::new(Mutex::default);
 
 impl Embedded {
-    /// A new one, empty.
+    /// A new, empty store.
     pub fn new() -> Embedded {
         Embedded::called("embedded")
     }
 
-    /// A new one without a name, or the one of this process with that name.
+    /// A new store if there is no name; otherwise this process' store of that name.
     pub(super) fn open(name: &str) -> Arc<dyn Store> {
         if name.is_empty() {
             return Arc::new(Embedded::new());
@@ -84,7 +84,7 @@ impl Embedded {
         locked(&self.shards[index(key)])
     }
 
-    /// Locks what a call touches.
+    /// Locks the shards that a call touches.
     fn lock(&self, operations: &[Operation], guard: Option<&Guard>) -> Locked<'_> {
         let keys = operations.iter().map(Operation::key).chain(guard.map(|guard| &guard.key));
         let mask = keys.fold(0u64, |mask, key| mask | 1 << index(key));
@@ -148,8 +148,8 @@ impl Store for Embedded {
             if Instant::now() >= deadline {
                 return Ok(applied);
             }
-            // Only the key that refused (or the guard) can change the answer: what earlier steps of the call do follows
-            // from the same keys.
+            // Only the key that refused, or the guard's key, can change the answer: the effects of the call's earlier
+            // steps depend on the same keys.
             let watched: Vec<&Key> = std::iter::once(operations[*step].key()).chain(guard.map(|g| &g.key)).collect();
             for key in &watched {
                 locked.shard(key).watch(key, &waiter);
@@ -186,7 +186,7 @@ impl Store for Embedded {
 /// The locked shards of one call.
 struct Locked<'a> {
     names: &'a Names,
-    /// A bit for each locked shard.
+    /// One bit for each locked shard.
     mask: u64,
     shards: Vec<MutexGuard<'a, Shard>>,
 }
@@ -204,7 +204,7 @@ impl Locked<'_> {
                 return Applied::Fenced { found: found.map(<[u8]>::to_vec) };
             }
         }
-        // What is done after the last step that may refuse stays done.
+        // Steps after the last one that may refuse need no undo record.
         let last = operations.iter().rposition(may_refuse);
         let mut undo = Vec::new();
         let mut outcomes = Vec::with_capacity(operations.len());
@@ -248,11 +248,11 @@ fn may_refuse(operation: &Operation) -> bool {
 }
 
 fn index(key: &Key) -> usize {
-    // The map inside the shard uses the lowest and the highest bits.
+    // The map inside the shard uses the lowest and the highest bits of the hash.
     (hash(key) >> 40) as usize % SHARDS
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked did so outside of any change: steps themselves do not panic.
+    // A panicking thread leaves no change half done, because steps themselves do not panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
-//! A part of the map: values, logs, and who waits for them.
+//! One shard of the map: values, logs, and their waiters.
 //!
-//! Every method is called with the shard locked. A step either happens entirely or, when it refuses, not at all.
+//! Every method is called with the shard locked. Promises: a step happens entirely or, if it refuses, not at all.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -12,7 +12,7 @@ use crate::key::{Key, Kind};
 use crate::operation::{Change, Entry, Operation, Outcome, Refused};
 use crate::steps;
 
-/// A part of the map.
+/// One shard of the map.
 #[derive(Default)]
 pub(super) struct Shard {
     values: HashMap<Key, Vec<u8>, BuildHasherDefault<Mix>>,
@@ -27,15 +27,15 @@ pub(super) struct Log {
     entries: VecDeque<Vec<u8>>,
 }
 
-/// How a step is taken back.
+/// How to undo a step.
 pub(super) enum Undo {
-    /// A value is what it was.
+    /// Restore this value.
     Value(Key, Option<Vec<u8>>),
-    /// The last entry of a log goes, and the log too when it was the first one ever.
+    /// Remove the last entry of a log, and the log itself if that was its first entry.
     Append(Key),
-    /// These are the oldest entries of a log again.
+    /// Restore these as the oldest entries of a log.
     Trim(Key, Vec<Vec<u8>>),
-    /// A log is there again.
+    /// Restore a log.
     Log(Key, Log),
 }
 
@@ -53,7 +53,7 @@ impl Shard {
         self.values.get(key).map(Vec::as_slice)
     }
 
-    /// Does one step, and remembers how to take it back if asked to. Nothing happened when it refuses.
+    /// Carries out a step and, if asked to, records how to undo it. A step that refuses has no effect.
     pub(super) fn step(
         &mut self,
         names: &Names,
@@ -102,7 +102,7 @@ impl Shard {
         }
     }
 
-    /// Takes a step back. Steps are taken back in the reverse order.
+    /// Undoes a step. Steps are undone in reverse order.
     pub(super) fn undo(&mut self, names: &Names, undo: Undo) {
         match undo {
             Undo::Value(key, Some(value)) => *self.slot(names, &key) = value,
@@ -123,12 +123,12 @@ impl Shard {
         }
     }
 
-    /// What refused.
+    /// Which step refused, and what it found.
     pub(super) fn refused(&self, step: usize, operation: &Operation) -> Refused {
         Refused { step, found: self.value(operation.key()).map(<[u8]>::to_vec) }
     }
 
-    /// Wakes who waits for what a step has changed.
+    /// Wakes the threads that wait for a key that a step has changed.
     pub(super) fn changed(&mut self, operation: &Operation) {
         if self.watches.is_empty() || operation.only_reads() {
             return;
@@ -142,12 +142,12 @@ impl Shard {
         });
     }
 
-    /// Wakes a thread when a key changes.
+    /// Registers a thread to be woken when a key changes.
     pub(super) fn watch(&mut self, key: &Key, waiter: &Arc<Waiter>) {
         self.watches.push(Watch::new(key, waiter));
     }
 
-    /// A thread no longer waits.
+    /// Removes a thread's registrations.
     pub(super) fn forget(&mut self, waiter: &Arc<Waiter>) {
         self.watches.retain(|watch| !watch.is_of(waiter));
     }
@@ -163,7 +163,7 @@ impl Shard {
 
     fn change(&mut self, names: &Names, key: &Key, change: &Change, undo: Option<&mut Vec<Undo>>) {
         if key.kind() == Kind::Log {
-            // Deleting is all that can happen to a log as a whole.
+            // Deletion is the only change of a log as a whole.
             if let (Some(log), Some(undo)) = (self.logs.remove(key), undo) {
                 undo.push(Undo::Log(key.clone(), log));
             }
@@ -183,7 +183,7 @@ impl Shard {
         }
     }
 
-    /// The value of a key, which is empty if there was none.
+    /// The value of a key, created empty if there was none.
     fn slot(&mut self, names: &Names, key: &Key) -> &mut Vec<u8> {
         self.values.entry(key.clone()).or_insert_with(|| {
             if let Some(name) = key.shared_name() {
@@ -224,15 +224,15 @@ impl Log {
     }
 }
 
-/// A number that is different for nearly all keys. The same for the same key in this process.
+/// A hash of a key, constant within this process.
 pub(super) fn hash(key: &Key) -> u64 {
     let mut mix = Mix::default();
     key.hash(&mut mix);
     mix.finish()
 }
 
-/// Multiplies and folds: a few cycles for a key of numbers. Names come from clients of the front end, who could choose
-/// them so that they collide; who may write to a store can also fill it, so that is not defended against.
+/// Multiplies and folds: a few cycles for a key of numbers. Clients of the front end choose names and could make them
+/// collide. That is not defended against, because a client that may write to a store can also fill it.
 #[derive(Default)]
 pub(super) struct Mix(u64);
 

@@ -1,7 +1,7 @@
-//! Who sleeps until a key changes.
+//! Threads that sleep until a key changes.
 //!
-//! A waiter is registered under the same lock under which its call was refused, and whoever changes the key wakes it under
-//! that lock; so no change is missed.
+//! Promises that no change is missed: a waiter is registered under the lock under which its call was refused, and a
+//! thread that changes the key wakes it under that lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,19 +10,19 @@ use std::time::Instant;
 
 use crate::key::Key;
 
-/// A thread that sleeps.
+/// A sleeping thread.
 pub(super) struct Waiter {
     thread: Thread,
     woken: AtomicBool,
 }
 
 impl Waiter {
-    /// For the calling thread.
+    /// A waiter for the calling thread.
     pub(super) fn new() -> Arc<Waiter> {
         Arc::new(Waiter { thread: std::thread::current(), woken: AtomicBool::new(false) })
     }
 
-    /// Sleeps until somebody calls [`Watch::wake`], or the deadline has passed.
+    /// Sleeps until [`Watch::wake`] is called or the deadline has passed.
     pub(super) fn sleep(&self, deadline: Instant) {
         while !self.woken.swap(false, Ordering::Acquire) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -34,7 +34,7 @@ impl Waiter {
     }
 }
 
-/// That a waiter wants to know when a key changes.
+/// A waiter's registration for a key.
 pub(super) struct Watch {
     key: Key,
     waiter: Arc<Waiter>,

@@ -1,8 +1,9 @@
-//! The file of a durable store, as a file: who may read it, and how it comes into being.
+//! The file of a durable store as a file: its access rights and its creation.
 //!
-//! Promises: a file is made beside its place with the rights of its owner alone (0600, whatever the umask), and has its name
-//! only when it is whole and on the disk; a file that is there and no store is refused; one that others may read is tightened,
-//! with a notice on standard error. Must never write over a file that somebody has, and never take an empty file for a store.
+//! Promises: a file is created beside its final place with rights for its owner alone (0600, whatever the umask), and
+//! gets its name only when it is complete and on the disk. An existing file that is no store is refused. A store that
+//! other users may read is restricted to its owner, with a notice on standard error. Must never overwrite an existing
+//! file, and never take an empty file for a store.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -13,18 +14,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::format::MAGIC;
 use crate::error::StoreError;
 
-/// What nobody but the owner may do.
+/// The rights that only the owner may have.
 const OTHERS: u32 = 0o077;
-/// What the owner may do with the file.
+/// The owner's rights to the file.
 const MODE: u32 = 0o600;
 const COPY_BYTES: usize = 1 << 20;
 
-/// How sentences call the store in a file.
+/// The name in messages of the store in a file.
 pub(super) fn name(path: &Path) -> String {
     format!("embedded-durable:{}", path.display())
 }
 
-/// The sentence for a file that the system does not let us use.
+/// The error for a file that the system does not let us use.
 pub(super) fn failed(path: &Path, attempt: &str, error: &io::Error) -> StoreError {
     let store = name(path);
     if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
@@ -44,7 +45,7 @@ pub(super) fn failed(path: &Path, attempt: &str, error: &io::Error) -> StoreErro
     }
 }
 
-/// The sentence for a file that somebody else has open.
+/// The error for a file that another process has open.
 pub(super) fn in_use(path: &Path) -> StoreError {
     StoreError::Denied {
         store: name(path),
@@ -53,7 +54,7 @@ pub(super) fn in_use(path: &Path) -> StoreError {
     }
 }
 
-/// The sentence for a file whose bytes are not what was written.
+/// The error for a file whose bytes are not what was written.
 pub(super) fn damaged(path: &Path, what: &str) -> StoreError {
     StoreError::Damaged { store: name(path), path: path.display().to_string(), reason: what.to_owned() }
 }
@@ -63,7 +64,7 @@ fn no_store(path: &Path, why: &str) -> StoreError {
     StoreError::Protocol { store: name(path), reason: format!("its file is no store: {why}; {next}") }
 }
 
-/// The file of a store that is there; nothing when there is no file. For who changes it, or only reads.
+/// The file of an existing store, opened for reading or, if `writes`, for changing; `None` if there is no file.
 pub(super) fn existing(path: &Path, writes: bool) -> Result<Option<File>, StoreError> {
     let file = match OpenOptions::new().read(true).write(writes).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -80,7 +81,7 @@ pub(super) fn existing(path: &Path, writes: bool) -> Result<Option<File>, StoreE
     Ok(Some(file))
 }
 
-/// Refuses what does not begin as a store does.
+/// Refuses a file that does not begin as a store does.
 pub(super) fn check_beginning(path: &Path, file: &File) -> Result<(), StoreError> {
     match begins_as_one(path, file) {
         Ok(true) => Ok(()),
@@ -95,7 +96,8 @@ pub(super) fn check_beginning(path: &Path, file: &File) -> Result<(), StoreError
     }
 }
 
-/// Whether a file begins as a store does. Only then other users lose their rights at it: whatever else was named stays as it is.
+/// Whether a file begins as a store does. Only then are other users' rights removed: a file named by mistake stays as it
+/// is.
 pub(super) fn begins_as_one(path: &Path, file: &File) -> std::io::Result<bool> {
     let mut beginning = [0; MAGIC.len()];
     let is_one = match file.read_exact_at(&mut beginning, 0) {
@@ -109,7 +111,7 @@ pub(super) fn begins_as_one(path: &Path, file: &File) -> std::io::Result<bool> {
     Ok(is_one)
 }
 
-/// Takes the rights of other users away.
+/// Removes the rights of other users.
 fn tighten(path: &Path, file: &File) -> std::io::Result<()> {
     let about = file.metadata()?;
     if about.mode() & OTHERS == 0 {
@@ -131,7 +133,7 @@ fn tighten(path: &Path, file: &File) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A file that has no name of its own until it is whole. What was begun is removed when it is not finished.
+/// A file without its final name until it is complete. If it is not finished, it is removed.
 pub(super) struct Aside {
     file: File,
     at: PathBuf,
@@ -139,7 +141,7 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// Begins an empty file beside its place.
+    /// Creates an empty file beside its final place.
     pub(super) fn begin(place: &Path) -> Result<Aside, StoreError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let Some(last) = place.file_name() else { return Err(no_store(place, "it is a folder")) };
@@ -153,12 +155,12 @@ impl Aside {
         Ok(Aside { file, at, place: place.to_owned() })
     }
 
-    /// The same file, for who writes it.
+    /// The same file, for writing.
     pub(super) fn file(&self) -> Result<File, StoreError> {
         self.file.try_clone().map_err(|error| failed(&self.place, "made", &error))
     }
 
-    /// Copies all bytes of a file, telling how many there are.
+    /// Copies all bytes of a file, and reports how many were copied.
     pub(super) fn copy(&mut self, mut from: &File, told: &mut dyn FnMut(u64)) -> Result<(), StoreError> {
         let mut buffer = vec![0; COPY_BYTES];
         let mut copied = 0;
@@ -176,17 +178,18 @@ impl Aside {
         all.map_err(|error| failed(&self.place, "copied", &error))
     }
 
-    /// Gives it its name. False when another file has that name by now.
+    /// Gives the file its final name. False if another file has that name by now.
     pub(super) fn finish(self) -> Result<bool, StoreError> {
         let named = self.file.sync_all().and_then(|()| std::fs::hard_link(&self.at, &self.place));
         match named {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
-            // No second names here (vfat, 9p): a rename writes over what has come meanwhile, so it is looked for.
+            // The file system has no hard links (vfat, 9p). A rename would overwrite a file that has appeared meanwhile,
+            // so its existence is checked.
             Err(_) if self.place.symlink_metadata().is_ok() => return Ok(false),
             Err(_) => std::fs::rename(&self.at, &self.place).map_err(|error| failed(&self.place, "made", &error))?,
         }
-        // The name is on the disk, too.
+        // The name must be on the disk, too.
         let folder = self.place.parent().map(File::open);
         folder.map_or(Ok(()), |folder| folder?.sync_all()).map_err(|error| failed(&self.place, "made", &error))?;
         Ok(true)
@@ -195,7 +198,7 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        // It is gone already when it was renamed.
+        // The file no longer exists under this name if it was renamed.
         std::fs::remove_file(&self.at).ok();
     }
 }

@@ -1,12 +1,13 @@
-//! redb's file, read as it lies on the disk (its format 3), with every page compared with its checksum.
+//! Reads redb's file as it lies on the disk (its format 3) and verifies the checksum of every page.
 //!
-//! redb answers for a whole file or not at all, so what is left of a damaged one is read here. Promises: a page is used only
-//! when its bytes have the 128-bit checksum that its parent gives for it, so nothing that comes from here was changed on the
-//! disk; where one bit of a page is wrong, it is found and turned back; whatever stands in the file, reading ends, and without
-//! a panic. Must never write.
+//! redb either opens a file whole or not at all, so the remains of a damaged one are read here. Promises: a page is used
+//! only if its bytes have the 128-bit checksum that its parent gives, so nothing that is returned was changed on the
+//! disk; a single wrong bit of a page is found and corrected; and reading ends without a panic, whatever the file
+//! contains. Must never write.
 //!
-//! The file begins with a header of 320 bytes: what it is, and the records of the last two commits, each with the root of a
-//! tree of tables. A tree's inner pages have checksum and place of each child, so one damaged page hides what lies below it.
+//! The file begins with a header of 320 bytes: the file's identification, and the records of the last two commits, each
+//! with the root of a tree of tables. A tree's inner pages have the checksum and the place of each child, so one damaged
+//! page hides everything below it.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +16,7 @@ use std::os::unix::fs::FileExt;
 
 use twox_hash::XxHash3_128;
 
-/// How every file begins.
+/// The first bytes of every file.
 pub(super) const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 const FLAGS_AT: usize = 9;
 const PAGE_BYTES_AT: usize = 12;
@@ -26,20 +27,20 @@ const LAST_REGION_PAGES_AT: usize = 28;
 const COMMITS_AT: [usize; 2] = [64, 192];
 const COMMIT_BYTES: usize = 128;
 const HEADER_BYTES: usize = 320;
-/// The commit that counts is the second.
+/// Flag: the second commit is the current one.
 const SECOND_COUNTS: u8 = 1;
-/// Somebody has it open, or did not close it.
+/// Flag: the file is open, or was not closed.
 const NOT_CLOSED: u8 = 2;
 const VERSION: u8 = 3;
 const PAGE_BYTES: u64 = 4096;
-/// What every file that a store makes says of its regions: redb asks for 4 GiB.
+/// The region size in every file that a store creates: redb requests 4 GiB.
 const REGION_PAGES: u32 = 1 << 20;
 const REGION_HEADER_PAGES: u32 = 0;
 const LEAF: u8 = 1;
 const BRANCH: u8 = 2;
-/// Deeper than any tree that fits a disk.
+/// Deeper than any tree that fits on a disk.
 const DEPTH_MAX: usize = 64;
-/// A wrong bit is looked for in pages up to this size: each is tried.
+/// The maximum size of a page in which a wrong bit is searched; every bit is tried.
 const MEND_BYTES_MAX: usize = 16 << 10;
 /// The longest page: a value of 16 MiB and its key.
 const LONGEST_PAGE_BYTES: u64 = 64 << 20;
@@ -57,7 +58,7 @@ impl Root {
     }
 }
 
-/// How long keys and values are, where all have the same length.
+/// The lengths of keys and values if they are fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
     key: Option<usize>,
@@ -73,11 +74,11 @@ pub(super) struct Table {
     shape: Shape,
 }
 
-/// One of the two last commits.
+/// One of the last two commits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Commit {
     number: u64,
-    /// Whether the header names it.
+    /// Whether the header names it as the current one.
     pub(super) counts: bool,
     /// The tables of the store, and redb's own.
     pub(super) trees: [Option<Root>; 2],
@@ -87,30 +88,30 @@ pub(super) struct Commit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) bytes: Range<u64>,
-    /// The bit that is wrong, counted from the first byte of the file, where it is one and known.
+    /// The wrong bit, counted from the first byte of the file, if there is exactly one and it is known.
     pub(super) bit: Option<u64>,
 }
 
-/// Who is told what a tree has, in the order of its keys.
+/// Receives the content of a tree, in the order of its keys.
 pub(super) trait Visitor {
-    /// A page that is right, or was mended.
+    /// An intact or corrected page.
     fn page(&mut self, bytes: u64);
 
-    /// A wrong bit; the page is used without it.
+    /// A wrong bit; the page is used with the bit corrected.
     fn mended(&mut self, place: Place);
 
-    /// What lies between two keys cannot be read: the first not included, the last included.
+    /// What lies between two keys cannot be read: the first key is excluded, the last included.
     fn lost(&mut self, place: Place, between: Between);
 
-    /// A pair.
+    /// A key and its value.
     ///
     /// # Errors
     ///
-    /// Whatever ends the walk.
+    /// Any error ends the walk.
     fn pair(&mut self, key: &[u8], value: &[u8]) -> io::Result<()>;
 }
 
-/// Two keys; nothing where there is no limit.
+/// Two keys; `None` means unbounded.
 pub(super) type Between = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// A file.
@@ -119,18 +120,18 @@ pub(super) struct Image {
     bytes: u64,
     region_pages: u32,
     region_header_pages: u32,
-    /// The newest first; those whose records can be read.
+    /// The commits whose records can be read, the newest first.
     pub(super) commits: Vec<Commit>,
-    /// What is wrong with the header.
+    /// The damage to the header.
     pub(super) damage: Vec<(Place, String)>,
-    /// Whether who had it open closed it.
+    /// Whether the file was closed properly.
     pub(super) was_closed: bool,
-    /// Whether the record of the commit that the header names cannot be read.
+    /// Whether the record of the commit that the header names as current cannot be read.
     pub(super) is_newest_lost: bool,
 }
 
 impl Image {
-    /// Reads the header, and mends what can be mended of it.
+    /// Reads the header, and corrects in it what can be corrected.
     pub(super) fn open(file: File) -> io::Result<Image> {
         let bytes = file.metadata()?.len();
         let mut header = [0; HEADER_BYTES];
@@ -166,7 +167,7 @@ impl Image {
         Ok(image)
     }
 
-    /// What the header says of the length of the file; it counts for a file that was closed.
+    /// Compares the length in the header with the file's; it is valid for a file that was closed.
     fn compare_length(&mut self, header: &[u8]) {
         let pages = (self.bytes / PAGE_BYTES).saturating_sub(1);
         let said = u64::from(u32_at(header, FULL_REGIONS_AT).unwrap_or(0)) * u64::from(REGION_PAGES)
@@ -190,7 +191,7 @@ impl Image {
                 tried[bit / 8] ^= 1 << (bit % 8);
                 Some((bit, commit(&tried)?))
             });
-            // While it is written the record that does not count yet may be half there.
+            // During a write, the record that is not current yet may be half written.
             if let Some((bit, commit)) = mended {
                 found[place] = Some(commit);
                 let place = Place { bytes: (at as u64)..(at + COMMIT_BYTES) as u64, bit: Some((at * 8 + bit) as u64) };
@@ -219,12 +220,12 @@ impl Image {
         &self.file
     }
 
-    /// How long the file is.
+    /// The length of the file.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The tables of a tree of tables, by their names; `visitor` hears of its pages.
+    /// The tables of a tree of tables, by name; `visitor` receives its pages.
     pub(super) fn tables(&self, root: Option<Root>, visitor: &mut dyn Visitor) -> io::Result<Vec<Table>> {
         let mut tables = Tables { found: Vec::new(), visitor };
         self.walk(root, Shape::default(), &mut tables)?;
@@ -243,7 +244,7 @@ impl Image {
         }
     }
 
-    /// What lies below a page.
+    /// Visits what lies below a page.
     fn below(
         &self,
         page: u64,
@@ -259,7 +260,7 @@ impl Image {
             return Ok(());
         };
         visitor.page(place.end - place.start);
-        // The bytes are as they were written, so these are there; nothing is taken for granted all the same.
+        // The checksum was right, so these bytes exist; the code still checks every access.
         let read = match bytes.first() {
             Some(&LEAF) => leaf(&bytes, shape, visitor)?,
             Some(&BRANCH) if depth < DEPTH_MAX => match children(&bytes, shape) {
@@ -283,8 +284,8 @@ impl Image {
         Ok(())
     }
 
-    /// Where a page lies, by its number: index in its region (20 bits), region (20 bits), and its length as a power of two
-    /// (the last 5).
+    /// The place of a page from its number: index in its region (20 bits), region (20 bits), and its length as a power of
+    /// two (the last 5).
     fn place(&self, number: u64) -> Range<u64> {
         let power = number >> 59;
         let index = number & (0xf_ffff >> power.min(20));
@@ -296,7 +297,7 @@ impl Image {
         start..start + bytes
     }
 
-    /// The bytes of a page; nothing where the file has none.
+    /// The bytes of a page; `None` if the file does not have them.
     fn page(&self, place: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
         if place.end > self.bytes || place.end - place.start > LONGEST_PAGE_BYTES {
             return Ok(None);
@@ -304,14 +305,14 @@ impl Image {
         let mut bytes = vec![0; (place.end - place.start) as usize];
         match self.file.read_exact_at(&mut bytes, place.start) {
             Ok(()) => Ok(Some(bytes)),
-            // The disk does not give these bytes, but may give others.
+            // The disk cannot read these bytes, but may be able to read others.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// The bytes of a page that have its checksum, with one bit turned back if need be.
+/// The bytes of a page if they have its checksum, if need be after correcting one bit.
 fn right(
     mut bytes: Vec<u8>,
     checksum: u128,
@@ -336,7 +337,7 @@ fn right(
     None
 }
 
-/// The checksum of what a page uses of its bytes.
+/// The checksum of the used bytes of a page.
 fn sum(page: &[u8], shape: Shape) -> Option<u128> {
     let count = count(page)?;
     let end = match *page.first()? {
@@ -351,7 +352,7 @@ fn count(page: &[u8]) -> Option<usize> {
     Some(u16::from_le_bytes(page.get(2..4)?.try_into().ok()?).into())
 }
 
-/// Where things are in a leaf.
+/// The offsets of the parts of a leaf.
 struct Offsets {
     count: usize,
     shape: Shape,
@@ -382,7 +383,7 @@ impl Offsets {
     }
 }
 
-/// Tells the pairs of a leaf; nothing when it is none.
+/// Passes the pairs of a leaf to the visitor; `None` if the page is not a leaf.
 fn leaf(page: &[u8], shape: Shape, visitor: &mut dyn Visitor) -> io::Result<Option<()>> {
     let Some(count) = count(page) else { return Ok(None) };
     let offsets = Offsets::of_leaf(count, shape);
@@ -414,7 +415,7 @@ fn branch_key_end(page: &[u8], count: usize, shape: Shape, at: usize) -> Option<
 struct Child {
     checksum: u128,
     page: u64,
-    /// The last key below it; nothing for the last child.
+    /// The last key below it; `None` for the last child.
     to: Option<Vec<u8>>,
 }
 
@@ -433,7 +434,7 @@ fn children(page: &[u8], shape: Shape) -> Option<Vec<Child>> {
     (0..=count).map(child).collect()
 }
 
-/// What the record of a commit says, if it is right.
+/// Decodes the record of a commit; `None` if its version or its checksum is wrong.
 fn commit(record: &[u8]) -> Option<Commit> {
     let (said, checksum) = record.split_at_checked(COMMIT_BYTES - 16)?;
     if said[0] != VERSION || u128_at(checksum, 0)? != XxHash3_128::oneshot(said) {
@@ -443,7 +444,7 @@ fn commit(record: &[u8]) -> Option<Commit> {
     Some(Commit { number: u64_at(said, 104)?, counts: false, trees: [root(said[1], 8)?, root(said[2], 40)?] })
 }
 
-/// Reads what tables there are.
+/// Collects the tables.
 struct Tables<'a> {
     found: Vec<Table>,
     visitor: &'a mut dyn Visitor,
@@ -470,7 +471,7 @@ impl Visitor for Tables<'_> {
     }
 }
 
-/// A table's description: kind u8, pairs u64, root, lengths of keys and of values, and what its types are called.
+/// A table's description: kind u8, number of pairs u64, root, lengths of keys and of values, and the names of its types.
 fn table(name: &[u8], described: &[u8]) -> Option<Table> {
     let length = |at: usize| match described.get(at)? {
         0 => Some(None),

@@ -1,7 +1,7 @@
-//! A damaged store written anew: what was read, without what makes no sense alone.
+//! Copies a damaged store into a new one, without the data that is meaningless after the loss.
 //!
-//! Promises: a value of which a part is lost is left out as a whole, a log begins after its last gap, and entries belong to a
-//! log. So whoever reads the new store gets a value as it was written, or none. Must never invent anything.
+//! Promises: a value that has lost a part is left out as a whole, a log begins after its last gap, and every entry
+//! belongs to a log. A reader of the new store thus gets a value as it was written, or none. Must never invent data.
 
 use std::io;
 use std::ops::Bound;
@@ -12,12 +12,12 @@ use super::format::{Between, Image, Place, Table, Visitor};
 use super::rescue::{Progress, Told};
 use super::tables::{self, ENTRIES, HEAD_BYTES, LOGS, TAILS, VALUES};
 
-/// So much is committed together.
+/// The number of bytes that are committed together.
 const TOGETHER_BYTES: usize = 8 << 20;
 
 type Bytes = &'static [u8];
 
-/// Copies what can be read of a table. The answer is what cannot.
+/// Copies the readable part of a table, and returns the key intervals that could not be read.
 pub(super) fn copy(image: &Image, table: &Table, to: &Database, told: Told) -> io::Result<Vec<Between>> {
     let mut copier = Copier {
         table: &table.name,
@@ -71,7 +71,7 @@ impl Visitor for Copier<'_, '_> {
     }
 }
 
-/// Leaves out what makes no sense without what was lost, and says what, and how many pairs it is.
+/// Leaves out data that is meaningless without what was lost, and returns a description of it and the number of pairs.
 pub(super) fn settle(
     store: &Database,
     lost: &[(&str, Between)],
@@ -96,7 +96,7 @@ pub(super) fn settle(
     Ok(())
 }
 
-/// Values whose ends may be among what is lost.
+/// Leaves out values whose tails may be among the lost data.
 fn leave_values_out(
     values: &mut RedbTable<Bytes, Bytes>,
     tails: &RedbTable<Bytes, Bytes>,
@@ -117,7 +117,7 @@ fn leave_values_out(
     Ok(())
 }
 
-/// Ends of values that are lost: they would be taken for those of later ones.
+/// Leaves out tails of lost values: they would be taken for tails of later values.
 fn leave_tails_out(
     values: &RedbTable<Bytes, Bytes>,
     tails: &mut RedbTable<Bytes, Bytes>,
@@ -133,7 +133,7 @@ fn leave_tails_out(
     without.iter().try_for_each(|key| tails.remove(key.as_slice()).map(drop))
 }
 
-/// Entries of logs that are lost: a new log would find them.
+/// Leaves out entries of lost logs: a new log of the same number would contain them.
 fn leave_entries_out(
     logs: &RedbTable<Bytes, (u64, u64)>,
     entries: &mut RedbTable<Bytes, Bytes>,
@@ -155,14 +155,15 @@ fn leave_entries_out(
     Ok(())
 }
 
-/// Logs that have lost entries begin after the last gap: who is further behind is told so by what the log says of itself.
+/// Makes logs that have lost entries begin after their last gap. A reader that is further behind learns this from the
+/// log's own bounds.
 fn shorten_logs(
     logs: &mut RedbTable<Bytes, (u64, u64)>,
     entries: &mut RedbTable<Bytes, Bytes>,
     (from, to): &Between,
     dropped: &mut dyn FnMut(String, u64),
 ) -> Result<(), StorageError> {
-    // A log whose first entries are before the first lost one is among them.
+    // A log whose first entries precede the first lost one is also affected.
     let log = |key: &Vec<u8>| tables::log_of_entry(key).to_vec();
     let (from, to) = (from.as_ref().map(log), to.as_ref().map(log));
     let start = from.as_deref().map_or(Bound::Unbounded, Bound::Included);

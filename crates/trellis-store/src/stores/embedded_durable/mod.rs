@@ -1,14 +1,14 @@
-//! The store `embedded-durable`: a file of this machine, kept by redb.
+//! The store `embedded-durable`: a file of this machine, managed by redb.
 //!
-//! redb because it is maintained, has no dependency but libc, its transactions cover everything that a call may touch, and
-//! a commit is on the disk when it returns. Promises that what was acknowledged is there after the process was killed and
-//! after the machine lost its power, and that of a call that was not, all or nothing is there.
+//! redb was chosen because it is maintained, depends only on libc, has transactions that cover everything that a call may
+//! touch, and has written a commit to the disk when the commit returns. Promises: an acknowledged call survives a killed
+//! process and a loss of power, and a call that was not acknowledged is present completely or not at all.
 //!
-//! A commit waits for the disk, so calls that come while one is under way are committed together, one after the other in
-//! the order in which they came. One process has the file at a time. After a crash the file is looked through when it is
-//! opened, which takes time in proportion to its size.
+//! A commit waits for the disk, so calls that arrive while a commit is under way are committed together, in the order of
+//! their arrival. One process has the file open at a time. After a crash the file is checked when it is opened, which
+//! takes time in proportion to its size.
 //!
-//! It must never acknowledge before the commit.
+//! Must never acknowledge a call before its commit.
 
 mod file;
 mod format;
@@ -51,32 +51,32 @@ const CAPABILITIES: Capabilities = Capabilities {
     call_bytes_max: 64 << 20,
 };
 
-/// How much of the file is kept in memory: the way to every page of some GiB. Pages themselves are kept by who uses them, and
-/// this process may be one whose memory is short.
+/// How much of the file is cached: the inner pages that lead to every page of some GiB. The users of the store cache
+/// pages themselves, and this process may be one that is short of memory.
 const CACHE_BYTES: usize = 32 << 20;
-/// The most calls that are committed together.
+/// The maximum number of calls that are committed together.
 const TOGETHER_MAX: usize = 256;
 
-/// A file.
+/// A store in a file.
 pub struct EmbeddedDurable {
     name: String,
     path: PathBuf,
     file: Database,
     /// Calls that wait for the commit under way.
     queue: Mutex<VecDeque<Job>>,
-    /// Who commits.
+    /// Held by the thread that commits.
     writer: Mutex<()>,
     changes: Changes,
 }
 
-/// How many commits changed something, for who waits for a change.
+/// The number of commits that changed something, for threads that wait for a change.
 #[derive(Default)]
 struct Changes {
     count: Mutex<u64>,
     more: Condvar,
 }
 
-/// A call that waits to be done.
+/// A call that waits to be carried out.
 struct Job {
     operations: Vec<Operation>,
     guard: Option<Guard>,
@@ -92,7 +92,7 @@ pub(super) fn open(url: &str, path: &str) -> Result<Arc<dyn Store>, StoreError> 
     Ok(Arc::new(EmbeddedDurable::open(Path::new(path))?))
 }
 
-/// A file as redb opens it: an empty one becomes a store.
+/// Opens a file with redb; an empty file becomes a store.
 fn database(path: &Path, file: File) -> Result<Database, StoreError> {
     let opened = catch_unwind(|| {
         let backend = FileBackend::new(file)?;
@@ -111,7 +111,7 @@ fn database(path: &Path, file: File) -> Result<Database, StoreError> {
     }
 }
 
-/// A store in an empty file, with its tables, for those who only read.
+/// Creates a store with its tables in an empty file, so that readers find the tables.
 fn new_database(path: &Path, file: File) -> Result<Database, StoreError> {
     let database = database(path, file)?;
     let made = || -> Result<(), redb::Error> {
@@ -129,11 +129,11 @@ fn new_database(path: &Path, file: File) -> Result<Database, StoreError> {
 }
 
 impl EmbeddedDurable {
-    /// Opens a file; a path at which there is nothing gets a new one.
+    /// Opens the store in a file, or creates one if there is nothing at the path.
     ///
     /// # Errors
     ///
-    /// When another process has it open, when it is something else or damaged, or when the disk does not let us.
+    /// When another process has the file open, when the file is damaged or no store, or when the system refuses access.
     pub fn open(path: &Path) -> Result<EmbeddedDurable, StoreError> {
         if let Some(store) = EmbeddedDurable::open_existing(path)? {
             return Ok(store);
@@ -143,7 +143,7 @@ impl EmbeddedDurable {
         if aside.finish()? {
             return Ok(EmbeddedDurable::of(path, database));
         }
-        // Somebody else made it in the meantime.
+        // Another process created the file in the meantime.
         drop(database);
         match EmbeddedDurable::open_existing(path)? {
             Some(store) => Ok(store),
@@ -172,7 +172,8 @@ impl EmbeddedDurable {
         StoreError::Protocol { store: self.name.clone(), reason: format!("its file fails: {error}") }
     }
 
-    /// Does something with the file. Pages are not compared with their checksums here, and redb may stumble over one.
+    /// Runs work on the file and turns a panic of redb into an error: checksums are not verified here, and redb may panic
+    /// on a damaged page.
     fn guarded<T>(&self, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
         catch_unwind(AssertUnwindSafe(work))
             .unwrap_or_else(|_| Err(file::damaged(&self.path, "redb stumbled over it while it was used")))
@@ -183,13 +184,13 @@ impl EmbeddedDurable {
         Read::new(transaction, &self.name)
     }
 
-    /// Does a call, together with others that wait.
+    /// Carries out a call, together with other waiting calls.
     fn change(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
         let (answer, answered) = sync_channel(1);
         let job = Job { operations: operations.to_vec(), guard: guard.cloned(), answer };
         locked(&self.queue).push_back(job);
         let writer = locked(&self.writer);
-        // Whoever had the file before us may have done our call with its own.
+        // The previous committer may have carried out this call with its own.
         if let Ok(answer) = answered.try_recv() {
             return answer;
         }
@@ -206,7 +207,7 @@ impl EmbeddedDurable {
         }
     }
 
-    /// Does calls in one transaction, and answers each.
+    /// Carries out calls in one transaction, and answers each.
     fn commit(&self, jobs: Vec<Job>) {
         let answers = self.guarded(|| self.commit_all(&jobs));
         for (place, job) in jobs.iter().enumerate() {
@@ -214,7 +215,7 @@ impl EmbeddedDurable {
                 Ok(answers) => Ok(answers[place].clone()),
                 Err(error) => Err(error.clone()),
             };
-            // It is there as long as its caller waits for it.
+            // The receiver exists as long as the caller waits.
             job.answer.send(answer).ok();
         }
     }
@@ -282,7 +283,7 @@ impl Store for EmbeddedDurable {
         deadline: Instant,
     ) -> Result<Applied, StoreError> {
         loop {
-            // What is changed after this number was read wakes us.
+            // A change after this number was read wakes the thread.
             let seen = *locked(&self.changes.count);
             let applied = self.apply(operations, guard)?;
             if !matches!(applied, Applied::Refused(..)) {
@@ -314,7 +315,7 @@ impl Store for EmbeddedDurable {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half-done under these locks: a transaction that was not committed is gone.
+    // No state is left half done under these locks: an uncommitted transaction is discarded.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -335,7 +336,7 @@ mod tests {
             assert!(matches!(applied, Applied::Done(_)));
         };
         let now = || store.get_many(std::slice::from_ref(&key)).expect("it works").remove(0);
-        // Round the lengths at which a part lies elsewhere, each after each.
+        // Lengths around those at which a part is stored elsewhere, in every order.
         let lengths = [0, 1, 4031, 4032, 4033, 4095, 4096, 4097, 9000];
         for (seed, (&first, &second)) in
             lengths.iter().flat_map(|first| lengths.iter().map(move |second| (first, second))).enumerate()
@@ -350,7 +351,7 @@ mod tests {
         assert_eq!(now(), Some([value(4000, 1), vec![9; 96]].concat()));
         put(Change::Delete);
         assert_eq!(now(), None);
-        // What is left of a value that is gone would lie on top of this one.
+        // The rest of a deleted value must not appear at the end of this one.
         put(Change::Put(value(4032, 3)));
         assert_eq!(now(), Some(value(4032, 3)));
         drop(store);

@@ -1,10 +1,11 @@
-//! Looking through a durable store's file, copying it, and reading what is left of a damaged one.
+//! Checking a durable store's file, copying it, and recovering the content of a damaged one.
 //!
-//! Promises: each works on a file that nobody has open, and leaves it as it is; what is said of a page was compared with its
-//! checksum; a copy and a rescued store have their names only when they are whole and were read again. Of a damaged file the
-//! newest commit is taken of which everything can be read, otherwise the newest; what could not be read of that one is named
-//! with its place and its keys, and so is what was let go with it: the first part of a value whose end is lost, and entries of
-//! a log before a gap. Must never give a value that is not the one that was written.
+//! Promises: each command works on a file that no process has open, and leaves it unchanged; every statement about a page
+//! rests on its checksum; a copy and a recovered store get their names only when they are complete and were read again.
+//! From a damaged file, the newest commit that can be read completely is used, or otherwise the newest. Unreadable parts
+//! of that commit are reported with their place and their keys, and so is what is dropped with them: the first part of a
+//! value whose tail is lost, and the entries of a log before a gap. Must never return a value that is not the one that
+//! was written.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,51 +16,52 @@ use super::survey::{Chosen, chosen};
 use super::{losses, new_database, tables};
 use crate::error::StoreError;
 
-/// The most places that are kept to be told; the others are counted.
+/// The maximum number of places that are reported; further ones are only counted.
 pub const PLACES_MAX: usize = 1000;
 
-/// What a long work has done so far, for who watches.
+/// The progress of a long operation, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The current step.
     pub step: &'static str,
-    /// So many bytes are done.
+    /// The number of bytes done.
     pub done_bytes: u64,
-    /// The file has so many.
+    /// The size of the file.
     pub of_bytes: u64,
 }
 
 /// What was found in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How long the file is.
+    /// The size of the file.
     pub bytes: u64,
     /// How many bytes of pages in use were compared with their checksums.
     pub read_bytes: u64,
     /// How many pairs of the store's tables were read.
     pub pairs: u64,
-    /// What is damaged, in the order in which it was met; at most [`PLACES_MAX`].
+    /// The damaged places, in the order in which they were found; at most [`PLACES_MAX`].
     pub damage: Vec<Damage>,
-    /// How many places are damaged.
+    /// The number of damaged places.
     pub damaged_count: u64,
-    /// How many pairs of the store's tables cannot be read, as far as their number is known.
+    /// How many pairs of the store's tables cannot be read, as far as this is known.
     pub lost_pairs: u64,
-    /// How many commits were passed over: 1 when only the one before the last is whole, or can be read.
+    /// How many commits were skipped: 1 if only the one before the last is intact or readable.
     pub commits_back: u32,
 }
 
 /// A damaged place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The first byte, and the first after it.
+    /// The first byte; [`Damage::to_byte`] is the first byte after the place.
     pub from_byte: u64,
     /// See [`Damage::from_byte`].
     pub to_byte: u64,
-    /// The wrong bit, counted from the beginning of the file, where it is one and known: nothing is lost here.
+    /// The wrong bit, counted from the beginning of the file, if there is exactly one and it is known. No data is lost
+    /// here.
     pub mended_bit: Option<u64>,
-    /// What it is, and what was in it.
+    /// What the place is, and what it held.
     pub what: String,
-    /// Whether anything is lost with it.
+    /// Whether data is lost with it.
     pub is_loss: bool,
 }
 
@@ -69,7 +71,7 @@ impl Report {
         self.damaged_count == 0
     }
 
-    /// Whether the store keeps less than was acknowledged.
+    /// Whether the store holds less than was acknowledged.
     pub fn has_losses(&self) -> bool {
         self.commits_back > 0 || self.lost_pairs > 0 || self.damage.iter().any(|damage| damage.is_loss)
     }
@@ -83,23 +85,24 @@ impl Report {
     }
 }
 
-/// Who is told how far a work is.
+/// Receives progress reports.
 pub type Told<'a> = &'a mut dyn FnMut(Progress);
 
 /// Compares every page in use with its checksum. Changes nothing.
 ///
 /// # Errors
 ///
-/// When the file is not there, somebody has it open, or the system does not let us read it. Damage is no error.
+/// When the file does not exist, another process has it open, or the system does not let us read it. Damage is not an
+/// error.
 pub fn check(path: &Path, told: Told) -> Result<Report, StoreError> {
     Ok(chosen(path, &image(path)?, "looking through it", told)?.report)
 }
 
-/// Makes a copy, which is looked through before it has its name. The file must be whole.
+/// Makes a copy and checks it before it gets its name. The file must be intact.
 ///
 /// # Errors
 ///
-/// As [`check`]; when the file is damaged; when there is a file of the copy's name.
+/// As [`check`]; when the file is damaged; when a file with the copy's name exists.
 pub fn backup(path: &Path, copy: &Path, told: Told) -> Result<Report, StoreError> {
     refuse_existing(copy)?;
     let source = image(path)?;
@@ -119,12 +122,12 @@ pub fn backup(path: &Path, copy: &Path, told: Told) -> Result<Report, StoreError
     Ok(found)
 }
 
-/// Reads everything that can be read into a new store, and says what could not.
+/// Recovers everything that can be read into a new store, and reports what could not.
 ///
 /// # Errors
 ///
-/// When nothing can be read at all; when the file is not there, somebody has it open, or there is a file of the new one's
-/// name; when the new one cannot be written.
+/// When nothing can be read at all; when the file does not exist, another process has it open, or a file with the new
+/// store's name exists; when the new store cannot be written.
 pub fn salvage(path: &Path, new: &Path, told: Told) -> Result<Report, StoreError> {
     refuse_existing(new)?;
     let image = image(path)?;
@@ -162,7 +165,7 @@ pub fn salvage(path: &Path, new: &Path, told: Told) -> Result<Report, StoreError
     Ok(report)
 }
 
-/// A file that nobody has open, and that nobody opens meanwhile.
+/// A file that no process has open, locked so that none opens it meanwhile.
 fn image(path: &Path) -> Result<Image, StoreError> {
     let Some(file) = file::existing(path, false)? else {
         let what = format!("file {}", path.display());
@@ -183,7 +186,7 @@ fn read(path: &Path, file: File) -> Result<Image, StoreError> {
     Image::open(file).map_err(|error| file::failed(path, "read", &error))
 }
 
-/// What is there is never written over.
+/// An existing file is never overwritten.
 fn refuse_existing(path: &Path) -> Result<(), StoreError> {
     match path.symlink_metadata() {
         Err(_) => Ok(()),

@@ -1,7 +1,7 @@
-//! Which of the last two commits of a file is read, and what is damaged in it.
+//! Chooses which of the last two commits of a file is read, and lists the damage in it.
 //!
-//! Promises: the newest commit of which everything can be read is taken; if there is none, the newest whose tables are known.
-//! A commit that was under way when its process ended is none. Must never take a page whose checksum is wrong.
+//! Promises: the newest commit that can be read completely is chosen, or otherwise the newest whose tables are known. A
+//! commit that was under way when its process ended does not count. Must never use a page whose checksum is wrong.
 
 use std::io;
 use std::path::Path;
@@ -11,20 +11,20 @@ use super::rescue::{Progress, Report, Told};
 use super::{file, tables};
 use crate::error::StoreError;
 
-/// What is read of a file.
+/// The commit that is read.
 pub(super) struct Chosen {
     pub(super) report: Report,
-    /// None where no commit says where they are.
+    /// Empty if no commit says where the tables are.
     pub(super) tables: Vec<Table>,
 }
 
-/// Looks through a file.
+/// Checks a file and chooses the commit.
 pub(super) fn chosen(path: &Path, image: &Image, step: &'static str, told: Told) -> Result<Chosen, StoreError> {
     let mut readable: Option<Chosen> = None;
     let mut passed = u32::from(image.is_newest_lost);
     for (at, commit) in image.commits.iter().enumerate() {
         let looked = survey(image, commit, step, told).map_err(|error| file::failed(path, "read", &error))?;
-        // One that does not count yet was never acknowledged.
+        // A commit that is not current yet was never acknowledged.
         let is_under_way = !commit.counts && at == 0 && !image.was_closed;
         let Some(mut looked) = looked else {
             passed += u32::from(!is_under_way);
@@ -42,7 +42,7 @@ pub(super) fn chosen(path: &Path, image: &Image, step: &'static str, told: Told)
     Ok(readable.unwrap_or_else(|| Chosen { report: with_header(image), tables: Vec::new() }))
 }
 
-/// What is wrong before any tree is read.
+/// The damage that is known before any tree is read.
 fn with_header(image: &Image) -> Report {
     let mut report = Report { bytes: image.bytes(), ..Report::default() };
     for (place, what) in &image.damage {
@@ -51,7 +51,7 @@ fn with_header(image: &Image) -> Report {
     report
 }
 
-/// Reads all of a commit; nothing where it does not say which tables there are.
+/// Reads all of a commit; `None` if its tables are not known.
 fn survey(image: &Image, commit: &Commit, step: &'static str, told: Told) -> io::Result<Option<Chosen>> {
     let mut looker = Looker { report: with_header(image), step, told, table: "", has_lost: false, pairs: 0 };
     let [ours, redb] = commit.trees;
@@ -74,12 +74,12 @@ fn survey(image: &Image, commit: &Commit, step: &'static str, told: Told) -> io:
     Ok(Some(Chosen { report: looker.report, tables: found }))
 }
 
-/// Counts, and notes what is damaged.
+/// Counts pages and pairs, and records damage.
 struct Looker<'a, 'b> {
     report: Report,
     step: &'static str,
     told: &'a mut (dyn FnMut(Progress) + 'b),
-    /// Empty for redb's own.
+    /// Empty for redb's own tables.
     table: &'static str,
     has_lost: bool,
     pairs: u64,

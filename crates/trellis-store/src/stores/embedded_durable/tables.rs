@@ -1,4 +1,4 @@
-//! Where everything stands in the file.
+//! The tables of the file.
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -7,10 +7,10 @@
 //! | `logs` | region u32, number u64 | oldest kept number, newest number |
 //! | `entries` | region u32, number u64, sequence u64 | the entry |
 //!
-//! All numbers in keys are big-endian, so that the order of the keys is that of the numbers.
+//! All numbers in keys are big-endian, so that keys sort in the order of the numbers.
 //!
-//! A page of the file takes 4,096 bytes with the keys in it. A whole page of a region would take two of them, half empty, and
-//! so twice the time of the disk; without its tail it takes one, and 64 bytes.
+//! A page of the file holds 4,096 bytes including the keys. A whole page of a region would therefore need two of them,
+//! half empty, and twice the disk time. Without its tail it needs one, and the tail adds 64 bytes.
 
 use std::ops::RangeInclusive;
 
@@ -28,12 +28,12 @@ pub(super) const VALUES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("v
 pub(super) const TAILS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("tails");
 pub(super) const LOGS: TableDefinition<&[u8], (u64, u64)> = TableDefinition::new("logs");
 pub(super) const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
-/// What they are called in the file.
+/// The names of the tables in the file.
 pub(super) const NAMES: [&str; 4] = ["values", "tails", "logs", "entries"];
 
-/// What of a whole page of a region fits into a page of the file with its key.
+/// How much of a whole page of a region fits into one page of the file together with its key.
 pub(super) const HEAD_BYTES: usize = 4032;
-/// Longer values take several pages of the file anyway.
+/// Longer values need several pages of the file anyway.
 const WITH_TAIL_BYTES_MAX: usize = 4096;
 
 /// Region and number of a log.
@@ -55,7 +55,7 @@ fn entry_key(log: &Key, sequence: u64) -> Vec<u8> {
     [&log_key(log)[..], &sequence.to_be_bytes()].concat()
 }
 
-/// Puts pairs into a table as they lay in another file.
+/// Puts pairs into a table unchanged, as they were read from another file.
 pub(super) fn put(store: &Database, table: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), redb::Error> {
     let transaction = store.begin_write()?;
     if table == "logs" {
@@ -80,7 +80,7 @@ pub(super) fn log_of_entry(key: &[u8]) -> &[u8] {
     &key[..key.len().min(LOG_KEY_BYTES)]
 }
 
-/// What a key of a table names, in words. A key that separates two pages of the file may be cut short.
+/// A description of a key of a table. A key that separates two pages of the file may be truncated.
 pub(super) fn described(table: &str, key: &[u8]) -> String {
     let number = |at: usize, length: usize| {
         (at..at + length).fold(0, |number: u64, at| number << 8 | u64::from(key.get(at).copied().unwrap_or(0)))
@@ -104,7 +104,7 @@ pub(super) fn described(table: &str, key: &[u8]) -> String {
     }
 }
 
-/// What lies between two keys of a table, in words.
+/// A description of what lies between two keys of a table.
 pub(super) fn between(table: &str, (from, to): &(Option<Vec<u8>>, Option<Vec<u8>>)) -> String {
     let what = match table {
         "tails" => "the ends of values",
@@ -119,7 +119,7 @@ pub(super) fn between(table: &str, (from, to): &(Option<Vec<u8>>, Option<Vec<u8>
     }
 }
 
-/// Everything as of one moment.
+/// All tables, as of one moment.
 pub(super) struct Read {
     store: String,
     values: ReadOnlyTable<&'static [u8], &'static [u8]>,
@@ -193,7 +193,7 @@ impl Snapshot for Read {
     }
 }
 
-/// Everything, while it is changed.
+/// All tables, while they are changed.
 pub(super) struct Write<'a> {
     values: Table<'a, &'static [u8], &'static [u8]>,
     tails: Table<'a, &'static [u8], &'static [u8]>,
@@ -211,12 +211,12 @@ impl<'a> Write<'a> {
         })
     }
 
-    /// What is there now, with what this transaction wrote before.
+    /// The current content, including this transaction's own writes.
     pub(super) fn snapshot<'b>(&'b self, store: &'b str) -> Uncommitted<'a, 'b> {
         Uncommitted { tables: self, store }
     }
 
-    /// Writes what a call changes.
+    /// Writes the changes of a call.
     pub(super) fn write(&mut self, changes: &Changes) -> Result<(), StorageError> {
         for (key, value) in &changes.values {
             self.write_value(&value_key(key), value.as_deref())?;
@@ -239,7 +239,7 @@ impl<'a> Write<'a> {
             Some(head) => self.values.insert(key, head)?,
             None => self.values.remove(key)?,
         };
-        // Only a value of this length may have one.
+        // Only a value of this length can have a tail.
         let had_tail = before.is_some_and(|before| before.value().len() == HEAD_BYTES);
         match tail {
             Some(tail) => drop(self.tails.insert(key, tail)?),
@@ -267,7 +267,7 @@ impl<'a> Write<'a> {
     }
 }
 
-/// What an uncommitted transaction sees.
+/// The content that an uncommitted transaction sees.
 pub(super) struct Uncommitted<'a, 'b> {
     tables: &'b Write<'a>,
     store: &'b str,

@@ -1,4 +1,4 @@
-//! Where an etcd cluster is, and how one gets in: from the address and the variables that `etcdctl` reads.
+//! The address and credentials of an etcd cluster, from the store's address and the variables that `etcdctl` reads.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::stores::address;
 use crate::stores::grpc::CONNECT_MILLISECONDS_MAX;
 use crate::stores::grpc::failure::Site;
 
-/// Where a cluster is.
+/// The address of a cluster.
 pub(super) struct Address {
-    /// One for each member that was named.
+    /// One for each member in the address.
     endpoints: Vec<Endpoint>,
     user: Option<(String, String)>,
-    /// For sentences.
+    /// For messages.
     pub(super) site: Site,
 }
 
 impl Address {
-    /// Reads `[USER:PASSWORD@]HOST:PORT[,HOST:PORT][?tls]`, and the variables `ETCDCTL_USER`, `ETCDCTL_CACERT`,
+    /// Parses `[USER:PASSWORD@]HOST:PORT[,HOST:PORT][?tls]`, and reads the variables `ETCDCTL_USER`, `ETCDCTL_CACERT`,
     /// `ETCDCTL_CERT` and `ETCDCTL_KEY`.
     pub(super) fn parse(url: &str, rest: &str) -> Result<Address, StoreError> {
         let (rest, question) = rest.split_once('?').unwrap_or((rest, ""));
@@ -53,12 +53,12 @@ impl Address {
         })
     }
 
-    /// How many members were named.
+    /// The number of members in the address.
     pub(super) fn members(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// A client of one of the members. Connects when it is used first, and presents the user.
+    /// A client of one member. It connects at its first use, and authenticates the user.
     pub(super) async fn client(&self, member: usize) -> Result<Client, etcd_client::Error> {
         let channel = Channel::Tonic(self.endpoints[member % self.endpoints.len()].connect_lazy());
         let options = self
@@ -86,7 +86,7 @@ fn endpoint(url: &str, host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endp
     }
 }
 
-/// The certificates that `etcdctl` would use; those of the system where none is named.
+/// The certificates that `etcdctl` would use; the system's if none is named.
 fn tls(url: &str) -> Result<ClientTlsConfig, StoreError> {
     let read = |variable: &str| -> Result<Option<Vec<u8>>, StoreError> {
         let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) else { return Ok(None) };

@@ -1,7 +1,7 @@
-//! A connection to one member of a cluster; another member when that one fails.
+//! A connection to one member of a cluster, or to another member when that one fails.
 //!
-//! Promises that what only reads is tried again until its time is over. What changes something is sent once
-//! ([`Link::send`]); whether to send it again is decided in [`super::transaction`].
+//! Promises that reads are repeated until their time is over. A change is sent once ([`Link::send`]);
+//! [`super::transaction`] decides whether to send it again.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::key::{Key, Kind};
 use crate::stores::grpc::failure::{Failure, answer};
 use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience, flat};
 
-/// Where everything of ours lies.
+/// The prefix of all keys.
 const PREFIX: &[u8] = b"trellis/";
 
 /// A connection.
@@ -25,12 +25,12 @@ pub(super) struct Link {
     member: usize,
     pub(super) client: Client,
     kv: KvClient,
-    /// What the last change over this connection left behind.
+    /// The receipt of the last change over this connection.
     pub(super) receipt: Option<Receipt>,
 }
 
 impl Link {
-    /// Connects to the first member that lets us.
+    /// Connects to the first member that accepts.
     pub(super) async fn open(address: Arc<Address>) -> Result<Link, StoreError> {
         let mut last = None;
         for member in 0..address.members() {
@@ -46,7 +46,7 @@ impl Link {
         Err(address.site.unchanged("greeting it", failure))
     }
 
-    /// Whether anybody is there who lets us in; asks every member once.
+    /// Checks that a member is reachable and accepts the credentials; asks every member once.
     pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
         let mut left = self.address.members();
         loop {
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Sends a transaction, once. The next one goes to another member if this one fails.
+    /// Sends a transaction once. If this fails, the next one goes to another member.
     pub(super) async fn send(&mut self, transaction: Txn) -> Result<TxnResponse, Failure> {
         let result = answer(self.kv.txn(transaction)).await.map_err(understood);
         if !matches!(result, Ok(_) | Err(Failure::Answered(..))) {
@@ -68,7 +68,7 @@ impl Link {
         result
     }
 
-    /// Turns to the next member; to the same one again when there is no other.
+    /// Switches to the next member, or reconnects to the same one if there is no other.
     async fn turn(&mut self) {
         if self.address.members() < 2 {
             return;
@@ -80,7 +80,7 @@ impl Link {
         }
     }
 
-    /// Reads, until it works or the time is over.
+    /// Reads, and repeats this until it succeeds or the time is over.
     pub(super) async fn read(&mut self, reads: &[TxnOp], patience: &mut Patience) -> Result<TxnResponse, StoreError> {
         loop {
             match self.send(Txn::new().and_then(reads)).await {
@@ -127,21 +127,21 @@ fn kv(client: &Client) -> KvClient {
     client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
-/// Something that was read.
+/// A key that was read.
 pub(super) struct Found {
-    /// Where it lies, without our prefix.
+    /// Its place, without the prefix.
     pub(super) place: Vec<u8>,
     pub(super) bytes: Vec<u8>,
-    /// The revision that changed it last.
+    /// The revision of its last change.
     pub(super) revision: i64,
 }
 
-/// Where it lies among everything else in the cluster.
+/// The key in the cluster for a place, with the prefix.
 pub(super) fn place(flat: Vec<u8>) -> Vec<u8> {
     [PREFIX, &flat].concat()
 }
 
-/// What each read of a transaction found.
+/// The results of each read of a transaction.
 pub(super) fn gets(response: &TxnResponse) -> impl Iterator<Item = Vec<Found>> + use<> {
     response.op_responses().into_iter().filter_map(|one| match one {
         TxnOpResponse::Get(mut found) => Some(found.take_kvs().into_iter().map(Found::from).collect()),
@@ -157,7 +157,7 @@ impl From<etcd_client::KeyValue> for Found {
     }
 }
 
-/// The revision of the store when it answered.
+/// The revision of the store at the time of the answer.
 pub(super) fn revision(response: &TxnResponse) -> i64 {
     response.header().map_or(0, etcd_client::ResponseHeader::revision)
 }
@@ -172,7 +172,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// etcd says with other codes that it does not know a user.
+/// etcd reports an unknown user with other codes.
 fn understood(failure: Failure) -> Failure {
     match failure {
         Failure::Answered(Code::InvalidArgument, reason)
@@ -180,7 +180,7 @@ fn understood(failure: Failure) -> Failure {
         {
             Failure::Answered(Code::Unauthenticated, reason)
         }
-        // Somebody has just turned authentication on or changed a role; the next attempt presents the user again.
+        // Authentication was just turned on or a role changed; the next attempt authenticates again.
         Failure::Answered(Code::Internal, reason) if reason.contains("auth") => {
             Failure::Answered(Code::Unauthenticated, reason)
         }

@@ -1,12 +1,12 @@
 //! The store `etcd`: values and logs as keys of an etcd cluster, below `trellis/`.
 //!
-//! Promises that everything of a call is done in one transaction of etcd, or nothing; that a call reads and writes in one
-//! round trip each (one in all where it changes something whatever is there, or only reads); and that a change whose
-//! answer was lost is never done twice: every transaction also moves the *receipt* of its connection ([`receipt`]), and only
-//! from the state in which the one before left it, so that what became of it can be asked, and one that is still on the
-//! way can be shut out. Waiting is a watch of etcd.
+//! Promises: a call is done completely in one transaction of etcd, or not at all. A call takes one round trip to read and
+//! one to write; a call that only reads, or that changes something unconditionally, takes one in all. A change whose
+//! answer was lost is never done twice: every transaction also updates the *receipt* of its connection ([`receipt`]), on
+//! the condition that the receipt is as the transaction before left it. The result of a lost transaction can thus be
+//! read, and one that is still under way can be invalidated. Waiting uses a watch of etcd.
 //!
-//! It must never touch a key outside `trellis/`.
+//! Must never touch a key outside `trellis/`.
 
 mod address;
 mod link;
@@ -26,9 +26,10 @@ use crate::stores::grpc::lanes::{Lanes, Open};
 use address::Address;
 use link::Link;
 
-/// The most operations in a transaction of etcd; its default `--max-txn-ops`.
+/// The maximum number of operations in a transaction of etcd; its default `--max-txn-ops`.
 const TRANSACTION_OPERATIONS_MAX: usize = 128;
-/// The most bytes in a request of etcd; its default `--max-request-bytes` is 1.5 MiB, of which some is for keys.
+/// The maximum number of bytes in a request of etcd; its default `--max-request-bytes` is 1.5 MiB, from which space for
+/// keys is subtracted.
 const REQUEST_BYTES_MAX: usize = (3 << 19) - (32 << 10);
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -39,7 +40,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     durable: true,
     shared: true,
     value_bytes_max: 1 << 20,
-    // Each step writes one key at most, an append one more for its log, and each transaction one for its receipt.
+    // Each step writes at most one key, an append also its log's bounds, and each transaction also its receipt.
     operations_max: 120,
     call_bytes_max: REQUEST_BYTES_MAX,
 };

@@ -1,10 +1,10 @@
-//! What a transaction leaves behind, so that its sender can find out whether it was done.
+//! The receipt of a transaction, from which its sender can learn whether it was done.
 //!
-//! Each connection has a key of its own, below `trellis/r`. Every transaction that changes something puts its number there,
-//! on the condition that nothing changed the key since the transaction before. So of a transaction whose answer was
-//! lost, the key tells whether it was done; and once the key has been moved on by [`fence`], it never will be.
+//! Each connection has a key of its own below `trellis/r`. Every transaction that changes something writes its number
+//! there, on the condition that nothing has changed the key since the transaction before. If an answer is lost, the key
+//! shows whether the transaction was done. Once [`fence`] has changed the key, the transaction can no longer be done.
 //!
-//! The key hangs on a lease, so that it goes away after whoever wrote it.
+//! The key has a lease, so that it disappears some time after its writer.
 
 use std::time::{Duration, Instant};
 
@@ -15,56 +15,56 @@ use crate::error::StoreError;
 use crate::stores::grpc::failure::{Failure, answer};
 use crate::stores::grpc::{Patience, random};
 
-/// How long a receipt stays after its connection last needed a new one.
+/// How long a receipt remains after its connection last renewed it.
 const LEASE_SECONDS: i64 = 900;
-/// How long a connection uses one receipt. Far less than the lease, so that one that is in use is there.
+/// How long a connection uses one receipt. This is much shorter than the lease, so that a receipt in use exists.
 const USE_SECONDS_MAX: u64 = 300;
 
-/// The key of a connection.
+/// The receipt key of a connection.
 #[derive(Clone)]
 pub(super) struct Receipt {
     key: Vec<u8>,
     lease: i64,
     born: Instant,
-    /// The revision that changed it last.
+    /// The revision of its last change.
     revision: i64,
-    /// What it holds.
+    /// Its content.
     number: u64,
 }
 
-/// What became of a transaction whose answer was lost.
+/// The result of a transaction whose answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     /// It was done.
     Done,
-    /// It was not, and never will be.
+    /// It was not done, and cannot be done any more.
     Never,
-    /// The receipt itself is gone.
+    /// The receipt itself no longer exists.
     Unknown,
 }
 
 impl Receipt {
-    /// That nothing changed it since the transaction before.
+    /// The condition that nothing has changed the receipt since the transaction before.
     pub(super) fn unmoved(&self) -> Compare {
         Compare::mod_revision(self.key.clone(), CompareOp::Equal, self.revision)
     }
 
-    /// Puts the number of the next transaction there.
+    /// Writes the number of the next transaction.
     pub(super) fn moved(&self) -> TxnOp {
         self.put(self.number + 1)
     }
 
-    /// Reads it.
+    /// Reads the receipt.
     pub(super) fn look(&self) -> TxnOp {
         TxnOp::get(self.key.clone(), None)
     }
 
-    /// Whether it was last changed by the transaction before.
+    /// Whether its last change was the transaction before.
     pub(super) fn is_at(&self, revision: i64) -> bool {
         self.revision == revision
     }
 
-    /// The next transaction was done.
+    /// Records that the next transaction was done.
     pub(super) fn advance(&mut self, revision: i64) {
         self.number += 1;
         self.revision = revision;
@@ -76,13 +76,13 @@ impl Receipt {
     }
 }
 
-/// Makes sure that the connection has a receipt.
+/// Ensures that the connection has a receipt.
 pub(super) async fn renew(link: &mut Link, patience: &mut Patience) -> Result<(), StoreError> {
     if let Some(receipt) = &link.receipt {
         if receipt.born.elapsed() < Duration::from_secs(USE_SECONDS_MAX) {
             return Ok(());
         }
-        // If that fails, the lease ends by itself.
+        // If this fails, the lease expires.
         let old = receipt.lease;
         link.receipt = None;
         answer(link.client.lease_revoke(old)).await.ok();
@@ -102,7 +102,7 @@ pub(super) async fn renew(link: &mut Link, patience: &mut Patience) -> Result<()
     }
 }
 
-/// Makes a receipt, under a key that nobody else has; also not an attempt whose answer was lost.
+/// Creates a receipt under a key that is unique, even among attempts whose answers were lost.
 async fn begin(link: &mut Link) -> Result<Receipt, Failure> {
     let lease = answer(link.client.lease_grant(LEASE_SECONDS, None)).await?.id();
     let key = place(format!("r{:016x}{:016x}", random(), random()).into_bytes());
@@ -112,8 +112,8 @@ async fn begin(link: &mut Link) -> Result<Receipt, Failure> {
     Ok(receipt)
 }
 
-/// Finds out what became of the transaction whose answer was lost, and shuts it out if it has not been done. The sentence
-/// tells that this cannot be known when the store does not come back in time.
+/// Finds out whether the transaction whose answer was lost was done, and prevents it if it was not. If the store does not
+/// return in time, the error says that this is unknown.
 pub(super) async fn settle(link: &mut Link, lost: Failure, patience: &mut Patience) -> Result<Settled, StoreError> {
     let Some(mut receipt) = link.receipt.clone() else { return Ok(Settled::Unknown) };
     let (done, fenced) = (receipt.number + 1, receipt.number + 2);

@@ -1,7 +1,7 @@
-//! A call: read what it needs, carry it out here, write what comes out if nothing of what was read has changed.
+//! A call: read what it needs, carry it out here, and write the result if nothing that was read has changed.
 //!
-//! Promises that a transaction that others got in front of brings back what it needs to be carried out anew, so that
-//! each further attempt is one round trip.
+//! Promises that a transaction that fails by a conflict returns what is needed to carry the call out again, so that each
+//! further attempt is one round trip.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::stores::grpc::flat::{self, Write};
 use crate::stores::grpc::image::{Image, Needs};
 use crate::transaction;
 
-/// What was read of the store, and what must still be so when the call is done.
+/// What was read of the store, and the conditions that must still hold when the call is committed.
 struct State {
     image: Image,
     unchanged: Vec<Compare>,
@@ -30,12 +30,12 @@ struct State {
 
 enum Commit {
     Done,
-    /// Others were first; this is how it is now.
+    /// There was a conflict; this is the current state.
     Others(State),
 }
 
 impl Link {
-    /// Does a call; also gives the revision of the store on which it was decided.
+    /// Carries out a call; also returns the revision of the store on which the result is based.
     pub(super) async fn apply(
         &mut self,
         operations: &[Operation],
@@ -60,7 +60,7 @@ impl Link {
         }
     }
 
-    /// Does a call as soon as nothing refuses it.
+    /// Carries out a call as soon as nothing refuses it.
     pub(super) async fn apply_when(
         &mut self,
         operations: &[Operation],
@@ -73,7 +73,7 @@ impl Link {
             if Instant::now() >= deadline {
                 return Ok(applied);
             }
-            // Only these two can change the answer: what earlier steps do follows from the same keys.
+            // Only these two keys can change the answer: the effects of earlier steps depend on the same keys.
             let watched = [Some(operations[*step].key()), guard.map(|guard| &guard.key)];
             let watched: BTreeSet<&Key> = watched.into_iter().flatten().collect();
             if let Err(failure) = self.wait(watched, revision + 1, deadline).await
@@ -84,7 +84,7 @@ impl Link {
         }
     }
 
-    /// Sleeps until one of the keys changes, at `revision` or later, or the deadline has passed. May end early.
+    /// Sleeps until one of the keys changes at `revision` or later, or the deadline has passed. May return early.
     async fn wait(&mut self, keys: BTreeSet<&Key>, revision: i64, deadline: Instant) -> Result<(), Failure> {
         let options = WatchOptions::new().with_start_revision(revision);
         let mut keys = keys.into_iter().map(|key| place(flat::value(key)));
@@ -96,7 +96,7 @@ impl Link {
         loop {
             let Ok(message) = tokio::time::timeout_at(deadline.into(), watch.message()).await else { return Ok(()) };
             match message? {
-                // A watch that is cancelled asked for something too old; so it has changed.
+                // A cancelled watch asked for a compacted revision, so there have been changes.
                 Some(message) if message.events().is_empty() && !message.canceled() => {}
                 _ => return Ok(()),
             }
@@ -113,7 +113,7 @@ impl Link {
         self.understand(needs, gets(&response), revision(&response))
     }
 
-    /// What the answers to [`reads`] say.
+    /// Decodes the answers to [`reads`].
     fn understand(
         &self,
         needs: &Needs,
@@ -147,7 +147,7 @@ impl Link {
         Ok(State { image, unchanged, revision })
     }
 
-    /// Writes, if what was read is unchanged.
+    /// Writes, on the condition that what was read is unchanged.
     async fn commit(
         &mut self,
         needs: &Needs,
@@ -173,7 +173,8 @@ impl Link {
                 Ok(response) => {
                     let mut answers = gets(&response);
                     let moved = answers.next().and_then(|found| found.into_iter().next()).map_or(0, |one| one.revision);
-                    // Its lease has ended: the store was away for long. Nothing is on the way, so a new one will do.
+                    // Its lease has ended because the store was away for long. No transaction is under way, so a new
+                    // receipt can be used.
                     self.receipt.take_if(|receipt| !receipt.is_at(moved));
                     return Ok(Commit::Others(self.understand(needs, answers, revision(&response))?));
                 }
@@ -199,7 +200,7 @@ impl Link {
         }
     }
 
-    /// Refuses what etcd would not take.
+    /// Refuses what etcd would not accept.
     fn check(&self, needs: &Needs, writes: &[Write]) -> Result<(), StoreError> {
         self.check_count((writes.len() + 1).max(reads(needs).len() + 1))?;
         let bytes = writes.iter().map(bytes).sum();
@@ -246,13 +247,13 @@ impl Link {
     }
 }
 
-/// Asks for everything that a call needs.
+/// The reads for everything that a call needs.
 fn reads(needs: &Needs) -> Vec<TxnOp> {
     let mut reads: Vec<TxnOp> = needs.values.iter().map(|key| TxnOp::get(place(flat::value(key)), None)).collect();
     for (log, windows) in &needs.logs {
         reads.push(TxnOp::get(place(flat::head(log)), None));
         for window in windows {
-            // Entries that are forgotten are gone, so the first that are found are the first that are kept.
+            // Deleted entries no longer exist, so the first entries that are found are the first that are kept.
             let options = GetOptions::new().with_range(after_entries(log)).with_limit(i64::from(window.count).max(1));
             reads.push(TxnOp::get(place(flat::entry(log, window.after.saturating_add(1))), Some(options)));
         }
@@ -260,7 +261,7 @@ fn reads(needs: &Needs) -> Vec<TxnOp> {
     reads
 }
 
-/// Behind the last entry that a log can have.
+/// A key after the last entry that a log can have.
 fn after_entries(log: &Key) -> Vec<u8> {
     let mut end = place(flat::entry(log, u64::MAX));
     end.push(0);

@@ -1,7 +1,7 @@
-//! Why a request failed, and the sentence for it.
+//! Why a request failed, and the error for it.
 //!
-//! Promises that a request is called *not sent* only when no byte of it left. What is neither that nor an answer of the
-//! store is *lost*: it may have taken effect, or still take effect later.
+//! Promises that a request is *not sent* only if no byte of it left. A request that has neither failed in this way nor
+//! been answered is *lost*: it may have taken effect, or may still take effect later.
 
 use std::error::Error;
 use std::future::Future;
@@ -17,16 +17,16 @@ use crate::error::StoreError;
 pub(in crate::stores) enum Failure {
     /// There was no connection to send it on.
     NotSent(String),
-    /// It was sent, and what came of it is not known.
+    /// It was sent, and its result is not known.
     Lost(String),
     /// It was sent, and no answer came in time.
     Late,
-    /// The store answered that it did not do it.
+    /// The store answered that it did not carry it out.
     Answered(Code, String),
 }
 
 impl Failure {
-    /// Whether nothing was done.
+    /// Whether the request certainly had no effect.
     pub(in crate::stores) fn is_without_effect(&self) -> bool {
         matches!(self, Failure::NotSent(_) | Failure::Answered(..))
     }
@@ -61,7 +61,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// Waits for the answer to a request, but not for ever.
+/// Waits for the answer to a request, with a deadline.
 pub(in crate::stores) async fn answer<T, F: Into<Failure>>(
     request: impl Future<Output = Result<T, F>>,
 ) -> Result<T, Failure> {
@@ -71,21 +71,21 @@ pub(in crate::stores) async fn answer<T, F: Into<Failure>>(
     }
 }
 
-/// Which store a sentence is about, and what helps.
+/// The store that an error is about, and the hints for it.
 #[derive(Clone, Debug)]
 pub(in crate::stores) struct Site {
-    /// How sentences call it.
+    /// The store's name in messages.
     pub(in crate::stores) store: String,
-    /// Where credentials come from.
+    /// The source of credentials.
     pub(in crate::stores) denied_hint: String,
-    /// What is missing when it answers that something is.
+    /// What is missing when the store answers "not found".
     pub(in crate::stores) missing: String,
-    /// How to make that.
+    /// How to create it.
     pub(in crate::stores) missing_hint: String,
 }
 
 impl Site {
-    /// The sentence for a failure that changed nothing.
+    /// The error for a failure that changed nothing.
     pub(in crate::stores) fn unchanged(&self, what: &str, failure: Failure) -> StoreError {
         let store = self.store.clone();
         match failure {
@@ -110,7 +110,7 @@ impl Site {
         }
     }
 
-    /// The sentence for a change that failed.
+    /// The error for a change that failed.
     pub(in crate::stores) fn changing(&self, what: &str, failure: Failure) -> StoreError {
         let reason = match failure {
             Failure::Lost(reason) => reason,
@@ -120,7 +120,7 @@ impl Site {
         StoreError::OutcomeUnknown { store: self.store.clone(), what: what.to_owned(), reason }
     }
 
-    /// The sentence for a call that others got in front of until its time was over.
+    /// The error for a call that met conflicts until its time was over.
     pub(in crate::stores) fn contended(&self) -> StoreError {
         StoreError::Deadline {
             store: self.store.clone(),
@@ -129,7 +129,7 @@ impl Site {
         }
     }
 
-    /// The sentence for an answer that makes no sense.
+    /// The error for an answer that makes no sense.
     pub(in crate::stores) fn nonsense(&self, reason: impl Into<String>) -> StoreError {
         StoreError::Protocol { store: self.store.clone(), reason: reason.into() }
     }

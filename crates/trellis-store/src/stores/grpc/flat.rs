@@ -1,7 +1,7 @@
-//! How values and logs lie in a store that has nothing but keys in order: one key for each value, one for the bounds of
-//! each log, one for each entry.
+//! The layout of values and logs in a store that has only ordered keys: one key for each value, one for the bounds of
+//! each log, and one for each entry.
 //!
-//! Promises that no two of them are the same key, and that the entries of a log lie together, in order.
+//! Promises that all these keys are distinct, and that the entries of a log are adjacent and in order.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,24 @@ const VALUE: u8 = b'v';
 const HEAD: u8 = b'h';
 const ENTRY: u8 = b'e';
 
-/// Where a value lies.
+/// The place of a value.
 pub(in crate::stores) fn value(key: &Key) -> Vec<u8> {
     tagged(VALUE, key)
 }
 
-/// Where the bounds of a log lie.
+/// The place of a log's bounds.
 pub(in crate::stores) fn head(log: &Key) -> Vec<u8> {
     tagged(HEAD, log)
 }
 
-/// Where an entry of a log lies.
+/// The place of an entry of a log.
 pub(in crate::stores) fn entry(log: &Key, sequence: u64) -> Vec<u8> {
     let mut bytes = tagged(ENTRY, log);
     bytes.extend_from_slice(&sequence.to_be_bytes());
     bytes
 }
 
-/// The number of the entry that lies there.
+/// The sequence number of the entry at a place.
 pub(in crate::stores) fn sequence(place: &[u8]) -> Option<u64> {
     place.last_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
@@ -42,14 +42,14 @@ fn tagged(tag: u8, key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// The key of the value or of the log that lies there.
+/// The key of the value or the log at a place.
 pub(in crate::stores) fn key(place: &[u8]) -> Option<Key> {
     let (tag, key) = place.split_first()?;
     matches!(*tag, VALUE | HEAD).then(|| Key::decode(key)).flatten()
 }
 
-/// From where (with it) to where (without it) the values or logs of one kind in a region lie that have a number from
-/// `from` on: one range for each byte that spreads them.
+/// The ranges (start included, end excluded) of the values or logs of one kind in a region with numbers from `from` on:
+/// one range for each value of the spreading byte.
 pub(in crate::stores) fn ranges(region: u32, kind: Kind, from: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
     let tag = if kind == Kind::Log { HEAD } else { VALUE };
     let spreads = if kind.is_control() { 0..=0 } else { 0..=u8::MAX };
@@ -61,7 +61,7 @@ pub(in crate::stores) fn ranges(region: u32, kind: Kind, from: u64) -> Vec<(Vec<
     };
     spreads
         .map(|spread| {
-            // Behind the largest number, whatever name follows it.
+            // The end is after the largest number, with any name after it.
             let mut end = place(spread, u64::MAX);
             end.resize(end.len() + 1, 0xff);
             (place(spread, from), end)
@@ -69,15 +69,16 @@ pub(in crate::stores) fn ranges(region: u32, kind: Kind, from: u64) -> Vec<(Vec<
         .collect()
 }
 
-/// What lies where.
+/// Contents by place.
 pub(in crate::stores) type Found = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Where everything lies that a call needs, but for the entries of logs.
+/// The places of everything that a call needs, except entries of logs.
 pub(in crate::stores) fn places(needs: &Needs) -> Vec<Vec<u8>> {
     needs.values.iter().map(value).chain(needs.logs.keys().map(head)).collect()
 }
 
-/// What was found, for a call; and where entries lie that it needs too, as the bounds of their logs tell.
+/// The image for a call from what was found, and the places of entries that it needs too, as the bounds of their logs
+/// show.
 pub(in crate::stores) fn image(store: &str, needs: &Needs, found: &Found) -> Result<(Image, Vec<Vec<u8>>), StoreError> {
     let mut image = Image::new(store);
     let mut missing = std::collections::BTreeSet::new();
@@ -97,18 +98,18 @@ pub(in crate::stores) fn image(store: &str, needs: &Needs, found: &Found) -> Res
     Ok((image, missing.into_iter().collect()))
 }
 
-/// Something to write.
+/// A write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::stores) enum Write {
-    /// It lies there.
+    /// Store these bytes at a place.
     Put(Vec<u8>, Vec<u8>),
-    /// Nothing lies there.
+    /// Delete what is at a place.
     Delete(Vec<u8>),
-    /// The entries of a log from one number to another, both with it, are gone.
+    /// Delete the entries of a log from one sequence number to another, both included.
     Forget(Key, u64, u64),
 }
 
-/// What a call writes.
+/// The writes of a call.
 pub(in crate::stores) fn writes(changes: Changes) -> Vec<Write> {
     let mut writes = Vec::with_capacity(changes.values.len() + 3 * changes.logs.len());
     for (key, now) in changes.values {
@@ -122,8 +123,8 @@ pub(in crate::stores) fn writes(changes: Changes) -> Vec<Write> {
         let kept_from = if change.emptied { change.last_before + 1 } else { change.first };
         if kept_from > change.first_before {
             let (from, upto) = (change.first_before, kept_from.min(change.last_before + 1) - 1);
-            // A log that was deleted and began again has numbers that it had before. What comes lies over what was there: etcd
-            // refuses to forget and to put one place in one call.
+            // A log that was deleted and begun again reuses sequence numbers. New entries overwrite old ones: etcd
+            // refuses to delete and put the same key in one transaction.
             let comes = change.appended.first().zip(change.appended.last());
             let (first, last) = comes.map_or((upto + 1, upto), |(first, last)| (first.sequence, last.sequence));
             let parts = [(from, upto.min(first.saturating_sub(1))), (from.max(last.saturating_add(1)), upto)];

@@ -1,7 +1,7 @@
-//! What a call needs to know of a store, and what was read of it.
+//! What a call needs to read from a store, and what was read.
 //!
-//! A store that answers over a network reads everything a call needs at once, before the call is carried out here by
-//! [`crate::transaction::run`]. Promises to name everything that such a run asks for.
+//! A store that is reached over a network reads everything that a call needs at once, before [`crate::transaction::run`]
+//! carries out the call here. Promises that the needs include everything that such a run asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use crate::key::{Key, Kind};
 use crate::operation::{Change, Entry, Guard, Operation};
 use crate::transaction::Snapshot;
 
-/// A log as it is kept: the oldest kept number and the newest number.
+/// The bounds of a log: the oldest kept and the newest sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stores) struct Head {
     pub(in crate::stores) first: u64,
@@ -19,15 +19,15 @@ pub(in crate::stores) struct Head {
 }
 
 impl Head {
-    /// Of a log that does not exist.
+    /// For a log that does not exist.
     pub(in crate::stores) const NONE: Head = Head { first: 1, last: 0 };
 
-    /// As a store keeps it.
+    /// The form in which a store keeps it.
     pub(in crate::stores) fn encode(self) -> Vec<u8> {
         [self.first.to_be_bytes(), self.last.to_be_bytes()].concat()
     }
 
-    /// What [`Head::encode`] made.
+    /// Decodes the result of [`Head::encode`].
     pub(in crate::stores) fn decode(bytes: &[u8]) -> Option<Head> {
         let (first, last) = bytes.split_at_checked(8)?;
         let head =
@@ -36,7 +36,7 @@ impl Head {
     }
 }
 
-/// Entries to read: at most `count`, after number `after`.
+/// Entries to read: at most `count`, after sequence number `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::stores) struct Window {
     pub(in crate::stores) after: u64,
@@ -44,7 +44,7 @@ pub(in crate::stores) struct Window {
 }
 
 impl Window {
-    /// The numbers that are kept of it.
+    /// The sequence numbers of the window that are kept.
     pub(in crate::stores) fn numbers(self, head: Head) -> std::ops::Range<u64> {
         let from = self.after.saturating_add(1).max(head.first);
         let upto = from.saturating_add(u64::from(self.count)).min(head.last + 1);
@@ -52,7 +52,7 @@ impl Window {
     }
 }
 
-/// What a call needs to know.
+/// What a call needs to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::stores) struct Needs {
     pub(in crate::stores) values: BTreeSet<Key>,
@@ -60,7 +60,7 @@ pub(in crate::stores) struct Needs {
 }
 
 impl Needs {
-    /// Of a call.
+    /// The needs of a call.
     pub(in crate::stores) fn of(operations: &[Operation], guard: Option<&Guard>) -> Needs {
         let mut needs = Needs::default();
         let mut written = BTreeSet::new();
@@ -72,7 +72,7 @@ impl Needs {
                 Operation::Change { change: Change::Put(_) | Change::Delete, .. } if key.kind() != Kind::Log => {
                     written.insert(key);
                 }
-                // A refused call reads what is there, not what earlier steps made of it.
+                // A refused call returns the stored value, not the result of earlier steps.
                 Operation::Get { .. } => drop(needs.values.insert(key.clone())),
                 _ if key.kind() != Kind::Log => {
                     if !written.contains(key) {
@@ -96,7 +96,7 @@ impl Needs {
         needs
     }
 
-    /// Whether the call changes what it changes whatever is there.
+    /// Whether the call's changes are unconditional.
     pub(in crate::stores) fn is_empty(&self) -> bool {
         self.values.is_empty() && self.logs.is_empty()
     }
@@ -112,17 +112,17 @@ pub(in crate::stores) struct Image {
 }
 
 impl Image {
-    /// Of a store, nothing yet.
+    /// An empty image.
     pub(in crate::stores) fn new(store: &str) -> Image {
         Image { store: store.to_owned(), ..Image::default() }
     }
 
-    /// A value was read.
+    /// Adds a value that was read.
     pub(in crate::stores) fn value_is(&mut self, key: &Key, value: Option<Vec<u8>>) {
         self.values.insert(key.clone(), value);
     }
 
-    /// The bounds of a log were read; nothing where there is none.
+    /// Adds the bounds of a log that were read; `None` if there is no such log.
     pub(in crate::stores) fn head_is(&mut self, log: &Key, head: Option<&[u8]>) -> Result<Head, StoreError> {
         let head = match head {
             None => Head::NONE,
@@ -132,7 +132,7 @@ impl Image {
         Ok(head)
     }
 
-    /// An entry was read.
+    /// Adds an entry that was read.
     pub(in crate::stores) fn entry_is(&mut self, log: &Key, sequence: u64, bytes: Vec<u8>) {
         self.entries.entry(log.clone()).or_default().insert(sequence, bytes);
     }

@@ -1,13 +1,13 @@
 //! Connections, one for each thread that is in a call.
 //!
-//! A *lane* is a connection with a small event loop that runs only while a call uses it, on the thread that calls. That
-//! needs no thread of our own and no hand-over between threads: with one client and Google's Bigtable emulator on loopback (two
-//! cores, optimised), a write of 8 bytes took 102 µs so, and 156 µs with tokio's loop on threads of its own. Promises that a
-//! thread that waits long (for a watch) keeps nobody else waiting: there are as many lanes as there are threads in calls; only
-//! [`IDLE_LANES_MAX`] of them are kept when nobody uses them.
+//! A *lane* is a connection with a small event loop that runs only during a call, on the calling thread. This needs no
+//! threads of our own and no hand-over between threads. With one client and Google's Bigtable emulator on loopback (two
+//! cores, optimised), a write of 8 bytes took 102 µs in this way, and 156 µs with tokio's loop on threads of its own.
+//! Promises that a thread that waits long (for a watch) does not delay another one: there are as many lanes as there are
+//! threads in calls, and only [`IDLE_LANES_MAX`] of them are kept when they are idle.
 //!
-//! Nobody looks after a lane that is not used, so one that rested longer than [`IDLE_SECONDS_MAX`] is closed instead of
-//! used: what is on the way may have forgotten it.
+//! An idle lane is not monitored. One that was idle longer than [`IDLE_SECONDS_MAX`] is therefore closed instead of used:
+//! a device on the path may have dropped the connection.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,20 +17,20 @@ use tokio::runtime::{Handle, Runtime};
 use super::DEADLINE;
 use crate::error::StoreError;
 
-/// How many lanes are kept that nobody uses.
+/// The maximum number of idle lanes that are kept.
 const IDLE_LANES_MAX: usize = 16;
-/// How long a lane may rest and still be used.
+/// How long a lane may be idle and still be used.
 const IDLE_SECONDS_MAX: u64 = 30;
 
-/// How a connection is made.
+/// Opens connections.
 pub(in crate::stores) trait Open: Sync {
     /// The connection.
     type Client: Send;
 
-    /// Makes one.
+    /// Opens a connection.
     async fn open(&self) -> Result<Self::Client, StoreError>;
 
-    /// How sentences call the store.
+    /// The store's name in messages.
     fn name(&self) -> &str;
 }
 
@@ -42,19 +42,19 @@ pub(in crate::stores) struct Lanes<O: Open> {
 }
 
 struct Lane<C> {
-    // The connection ends before the loop that it lives on.
+    // The connection must be dropped before the loop that it uses.
     client: C,
     runtime: Runtime,
     used: Instant,
 }
 
 impl<O: Open> Lanes<O> {
-    /// None yet; calls over them may take so long.
+    /// No connections yet; calls may take at most `deadline`.
     pub(in crate::stores) fn new(opener: O, deadline: Duration) -> Lanes<O> {
         Lanes { opener, deadline, idle: Mutex::default() }
     }
 
-    /// Does something over a connection that nobody else uses meanwhile. Must not be called from an asynchronous task.
+    /// Runs work on a connection that no other thread uses meanwhile. Must not be called from an asynchronous task.
     pub(in crate::stores) fn call<R: Send>(
         &self,
         work: impl AsyncFnOnce(&mut O::Client) -> Result<R, StoreError> + Send,
@@ -88,7 +88,7 @@ impl<O: Open> Lanes<O> {
         if lane.used.elapsed() < Duration::from_secs(IDLE_SECONDS_MAX) {
             return Some(lane);
         }
-        // The one that was used last is too old, so all are.
+        // The most recently used one is too old, so all are.
         let old = std::mem::take(&mut *idle);
         drop(idle);
         drop((lane, old));
@@ -111,8 +111,8 @@ impl<O: Open> Lanes<O> {
     }
 }
 
-/// Whether this thread is in `exit`, where a region gives back what it has: the thread-local variables are gone by then, and
-/// an event loop cannot run without its own.
+/// Whether this thread is in `exit`, where a region releases its resources: the thread-local variables have been
+/// destroyed by then, and an event loop cannot run without its own.
 fn has_lost_its_locals() -> bool {
     Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
 }
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(lanes.call(async |client| Ok(*client)), Ok(1));
     }
 
-    /// Makes a call when those variables of the thread are gone that were made after it.
+    /// Makes a call in its destructor, when thread-local variables that were created later have been destroyed.
     struct AtTheEnd(std::sync::mpsc::Sender<(bool, Result<usize, StoreError>)>);
 
     impl Drop for AtTheEnd {
@@ -169,7 +169,7 @@ mod tests {
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            // What is made first ends last, so the event loop's variables are made after this one.
+            // Destructors run in the reverse order of creation, so the event loop's variables are created after this one.
             LAST.with(|last| *last.borrow_mut() = Some(AtTheEnd(sender)));
             assert_eq!(
                 Lanes::new(Counted(AtomicUsize::new(0)), Duration::from_secs(1)).call(async |client| Ok(*client)),

@@ -1,8 +1,8 @@
-//! What the stores behind gRPC share: connections, what went wrong on them, and what a call does to what was read.
+//! What the gRPC stores share: connections, failures, and the evaluation of a call on what was read.
 //!
-//! Promises that any number of threads may call at once, each over a connection of its own ([`lanes`]); that a request
-//! that never left is told apart from one whose answer was lost ([`failure`]); and that every such store agrees on what a
-//! call means ([`image`]). It must never send a change twice by itself: only the store knows whether that is safe.
+//! Promises: any number of threads may call at once, each over a connection of its own ([`lanes`]). A request that was
+//! never sent is distinguished from one whose answer was lost ([`failure`]). All these stores agree on the meaning of a
+//! call ([`image`]). Must never repeat a change by itself: only the store knows whether that is safe.
 
 pub(super) mod failure;
 pub(super) mod flat;
@@ -15,57 +15,56 @@ use std::time::{Duration, Instant};
 use failure::Failure;
 
 tokio::task_local! {
-    /// The deadline of the store that is called. A call and everything that it asks for are one task.
+    /// The deadline of the store that is called. A call and all its requests are one task.
     pub(super) static DEADLINE: Duration;
 }
 
-/// How long a call may take in all, with everything that is tried again.
+/// The maximum duration of a call, including all its retries.
 pub(super) fn call_max() -> Duration {
     DEADLINE.try_with(|deadline| *deadline).unwrap_or(crate::stores::DEADLINE)
 }
 
-/// How long a call goes on while nobody can be reached: longer than a store takes to start again.
+/// How long a call is retried while the store cannot be reached: longer than a store takes to restart.
 fn reach_max() -> Duration {
     call_max() * 2 / 5
 }
 
-/// How long one request may take.
+/// The maximum duration of one request.
 pub(super) fn request_max() -> Duration {
     call_max() / 2
 }
 
-/// How long connecting may take.
+/// The maximum duration of connecting.
 pub(super) const CONNECT_MILLISECONDS_MAX: u64 = 3_000;
-/// The longest answer that is taken.
+/// The maximum length of an answer.
 pub(super) const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// The least and the most time between two attempts.
+/// The minimum and maximum pause between two attempts.
 const PAUSE_MICROSECONDS: (u64, u64) = (200, 100_000);
 
-/// How long a call is still worth trying, and how long to wait before the next attempt.
+/// The time limit of a call, and the pause before its next attempt.
 pub(super) struct Patience {
     begin: Instant,
     pause_microseconds: u64,
 }
 
 impl Patience {
-    /// For one call, from now on.
+    /// For one call, starting now.
     pub(super) fn new() -> Patience {
         Patience { begin: Instant::now(), pause_microseconds: PAUSE_MICROSECONDS.0 }
     }
 
-    /// Whether the time of the call is over.
+    /// Whether the call's time is over.
     pub(super) fn is_over(&self) -> bool {
         self.begin.elapsed() >= call_max()
     }
 
-    /// Waits before the next attempt, twice as long as before and never exactly as long as others do; tells whether there
-    /// is time for it.
+    /// Waits before the next attempt, for a random time whose bound doubles; returns whether time is left.
     pub(super) async fn pause(&mut self) -> bool {
         self.pause_within(call_max()).await
     }
 
-    /// The same, where an attempt failed for a reason that may pass.
+    /// Like [`Patience::pause`], but only after a failure that may be temporary.
     pub(super) async fn pause_after(&mut self, failure: &Failure) -> bool {
         match failure {
             Failure::Answered(..) => false,
@@ -85,7 +84,7 @@ impl Patience {
     }
 }
 
-/// A number that no other process has, for what must be told apart.
+/// A random number, for values that must be unique among all processes.
 pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,4 +1,4 @@
-//! Where a server of the Redis protocol is, and what opens it.
+//! The address of a server of the Redis protocol, and its credentials.
 
 use std::path::PathBuf;
 
@@ -7,19 +7,19 @@ use crate::stores::address as no_address;
 
 const PORT: u16 = 6379;
 
-/// Where a server is.
+/// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A host (a name or a number) and a port.
+    /// A host (name or IP address) and a port.
     Tcp(String, u16),
-    /// A socket of this machine.
+    /// A socket on this machine.
     Unix(PathBuf),
 }
 
-/// Where a server is, and what opens it.
+/// The address of a server, and its credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
-    /// As sentences show it.
+    /// The form that messages show.
     pub(super) shown: String,
     pub(super) place: Place,
     /// User and password.
@@ -28,7 +28,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads what follows `redis://`.
+    /// Parses what follows `redis://`.
     pub(super) fn tcp(url: &str, rest: &str) -> Result<Address, StoreError> {
         if let Some((_, question)) = rest.split_once('?') {
             return Err(no_address(url, &format!("after `?` only `deadline=SECONDS` is known, not `{question}`")));
@@ -51,7 +51,7 @@ impl Address {
         Ok(Address { shown, place: Place::Tcp(host, port), credentials, database })
     }
 
-    /// Reads what follows `redis+unix:`.
+    /// Parses what follows `redis+unix:`.
     pub(super) fn unix(url: &str, path: &str) -> Result<Address, StoreError> {
         let path = path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path);
         if !path.starts_with('/') {
@@ -99,7 +99,7 @@ fn host_and_port(url: &str, text: &str) -> Result<(String, u16), StoreError> {
     Ok((host.to_owned(), port))
 }
 
-/// Text with `%41` for `A`.
+/// Decodes percent-encoded text (`%41` is `A`).
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,7 +1,7 @@
 //! A connection to a server of the Redis protocol.
 //!
-//! Promises that every wait on it ends, and that an answer belongs to what was asked: after any error the connection must
-//! be thrown away.
+//! Promises that every wait on it ends, and that an answer belongs to its request: after any error the connection must be
+//! discarded.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,12 +14,12 @@ use super::reply::{Replies, Reply};
 /// How long one address of a host is tried at most.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A command, or several that go together.
+/// One or more commands that are sent together.
 #[derive(Default)]
 pub(super) struct Commands(Vec<u8>);
 
 impl Commands {
-    /// Begins a command of `arguments` parts, its name being the first.
+    /// Begins a command of `arguments` parts, the first of which is its name.
     pub(super) fn begin(&mut self, arguments: usize) -> &mut Commands {
         self.0.push(b'*');
         self.number(arguments);
@@ -69,7 +69,7 @@ impl Commands {
 pub(super) struct Connection {
     stream: Stream,
     replies: Replies,
-    /// What the socket was told.
+    /// The time-out that is set on the socket.
     timeout: Duration,
 }
 
@@ -104,7 +104,7 @@ impl Connection {
         self.replies.read(&mut self.stream)
     }
 
-    /// The next message; nothing when the deadline passes.
+    /// The next message; `None` if the deadline passes.
     pub(super) fn message(&mut self, deadline: Instant) -> io::Result<Option<Vec<Reply>>> {
         let usual = self.timeout;
         while self.replies.is_empty() {
@@ -119,7 +119,7 @@ impl Connection {
                 filled => filled?,
             }
         }
-        // It has begun to arrive.
+        // A message has begun to arrive.
         self.stream.set_timeout(usual)?;
         match self.replies.read(&mut self.stream)? {
             Reply::Push(parts) => Ok(Some(parts)),
@@ -127,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// Lets answers take longer, or only as long again.
+    /// Sets the time-out for answers.
     pub(super) fn be_patient(&mut self, timeout: Duration) -> io::Result<()> {
         if timeout != self.timeout {
             self.stream.set_timeout(timeout)?;
@@ -137,7 +137,7 @@ impl Connection {
     }
 }
 
-/// Whether a read ended because nothing came in time.
+/// Whether a read ended because nothing arrived in time.
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

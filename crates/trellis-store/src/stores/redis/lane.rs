@@ -1,7 +1,7 @@
 //! A lane: a connection under a name, with the number of its last call.
 //!
-//! A lane is used by one caller at a time, so one call of it is under way at most. Promises that a call is tried until it
-//! is answered or its time is over, always under the same number.
+//! A lane is used by one caller at a time, so at most one of its calls is under way. Promises that a call is repeated
+//! until it is answered or its time is over, always under the same number.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,11 +19,11 @@ pub(super) struct Lane {
     name: String,
     number: u64,
     connection: Option<Connection>,
-    /// As long as it is the same, our own front end knows what it answered before.
+    /// As long as this is unchanged, our own front end keeps its earlier answers.
     session: Vec<u8>,
 }
 
-/// How a call is sent this time.
+/// The parameters of one attempt to send a call.
 pub(super) struct How<'a> {
     script: [&'a [u8]; 2],
     flags: &'static [u8],
@@ -34,7 +34,7 @@ pub(super) struct How<'a> {
 }
 
 impl<'a> How<'a> {
-    /// The command that runs the script, and what it runs.
+    /// The command that runs the script, and the script's name, hash or text.
     pub(super) fn script(&self) -> [&'a [u8]; 2] {
         self.script
     }
@@ -51,16 +51,16 @@ impl<'a> How<'a> {
     }
 }
 
-/// Writes a call as it is sent this time.
+/// Writes a call for one attempt.
 type Write<'a> = &'a mut dyn FnMut(&mut Commands, &How);
 
-/// Why a try did not succeed.
+/// Why an attempt failed.
 pub(super) enum Failure {
-    /// The connection ended or never was.
+    /// The connection ended or could not be made.
     Connection(io::Error),
-    /// The server did nothing, and says so.
+    /// The server refused the call for now and did nothing.
     ForNow(String),
-    /// It makes no sense to try again.
+    /// Another attempt makes no sense.
     Final(StoreError),
 }
 
@@ -70,7 +70,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Until when it is tried again, and how long to pause before.
+/// Until when attempts are repeated, and the pause before the next one.
 struct Patience {
     limit: Duration,
     until: Option<Instant>,
@@ -83,7 +83,8 @@ impl Patience {
         Patience { limit, until: None, pause: Duration::from_millis(1), loading: Loading::default() }
     }
 
-    /// The same after the server said that it did nothing: while it gets on with loading, the time is not over.
+    /// Like [`Patience::again`], after the server has refused a call for now: as long as it makes progress with loading,
+    /// the time does not run out.
     fn again_after(&mut self, redis: &Redis, line: &str) -> bool {
         if refusals::is_loading(line) && self.loading.gets_on(redis) {
             self.until = None;
@@ -91,7 +92,7 @@ impl Patience {
         self.again()
     }
 
-    /// Pauses; says no when the time is over.
+    /// Pauses; returns false when the time is over.
     fn again(&mut self) -> bool {
         let now = Instant::now();
         let until = *self.until.get_or_insert(now + self.limit);
@@ -109,7 +110,7 @@ impl Lane {
         Lane { name, number: 0, connection: None, session: Vec::new() }
     }
 
-    /// Connects for the first time: only a server that still loads is tried again.
+    /// Connects for the first time; only a server that is loading is retried.
     pub(super) fn open_first(&mut self, redis: &Redis) -> Result<(), StoreError> {
         let mut patience = Patience::new(redis.deadline);
         loop {
@@ -175,7 +176,7 @@ impl Lane {
         write: Write,
     ) -> Result<Vec<u8>, StoreError> {
         let reads = kind == CallKind::Reads;
-        // Only what changes something, or waits, must be told from its copies.
+        // Only a call that changes something, or waits, must be distinguished from its copies.
         let numbered = !reads || deadline.is_some();
         self.number += u64::from(numbered);
         let kind = if numbered && reads { CallKind::Changes } else { kind };
@@ -219,7 +220,7 @@ impl Lane {
         }
     }
 
-    /// The connection, a new one if there is none.
+    /// The connection; a new one if there is none.
     fn connect(&mut self, redis: &Redis) -> Result<&mut Connection, Failure> {
         if self.connection.is_none() {
             self.connection = Some(self.connected(redis)?);
@@ -266,26 +267,26 @@ impl Lane {
     }
 }
 
-/// A call under way.
+/// A call that is carried out.
 struct Call<'a> {
     redis: &'a Redis,
     kind: CallKind,
     numbered: bool,
-    /// Until when it may wait; nothing when it may not, or no longer.
+    /// Until when it may wait; `None` if it may not, or no longer.
     deadline: Option<Instant>,
-    /// Whether a copy may be on its way.
+    /// Whether a copy may be under way.
     sent: bool,
-    /// Who knows whether it was done.
+    /// The session that knows whether it was done.
     session: Vec<u8>,
     /// Whether the library was loaded again.
     loaded: bool,
-    /// The script, for a server that does not know its hash.
+    /// The script's text, for a server that does not know its hash.
     text: Option<String>,
     patience: Patience,
 }
 
 impl Call<'_> {
-    /// Sends it once; nothing when it must be sent again at once.
+    /// Makes one attempt; `None` if the call must be sent again at once.
     fn once(&mut self, lane: &mut Lane, write: Write) -> Result<Option<Vec<u8>>, Failure> {
         let server = self.redis.server.get();
         let ours = server.is_some_and(|server| server.ours);
@@ -325,7 +326,7 @@ impl Call<'_> {
         match connection.answer()? {
             Reply::Bulk(Some(answer)) if answer == b"W" => self.wait(lane, &number),
             Reply::Bulk(Some(answer)) => Ok(Some(answer)),
-            // It did nothing. (It was started again, or somebody emptied its cache.)
+            // The script did not run: the server was restarted, or its script cache was emptied.
             Reply::Error(line) if line.starts_with("NOSCRIPT") && text.is_none() => {
                 self.sent = sent_before;
                 self.text = Some(script::text());
@@ -348,10 +349,10 @@ impl Call<'_> {
         }
     }
 
-    /// Waits for the answer that somebody publishes.
+    /// Waits for the published answer.
     fn wait(&mut self, lane: &mut Lane, number: &str) -> Result<Option<Vec<u8>>, Failure> {
         let connection = lane.connect(self.redis)?;
-        // From here on a lost connection has its whole time again.
+        // From here on, a lost connection has its whole time again.
         self.patience = Patience::new(self.redis.deadline);
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         while let Some(parts) = connection.message(deadline)? {
@@ -360,7 +361,7 @@ impl Call<'_> {
                 return Ok(Some(answer.to_vec()));
             }
         }
-        // The time is over: the same call without waiting ends the registration, or finds the answer.
+        // The time is over. The same call without waiting removes the registration, or finds the answer.
         self.deadline = None;
         Ok(None)
     }
@@ -370,10 +371,10 @@ fn channel(lane: &str) -> String {
     format!("trellis:wake:{lane}")
 }
 
-/// What a server says of itself.
+/// A server's answer to `HELLO`.
 pub(super) struct Greeting {
     ours: bool,
-    /// Whether it pushes messages into a connection that also asks.
+    /// Whether it pushes messages into a connection that also sends commands.
     pushes: bool,
     cluster: bool,
     incarnation: Vec<u8>,
@@ -416,7 +417,7 @@ pub(super) fn greet(redis: &Redis, connection: &mut Connection) -> Result<Greeti
     })
 }
 
-/// Looks what a server can do.
+/// Finds out what a server can do.
 fn look(redis: &Redis, connection: &mut Connection, greeting: Greeting) -> Result<Server, Failure> {
     if greeting.ours {
         return Ok(Server {
@@ -451,7 +452,8 @@ fn look(redis: &Redis, connection: &mut Connection, greeting: Greeting) -> Resul
     Ok(Server { ours: false, runner, incarnation, can })
 }
 
-/// Gives the server the script: as a library where it has them, by its hash otherwise.
+/// Loads the script into the server: as a library if it supports libraries, otherwise as a script that is called by its
+/// hash.
 fn load(redis: &Redis, connection: &mut Connection) -> Result<Runner, Failure> {
     let (text, library) = script::library();
     connection.send(Commands::default().command(&[b"FUNCTION", b"LOAD", text.as_bytes()]))?;
@@ -470,7 +472,7 @@ fn load(redis: &Redis, connection: &mut Connection) -> Result<Runner, Failure> {
     }
 }
 
-/// What the store behind our own front end can do.
+/// The capabilities of the store behind our own front end.
 fn capabilities(reply: Reply) -> Capabilities {
     let numbers: Vec<usize> = match reply {
         Reply::Array(numbers) => {
@@ -493,7 +495,7 @@ fn capabilities(reply: Reply) -> Capabilities {
     }
 }
 
-/// Asks one thing on a new connection.
+/// Sends one command on a new connection and reads its answer.
 pub(super) fn ask(redis: &Redis, connection: &mut Connection, parts: &[&[u8]]) -> Result<Reply, Failure> {
     connection.send(Commands::default().command(parts))?;
     match connection.answer()? {

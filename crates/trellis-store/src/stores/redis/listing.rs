@@ -1,4 +1,5 @@
-//! The keys of a region. Redis keeps no order, so all keys of the server are looked through; for tools, and for cleaning up.
+//! Lists the keys of a region. Redis keeps no order, so all keys of the server are scanned. For tools and for cleaning
+//! up.
 
 use super::connection::Commands;
 use super::reply::Reply;
@@ -6,7 +7,7 @@ use super::{Redis, script};
 use crate::error::StoreError;
 use crate::key::{Key, Kind};
 
-/// How many keys the server looks at in one go.
+/// How many keys the server examines at a time.
 const SCANNED: &[u8] = b"1000";
 
 pub(super) fn numbers(redis: &Redis, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
@@ -74,7 +75,7 @@ fn scan(redis: &Redis, region: u32, kind: Kind) -> Result<Vec<Key>, StoreError> 
         let (Some(Reply::Array(found)), Some(next)) = (parts.pop(), parts.pop().and_then(Reply::into_bytes)) else {
             return Err(redis.strange("a listing"));
         };
-        // A log has a second key, which is no key of ours.
+        // A log has a second key in Redis, which does not decode to a key.
         let names = found.into_iter().filter_map(Reply::into_bytes);
         keys.extend(names.filter_map(|name| Key::decode(name.strip_prefix(script::PREFIX)?)));
         if next == b"0" {
@@ -84,7 +85,7 @@ fn scan(redis: &Redis, region: u32, kind: Kind) -> Result<Vec<Key>, StoreError> 
     }
 }
 
-/// Bytes that a pattern matches as they are.
+/// Escapes bytes so that a pattern matches them literally.
 fn escaped(bytes: &[u8], pattern: &mut Vec<u8>) {
     for byte in bytes {
         if b"*?[]^-\\".contains(byte) {

@@ -1,7 +1,7 @@
-//! A server that is not there yet: it loads what it kept.
+//! A server that is still loading its data.
 //!
-//! Promises that one that gets on is told from one that does not, and that a person learns what is waited for: at once, and
-//! then from time to time, once for all threads. Must never take longer to look than the store's deadline.
+//! Promises: a server that makes progress is distinguished from one that does not, and a person learns of the wait at
+//! once and then periodically, once for all threads. Must never take longer than the store's deadline to look.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use super::Redis;
 use super::connection::Connection;
 use super::lane::{ask, greet};
 
-/// How often it is said that it is waited for.
+/// The interval between two reports of the wait.
 const TOLD_SECONDS: Duration = Duration::from_secs(10);
 
-/// How far a server was when it was last looked at.
+/// How far a server had loaded at the last look.
 #[derive(Default)]
 pub(super) struct Loading {
     loaded_bytes: u64,
 }
 
 impl Loading {
-    /// Looks how far the server is; whether that is further than before.
+    /// Asks how far the server has loaded; returns whether that is further than before.
     pub(super) fn gets_on(&mut self, redis: &Redis) -> bool {
         let Some(facts) = facts(redis) else { return false };
         let fact = |name: &str| {
@@ -35,7 +35,7 @@ impl Loading {
     }
 }
 
-/// What the server says of its loading; nothing where it does not.
+/// What the server reports of its loading; `None` if it reports nothing.
 fn facts(redis: &Redis) -> Option<String> {
     let mut connection = Connection::open(&redis.address.place, redis.deadline).ok()?;
     greet(redis, &mut connection).ok()?;

@@ -1,37 +1,38 @@
 //! The store `redis`: any server that speaks the Redis protocol and runs scripts, and our own front end.
 //!
-//! Promises one round trip for every call, also for one that waits. Values are plain strings of Redis, so that ranges of
-//! bytes are read and written in place; a call that changes something is one script (`redis/apply.lua`), which does all
-//! of it or nothing.
+//! Promises one round trip for every call, including a call that waits. Values are plain strings of Redis, so that byte
+//! ranges are read and written in place. A call that changes something is one script (`redis/apply.lua`), which carries
+//! out all of it or nothing.
 //!
-//! **Once.** Callers use *lanes*: a connection, a name, and a number that grows with each call that changes something. The
-//! script keeps the last number of each lane with its answer, for ten minutes, in the same atomic step as the change. When
-//! a connection ends before the answer came, the same call goes again under the same number on a new connection: the
-//! script answers from what it kept if the first copy had arrived, and a first copy that arrives late finds that its
-//! number was answered. So it does not matter where a connection is cut. When no new connection comes about in time, the
-//! error is [`StoreError::OutcomeUnknown`].
+//! **Once.** Callers use *lanes*: a connection, a name, and a number that increases with each call that changes
+//! something. In the same atomic step as the change, the script stores the last number of each lane with its answer, for
+//! ten minutes. If a connection ends before the answer arrives, the same call is sent again under the same number on a
+//! new connection. If the first copy had arrived, the script returns the stored answer. A first copy that arrives late
+//! finds that its number was answered. It therefore does not matter where a connection is cut. If no new connection can
+//! be made in time, the error is [`StoreError::OutcomeUnknown`].
 //!
-//! **Waiting.** A lane subscribes to a channel of its own name when it connects (that needs version 3 of the protocol). A
-//! call that is refused and may wait is left with the server, under the keys that decide: the one that refused, and the
-//! guard's. Every script that changes something looks, in the same atomic step, whether a call waits for one of the keys it
-//! changed, does these calls in the order in which they came, keeps their answers as it keeps its own, and publishes them
-//! to their lanes. No wake-up is lost:
+//! **Waiting.** When a lane connects, it subscribes to a channel of its own name (this needs version 3 of the protocol).
+//! A call that is refused and may wait is registered with the server, under the keys that decide: the key that refused
+//! and the guard's. Every script that changes something checks, in the same atomic step, whether calls wait for the keys
+//! it changed. It carries out these calls in the order in which they arrived, stores their answers like its own, and
+//! publishes them to their lanes. No wake-up is lost:
 //!
-//! - between refusal and registration nothing can happen, since both are one script;
-//! - the decision of a refusing step depends on its key and on steps before it of the same call, which are the same each
-//!   time they are tried, so only a change of that key (or of the guard) can turn it; where another key refuses at the
-//!   next try, the call is registered under that one;
-//! - an answer that was published into a connection that had ended is found again under its number by the new connection;
-//! - a caller whose connection the server knows to have ended has no subscription, so its call is forgotten and nothing is
-//!   taken for it; when it lives, it connects again and sends its call again, which looks anew;
-//! - a caller that gives up sends its call once more without waiting: that takes it from the list or finds its answer.
+//! - nothing can happen between refusal and registration, since both are in one script;
+//! - the decision of a refusing step depends on its key and on earlier steps of the same call, which are the same at each
+//!   attempt, so only a change of that key (or of the guard) can reverse it; if another key refuses at the next attempt,
+//!   the call is registered under that one;
+//! - an answer that was published into a connection that had ended is found under its number by the new connection;
+//! - if the server knows that a caller's connection has ended, the caller has no subscription, so its call is dropped and
+//!   acquires nothing; if the caller is alive, it reconnects and sends its call again, which is evaluated anew;
+//! - a caller that gives up sends its call once more without waiting: this removes the registration or finds the answer.
 //!
-//! **Not there yet.** A server that still loads what it kept answers, and does nothing. It is waited for as long as it gets on
-//! with that, which is said on standard error; when it gets no further for a deadline, that is the error.
+//! **Loading.** A server that is still loading its data answers but carries out nothing. Calls wait for it as long as it
+//! makes progress, which is reported on standard error. If it makes no progress within a deadline, the call fails.
 //!
-//! What a dead machine (as against a dead process) waited for may be taken for it until TCP notices; leases are for that.
+//! A call of a machine that has failed (rather than of a process that has ended) may still be carried out until TCP
+//! notices the failure; leases cover this case.
 //!
-//! It must never change a key outside of `trellis:`, and never show a password.
+//! Must never change a key outside `trellis:`, and never show a password.
 
 mod address;
 mod connection;
@@ -59,12 +60,12 @@ use lane::Lane;
 use reply::Reply;
 use script::{Arguments, CallKind, Runner};
 
-/// The most connections that are kept for later.
+/// The maximum number of connections that are kept for reuse.
 const LANES_KEPT_MAX: usize = 64;
-/// The most keys that are read with one command.
+/// The maximum number of keys that are read with one command.
 const KEYS_MAX: usize = 4096;
 
-/// What Redis can do.
+/// The capabilities of a Redis server.
 const CAPABILITIES: Capabilities = Capabilities {
     atomic: Atomic::Call,
     byte_ranges: true,
@@ -80,24 +81,24 @@ const CAPABILITIES: Capabilities = Capabilities {
 /// A client of a server.
 pub struct Redis {
     address: Address,
-    /// How long an answer may take, and how long a connection that ended is tried again.
+    /// How long an answer may take, and for how long a lost connection is retried.
     deadline: Duration,
-    /// When it was last said that the server is not there yet.
+    /// When it was last reported that the server is loading.
     told_of_loading: Mutex<Option<Instant>>,
-    /// Names this client to the server; the same for no two.
+    /// Names this client to the server; unique.
     client: String,
     server: OnceLock<Server>,
     lanes: Mutex<Vec<Lane>>,
     lanes_made: AtomicU32,
 }
 
-/// What is known of a server since it was first talked to.
+/// What was learnt about a server at the first connection.
 struct Server {
     /// Whether it is our own front end.
     ours: bool,
     /// How it runs the script.
     runner: Runner,
-    /// A number that the server lost if it lost everything.
+    /// A number that the server keeps as long as its data.
     incarnation: Vec<u8>,
     can: Capabilities,
 }
@@ -133,7 +134,7 @@ impl Redis {
         self.server.get().expect("a store is there when its server is known")
     }
 
-    /// A lane that nobody uses.
+    /// An unused lane.
     fn lane(&self) -> Lane {
         let kept = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).pop();
         kept.unwrap_or_else(|| {
@@ -149,7 +150,7 @@ impl Redis {
         }
     }
 
-    /// Reads something: asks as often as the connection ends.
+    /// Reads; asks again whenever the connection ends.
     fn read(&self, what: &str, commands: &Commands, answers: usize) -> Result<Vec<Reply>, StoreError> {
         let mut lane = self.lane();
         let replies = lane.read(self, what, commands, answers);
@@ -200,7 +201,8 @@ impl Redis {
         match (replies.next(), replies.next()) {
             (Some(Reply::Bulk(Some(bytes))), Some(Reply::Integer(_))) if !bytes.is_empty() => Ok(Some(bytes)),
             (Some(Reply::Bulk(Some(_))), Some(Reply::Integer(0))) => Ok(None),
-            // There is a value, but was there one when its bytes were read? The script sees one moment.
+            // There is a value now, but it may have been created after its bytes were read. The script sees a single
+            // moment.
             (Some(Reply::Bulk(Some(_))), Some(Reply::Integer(_))) => {
                 match self.call(&[Operation::Get { key: key.clone(), range }], None, None)? {
                     Applied::Done(mut outcomes) if outcomes.len() == 1 => match outcomes.remove(0) {
@@ -285,7 +287,7 @@ impl Store for Redis {
     }
 }
 
-/// Sixteen bytes that nobody else has.
+/// Sixteen random bytes.
 fn client_name(store: &str) -> Result<String, StoreError> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom").and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes)).map_err(

@@ -1,4 +1,4 @@
-//! What a server's refusals mean.
+//! The meaning of a server's refusals.
 
 use std::io;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use super::connection::is_timeout;
 use crate::error::StoreError;
 
-/// Whether the server did nothing, and may do it soon.
+/// Whether the server did nothing, and may accept the call soon.
 pub(super) fn is_for_now(line: &str) -> bool {
     ["LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN"].contains(&word(line))
 }
 
-/// Whether the server still loads what it kept.
+/// Whether the server is still loading its data.
 pub(super) fn is_loading(line: &str) -> bool {
     word(line) == "LOADING"
 }
 
-/// The sentence for a server that was not there in time.
+/// The error for a server that did not become ready in time.
 pub(super) fn not_in_time(store: &str, line: &str, deadline: Duration) -> StoreError {
     if !is_loading(line) {
         return refusal(store, line);
@@ -36,7 +36,7 @@ pub(super) fn is_unknown(line: &str) -> bool {
     word(line) == "NOPROTO" || line.starts_with("ERR unknown") || line.starts_with("ERR Unknown")
 }
 
-/// The sentence for a refusal.
+/// The error for a refusal.
 pub(super) fn refusal(store: &str, line: &str) -> StoreError {
     let store = store.to_owned();
     let protocol = |reason: &str| StoreError::Protocol { store: store.clone(), reason: format!("{reason} ({line})") };
@@ -60,7 +60,7 @@ pub(super) fn refusal(store: &str, line: &str) -> StoreError {
     }
 }
 
-/// Refusals of our own front end: `TRELLIS`, the kind, the sentence.
+/// Refusals of our own front end: `TRELLIS`, the kind, the message.
 fn ours(store: String, line: &str) -> StoreError {
     let mut words = line.splitn(3, ' ').skip(1);
     let kind = words.next().unwrap_or_default();
@@ -78,7 +78,7 @@ fn denied(store: String, line: &str) -> StoreError {
     StoreError::Denied { store, reason: line.to_owned(), hint }
 }
 
-/// The sentence for a connection that failed before anything could have been done.
+/// The error for a connection that failed before anything could have been done.
 pub(super) fn failure(store: &str, what: &str, milliseconds: u128, error: &io::Error) -> StoreError {
     let store = store.to_owned();
     if is_timeout(error) {

@@ -1,15 +1,15 @@
-//! What a server answers, read from a connection.
+//! Reads a server's answers from a connection.
 //!
-//! Reads both versions of the protocol. Everything that a server could promise (lengths, nesting) is bounded, so a server
-//! that is none costs a sentence and no memory.
+//! Both versions of the protocol are supported. Promises: everything that a server could announce (lengths, nesting) is
+//! bounded, so a peer that is not a Redis server causes an error message and uses no memory.
 
 use std::io::{self, Read};
 
-/// The longest string that is read.
+/// The maximum length of a string.
 const BULK_BYTES_MAX: usize = 1 << 29;
-/// The longest line.
+/// The maximum length of a line.
 const LINE_BYTES_MAX: usize = 1 << 16;
-/// How deep answers are nested.
+/// The maximum nesting of answers.
 const DEPTH_MAX: u32 = 8;
 /// How much is read at once.
 const CHUNK_BYTES: usize = 16 << 10;
@@ -22,16 +22,16 @@ pub(super) enum Reply {
     /// A refusal.
     Error(String),
     Integer(i64),
-    /// A string; nothing for "there is none".
+    /// A string, or null.
     Bulk(Option<Vec<u8>>),
-    /// Several; the pairs of a map follow each other.
+    /// An array; the pairs of a map are flattened.
     Array(Vec<Reply>),
     /// Not an answer, but a message of a channel.
     Push(Vec<Reply>),
 }
 
 impl Reply {
-    /// As bytes, where it is something that can be.
+    /// The bytes of a string or a status; `None` for any other answer.
     pub(super) fn into_bytes(self) -> Option<Vec<u8>> {
         match self {
             Reply::Status(bytes) | Reply::Bulk(Some(bytes)) => Some(bytes),
@@ -44,7 +44,7 @@ impl Reply {
 #[derive(Default)]
 pub(super) struct Replies {
     buffer: Vec<u8>,
-    /// Where what was not yet used begins.
+    /// The start of the unread bytes.
     at: usize,
 }
 
@@ -139,12 +139,12 @@ impl Replies {
         Ok(bytes)
     }
 
-    /// Whether nothing has arrived that was not yet read.
+    /// Whether all received bytes have been read.
     pub(super) fn is_empty(&self) -> bool {
         self.at == self.buffer.len()
     }
 
-    /// Waits until something arrives.
+    /// Waits until bytes arrive.
     pub(super) fn fill(&mut self, stream: &mut impl Read) -> io::Result<()> {
         self.buffer.drain(..self.at);
         self.at = 0;
@@ -169,7 +169,7 @@ fn number(text: &[u8]) -> io::Result<i64> {
     number.ok_or_else(|| strange("a number that is none"))
 }
 
-/// Bytes that no server of this protocol sends.
+/// The error for bytes that no server of this protocol sends.
 fn strange(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("it answered {what}, which is not the Redis protocol"))
 }
@@ -178,7 +178,7 @@ fn strange(what: &str) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Hands out a few bytes at a time.
+    /// Returns a few bytes at a time.
     struct Drops<'a>(&'a [u8], usize);
 
     impl Read for Drops<'_> {

@@ -1,38 +1,38 @@
-//! Calls as arguments of the script `apply.lua`, which does all of a call inside Redis.
+//! Encodes calls as arguments of the script `apply.lua`, which carries out a whole call inside Redis.
 
 use super::connection::Commands;
 use crate::key::{Key, Kind};
 use crate::operation::{Change, Expect, Guard, Operation};
 
-/// What both forms of the script have in common.
+/// The common part of both forms of the script.
 const BODY: &str = include_str!("apply.lua");
 
 /// How the server runs the script.
 pub(super) enum Runner {
-    /// As a library that was loaded once (Redis 7): a call does not have to make its functions first, which costs more
-    /// than most calls.
+    /// As a library that was loaded once (Redis 7). A call then does not have to define its functions first, which costs
+    /// more than most calls.
     Library(Library),
-    /// As a script that goes by its hash.
+    /// As a script that is called by its hash.
     Script(String),
 }
 
-/// Functions of a library.
+/// The functions of a library.
 pub(super) struct Library {
-    /// Changes.
+    /// For calls that change something.
     apply: String,
-    /// Only reads; runs when the server is full.
+    /// For calls that only read; allowed when the server is full.
     read: String,
-    /// Only deletes; runs when the server is full.
+    /// For calls that only delete; allowed when the server is full.
     free: String,
 }
 
-/// The script as `EVAL` takes it.
+/// The script in the form that `EVAL` accepts.
 pub(super) fn text() -> String {
     format!("{BODY}return main(KEYS, ARGV)")
 }
 
-/// The library that `FUNCTION LOAD` takes, and its functions. Their names hold what the library is, so that clients of
-/// different versions can use one server.
+/// The library in the form that `FUNCTION LOAD` accepts, and its functions. Their names contain a hash of the library, so
+/// that clients of different versions can use one server.
 pub(super) fn library() -> (String, Library) {
     let hash = BODY
         .bytes()
@@ -68,14 +68,14 @@ impl Runner {
     }
 }
 
-/// What a call does to a server that is full.
+/// The effect of a call on a server that is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallKind {
-    /// It may need room.
+    /// It may need space.
     Changes,
     /// It changes nothing.
     Reads,
-    /// It makes room.
+    /// It frees space.
     Frees,
 }
 
@@ -95,15 +95,15 @@ impl CallKind {
     }
 }
 
-/// In front of every key.
+/// The prefix of every key.
 pub(super) const PREFIX: &[u8] = b"trellis:";
 
-/// A key as Redis has it.
+/// The name of a key in Redis.
 pub(super) fn name(key: &Key) -> Vec<u8> {
     [PREFIX, &key.encode()].concat()
 }
 
-/// Keys and arguments of a call, but for its first three.
+/// Keys and arguments of a call, except for its first three arguments.
 pub(super) struct Arguments {
     keys: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
@@ -122,7 +122,7 @@ impl Arguments {
                 all.expect(&guard.expect);
             }
         }
-        // The script goes on after the guard's arguments; without a guard it has one empty one.
+        // The script continues after the guard's arguments; a call without a guard has one empty argument there.
         for operation in operations {
             all.keys.push(name(operation.key()));
             all.operation(operation);
@@ -146,7 +146,7 @@ impl Arguments {
         self.arguments.push(number.to_string().into_bytes());
     }
 
-    /// Halves of a number: the script's numbers have 53 bits.
+    /// The two halves of a number: numbers in the script have 53 bits.
     fn halves(&mut self, number: i64, high_first: bool) {
         let low = number as u32;
         if high_first {

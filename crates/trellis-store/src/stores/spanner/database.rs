@@ -1,4 +1,4 @@
-//! Which database it is, and how it is made where there is none.
+//! The name of the database, and its creation in an emulator.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::key::Key;
 use crate::stores::google::{Caller, DENIED_HINT, Service, parts};
 use crate::stores::grpc::failure::{Failure, Site, answer};
 
-/// The table that everything of ours is in.
+/// The table that holds everything.
 pub(super) const TABLE: &str = "Trellis";
 /// Its columns.
 pub(super) const PLACE: &str = "Place";
 pub(super) const BYTES: &str = "Bytes";
 
-/// The longest name of a key.
+/// The maximum length of a key's name.
 const NAME_BYTES_MAX: usize = 4_000;
 
 const TABLE_STATEMENT: &str = "CREATE TABLE Trellis (Place BYTES(4096) NOT NULL, Bytes BYTES(MAX)) PRIMARY KEY (Place)";
@@ -33,7 +33,7 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Reads `PROJECT/INSTANCE/DATABASE`.
+    /// Parses `PROJECT/INSTANCE/DATABASE`.
     pub(super) fn find(url: &str, rest: &str) -> Result<Database, StoreError> {
         let [project, instance, database] = parts(url, rest, ["PROJECT", "INSTANCE", "DATABASE"])?;
         let service = Service::find(url, "SPANNER_EMULATOR_HOST", "https://spanner.googleapis.com")?;
@@ -53,12 +53,12 @@ impl Database {
         format!("projects/{}/instances/{}", self.project, self.instance)
     }
 
-    /// What the service calls it.
+    /// The database's name in requests.
     pub(super) fn path(&self) -> String {
         format!("{}/databases/{}", self.instance_path(), self.database)
     }
 
-    /// What requests need that are about it.
+    /// The context of requests about the database.
     pub(super) fn caller(&self) -> Caller {
         Caller::new(Arc::clone(&self.service), &format!("database={}", self.path()))
     }
@@ -77,7 +77,7 @@ impl Database {
         })
     }
 
-    /// Makes it, and its instance. Whether somebody else was first makes no difference.
+    /// Creates the database and its instance. It is not an error if they exist.
     pub(super) async fn make(&self) -> Result<(), Failure> {
         let instance = CreateInstanceRequest {
             parent: format!("projects/{}", self.project),
@@ -117,7 +117,7 @@ impl Database {
     }
 }
 
-/// `google.spanner.admin.instance.v1.CreateInstanceRequest`, as far as it is used.
+/// `google.spanner.admin.instance.v1.CreateInstanceRequest`, with the fields that are used.
 #[derive(Clone, PartialEq, prost::Message)]
 struct CreateInstanceRequest {
     #[prost(string, tag = "1")]
@@ -140,7 +140,7 @@ struct Instance {
     node_count: i32,
 }
 
-/// `google.spanner.admin.database.v1.CreateDatabaseRequest`, as far as it is used.
+/// `google.spanner.admin.database.v1.CreateDatabaseRequest`, with the fields that are used.
 #[derive(Clone, PartialEq, prost::Message)]
 struct CreateDatabaseRequest {
     #[prost(string, tag = "1")]

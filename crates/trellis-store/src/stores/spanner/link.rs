@@ -1,7 +1,7 @@
 //! A connection to Spanner, with a session of its own.
 //!
-//! Promises that a session that the service has forgotten is replaced, and that what only reads is tried again until its
-//! time is over.
+//! Promises that a session that no longer exists in the service is replaced, and that reads are repeated until their time
+//! is over.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::stores::grpc::failure::{Failure, answer};
 use crate::stores::grpc::flat::{self, Found};
 use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience};
 
-/// The most rows that are asked for at once.
+/// The maximum number of rows in one request.
 const ROWS_MAX: usize = 1024;
 
 /// A connection.
@@ -45,21 +45,21 @@ pub(super) struct Begun {
 #[derive(Clone, Default)]
 pub(super) struct Wanted {
     pub(super) places: Vec<Vec<u8>>,
-    /// From where, with it, to where, without it.
+    /// Ranges of places: the first included, the last excluded.
     pub(super) ranges: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether only to find out what is there.
+    /// Whether only the places of existing rows are read.
     pub(super) places_only: bool,
 }
 
-/// Within what to read.
+/// The context of a read.
 pub(super) enum Within {
-    /// A transaction that reads only this.
+    /// A transaction for this read alone.
     Alone,
-    /// One that only reads, and begins now.
+    /// A new read-only transaction.
     Snapshot,
-    /// One that may write, and begins now.
+    /// A new read-write transaction.
     New,
-    /// One that has begun.
+    /// A transaction that has begun.
     Begun(Begun),
 }
 
@@ -70,7 +70,7 @@ impl Link {
         Link { caller: database.caller(), database, client, session: None }
     }
 
-    /// Whether the table is there and lets us in; makes it in an emulator.
+    /// Checks that the table exists and is accessible; creates it in an emulator.
     pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
         let wanted = Wanted { places: vec![vec![0]], ..Wanted::default() };
         let mut read = self.try_read(&wanted, &Within::Alone).await;
@@ -93,7 +93,7 @@ impl Link {
         Ok(self.session.insert(session).clone())
     }
 
-    /// Sends nothing over a session that is gone.
+    /// Drops the session if the failure shows that it no longer exists.
     fn forgotten(&mut self, failure: Failure) -> Failure {
         match failure {
             Failure::Answered(Code::NotFound, reason) if reason.contains("Session not found") => {
@@ -104,7 +104,7 @@ impl Link {
         }
     }
 
-    /// Begins a transaction that may write.
+    /// Begins a read-write transaction.
     pub(super) async fn try_begin(&mut self) -> Result<Begun, Failure> {
         let session = self.session().await?;
         let options = Some(read_write());
@@ -115,7 +115,7 @@ impl Link {
         Ok(Begun { session, id })
     }
 
-    /// Reads; gives the transaction too, if one has begun.
+    /// Reads; also returns the transaction, if one has begun.
     pub(super) async fn try_read(
         &mut self,
         wanted: &Wanted,
@@ -164,7 +164,7 @@ impl Link {
         Ok((found, (!id.is_empty()).then_some(Begun { session, id })))
     }
 
-    /// Reads outside of any transaction, until it works or the time is over.
+    /// Reads outside a transaction, and repeats this until it succeeds or the time is over.
     async fn read(&mut self, wanted: &Wanted, patience: &mut Patience) -> Result<Found, StoreError> {
         loop {
             match self.try_read(wanted, &Within::Alone).await {
@@ -178,7 +178,7 @@ impl Link {
         }
     }
 
-    /// Commits. Safe to send again: a transaction that was committed is not committed twice.
+    /// Commits. May be repeated: a transaction is never committed twice.
     pub(super) async fn try_commit(&mut self, begun: &Begun, mutations: Vec<api::Mutation>) -> Result<(), Failure> {
         let message = api::CommitRequest {
             session: begun.session.clone(),
@@ -224,7 +224,7 @@ fn read_write() -> api::TransactionOptions {
     api::TransactionOptions { mode: Some(Mode::ReadWrite(read_write)), ..Default::default() }
 }
 
-/// Rows by where they are.
+/// Rows by their places.
 pub(super) fn key_set(places: &[Vec<u8>], ranges: &[(Vec<u8>, Vec<u8>)]) -> api::KeySet {
     let range = |(from, to): &(Vec<u8>, Vec<u8>)| api::KeyRange {
         start_key_type: Some(StartKeyType::StartClosed(list([from.as_slice()]))),
@@ -237,7 +237,7 @@ pub(super) fn key_set(places: &[Vec<u8>], ranges: &[(Vec<u8>, Vec<u8>)]) -> api:
     }
 }
 
-/// A row, or a key, of columns of bytes, as the service wants it.
+/// A row or a key of byte columns, in the form of the service.
 pub(super) fn list<const COUNT: usize>(columns: [&[u8]; COUNT]) -> ListValue {
     let value = |bytes: &[u8]| Value { kind: Some(value::Kind::StringValue(STANDARD.encode(bytes))) };
     ListValue { values: columns.into_iter().map(value).collect() }
@@ -250,7 +250,7 @@ fn bytes(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Puts values together: the last one of an answer may go on in the next.
+/// Assembles values: the last one of an answer may continue in the next.
 #[derive(Default)]
 struct Pieces {
     whole: Vec<Value>,

@@ -1,9 +1,9 @@
 //! The store `spanner`: rows of one table of Google Spanner, `Trellis (Place, Bytes)`.
 //!
-//! Promises that everything of a call is one transaction. A call reads what it needs and begins its transaction in one
-//! round trip, and commits in the next; one that only reads is one round trip. Transactions are optimistic: a read holds
-//! no locks, and a commit is refused when something that was read has changed, and then the call begins again. A commit whose
-//! answer was lost is sent again, which Spanner does not do twice.
+//! Promises that a call is one transaction. A call begins its transaction and reads what it needs in one round trip, and
+//! commits in the next; a call that only reads takes one. Transactions are optimistic: reads hold no locks, and a commit
+//! is refused if something that was read has changed; the call then begins again. A commit whose answer was lost is sent
+//! again, and Spanner does not do it twice.
 
 mod database;
 mod link;
@@ -31,7 +31,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     value_bytes_max: 10 << 20,
     operations_max: 1_000,
-    // Spanner takes 100 MB, and bytes grow by a third on the way.
+    // Spanner accepts 100 MB, and bytes grow by a third in the request.
     call_bytes_max: 32 << 20,
 };
 
@@ -41,7 +41,7 @@ pub struct Spanner {
     lanes: Lanes<Arc<Database>>,
 }
 
-/// Opens `spanner://PROJECT/INSTANCE/DATABASE`; makes the database if that is in an emulator and not there.
+/// Opens `spanner://PROJECT/INSTANCE/DATABASE`. In an emulator, creates the database if it does not exist.
 pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let database = Arc::new(Database::find(url, rest)?);
     let lanes = Lanes::new(Arc::clone(&database), deadline);

@@ -1,4 +1,4 @@
-//! A call: one transaction, again if others were first.
+//! A call: one transaction, repeated if another one conflicted with it.
 
 use super::database::{BYTES, PLACE, TABLE};
 use super::link::{Begun, Link, Wanted, Within, key_set, list};
@@ -12,7 +12,7 @@ use crate::transaction;
 use googleapis_tonic_google_spanner_v1::google::spanner::v1 as api;
 use tonic::Code;
 
-/// Does a call.
+/// Carries out a call.
 pub(super) async fn apply(
     link: &mut Link,
     operations: &[Operation],
@@ -26,7 +26,7 @@ pub(super) async fn apply(
             Ok(state) => state,
             Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Again(failure)) => {
-                // Others were first, or it cannot be reached now; nothing has been written.
+                // There was a conflict, or the service cannot be reached now; nothing has been written.
                 let goes_on = match &failure {
                     Failure::Answered(..) => patience.pause().await,
                     failure => patience.pause_after(failure).await,
@@ -77,7 +77,7 @@ async fn begin(link: &mut Link, needs: &Needs, writes_nothing: bool) -> Result<(
         (true, false) => Within::Snapshot,
         (false, _) => Within::New,
     };
-    // Entries are guessed to be kept; when older ones were forgotten, those that are kept are read next.
+    // The first read assumes that no entries were deleted. If older ones were, the kept entries are read next.
     let windows = needs.logs.iter().flat_map(|(log, windows)| windows.iter().map(move |window| (log, window)));
     let windows = windows.filter(|(_, window)| window.count > 0);
     let range = |(log, window): (_, &crate::stores::grpc::image::Window)| {
@@ -99,12 +99,12 @@ async fn begin(link: &mut Link, needs: &Needs, writes_nothing: bool) -> Result<(
     found.extend(more.0);
     match flat::image(&store, needs, &found).map_err(Stop::Failed)? {
         (image, missing) if missing.is_empty() => Ok((image, begun)),
-        // They were forgotten between the two reads.
+        // The entries were deleted between the two reads.
         _ => Err(Stop::Again(Failure::Answered(Code::Aborted, "the log was trimmed meanwhile".to_owned()))),
     }
 }
 
-/// Commits; tells whether it did, or others were first.
+/// Commits; returns whether it succeeded, or false after a conflict.
 async fn commit(link: &mut Link, begun: &Begun, writes: &[Write], patience: &mut Patience) -> Result<bool, StoreError> {
     let mut lost: Option<Failure> = None;
     loop {
@@ -115,7 +115,7 @@ async fn commit(link: &mut Link, begun: &Begun, writes: &[Write], patience: &mut
         };
         match (&failure, &lost) {
             (Failure::Answered(Code::Aborted, _), _) => return Ok(false),
-            // The session is gone and its transactions with it.
+            // The session no longer exists, nor do its transactions.
             (Failure::Answered(Code::NotFound, reason), None) if !reason.contains("Table") => return Ok(false),
             (Failure::Answered(..), Some(lost)) => return Err(link.database.site.changing("a change", lost.clone())),
             (Failure::Answered(..), None) => return Err(link.database.site.unchanged("a change", failure)),

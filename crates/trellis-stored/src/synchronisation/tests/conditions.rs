@@ -1,4 +1,4 @@
-//! Condition variables, semaphores, events and what is done once: nobody sleeps on when there is something to do.
+//! Tests condition variables, semaphores, events and one-time actions: no thread sleeps on when there is something to do.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +12,13 @@ const PAGE: u64 = 5;
 const LOCK: u64 = 0x100;
 const NOT_EMPTY: u64 = 0x108;
 const NOT_FULL: u64 = 0x110;
-/// Words of the page: how many were put and taken, and where the items are.
+/// The words of the page: how many items were put and taken, and their places.
 const PUT: usize = 0;
 const TAKEN: usize = 8;
 const ITEMS: usize = 16;
 const ROOM: u64 = 1;
 
-/// One process puts so many items through a buffer with room for one; the others take them.
+/// One process puts this many items through a buffer with room for one; the others take them.
 fn through_conditions(plan: Plan, takers: usize, items: u64, with_release: bool) -> Vec<(usize, usize)> {
     let taken = Mutex::new(Vec::new());
     let (world, _processes) = run(plan, 1 + takers, |world, process| {
@@ -153,7 +153,7 @@ fn through_semaphores(plan: Plan, items: u64, room: u64) -> [usize; 2] {
     let (world, _processes) = run(plan, 2, |world, process| {
         let full = process.session.semaphore(NOT_EMPTY).unwrap();
         let free = process.session.semaphore_from(NOT_FULL, room).unwrap();
-        // What is left of the opening is not counted.
+        // The calls of the opening are not counted.
         let before = world.calls(process.number);
         for item in 0..items {
             let word = ITEMS + 8 * (item % room) as usize;
@@ -238,7 +238,7 @@ fn an_event_lets_everybody_go_on_while_it_is_set() {
     });
 }
 
-/// Every process wants something done; the first that begins may be killed at it.
+/// Every process wants an action done once; the first that begins may be killed during it.
 fn once(plan: Plan) {
     let killed = !plan.is_faultless();
     let begun = AtomicU64::new(0);

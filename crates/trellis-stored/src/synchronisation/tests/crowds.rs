@@ -1,4 +1,4 @@
-//! Read-write locks and barriers: what several have together.
+//! Tests read-write locks and barriers, which several threads hold together.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -75,7 +75,7 @@ fn readers_and_writers_in_random_orders_with_faults() {
     });
 }
 
-/// Two readers are in at once; a writer that waits keeps a third out, and comes before it.
+/// Two readers hold the lock; a waiting writer keeps a third out, and comes before it.
 fn writers_come_first(plan: Plan) {
     let inside = AtomicUsize::new(0);
     let order = Mutex::new(Vec::new());
@@ -119,7 +119,7 @@ fn broken_read_write_locks_are_noticed() {
     });
 }
 
-/// Nobody reads while somebody writes.
+/// There is no reader while a writer holds the lock.
 fn writer_is_alone(plan: Plan) {
     let writing = AtomicUsize::new(0);
     run(plan, 2, |world, process| {
@@ -219,13 +219,13 @@ fn calls_of_a_read_write_lock_and_its_sentences() {
             for part in ["3.0 s waiting for read-write lock `table`", "(member 1) reads, for 2."] {
                 assert!(error.contains(part), "{part}: {error}");
             }
-            // It does not wait to write any more.
+            // It no longer waits to write.
             lock.read().unwrap().release().unwrap();
         }
     });
 }
 
-/// Processes meet so many times; after each everybody finds what everybody stored before.
+/// Processes meet this many times; after each meeting, all see what all have stored before.
 fn meetings(plan: Plan, processes: usize, times: u64) -> Vec<(usize, usize)> {
     let last = AtomicUsize::new(0);
     let (world, _processes) = run(plan, processes, |world, process| {

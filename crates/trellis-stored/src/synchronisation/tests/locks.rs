@@ -1,4 +1,4 @@
-//! Locks: what is stored under one is stored once, whoever goes next, ends or sleeps.
+//! Tests locks: what is stored under one is stored once, whichever process runs next, ends or sleeps.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::synchronisation::{SynchronisationError, record};
 const LOCK: u64 = 0x40;
 const PAGE: u64 = 3;
 
-/// Processes raise a word under a lock; what was stored is compared with what was acknowledged.
+/// Processes increment a word under a lock; the stored result is compared with the acknowledged ones.
 fn increments(plan: Plan, processes: usize, times: u64) -> Vec<(usize, usize)> {
     let slept_long = plan.faults.iter().any(|(_, _, fault)| matches!(fault, Fault::Stopped(_)));
     let ends = plan.faults.iter().filter(|(_, _, fault)| !matches!(fault, Fault::Stopped(_))).count() as u64;
@@ -121,7 +121,7 @@ fn broken_locks_are_noticed() {
     });
 }
 
-/// The first process sleeps before it gives back the lock, for longer than its lease; the second waits for it.
+/// The first process sleeps for longer than its lease before it releases the lock; the second waits for it.
 fn late_writer(plan: Plan) {
     // Its calls: take the lock, fetch the page, give back.
     let plan = plan.with(0, 2, Fault::Stopped(5 * LEASE));
@@ -148,7 +148,7 @@ fn a_late_writer_is_refused_and_told() {
     seeds(20, |seed| late_writer(Plan::seed(seed)));
 }
 
-/// The first process holds the lock for many leases, and lives.
+/// The first process holds the lock for many leases, and is alive.
 fn long_hold(plan: Plan) {
     run(plan, 2, |world, process| {
         if process.number == 0 {

@@ -1,4 +1,4 @@
-//! Memory of a process in a world: copies of pages, under the real coherence.
+//! The memory of a process in a world: copies of pages, under the real coherence.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

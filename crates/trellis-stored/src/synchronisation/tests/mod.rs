@@ -1,4 +1,5 @@
-//! Whether the objects keep their promises whoever goes next, ends or sleeps, and whether broken ones are noticed.
+//! Tests that the objects keep their promises whichever process runs next, ends or sleeps, and that broken variants are
+//! detected.
 
 mod conditions;
 mod crowds;
@@ -37,7 +38,7 @@ struct Process {
     is_over: AtomicBool,
 }
 
-/// How a run is decided, and what is broken in it.
+/// How the order of a run is chosen, and what is broken in it.
 struct Plan {
     chooser: Chooser,
     faults: Vec<(usize, usize, Fault)>,
@@ -67,7 +68,7 @@ impl Plan {
         self
     }
 
-    /// One or two faults of any kind, at any early call of any process.
+    /// One or two random faults of any kind, at an early call of any process.
     fn random_faults(mut self, seed: u64, processes: usize) -> Plan {
         let mut random = Random::for_purpose(seed, 1);
         for _ in 0..1 + random.below(2) {
@@ -90,7 +91,7 @@ impl Plan {
 
 /// Runs `processes` processes, each doing `work`, and gives them back with their world.
 fn run(plan: Plan, processes: usize, work: impl Fn(&World, &Process) + Sync) -> (Arc<World>, Vec<Process>) {
-    // Each process has two threads: the second gives the signs of life.
+    // Each process has two threads: the second gives the heartbeats.
     let world = World::new((0..2 * processes).map(|seat| seat / 2).collect(), plan.chooser, plan.mutant);
     let processes: Vec<Process> = (0..processes).map(|number| process(&world, number)).collect();
     for (process, call, fault) in plan.faults {
@@ -148,8 +149,8 @@ fn is_expected(world: &World, process: &Process, may_be_replaced: bool, error: &
     true
 }
 
-/// Runs with seeds: `count` of them, or as many as `TRELLIS_SEEDS` says, or the one that `TRELLIS_SEED` names. A failure
-/// names its seed.
+/// Runs with seeds: `count` of them, or as many as `TRELLIS_SEEDS` says, or the one in `TRELLIS_SEED`. A failure names
+/// its seed.
 fn seeds(count: u64, mut run: impl FnMut(u64)) {
     struct Names(u64);
     impl Drop for Names {
@@ -168,7 +169,7 @@ fn seeds(count: u64, mut run: impl FnMut(u64)) {
     }
 }
 
-/// Runs every order in which the calls can be, at most so many; how many there were. `run` answers what was chosen.
+/// Runs every possible order of the calls, up to a limit; returns how many there were. `run` returns its choices.
 fn every_order(most: usize, mut run: impl FnMut(Vec<usize>) -> Vec<(usize, usize)>) -> usize {
     let mut told = Vec::new();
     for count in 1..=most {
@@ -244,7 +245,7 @@ fn session(store: Arc<dyn Store>) -> Session {
     Session::new(Arc::new(shared), Options { wait_max: LEASE / 10, ..Options::default() }).unwrap()
 }
 
-/// The calls that open: two of the member's, one of the session's.
+/// The calls at the start: two of the member's, one of the session's.
 const OPENING: u64 = 3;
 
 #[test]
@@ -290,7 +291,7 @@ fn a_read_whose_answer_was_lost_is_taken_back() {
                 assert!(lock.write().is_err());
                 reader.release().unwrap();
             }
-            // Nothing of it is left.
+            // Nothing of it remains.
             other.try_write_for(Duration::ZERO).unwrap().expect("nobody reads").release().unwrap();
             other.try_read_for(Duration::ZERO).unwrap().expect("nobody waits to write").release().unwrap();
         }
@@ -308,7 +309,7 @@ fn a_guard_that_could_not_release_is_told_by_the_next_call() {
     assert_eq!(session.semaphore(2).unwrap().post(1), Err(error));
 }
 
-/// Whether a broken variant is noticed by one of the runs.
+/// Whether a broken variant is detected by one of the runs.
 fn is_noticed(mutant: Mutant, runs: u64, run: impl Fn(u64, Option<Mutant>)) {
     let noticed = (0..runs).any(|seed| catch_unwind(AssertUnwindSafe(|| run(seed, Some(mutant)))).is_err());
     assert!(noticed, "{mutant:?} was not noticed in {runs} runs");

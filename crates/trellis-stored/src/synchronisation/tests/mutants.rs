@@ -1,4 +1,4 @@
-//! Broken variants: each must be noticed by the test that is about what it breaks.
+//! Broken variants: each must be detected by the test of what it breaks.
 
 use trellis_store::{Expect, Guard, Kind, Operation};
 
@@ -9,17 +9,17 @@ use super::super::record;
 pub(super) enum Mutant {
     /// Calls are not guarded by the member's record.
     NoGuard,
-    /// A lock is taken whoever has it.
+    /// A lock can be taken while it is held.
     LockIsTakenAlways,
-    /// Signs of life are not counted.
+    /// Heartbeats are not counted.
     NoHeartbeats,
-    /// A condition is waited for without having been read when the lock was given back.
+    /// A condition is waited for without having been read when the lock was released.
     ConditionReadLate,
-    /// A reader does not look for a writer.
+    /// A reader ignores a writer.
     ReaderOverlooksWriter,
     /// A semaphore is lowered below zero.
     SemaphoreWithoutBound,
-    /// A barrier opens one too early.
+    /// A barrier opens one arrival too early.
     BarrierTooEarly,
 }
 
@@ -54,7 +54,7 @@ impl Mutant {
                 Mutant::ConditionReadLate,
                 Operation::Add { key, offset, width, delta: 0, bounds: Some((least, most)) },
             ) if form(operation) == record::Form::Condition as u64 => {
-                // What it would wait for, had it read the number after the notification.
+                // What it would wait for if it had read the number after the notification.
                 Operation::Add { key, offset, width, delta: 0, bounds: Some((least + 1, most)) }
             }
             (

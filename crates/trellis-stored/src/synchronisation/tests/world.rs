@@ -1,9 +1,9 @@
-//! Several processes over one store in virtual time: which of them goes next is chosen, call by call.
+//! Several processes over one store in virtual time: which of them runs next is chosen, call by call.
 //!
-//! Every process is a thread, or two with the one that gives signs of life, and the code is the real one. A thread stops
-//! at each call of the store until it is its turn, so that a run is decided by the choices alone: random ones from a
-//! seed, or all of them one after the other. Time moves a millisecond with each call, and to the next deadline when
-//! everybody waits. A process can be killed before or after any call, and can be stopped for a time.
+//! Every process is a thread, or two with the one that gives heartbeats, and runs the real code. A thread stops at each
+//! call of the store until it is its turn, so that a run is determined by the choices alone: random ones from a seed, or
+//! all of them one after the other. Time advances by a millisecond with each call, and to the next deadline when all
+//! threads wait. A process can be killed before or after any call, and can be suspended for a time.
 
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -16,21 +16,21 @@ use trellis_store::{Applied, Capabilities, Guard, Key, Kind, Operation, Store, S
 use super::super::clock::Clock;
 use super::mutants::Mutant;
 
-/// A store call takes so long.
+/// The duration of a call of the store.
 const CALL: Duration = Duration::from_millis(1);
-/// More steps than any run has; one that has more does not end.
+/// More steps than any run needs; a run with more does not end.
 const STEPS_MAX: usize = 20_000;
 
 thread_local! {
-    /// Which thread of the world this is; none of them before and after the run.
+    /// The thread's seat in the world; `None` before and after the run.
     static SEAT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Chooses among so many.
+/// Chooses one of several.
 pub(super) enum Chooser {
     /// By a seed.
     Random(Random),
-    /// As told, then always the first; what there was to choose from is remembered.
+    /// As given, then always the first; the number of alternatives is recorded.
     Path { told: Vec<usize>, taken: Vec<(usize, usize)> },
 }
 
@@ -52,7 +52,7 @@ impl Chooser {
 pub(super) enum Fault {
     /// It ends before the call.
     KilledBefore,
-    /// It ends after the call was carried out, without having got the answer.
+    /// It ends after the call was carried out, without receiving the answer.
     KilledAfter,
     /// It sleeps before the call.
     Stopped(Duration),
@@ -63,7 +63,7 @@ enum Seat {
     Ready {
         from: Duration,
     },
-    /// The store refused it at this number of changes; until then it waits for another.
+    /// The store refused it at this number of changes; it waits for another change.
     Waiting {
         until: Duration,
         changes: u64,
@@ -88,7 +88,7 @@ struct State {
     steps: usize,
 }
 
-/// The store, the clock and who goes next.
+/// The store, the clock and the order of the processes.
 pub(super) struct World {
     store: Embedded,
     begun: Instant,
@@ -98,7 +98,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// A world for `seats` threads, each of one of the processes.
+    /// A world with a thread for each seat; `processes` gives the process of each.
     pub(super) fn new(processes: Vec<usize>, chooser: Chooser, mutant: Option<Mutant>) -> Arc<World> {
         let count = processes.iter().max().map_or(0, |most| most + 1);
         let state = State {
@@ -113,12 +113,12 @@ impl World {
             processes,
         };
         let turns = state.seats.iter().map(|_| Condvar::new()).collect();
-        // Far from the machine's own time, so that whoever mixes the two is noticed.
+        // Far from the machine's own time, so that mixing the two is detected.
         let begun = Instant::now() + Duration::from_secs(1_000_000);
         Arc::new(World { store: Embedded::new(), begun, state: Mutex::new(state), turns, mutant })
     }
 
-    /// At call number `call` of a process, from 0, this happens.
+    /// Sets the fault of a process at one of its calls, counted from 0.
     pub(super) fn fault(&self, process: usize, call: usize, fault: Fault) {
         self.state().faults.push((process, call, fault));
     }
@@ -156,7 +156,7 @@ impl World {
         self.state().calls[process]
     }
 
-    /// What was chosen, and from how many.
+    /// The choices, and the number of alternatives.
     pub(super) fn taken(&self) -> Vec<(usize, usize)> {
         match &self.state().chooser {
             Chooser::Path { taken, .. } => taken.clone(),
@@ -177,7 +177,7 @@ impl World {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Gives the turn away and waits for it to come back.
+    /// Gives the turn away and waits until it returns.
     fn turn<'a>(&'a self, seat: usize, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.next(&mut state);
         while !matches!(state.seats[seat], Seat::Running) {
@@ -186,11 +186,11 @@ impl World {
         state
     }
 
-    /// Chooses who goes next; moves the time when nobody can.
+    /// Chooses who runs next; advances the time if no thread can run.
     fn next(&self, state: &mut State) {
         state.steps += 1;
         if state.steps >= STEPS_MAX {
-            // Told at the end of the run: this may be the end of a thread that panics.
+            // Reported at the end of the run: this may be the end of a thread that panics.
             state.dead.fill(true);
         }
         loop {
@@ -285,7 +285,7 @@ impl State {
         }
     }
 
-    /// No other thread of the process goes on before then either.
+    /// The process's other threads do not continue before then either.
     fn stop(&mut self, process: usize, until: Duration) {
         for (seat, of) in self.seats.iter_mut().zip(&self.processes) {
             match seat {
@@ -297,7 +297,7 @@ impl State {
     }
 }
 
-/// A thread has ended, by whatever way.
+/// A thread has ended, in any way.
 struct Ended(Arc<World>, usize);
 
 impl Drop for Ended {

@@ -1,12 +1,14 @@
-//! Memory that chunks of the kernel's are mapped into, and how pages of it are shared with the program there.
+//! Memory into which chunks of the kernel's memory are mapped, and the sharing of its pages with the program in the
+//! kernel.
 //!
-//! One range of addresses as long as the memory. A chunk is the process's own at first, and becomes the kernel's when it is
-//! zeroed for its first object; then a second mapping has what is known of its pages.
+//! One range of addresses as long as the memory. A chunk belongs to the process at first, and to the kernel once it is
+//! zeroed for its first object; a second mapping then has the state of its pages.
 //!
-//! Whoever changes or copies a page of the kernel's makes its version odd first, which nobody else can while it is so, and
-//! even again afterwards: the same as before where nothing was changed, else the next one. The program never waits, and
-//! holds a page for no longer than it takes to copy 4 KiB, so that spinning here ends. Pages are taken in ascending order.
-//! The process has one thread that calls this.
+//! Promises: before a side changes or copies a page of the kernel's memory, it makes the page's version odd, which the
+//! other side cannot do while it is so. Afterwards it makes the version even again: the same as before if nothing was
+//! changed, otherwise the next one. The program never waits, and holds a page no longer than it takes to copy 4 KiB, so
+//! that spinning here ends. Pages are held in ascending order. Must never be called by more than one thread of the
+//! process.
 
 #![allow(unsafe_code)]
 
@@ -20,11 +22,11 @@ use super::checksum;
 use super::layout::{CHUNK_BYTES, CHUNK_PAGES, CHUNK_TABLE_AT, CHUNKS_MAX, KNOWN_BYTES, PAGE_BYTES};
 
 const TABLE_BYTES: usize = CHUNK_PAGES as usize * KNOWN_BYTES;
-/// So often a page that the program has is looked at before somebody else may run: it has it no longer than a few
+/// How often a page that the program holds is checked before the thread yields: the program holds it for a few
 /// microseconds, unless it was interrupted.
 const SPINS: u32 = 1000;
 
-/// What is known of a page; see `switch/memory_layout.h`.
+/// The state of a page; see `switch/memory_layout.h`.
 #[repr(C, align(32))]
 struct Known {
     entry: AtomicU64,
@@ -39,14 +41,14 @@ const _: () = {
     assert!(std::mem::offset_of!(Known, digest) == super::layout::KNOWN_DIGEST_AT);
 };
 
-/// Whose a chunk is.
+/// The owner of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Chunk {
-    /// The process's, and nothing is there yet.
+    /// The process; nothing is there yet.
     Fresh,
-    /// The process's for ever.
+    /// The process, permanently.
     Own,
-    /// The kernel's; what is known of its pages.
+    /// The kernel; the states of its pages.
     Kernel(NonNull<Known>),
 }
 
@@ -61,12 +63,12 @@ pub(super) struct Shared {
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// Address space for so many bytes, a whole number of pages.
+    /// Address space for this many bytes, a whole number of pages.
     pub(super) fn new(bytes: u64) -> io::Result<Shared> {
         assert!(bytes > 0 && bytes.is_multiple_of(PAGE_BYTES), "{bytes} bytes are no whole pages");
         let length = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { map(std::ptr::null_mut(), length, flags, -1, 0)? };
         let chunks = vec![Chunk::Fresh; bytes.div_ceil(CHUNK_BYTES) as usize];
         Ok(Shared { base, bytes, chunks })
@@ -88,7 +90,8 @@ impl Shared {
         let at = self.inside(&range);
         room.clear();
         self.hold(&range);
-        // SAFETY: inside the mapping. Nobody writes there: this thread does not, and the program has none of these pages.
+        // SAFETY: inside the mapping. There is no writer: this thread does not write, and the program holds none of these
+        // pages.
         room.extend_from_slice(unsafe { std::slice::from_raw_parts(at.as_ptr(), (range.end - range.start) as usize) });
         self.release(&range, false);
         room
@@ -98,13 +101,13 @@ impl Shared {
         let range = offset..offset + bytes.len() as u64;
         let at = self.inside(&range);
         self.hold(&range);
-        // SAFETY: inside the mapping, and `bytes` are not: they are somebody's own. The program neither writes to these
-        // pages now, nor believes what it reads there.
+        // SAFETY: inside the mapping, and `bytes` are elsewhere. The program neither writes to these pages now, nor
+        // trusts what it reads there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
         self.release(&range, true);
     }
 
-    /// Makes bytes zero that no entry admits. `make` gives a chunk of the kernel's, or none where there is none to be had.
+    /// Zeroes bytes that no entry admits. `make` returns a chunk of the kernel's memory, or `None` if there is none.
     pub(super) fn zero(&mut self, range: Range<u64>, make: &mut dyn FnMut(u64) -> Option<OwnedFd>) {
         self.inside(&range);
         let mut from = range.start;
@@ -130,7 +133,7 @@ impl Shared {
         let before = u64::from_le_bytes(unsafe { at.as_ptr().read_unaligned() });
         let after = with(before);
         if let Some(after) = after {
-            // SAFETY: as above, and it does not believe what it reads there.
+            // SAFETY: as above, and the program does not trust what it reads there.
             unsafe { at.as_ptr().write_unaligned(after.to_le_bytes()) };
         }
         self.release(&range, after.is_some());
@@ -142,19 +145,19 @@ impl Shared {
             let Some(known) = self.known(page) else { continue };
             hold(known);
             known.entry.store(entry, Ordering::Relaxed);
-            // The same bytes; but whoever copies them under the old entry must not believe them.
+            // The bytes are unchanged, but a reader that copies them under the old entry must not trust them.
             known.digest.store(0, Ordering::Relaxed);
             known.version.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Maps a chunk over the process's own, which nothing was in.
+    /// Maps a chunk of the kernel's memory in place of one of the process, in which nothing was stored.
     fn adopt(&mut self, number: usize, chunk: &OwnedFd) -> Option<Chunk> {
         let range = self.chunk_range(number);
         let (flags, file) = (libc::MAP_SHARED, chunk.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let table = unsafe { map(std::ptr::null_mut(), TABLE_BYTES, flags, file, CHUNK_TABLE_AT).ok()? };
-        // SAFETY: these addresses are of our own mapping, of a part that nobody uses: the chunk is fresh.
+        // SAFETY: these addresses are in this value's mapping, in an unused part: the chunk is fresh.
         let pages = unsafe {
             let at = self.base.as_ptr().add(range.start as usize).cast();
             map(at, (range.end - range.start) as usize, flags | libc::MAP_FIXED, file, 0)
@@ -162,7 +165,7 @@ impl Shared {
         match pages {
             Ok(_) => Some(Chunk::Kernel(table.cast())),
             Err(_) => {
-                // SAFETY: mapped above, and nobody was told.
+                // SAFETY: mapped above, and the address was not published.
                 unsafe { libc::munmap(table.as_ptr().cast(), TABLE_BYTES) };
                 None
             }
@@ -173,14 +176,14 @@ impl Shared {
         let at = self.inside(&range);
         if let Chunk::Kernel(_) = self.chunks[(range.start / CHUNK_BYTES) as usize] {
             self.hold(&range);
-            // SAFETY: inside the mapping; the program neither writes there now nor believes what it reads.
+            // SAFETY: inside the mapping; the program neither writes there now nor trusts what it reads.
             unsafe { std::ptr::write_bytes(at.as_ptr(), 0, (range.end - range.start) as usize) };
             return self.release(&range, true);
         }
         let first = range.start.next_multiple_of(PAGE_BYTES).min(range.end);
         let last = (range.end / PAGE_BYTES * PAGE_BYTES).max(first);
-        // SAFETY: inside the mapping, and the process's alone: the ends are written, and whole pages between them given
-        // back, after which they are zero. That the kernel refuses to take them cannot be, so they are written then, too.
+        // SAFETY: inside the mapping, and used by the process alone. The ends are written, and whole pages between them
+        // are freed, after which they are zero. If the kernel should refuse that, they are written, too.
         unsafe {
             let place = |offset: u64| self.base.as_ptr().add(offset as usize);
             std::ptr::write_bytes(place(range.start), 0, (first - range.start) as usize);
@@ -194,13 +197,13 @@ impl Shared {
 
     fn known(&self, page: u64) -> Option<&Known> {
         match self.chunks[(page / CHUNK_PAGES) as usize] {
-            // SAFETY: the table has as many entries as a chunk has pages, and is mapped as long as `self` is there.
+            // SAFETY: the table has as many entries as a chunk has pages, and is mapped as long as `self` exists.
             Chunk::Kernel(table) => Some(unsafe { table.add((page % CHUNK_PAGES) as usize).as_ref() }),
             _ => None,
         }
     }
 
-    /// Keeps the program from these pages.
+    /// Prevents the program from using these pages.
     fn hold(&self, range: &Range<u64>) {
         pages(range).filter_map(|page| self.known(page)).for_each(hold);
     }
@@ -215,7 +218,7 @@ impl Shared {
             }
             let begin = page * PAGE_BYTES;
             let is_whole = range.start <= begin && begin + PAGE_BYTES <= range.end;
-            // SAFETY: a page inside the mapping that nobody writes to: it is still held.
+            // SAFETY: a page inside the mapping without a writer: it is still held.
             let bytes =
                 || unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(begin as usize), PAGE_BYTES as usize) };
             let digest = if is_whole { checksum::digest(version + 1, bytes()) } else { 0 };
@@ -240,11 +243,11 @@ impl Drop for Shared {
     fn drop(&mut self) {
         for chunk in &self.chunks {
             if let Chunk::Kernel(table) = chunk {
-                // SAFETY: mapped by `adopt`, and nobody has it any more.
+                // SAFETY: mapped by `adopt`, and no longer used.
                 unsafe { libc::munmap(table.as_ptr().cast(), TABLE_BYTES) };
             }
         }
-        // SAFETY: mapped by `new`, with the chunks over it, and nobody has it any more.
+        // SAFETY: mapped by `new`, with the chunks over it, and no longer used.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
     }
 }
@@ -261,7 +264,7 @@ fn hold(known: &Known) {
         let is_free = version & 1 == 0;
         if is_free && known.version.compare_exchange(version, version + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         {
-            // What is written from here on is seen after the version is odd.
+            // Later writes become visible after the odd version.
             fence(Ordering::SeqCst);
             return;
         }
@@ -272,7 +275,7 @@ fn hold(known: &Known) {
 
 /// # Safety
 ///
-/// With `MAP_FIXED`, nobody may use what is mapped at `at` now.
+/// With `MAP_FIXED`, the mapping that exists at `at` must not be in use.
 unsafe fn map(
     at: *mut libc::c_void,
     bytes: usize,
@@ -285,7 +288,7 @@ unsafe fn map(
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // A core dump leaves it out, and a forked child does not have it. They only save memory.
+    // A core dump leaves it out, and a forked child does not have it. The advice only saves memory.
     for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
         // SAFETY: the mapping made above.
         unsafe { libc::madvise(at, bytes, advice) };

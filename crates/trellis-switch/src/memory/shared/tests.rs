@@ -1,4 +1,4 @@
-//! Shared memory, with files in the place of the kernel's maps, and threads in the place of its program.
+//! Tests shared memory with files in place of the kernel's maps, and threads in place of its program.
 
 use std::os::fd::{AsFd, FromRawFd};
 use std::sync::atomic::AtomicBool;
@@ -8,7 +8,7 @@ use super::*;
 
 /// A file as long as a chunk.
 fn file() -> OwnedFd {
-    // SAFETY: the name ends with a zero byte; the descriptor is ours alone.
+    // SAFETY: the name ends with a zero byte; nothing else owns the descriptor.
     unsafe {
         let number = libc::memfd_create(c"chunk".as_ptr(), 0);
         assert!(number >= 0 && libc::ftruncate(number, CHUNK_VALUE_BYTES as libc::off64_t) == 0);
@@ -16,7 +16,7 @@ fn file() -> OwnedFd {
     }
 }
 
-/// Memory whose first chunk is shared, as is that file, and whose second one is not.
+/// Memory whose first chunk is shared, backed by that file, and whose second one is not.
 fn memory() -> (Shared, OwnedFd) {
     let mut memory = Shared::new(CHUNK_BYTES + 8 * PAGE_BYTES).expect("there are addresses");
     let file = file();
@@ -28,7 +28,7 @@ fn memory() -> (Shared, OwnedFd) {
 /// The same chunk as the program sees it.
 fn other_side(file: &OwnedFd) -> &'static [Known] {
     let number = file.as_raw_fd();
-    // SAFETY: a new mapping, which nobody ends, of as many entries as there are in the file.
+    // SAFETY: a new mapping that is never removed, of as many entries as there are in the file.
     unsafe {
         let table = map(std::ptr::null_mut(), TABLE_BYTES, libc::MAP_SHARED, number, CHUNK_TABLE_AT).expect("mapped");
         std::slice::from_raw_parts(table.cast::<Known>().as_ptr(), CHUNK_PAGES as usize)
@@ -73,7 +73,7 @@ fn a_version_moves_with_what_is_changed_and_only_then() {
     memory.publish(3, &mut [7, 8].into_iter());
     assert_eq!([3, 4].map(|page: usize| known[page].entry.load(Ordering::Relaxed)), [7, 8]);
     assert_eq!([3, 4].map(version), [2, 2]);
-    // Behind the chunk nobody reads entries.
+    // Beyond the chunk there is no reader of entries.
     memory.publish(CHUNK_PAGES, &mut [7].into_iter());
 }
 
@@ -81,7 +81,7 @@ fn a_version_moves_with_what_is_changed_and_only_then() {
 fn nobody_sees_half_of_a_change() {
     let (mut memory, file) = memory();
     let known = &other_side(&file)[0];
-    // SAFETY: a new mapping, which nobody ends, of the file's first page.
+    // SAFETY: a new mapping that is never removed, of the file's first page.
     let page = unsafe {
         map(std::ptr::null_mut(), PAGE_BYTES as usize, libc::MAP_SHARED, file.as_raw_fd(), 0).expect("mapped").as_ptr()
             as usize
@@ -89,7 +89,7 @@ fn nobody_sees_half_of_a_change() {
     let is_over = AtomicBool::new(false);
     let writes = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        // What the program does when it writes: it never waits.
+        // What the program does for a write: it never waits.
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 let version = known.version.load(Ordering::SeqCst);

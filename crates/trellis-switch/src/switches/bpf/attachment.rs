@@ -1,4 +1,4 @@
-//! The program of the switch, in one of its two forms: how it gets into the kernel and to the interfaces.
+//! Loads the program of the switch, in one of its two forms, and attaches it to the interfaces.
 
 use aya::maps::{DevMap, MapData};
 use aya::programs::{Program, SchedClassifier, TcAttachType, Xdp, XdpMode};
@@ -16,14 +16,14 @@ static AT_XDP: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sw
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// When the kernel has made a packet of a frame. A pair of interfaces is crossed without a queue.
+    /// After the kernel has built a packet from a frame. A pair of interfaces is crossed without a queue.
     Tc,
-    /// Before that, in the driver where it can.
+    /// Before that, in the driver if it supports this.
     Xdp,
 }
 
-/// The forms to be tried, the best one first. Where each host is behind an interface of its own, and not behind a pair,
-/// what has not become a packet yet is sent on faster.
+/// The forms to be tried, the best one first. If each host is behind an interface of its own, and not behind a pair, a
+/// frame is forwarded faster before a packet is built from it.
 pub(super) fn forms(wiring: &Wiring) -> &'static [Form] {
     let behind_wires = !wiring.ports.is_empty() && wiring.ports.iter().all(|port| !port.is_pair);
     match wiring.attach {
@@ -34,7 +34,7 @@ pub(super) fn forms(wiring: &Wiring) -> &'static [Form] {
     }
 }
 
-/// Puts the program into the kernel. It must know its tables before any of them may be closed.
+/// Loads the program into the kernel. This must happen before any of its tables may be closed.
 pub(super) fn load(form: Form, redirects_max: u32) -> Result<Ebpf, SwitchError> {
     let object = match form {
         Form::Tc => AT_TC,
@@ -57,7 +57,7 @@ fn program(all: &mut Ebpf) -> Result<&mut Program, SwitchError> {
     all.program_mut(PROGRAM).ok_or_else(|| failed("find the program of the switch", &PROGRAM))
 }
 
-/// Puts it at the interfaces.
+/// Attaches it to the interfaces.
 pub(super) fn attach(all: &mut Ebpf, ports: &[Port]) -> Result<(), SwitchError> {
     if matches!(program(all)?, Program::Xdp(_)) {
         let mut devices: DevMap<MapData> = table(all, "devices")?;

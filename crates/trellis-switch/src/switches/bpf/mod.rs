@@ -1,8 +1,8 @@
-//! The switch `bpf`: a program in the kernel at each interface, `switch/switch.bpf.c`; this file fills its tables, and
-//! `attachment` puts it where it runs, at tc or as XDP.
+//! The switch `bpf`: a program in the kernel at each interface, `switch/switch.bpf.c`. This file fills its tables, and
+//! `attachment` attaches it, with tc or as XDP.
 //!
-//! Promises: program and tables end with this value, or with the process. Of an entry that changes, a packet sees the old
-//! one or the new one. Never touches an interface that it was not given.
+//! Promises: program and tables end with this value, or with the process. When an entry changes, a packet sees either the
+//! old one or the new one. Must never touch an interface that it was not given.
 
 mod attachment;
 
@@ -34,21 +34,21 @@ use crate::sys;
 const NAME: &str = "bpf";
 /// Insert or replace.
 const ANY: u64 = 0;
-/// How often it is looked whether the kernel found no room for a redirect.
+/// How often it is checked whether the kernel found no room for a redirect.
 const LOOK: Duration = Duration::from_millis(100);
 
 type PortBytes = [u8; layout::PORT_BYTES];
 type RouteBytes = [u8; layout::ROUTE_BYTES];
 type RedirectBytes = [u8; layout::REDIRECT_BYTES];
 
-/// What the kernel's tables cannot be asked for quickly.
+/// State that cannot be read quickly from the kernel's tables.
 #[derive(Default)]
 struct Known {
     routes: HashMap<u16, Route>,
     longer: BTreeMap<Prefix, Route>,
-    /// Of homes that have some.
+    /// By home, for homes that have page ranges.
     runs: HashMap<u16, Runs>,
-    /// Number of the group of a home, and for which classes.
+    /// By home: the number of its group, and the copied classes.
     groups: HashMap<u16, (u16, u16)>,
     ports: HashMap<u16, PortBytes>,
     rules: HashMap<u32, u16>,
@@ -76,14 +76,14 @@ pub struct Bpf {
     redirects_max: u32,
     form: Form,
     tables: Arc<Mutex<Tables>>,
-    /// Makes room where the kernel finds none: a packet cannot wait until a table is looked through.
+    /// Makes room when the kernel finds none: a packet cannot wait while a table is searched.
     _sweeper: Worker,
-    /// Dropped, it takes the program from the interfaces.
+    /// Dropping it detaches the program from the interfaces.
     _program: Ebpf,
 }
 
 impl Bpf {
-    /// Puts the program at the interfaces of the calling thread's network namespace.
+    /// Attaches the program to the interfaces in the calling thread's network namespace.
     pub(super) fn open(wiring: &Wiring) -> Result<Bpf, SwitchError> {
         let forms = attachment::forms(wiring);
         let mut outcome = Bpf::open_as(forms[0], wiring);
@@ -114,12 +114,12 @@ fn locked(tables: &Mutex<Tables>) -> MutexGuard<'_, Tables> {
     tables.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs until the other end of the alarm is dropped.
+/// Runs until the alarm is dropped.
 fn sweep_when_full(tables: &Mutex<Tables>, ringing: &sys::Ringing) {
     let mut known = 0;
     while sys::wait_readable(&[ringing.as_fd()], Some(LOOK)).is_empty() {
         let mut tables = locked(tables);
-        // What cannot be read or swept now is tried again with the next look.
+        // What cannot be read or swept now is tried again next time.
         let Ok(found) = tables.found_full() else { continue };
         if found != known && tables.sweep().is_ok() {
             known = found;
@@ -176,7 +176,7 @@ impl Tables {
         self.set_settings()
     }
 
-    /// Writes what is known of a home.
+    /// Writes the entries of a home.
     fn write_home(&mut self, home: u16) -> Result<(), SwitchError> {
         let route = self.known.routes.get(&home);
         let mut flags = route.map_or(0, |route| layout::ROUTE_VALID | memory_flag(route));
@@ -189,12 +189,12 @@ impl Tables {
         self.homes.set(u32::from(home), bytes, ANY).map_err(|error| told("homes", &error))
     }
 
-    /// Whether a home has runs, as its routes say it.
+    /// The flag in a home's routes that it has page ranges.
     fn runs_flag(&self, home: u16) -> u16 {
         if self.known.runs.contains_key(&home) { layout::ROUTE_HAS_RUNS } else { 0 }
     }
 
-    /// Writes the longer prefixes of a home, which take part in its group and say whether it has runs.
+    /// Writes the longer prefixes of a home, which belong to its group and contain the flag for page ranges.
     fn write_longer(&mut self, home: u16) -> Result<(), SwitchError> {
         let group = self.known.groups.get(&home).copied().unwrap_or_default();
         let runs_flag = self.runs_flag(home);
@@ -217,10 +217,10 @@ impl Tables {
         removed(self.redirects.remove(&page.key())).map_err(|error| told("redirects", &error))
     }
 
-    /// Forgets what has ended; says how many.
+    /// Removes redirects that have ended; returns how many.
     fn sweep(&mut self) -> Result<u32, SwitchError> {
         let ended = |(key, bytes): (u64, RedirectBytes)| Entry::read(&bytes).has_ended().then_some(key);
-        // An entry that goes while the table is read ends the walk early or shows one twice; both are harmless.
+        // An entry that is removed while the table is read ends the walk early or appears twice; both are harmless.
         let keys: Vec<u64> = self.redirects.iter().filter_map(Result::ok).filter_map(ended).collect();
         let mut swept = 0;
         for key in keys {
@@ -229,7 +229,7 @@ impl Tables {
         Ok(swept)
     }
 
-    /// What a port has counted.
+    /// The counts of a port.
     fn counts(&self, port: u16) -> Result<Counters, SwitchError> {
         let values = self.counters.get(&u32::from(port), 0).map_err(|error| told("counters", &error))?;
         let mut sums = [0; layout::COUNTERS];
@@ -257,7 +257,7 @@ impl Tables {
     }
 }
 
-/// A redirect as the kernel has it.
+/// A redirect in the kernel's form.
 struct Entry {
     port: u16,
     until: u64,
@@ -312,13 +312,13 @@ fn run_key(run: PageRun) -> Key<[u8; layout::RUN_BYTES]> {
     Key::new(layout::RUN_BITS - u32::from(run.order()), page.key().to_be_bytes())
 }
 
-/// The key of a page and a port.
+/// The page and the port of a key.
 fn hot_of(key: u64) -> (Page, u16) {
     let port = key >> layout::HOT_PORT_SHIFT & u64::from(layout::PORTS_MAX - 1);
     (Page::from_key(key & !(port << layout::HOT_PORT_SHIFT)), port as u16)
 }
 
-/// One of the program's tables, as the type that fits it.
+/// One of the program's tables, with its type.
 fn table<T>(program: &mut Ebpf, name: &'static str) -> Result<T, SwitchError>
 where
     T: TryFrom<Map, Error = MapError>,
@@ -327,7 +327,7 @@ where
     T::try_from(map).map_err(|error| told(name, &error))
 }
 
-/// Whether something was there to be removed.
+/// Whether there was an entry to remove.
 fn removed(outcome: Result<(), MapError>) -> Result<bool, MapError> {
     match outcome {
         Ok(()) => Ok(true),
@@ -337,7 +337,7 @@ fn removed(outcome: Result<(), MapError>) -> Result<bool, MapError> {
     }
 }
 
-/// Why a table did not take something.
+/// The error for an entry that a table did not accept.
 fn told(table: &'static str, error: &MapError) -> SwitchError {
     let full = |limit, hint| SwitchError::Full { switch: NAME, table, limit, hint };
     match error {
@@ -422,7 +422,7 @@ impl Switch for Bpf {
         }
         let said = tables.write_longer(home).and_then(|()| tables.write_home(home));
         if said.is_err() {
-            // Its routes do not say that there is a run, so there is none.
+            // Its routes do not have the flag, so it has no page range.
             tables.known.runs.remove(&home);
         }
         said
@@ -590,7 +590,7 @@ impl Switch for Bpf {
     }
 }
 
-/// An event as the kernel wrote it; none for one that this crate does not know.
+/// Decodes an event of the kernel; `None` for one that this crate does not know.
 fn event(bytes: &[u8]) -> Option<Event> {
     let bytes: &[u8; layout::EVENT_BYTES] = bytes.try_into().ok()?;
     let kind = u32::from_ne_bytes(bytes[layout::EVENT_KIND_AT..][..4].try_into().ok()?);

@@ -1,7 +1,7 @@
-//! What a switch knows, and what it decides about a packet. Reads no clock, sends nothing: time is an argument.
+//! The state of a switch, and its decisions about packets. Must never read a clock or send anything: time is an argument.
 //!
-//! The steps are those of the contract (`Switch`), in its order. `switch/switch.bpf.c` takes the same ones. The switch
-//! `user` asks it about every packet; a switch whose tables lie elsewhere asks it about those packets that change leases.
+//! Promises the steps of the contract (`Switch`), in its order. `switch/switch.bpf.c` takes the same ones. The switch
+//! `user` uses it for every packet; a switch whose tables are elsewhere uses it for those packets that change leases.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
@@ -24,12 +24,13 @@ const NEXT_UDP: u8 = 17;
 const NEXT_FRAGMENT: u8 = 44;
 const UDP_BYTES: usize = 8;
 const FRAGMENT_BYTES: usize = 8;
-/// Events that wait to be fetched.
+/// The maximum number of events that wait to be fetched.
 const EVENTS_MAX: usize = layout::EVENTS_BYTES as usize / layout::EVENT_BYTES;
-/// How often packets that find a full table have it looked through, in ticks: each 17 ms, for it may be large.
+/// The minimum interval, in ticks, between two searches of a full table on behalf of packets: 17 ms, because the table
+/// may be large.
 const SWEEP_TICKS: u64 = 256;
 
-/// Where a packet goes.
+/// The destination of a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::switches) struct Verdict {
     /// The port that gets it.
@@ -38,18 +39,18 @@ pub(in crate::switches) struct Verdict {
     pub(in crate::switches) copies: Vec<u16>,
 }
 
-/// A redirect as the table has it.
+/// A redirect in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::switches) struct Entry {
     pub(in crate::switches) port: u16,
     /// The first tick at which it has ended.
     pub(in crate::switches) until: u64,
     pub(in crate::switches) epoch: u64,
-    /// Whether its owner has sent a COMMIT that gives it back, which home has not answered yet.
+    /// Whether its owner has sent a COMMIT that returns it, which the home has not answered yet.
     pub(in crate::switches) is_ending: bool,
 }
 
-/// What is known of a host's prefix.
+/// The state of a host's prefix.
 #[derive(Default)]
 struct Home {
     route: Option<Route>,
@@ -59,14 +60,14 @@ struct Home {
     group: Option<(Classes, Vec<u16>)>,
 }
 
-/// What is known of a port.
+/// The state of a port.
 #[derive(Default)]
 struct Plugged {
     side: u32,
     counters: Counters,
 }
 
-/// The packet at hand.
+/// The current packet.
 struct Packet<'a> {
     in_port: u16,
     frame: &'a [u8],
@@ -83,13 +84,13 @@ pub(in crate::switches) struct Directory {
     ports: HashMap<u16, Plugged>,
     homes: HashMap<u16, Home>,
     redirects: HashMap<u64, Entry>,
-    /// The first tick at which a packet that finds the table full has it looked through again.
+    /// The first tick at which the full table may be searched again on behalf of a packet.
     next_sweep: u64,
-    /// Whether what had ended has made room since it was last asked.
+    /// Whether ended redirects were removed to make room since the last query.
     has_made_room: bool,
     rules: Option<HashMap<u32, u16>>,
     term: Option<u64>,
-    /// By page, and the port that requests came in at.
+    /// By page, and by the port at which requests arrived.
     hot: HashMap<(u64, u16), u64>,
     events: VecDeque<Event>,
 }
@@ -116,7 +117,7 @@ impl Directory {
         }
     }
 
-    /// Decides about a frame that came in at a port. `is_lost` is asked once the packet could be delivered.
+    /// Decides about a frame that arrived at a port. `is_lost` is called once the packet could be delivered.
     pub(in crate::switches) fn decide(
         &mut self,
         in_port: u16,
@@ -175,7 +176,7 @@ impl Directory {
         Verdict { out: Some(out), copies }
     }
 
-    /// That packets were lost because too many waited.
+    /// Counts packets that were lost because too many were queued.
     pub(in crate::switches) fn overflowed(&mut self, in_port: u16, packets: u64) {
         if let Some(plugged) = self.ports.get_mut(&in_port) {
             plugged.counters.overflowed += packets;
@@ -196,13 +197,13 @@ impl Directory {
         Some(Packet { in_port, frame, source, destination, now_ns, tick: now_ns >> layout::TICK_SHIFT })
     }
 
-    /// Whether the host may speak for the source; if so, whether as the home of a pointer.
+    /// Whether the host may use the source address; if so, whether as the home of a pointer.
     fn may_speak(&self, packet: &Packet<'_>) -> Option<bool> {
         let home = self.homes.get(&address::home(packet.source))?;
         let page = Page::of(packet.source);
         let memory = home.route.filter(|&route| is_pointer(route, packet.source));
         let run = memory.and_then(|_| home.runs.port_of(page.number));
-        // Who had the page before may still speak, but only who has it says what home says.
+        // The previous home of a page may still send, but only the current one's answers count.
         let may_teach = run.is_none_or(|port| port == packet.in_port);
         if let Some(route) = home.route.filter(|route| route.port == packet.in_port) {
             return Some(may_teach && is_pointer(route, packet.source));
@@ -269,7 +270,7 @@ impl Directory {
         home_port
     }
 
-    /// The owner gets what others want; what the owner itself sends goes home.
+    /// Other hosts' requests go to the owner; the owner's own go to the home.
     fn owner_or_home(&mut self, packet: &Packet<'_>, key: u64, entry: Entry, home_port: u16) -> u16 {
         if entry.port != packet.in_port {
             return entry.port;
@@ -281,14 +282,14 @@ impl Directory {
         home_port
     }
 
-    /// What home answers about leases.
+    /// Evaluates a home's answer about leases.
     fn learn(&mut self, packet: &Packet<'_>, client_port: u16) {
         let command = packet.source.octets()[layout::ADDRESS_COMMAND_AT];
         let gives = matches!(command, layout::COMMAND_UPDATE | layout::COMMAND_RENEW);
         let ends = matches!(command, layout::COMMAND_COMMIT | layout::COMMAND_RELEASE);
         let (Some(term), true) = (self.term, gives || ends) else { return };
         let Some(Header { flags, status, request, epoch }) = header(packet) else { return };
-        // The number tells an answer from what a home asks on its own.
+        // The number distinguishes an answer from a home's own request.
         if flags & layout::FLAG_ANSWER == 0 || request != address::low_half(packet.destination) {
             return;
         }
@@ -301,7 +302,7 @@ impl Directory {
         }
         let Some(entry) = known.filter(|entry| entry.port == client_port) else { return };
         if command == layout::COMMAND_COMMIT && !(is_yes && entry.is_ending) {
-            // The lease goes on, in a later epoch where home took the bytes.
+            // The lease continues, in a later epoch if the home stored the bytes.
             let epoch = if is_yes { entry.epoch.max(epoch) } else { entry.epoch };
             self.redirects.insert(key, Entry { epoch, is_ending: false, ..entry });
         } else if gives || is_yes {
@@ -311,7 +312,7 @@ impl Directory {
         }
     }
 
-    /// Home granted or renewed a lease. What is known of a later one stays.
+    /// The home granted or renewed a lease. The entry of a later lease stays.
     fn confirm(&mut self, packet: &Packet<'_>, key: u64, known: Option<Entry>, fresh: Entry) {
         let may = match known {
             Some(known) => known.epoch <= fresh.epoch || known.until <= packet.tick,
@@ -325,7 +326,7 @@ impl Directory {
         }
     }
 
-    /// Whether a packet's redirect has room; what has ended takes none.
+    /// Whether there is room for a packet's redirect; ended ones occupy none.
     fn has_room_at(&mut self, tick: u64) -> bool {
         if self.redirects.len() < self.redirects_max {
             return true;
@@ -337,7 +338,7 @@ impl Directory {
         self.make_room(tick)
     }
 
-    /// Forgets what has ended, of a table that is full; says whether that was something.
+    /// Removes ended redirects from a full table; returns whether there were any.
     fn make_room(&mut self, tick: u64) -> bool {
         let has_made_room = self.sweep(tick) > 0;
         self.has_made_room |= has_made_room;
@@ -384,7 +385,7 @@ impl Directory {
     }
 }
 
-/// What it is told, and what it tells.
+/// Changes of the state, and queries.
 impl Directory {
     pub(in crate::switches) fn set_prefix(&mut self, prefix: Prefix, route: Route) {
         let home = self.homes.entry(prefix.home()).or_default();
@@ -417,12 +418,12 @@ impl Directory {
         }
     }
 
-    /// How many prefixes are longer than a home's.
+    /// The number of prefixes longer than a home's.
     pub(in crate::switches) fn longer_prefixes(&self) -> usize {
         self.homes.values().map(|home| home.longer.len()).sum()
     }
 
-    /// Whether a run is there, or has room.
+    /// Whether a page range exists, or there is room for it.
     pub(in crate::switches) fn has_room_for(&self, run: PageRun) -> bool {
         let is_there = self.homes.get(&run.home()).is_some_and(|home| home.runs.port(run).is_some());
         is_there || self.homes.values().map(|home| home.runs.len()).sum::<usize>() < RUNS_MAX as usize
@@ -436,37 +437,37 @@ impl Directory {
         self.homes.get_mut(&run.home()).is_some_and(|home| home.runs.drop(run))
     }
 
-    /// The runs of a home, in order.
+    /// The page ranges of a home, in order.
     pub(in crate::switches) fn runs(&self, home: u16) -> Vec<(PageRun, u16)> {
         self.homes.get(&home).map(|found| found.runs.all(home)).unwrap_or_default()
     }
 
-    /// The runs of all homes.
+    /// The page ranges of all homes.
     pub(in crate::switches) fn all_runs(&self) -> impl Iterator<Item = PageRun> {
         self.homes.iter().flat_map(|(&home, found)| found.runs.all(home)).map(|(run, _)| run)
     }
 
-    /// The port that was set for this very run.
+    /// The port that was set for exactly this page range.
     pub(in crate::switches) fn port_of_run(&self, run: PageRun) -> Option<u16> {
         self.homes.get(&run.home())?.runs.port(run)
     }
 
-    /// How many runs there are of an order, of all homes.
+    /// The number of page ranges of an order, of all homes.
     pub(in crate::switches) fn runs_of_order(&self, order: u8) -> usize {
         self.homes.values().map(|home| home.runs.of_order(order)).sum()
     }
 
-    /// How many runs a home has.
+    /// The number of page ranges of a home.
     pub(in crate::switches) fn runs_of_home(&self, home: u16) -> usize {
         self.homes.get(&home).map_or(0, |home| home.runs.len())
     }
 
-    /// The port of the run that has a page, if one has.
+    /// The port of the page range that contains a page, if there is one.
     pub(in crate::switches) fn run_of(&self, page: Page) -> Option<u16> {
         self.homes.get(&page.home)?.runs.port_of(page.number)
     }
 
-    /// None when there is no room, also after what has ended is gone.
+    /// `None` if there is no room, even after ended redirects were removed.
     pub(in crate::switches) fn set_redirect(&mut self, page: Page, entry: Entry, tick: u64) -> Option<bool> {
         let known = self.redirects.get(&page.key());
         if known.is_some_and(|known| known.until > tick && known.epoch > entry.epoch) {
@@ -489,17 +490,17 @@ impl Directory {
         self.redirects.get(&page.key()).copied().filter(|entry| entry.until > tick)
     }
 
-    /// Room for redirects.
+    /// The capacity for redirects.
     pub(in crate::switches) fn redirects_max(&self) -> u32 {
         self.redirects_max as u32
     }
 
-    /// What is noted for a page, whether it has ended or not.
+    /// The entry of a page, whether it has ended or not.
     pub(in crate::switches) fn noted(&self, key: u64) -> Option<Entry> {
         self.redirects.get(&key).copied()
     }
 
-    /// Forgets a redirect that ended without a packet that would have shown it.
+    /// Removes a redirect that ended without a packet that would have shown it.
     pub(in crate::switches) fn expire(&mut self, key: u64, now_ns: u64) {
         if let Some(entry) = self.redirects.remove(&key) {
             self.note(entry.port, now_ns, EventKind::Expired, key, entry.port, entry.epoch);
@@ -512,12 +513,12 @@ impl Directory {
         before - self.redirects.len()
     }
 
-    /// Whether redirects were forgotten to make room, since this was asked last.
+    /// Whether redirects were removed to make room since the last query.
     pub(in crate::switches) fn take_has_made_room(&mut self) -> bool {
         std::mem::take(&mut self.has_made_room)
     }
 
-    /// Whether the home has a route to copy beside.
+    /// Returns whether the home has a route.
     pub(in crate::switches) fn set_group(&mut self, group: &Group) -> bool {
         let Some(home) = self.homes.get_mut(&group.prefix.home()).filter(|home| home.route.is_some()) else {
             return false;
@@ -542,7 +543,7 @@ impl Directory {
         self.ports.get(&port).map(|plugged| plugged.counters).unwrap_or_default()
     }
 
-    /// Pages, ports, and how many requests for the page came in at the port.
+    /// Pages, ports, and how many requests for the page arrived at the port.
     pub(in crate::switches) fn take_hot(&mut self) -> Vec<(Page, u16, u64)> {
         self.hot.drain().map(|((key, port), count)| (Page::from_key(key), port, count)).collect()
     }
@@ -573,12 +574,13 @@ fn follows_runs(command: u8) -> bool {
     is_paged(command) || matches!(command, layout::COMMAND_CLONE | layout::COMMAND_INVALIDATED)
 }
 
-/// Whether an address is memory's: it has a command and a page. Else it names a request, and what comes there is an answer.
+/// Whether an address is a pointer, with a command and a page. Otherwise it names a request, and packets to it are
+/// answers.
 fn is_pointer(route: Route, address: Ipv6Addr) -> bool {
     route.is_memory && address.octets()[layout::ADDRESS_COMMAND_AT] & layout::INCARNATION == 0
 }
 
-/// What a switch reads of a datagram's header.
+/// The fields of a datagram's header that a switch reads.
 struct Header {
     flags: u16,
     status: u8,
@@ -586,7 +588,7 @@ struct Header {
     epoch: u64,
 }
 
-/// The header of a datagram; none when there is none.
+/// The header of a datagram; `None` if it has none.
 fn header(packet: &Packet<'_>) -> Option<Header> {
     let frame = packet.frame;
     let mut next = frame[NEXT_HEADER_AT];

@@ -1,4 +1,4 @@
-//! Decisions about single frames, without a network: what the suite over real namespaces cannot make happen.
+//! Tests decisions about single frames, without a network: cases that the suite over real namespaces cannot produce.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn header(status: u8, request: u64, epoch: u64) -> Vec<u8> {
     header
 }
 
-/// Where a frame goes at a tick.
+/// The destination of a frame at a tick.
 fn goes(directory: &mut Directory, port: u16, frame: &[u8], tick: u64) -> Option<u16> {
     directory.decide(port, frame, tick << layout::TICK_SHIFT, || false).out
 }
@@ -135,7 +135,7 @@ fn what_has_ended_takes_no_room() {
         let request = frame(request_of(CLIENT, page), pointer(layout::COMMAND_UPDATE, page), &[]);
         goes(directory, 1, &request, tick)
     };
-    // The client is gone then, and nobody asks for its pages again.
+    // The client is gone then, and its pages are not requested again.
     for page in 0..4 {
         assert_eq!(update(&mut directory, page, 0), Some(3));
     }
@@ -146,7 +146,7 @@ fn what_has_ended_takes_no_room() {
     assert_eq!((directory.counters(1).granted, directory.counters(1).table_full), (5, 1));
     assert_eq!(directory.redirects.len(), 1);
     assert!(directory.take_has_made_room() && !directory.take_has_made_room());
-    // What home says of a lease that is not known finds room in the same way.
+    // A home's answer about an unknown lease finds room in the same way.
     let tick = 2 * SWEEP_TICKS + 100;
     for page in 11..14 {
         assert_eq!(update(&mut directory, page, 100 + SWEEP_TICKS), Some(3));
@@ -155,7 +155,7 @@ fn what_has_ended_takes_no_room() {
     let answer = frame(pointer(layout::COMMAND_RENEW, 20), request_of(CLIENT, 7), &header(layout::STATUS_OK, 7, 9));
     assert_eq!(goes(&mut directory, 3, &answer, tick), Some(1));
     assert!(directory.redirect(Page { home: SERVER, number: 20 }, tick).is_some());
-    // So does what somebody sets, at any time.
+    // So does a redirect that is set, at any time.
     for page in 30..33 {
         assert_eq!(update(&mut directory, page, tick + 1), Some(3));
     }
@@ -172,7 +172,7 @@ fn events_that_nobody_fetches_are_counted() {
     }
     let lost = directory.counters(1).events_lost;
     assert_eq!(directory.take_events().len(), EVENTS_MAX);
-    // Every request but the first tells two things.
+    // Every request but the first causes two events.
     assert_eq!(lost, EVENTS_MAX as u64 + 1);
 }
 

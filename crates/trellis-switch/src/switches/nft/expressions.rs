@@ -1,12 +1,12 @@
-//! Rules of the packet filter: expressions one after the other, each of which reads or writes registers. The first that
-//! does not hold ends the rule, and the next rule is asked.
+//! Rules of the packet filter: sequences of expressions, each of which reads or writes registers. The first expression
+//! that does not hold ends the rule, and the next rule is evaluated.
 
 use super::netlink::{Attributes, Changes, FLAG_APPEND, FLAG_CREATE, kind};
 
 /// The sixteen registers of four bytes begin at this number.
 const REGISTERS: u32 = 8;
 const VERDICT_REGISTER: u32 = 0;
-/// An element of a list of expressions; an expression's name and what it has.
+/// An element of a list of expressions; an expression's name and its data.
 const LIST_ELEMENT: u16 = 1;
 const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
@@ -15,11 +15,11 @@ const DATA_VERDICT: u16 = 2;
 const RULE_CHAIN: u16 = 2;
 const RULE_EXPRESSIONS: u16 = 4;
 
-/// What the kernel knows of a packet beside its bytes.
+/// The kernel's data about a packet besides its bytes.
 const META_PROTOCOL: u32 = 1;
 const META_MARK: u32 = 3;
 const META_INTERFACE: u32 = 4;
-/// Where in a packet.
+/// Places in a packet.
 const HARDWARE_HEADER: u32 = 0;
 const NETWORK_HEADER: u32 = 1;
 const EQUAL: u32 = 0;
@@ -33,7 +33,7 @@ const GOTO: u32 = -4_i32 as u32;
 const JUMP: u32 = -3_i32 as u32;
 const RETURN: u32 = -5_i32 as u32;
 
-/// A rule in the making.
+/// A rule that is being built.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rule(Attributes);
 
@@ -57,7 +57,7 @@ impl Rule {
         })
     }
 
-    /// The number of the interface that the packet came in at.
+    /// The number of the interface at which the packet arrived.
     pub(super) fn interface(self, to: u32) -> Rule {
         self.meta(META_INTERFACE, to)
     }
@@ -67,7 +67,7 @@ impl Rule {
         self.meta(META_PROTOCOL, to)
     }
 
-    /// What the packet is marked with.
+    /// The packet's mark.
     pub(super) fn mark(self, to: u32) -> Rule {
         self.meta(META_MARK, to)
     }
@@ -89,7 +89,7 @@ impl Rule {
         })
     }
 
-    /// Sets the first bytes of the frame: the hardware address that it is for.
+    /// Sets the first bytes of the frame: the destination hardware address.
     pub(super) fn set_destination(self, from: u32) -> Rule {
         self.with("payload", |data| {
             data.number(5, REGISTERS + from);
@@ -100,7 +100,7 @@ impl Rule {
         })
     }
 
-    /// A value that is always the same.
+    /// A constant.
     pub(super) fn value(self, to: u32, value: &[u8]) -> Rule {
         self.with("immediate", |data| {
             data.number(1, REGISTERS + to);
@@ -124,7 +124,7 @@ impl Rule {
         self.compare(from, NOT_EQUAL, value)
     }
 
-    /// Leaves those bits that the mask has.
+    /// Keeps the bits that are in the mask.
     pub(super) fn mask(self, register: u32, mask: &[u8]) -> Rule {
         self.with("bitwise", |data| {
             data.number(1, REGISTERS + register);
@@ -135,7 +135,7 @@ impl Rule {
         })
     }
 
-    /// Goes on if the set has it.
+    /// Continues if the set contains the key.
     pub(super) fn among(self, set: &str, from: u32) -> Rule {
         self.with("lookup", |data| {
             data.text(1, set);
@@ -143,7 +143,7 @@ impl Rule {
         })
     }
 
-    /// Goes on if the set does not have it.
+    /// Continues if the set does not contain the key.
     pub(super) fn not_among(self, set: &str, from: u32) -> Rule {
         self.with("lookup", |data| {
             data.text(1, set);
@@ -152,7 +152,7 @@ impl Rule {
         })
     }
 
-    /// Goes on with what the map says.
+    /// Continues with the map's value for the key.
     pub(super) fn find(self, map: &str, from: u32, to: u32) -> Rule {
         self.with("lookup", |data| {
             data.text(1, map);
@@ -161,7 +161,7 @@ impl Rule {
         })
     }
 
-    /// Adds to a map what it does not have; of two at once, one does. Goes on unless there is no room.
+    /// Adds a missing entry to a map; of two packets at the same time, one adds it. Continues unless there is no room.
     pub(super) fn add(self, map: &str, key: u32, value: u32, milliseconds: u64) -> Rule {
         self.with("dynset", |data| {
             data.text(1, map);
@@ -172,7 +172,7 @@ impl Rule {
         })
     }
 
-    /// Counts in a set, which grows by what it does not have.
+    /// Counts in a set, adding missing elements.
     pub(super) fn count(self, set: &str, key: u32) -> Rule {
         self.with("dynset", |data| {
             data.text(1, set);
@@ -182,7 +182,7 @@ impl Rule {
         })
     }
 
-    /// Goes on with this many of a million packets, at random.
+    /// Continues for this many parts per million of the packets, at random.
     pub(super) fn now_and_then(self, millionths: u32, register: u32) -> Rule {
         let rule = self.with("numgen", |data| {
             data.number(1, REGISTERS + register);
@@ -199,7 +199,7 @@ impl Rule {
         rule.compare(register, LESS, &millionths.to_be_bytes())
     }
 
-    /// Tells the first bytes of the packet under a number.
+    /// Reports the first bytes of the packet under a group number.
     pub(super) fn tell(self, group: u16, bytes: u32) -> Rule {
         self.with("log", |data| {
             data.short(1, group);
@@ -207,12 +207,12 @@ impl Rule {
         })
     }
 
-    /// Sends a copy out at an interface.
+    /// Sends a copy through an interface.
     pub(super) fn copy(self, interface: u32) -> Rule {
         self.with("dup", |data| data.number(2, REGISTERS + interface))
     }
 
-    /// Sends the packet out at an interface.
+    /// Sends the packet through an interface.
     pub(super) fn forward(self, interface: u32) -> Rule {
         self.with("fwd", |data| data.number(1, REGISTERS + interface))
     }
@@ -221,12 +221,12 @@ impl Rule {
         self.verdict(DROP, None)
     }
 
-    /// Goes on in another chain, and does not come back.
+    /// Continues in another chain, and does not return.
     pub(super) fn goto(self, chain: &str) -> Rule {
         self.verdict(GOTO, Some(chain))
     }
 
-    /// Goes on in another chain, and comes back when that one says so.
+    /// Continues in another chain, and returns at its end.
     pub(super) fn jump(self, chain: &str) -> Rule {
         self.verdict(JUMP, Some(chain))
     }
@@ -249,7 +249,7 @@ impl Rule {
         })
     }
 
-    /// Puts it at the end of a chain.
+    /// Appends it to a chain.
     pub(super) fn put(&self, changes: &mut Changes, chain: &str) {
         changes.message(kind::NEW_RULE, FLAG_CREATE | FLAG_APPEND, |message| {
             message.text(RULE_CHAIN, chain);
@@ -258,12 +258,12 @@ impl Rule {
     }
 }
 
-/// Takes every rule out of a chain.
+/// Removes every rule from a chain.
 pub(super) fn clear_chain(changes: &mut Changes, chain: &str) {
     changes.message(kind::DELETE_RULE, 0, |message| message.text(RULE_CHAIN, chain));
 }
 
-/// A counter, as an expression that elements have.
+/// A counter, as an expression of an element.
 pub(super) fn counter(data: &mut Attributes) {
     data.text(EXPRESSION_NAME, "counter");
     data.nest(EXPRESSION_DATA, |_| ());

@@ -1,10 +1,11 @@
-//! The switch `nft`: a table of the kernel's packet filter, of the family that sees what comes in at a device.
+//! The switch `nft`: a table of the kernel's packet filter, of the family that processes what arrives at a device.
 //!
-//! Promises: works in a user namespace, and needs no program: it speaks with the kernel itself (`netlink`). The table ends
-//! with this value, or with the process. Leases are granted in the very packet's way, by adding to a map that can have a
-//! page once; redirects end by themselves. What home says about leases is told to a thread, which changes the map a moment
-//! later, or to the next call, whichever is first. So a `Directory` here notes what the kernel's tables cannot: epochs,
-//! events, whether an owner is about to give a lease back. Never touches a table that is not its own.
+//! Promises: works in a user namespace, and needs no program, because it talks to the kernel directly (`netlink`). The
+//! table ends with this value, or with the process. Leases are granted in the path of the packet, by adding to a map that
+//! can contain a page only once; redirects end automatically. A home's answers about leases are passed to a thread, which
+//! changes the map a moment later, or to the next call, whichever is first. A `Directory` here therefore records what the
+//! kernel's tables cannot: epochs, events, whether an owner is about to return a lease. Must never touch another table
+//! than its own.
 
 mod expressions;
 mod netlink;
@@ -28,8 +29,8 @@ use crate::sys;
 use tables::Tables;
 
 const NAME: &str = "nft";
-/// How long what home says of a lease may wait, if something was heard just before. A redirect that is wrong for so long costs who
-/// asks one more answer, from who had the page.
+/// How long a home's answer about a lease may wait if another one was just handled. A redirect that is wrong for this
+/// long costs the client one more answer, from the previous owner.
 const HEARS_EVERY: Duration = Duration::from_millis(1);
 
 /// The switch; the module's text says what it promises.
@@ -41,7 +42,7 @@ pub struct Nft {
 }
 
 impl Nft {
-    /// Makes the table for the interfaces of the calling thread's network namespace.
+    /// Creates the table for the interfaces in the calling thread's network namespace.
     pub(super) fn open(wiring: &Wiring) -> Result<Nft, SwitchError> {
         let tables = Tables::make(wiring)?;
         let told = tables.descriptor()?;
@@ -50,7 +51,8 @@ impl Nft {
         let worker = Worker::start(move |ringing| {
             while sys::wait_readable(&[ringing.as_fd(), told.as_fd()], None).first() != Some(&0) {
                 locked(&shared).hear();
-                // What is told meanwhile is heard together: to be woken for each would cost packets more than all the rules.
+                // Answers that arrive meanwhile are handled together: waking the thread for each would cost packets more
+                // than all the rules.
                 if !sys::wait_readable(&[ringing.as_fd()], Some(HEARS_EVERY)).is_empty() {
                     break;
                 }
@@ -60,7 +62,7 @@ impl Nft {
         Ok(Nft { cluster, redirects_max, tables, _worker: worker })
     }
 
-    /// The tables, after everything that was told about leases.
+    /// The tables, after all answers about leases that have arrived.
     fn tables(&self) -> MutexGuard<'_, Tables> {
         let mut tables = locked(&self.tables);
         tables.hear();
@@ -69,7 +71,7 @@ impl Nft {
 }
 
 fn locked(tables: &Mutex<Tables>) -> MutexGuard<'_, Tables> {
-    // Nothing that holds it leaves it half changed.
+    // No holder of the lock leaves the tables half changed.
     tables.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -141,7 +143,7 @@ impl Switch for Nft {
     }
 
     fn sweep(&self) -> Result<u32, SwitchError> {
-        // Whoever asks finds everything that ended gone already.
+        // Everything that has ended is removed before the query.
         drop(self.tables());
         Ok(0)
     }

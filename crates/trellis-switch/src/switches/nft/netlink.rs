@@ -1,7 +1,7 @@
 //! Messages to the kernel's packet filter, byte by byte, and the conversation in which they are sent.
 //!
-//! Promises: what is handed over together takes effect together, or not at all (as long as it is not longer than
-//! `TRANSACTION_BYTES_MAX`). Never starts a program: a transaction is one system call.
+//! Promises: messages that are sent together take effect together or not at all (up to `TRANSACTION_BYTES_MAX`). Must
+//! never start a program: a transaction is one system call.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::sys;
 /// Subsystems of the packet filter.
 const TABLES: u16 = 10;
 const LOGS: u16 = 4;
-/// The protocol family of everything here: what comes in at a device.
+/// The protocol family of everything here: packets that arrive at a device.
 const FAMILY: u8 = 5;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
@@ -24,11 +24,11 @@ pub(super) const FLAG_APPEND: u16 = 0x800;
 /// Length, kind, flags, number, port; family, version, subsystem.
 const HEADER_BYTES: usize = 20;
 const ERROR_AT: usize = 16;
-/// A message from the kernel is never longer.
+/// The maximum length of a message from the kernel.
 const RECEIVED_BYTES_MAX: usize = 65_536;
-/// What a socket takes at once where nobody has changed the kernel's settings.
+/// What a socket accepts at once with the kernel's default settings.
 const TRANSACTION_BYTES_MAX: usize = 160 * 1024;
-/// A list of elements fits an attribute, whose length has 16 bits.
+/// The maximum length of a list of elements: an attribute's length has 16 bits.
 const LIST_BYTES_MAX: usize = 60_000;
 const NESTED: u16 = 0x8000;
 
@@ -43,11 +43,11 @@ pub(super) mod kind {
     pub(in crate::switches::nft) const NEW_ELEMENT: u16 = 12;
     pub(in crate::switches::nft) const GET_ELEMENT: u16 = 13;
     pub(in crate::switches::nft) const DELETE_ELEMENT: u16 = 14;
-    /// Deletes what may not be there.
+    /// Deletes an element that may not exist.
     pub(in crate::switches::nft) const DESTROY_ELEMENT: u16 = 30;
 }
 
-/// The list of elements of a message about a set.
+/// The list of elements in a message about a set.
 const LIST_TABLE: u16 = 1;
 const LIST_SET: u16 = 2;
 const LIST_ELEMENTS: u16 = 3;
@@ -98,7 +98,7 @@ impl Attributes {
     }
 }
 
-/// The attributes in some bytes; what is cut off ends them.
+/// The attributes in some bytes; a truncated one ends them.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]));
@@ -114,7 +114,7 @@ pub(super) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(one, _)| *one == kind).map(|(_, value)| value)
 }
 
-/// Changes that belong together.
+/// Changes that take effect together.
 #[derive(Debug)]
 pub(super) struct Changes {
     table: &'static str,
@@ -126,7 +126,7 @@ impl Changes {
         Changes { table, messages: Vec::new() }
     }
 
-    /// How many messages.
+    /// The number of messages.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.messages.len()
@@ -140,7 +140,7 @@ impl Changes {
         self.messages.push((kind, flags, attributes));
     }
 
-    /// A message about elements of a set, or as many as it takes.
+    /// A message about elements of a set, or as many messages as needed.
     pub(super) fn elements(&mut self, kind: u16, set: &str, elements: impl IntoIterator<Item = Attributes>) {
         let flags = if kind == kind::NEW_ELEMENT { FLAG_CREATE } else { 0 };
         let mut list = Attributes::default();
@@ -162,13 +162,13 @@ impl Changes {
         }
     }
 
-    /// Takes every element out of a set.
+    /// Removes every element from a set.
     pub(super) fn clear(&mut self, set: &str) {
         self.message(kind::DELETE_ELEMENT, 0, |message| message.text(LIST_SET, set));
     }
 }
 
-/// A conversation with the kernel. What it made ends with it.
+/// A conversation with the kernel. What it created ends with it.
 pub(super) struct Conversation {
     socket: sys::Netlink,
     number: u32,
@@ -180,7 +180,7 @@ impl Conversation {
         Ok(Conversation { socket: sys::Netlink::open()?, number: 0, buffer: vec![0; RECEIVED_BYTES_MAX] })
     }
 
-    /// Carries out changes: all of them or none, as long as they fit a transaction; else one transaction after the other.
+    /// Makes changes: all of them or none if they fit into a transaction; otherwise one transaction after the other.
     pub(super) fn carry_out(&mut self, changes: &Changes) -> io::Result<()> {
         let mut bytes = Vec::new();
         for (index, (kind, flags, attributes)) in changes.messages.iter().enumerate() {
@@ -190,7 +190,7 @@ impl Conversation {
             let next = changes.messages.get(index + 1).map(|(_, _, attributes)| HEADER_BYTES + attributes.len());
             let room = TRANSACTION_BYTES_MAX.saturating_sub(bytes.len() + HEADER_BYTES + attributes.len());
             let is_last = next.is_none_or(|next| next > room);
-            // Refusals come without being asked for; that everything was taken is said for the last one.
+            // Refusals are sent unasked; success is acknowledged for the last message.
             let answer = if is_last { FLAG_ACKNOWLEDGE } else { 0 };
             self.put(&mut bytes, TABLES << 8 | kind, FLAG_REQUEST | flags | answer, FAMILY, 0, attributes);
             if is_last {
@@ -237,8 +237,8 @@ impl Conversation {
         to.extend_from_slice(&attributes.0);
     }
 
-    /// Everything that the kernel has answered; the first thing that it refused is the error. Says whether it took what
-    /// it was to say that of.
+    /// Reads all answers of the kernel; the first refusal is the error. Returns whether the acknowledgement was among
+    /// them.
     fn hear(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         let (mut refused, mut taken) = (None, false);
         while let Some(bytes) = self.socket.receive(&mut self.buffer)? {
@@ -259,7 +259,7 @@ impl Conversation {
     }
 }
 
-/// A message of the kernel, whole.
+/// A complete message of the kernel.
 struct Message<'a> {
     kind: u16,
     bytes: &'a [u8],
@@ -275,15 +275,15 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// A packet of which the rules told, from its IPv6 header on.
+/// A packet that the rules reported, from its IPv6 header on.
 pub(super) struct Heard<'a> {
-    /// Which rule: the number that it tells under.
+    /// The group number under which its rule reports.
     pub(super) group: u16,
     pub(super) interface: u32,
     pub(super) packet: &'a [u8],
 }
 
-/// Where the rules tell about packets.
+/// Receives the packets that the rules report.
 pub(super) struct Ear {
     socket: sys::Netlink,
     buffer: Vec<u8>,
@@ -299,7 +299,7 @@ const LOG_INTERFACE: u16 = 4;
 const LOG_PACKET: u16 = 9;
 
 impl Ear {
-    /// Hears what is told under these numbers, up to so many bytes of each packet, at once.
+    /// Receives what is reported under these numbers, up to this many bytes of each packet, at once.
     pub(super) fn open(groups: &[u16], bytes_max: u32) -> io::Result<Ear> {
         let mut conversation = Conversation::open()?;
         for &group in groups {
@@ -317,12 +317,12 @@ impl Ear {
         Ok(Ear { socket: conversation.socket, buffer: conversation.buffer })
     }
 
-    /// What becomes readable when something is told.
+    /// The descriptor that becomes readable when something is reported.
     pub(super) fn descriptor(&self) -> io::Result<std::os::fd::OwnedFd> {
         self.socket.descriptor()
     }
 
-    /// Everything that was told since the last call, in order. Says whether nothing was lost before.
+    /// Handles everything that was reported since the last call, in order. Returns whether nothing was lost.
     pub(super) fn hear(&mut self, mut each: impl FnMut(Heard<'_>)) -> bool {
         let mut is_all = true;
         loop {
@@ -331,7 +331,7 @@ impl Ear {
                     messages(&self.buffer[..bytes]).filter_map(|one| heard(one.bytes)).for_each(&mut each)
                 }
                 Ok(None) => return is_all,
-                // More was told than has room; what was told since is there.
+                // More was reported than fits; later reports are available.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => is_all = false,
                 Err(_) => return false,
             }
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(attribute(&written.0, 3), Some(top[1].1));
         assert_eq!(attribute(&written.0, 2), None);
         for cut in 0..written.0.len() {
-            // Cut off anywhere, fewer are read.
+            // If the bytes are truncated anywhere, fewer attributes are read.
             assert!(attributes(&written.0[..cut]).count() < 2, "{cut}");
         }
     }

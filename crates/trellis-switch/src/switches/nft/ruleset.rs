@@ -1,9 +1,10 @@
-//! The switch as rules: which tables there are, and what is asked of them in which order. Pure: sends nothing.
+//! The switch as rules: its tables, and the order of their look-ups. Pure: must never send anything.
 //!
-//! The steps are those of the contract (`Switch`), in its order. Tables are always there; rules are only those that the
-//! switch needs now ([`Shape`]), so that nobody pays for rules, groups, partitions, leases or prefixes that are not.
+//! Promises the steps of the contract (`Switch`), in its order. All tables always exist; rules exist only as far as they
+//! are needed now ([`Shape`]), so that packets pay nothing for rules, groups, partitions, leases or prefixes that are not
+//! in use.
 //!
-//! A packet's mark is the port that it goes out at. Registers do not outlast a rule.
+//! A packet's mark is the port through which it leaves. Registers do not outlast a rule.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +15,10 @@ use crate::entries::CLONES_MAX;
 use crate::layout;
 
 pub(super) const TABLE: &str = "trellis";
-/// At so many devices is a chain; the kernel takes twice as many.
+/// The number of devices of a chain; the kernel supports twice as many.
 const DEVICES_MAX: usize = 128;
 
-/// Sets and maps. The first ones count what became of packets, by interface.
+/// Sets and maps. The first ones count the results of packets, by interface.
 pub(super) const DELIVERED: &str = "delivered";
 pub(super) const REDIRECTED: &str = "redirected";
 pub(super) const NOT_ADDRESSED: &str = "not-addressed";
@@ -31,7 +32,7 @@ pub(super) const TABLE_FULL: &str = "table-full";
 /// Every set that counts by interface.
 pub(super) const COUNTING: [&str; 10] =
     [DELIVERED, REDIRECTED, NOT_ADDRESSED, FORGED, NO_ROUTE, DENIED, NO_PORT, PARTITIONED, DROPPED, TABLE_FULL];
-/// Port: hardware address and interface. It counts what goes out.
+/// Port: hardware address and interface. It counts what is sent.
 pub(super) const OUT: &str = "out";
 /// Interface: port.
 pub(super) const PORT_OF: &str = "port-of";
@@ -43,16 +44,16 @@ pub(super) const EQUAL_PORTS: &str = "equal-ports";
 pub(super) const SPEAKERS: &str = "speakers";
 /// Home and the interface of a member of its group.
 pub(super) const MEMBERS: &str = "members";
-/// Home and whether the address names a request: port. One map for pointers, one for what answers go to.
+/// Home and whether the address names a request: port. One map for pointers, one for the destinations of answers.
 pub(super) const MEMORY: &str = "memory";
 pub(super) const PLAIN: &str = "plain";
 /// Homes that have longer prefixes.
 pub(super) const HAS_LONGER: &str = "has-longer";
-/// Homes that have runs of pages.
+/// Homes that have page ranges.
 pub(super) const HAS_RUNS: &str = "has-runs";
 /// Page: port.
 pub(super) const REDIRECTS: &str = "redirects";
-/// Page and interface. It counts.
+/// Page and interface. It counts requests.
 pub(super) const HOT: &str = "hot";
 /// Client, home and class.
 pub(super) const RULES: &str = "rules";
@@ -60,21 +61,21 @@ pub(super) const RULES: &str = "rules";
 pub(super) const SIDE_OF_INTERFACE: &str = "side-of-interface";
 pub(super) const SIDE_OF_PORT: &str = "side-of-port";
 pub(super) const EQUAL_SIDES: &str = "equal-sides";
-/// Classes of commands that have a page; commands that leases hang on.
+/// Classes of commands that have a page; commands that concern leases.
 const PAGED: &str = "paged";
 const LEASED: &str = "leased";
 
-/// What is told under which number: answers of homes about leases, grants, what owners write back.
+/// The group numbers of reports: answers of homes about leases, grants, what owners write back.
 pub(super) const TELL_ANSWERS: u16 = 0x7e10;
 pub(super) const TELL_GRANTS: u16 = 0x7e11;
 pub(super) const TELL_COMMITS: u16 = 0x7e12;
-/// How much of a packet is told: IPv6, a fragment's header, UDP, the datagram's header.
+/// How much of a packet is reported: IPv6, a fragment's header, UDP, the datagram's header.
 pub(super) const TOLD_BYTES: u32 = 40 + 8 + 8 + layout::HEADER_BYTES as u32;
 
 const SET_MAP: u32 = 0x8;
 const SET_TIMEOUT: u32 = 0x10;
 const SET_EVALUATED: u32 = 0x20;
-/// Where addresses lie in a packet.
+/// The places of addresses in a packet.
 pub(super) const SOURCE_AT: usize = 8;
 pub(super) const DESTINATION_AT: usize = 24;
 const PROTOCOL_IPV6: [u8; 2] = [0x86, 0xdd];
@@ -83,20 +84,20 @@ const KIND_MASK: [u8; 4] = [0xff, 0xff, layout::INCARNATION, 0];
 /// Home and page of what follows the first four bytes of an address.
 const PAGE_MASK: [u8; 12] = [0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xf0, 0];
 const CLASS_MASK: [u8; 1] = [0xf0];
-/// What the commands CLONE and INVALIDATED have in common, and no other has.
+/// The bits that the commands CLONE and INVALIDATED share, and no other command has.
 const COPY_MASK: [u8; 1] = [!(layout::COMMAND_CLONE ^ layout::COMMAND_INVALIDATED)];
 const COPY: [u8; 1] = [layout::COMMAND_CLONE & COPY_MASK[0]];
 
-/// What rules there must be.
+/// Which rules there must be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Lengths of prefixes beyond a home's.
+    /// Lengths of prefixes longer than a home's.
     pub(super) lengths: BTreeSet<u8>,
-    /// Orders of runs of pages.
+    /// Orders of page ranges.
     pub(super) orders: BTreeSet<u8>,
     /// Whether requests need a rule of the operator.
     pub(super) has_rules: bool,
-    /// The most copies of one packet.
+    /// The maximum number of copies of one packet.
     pub(super) copies: usize,
     pub(super) has_sides: bool,
     pub(super) drop_ppm: u32,
@@ -109,12 +110,12 @@ pub(super) fn longer(bits: u8) -> String {
     format!("longer-{bits}")
 }
 
-/// The map of runs of an order.
+/// The map of page ranges of an order.
 pub(super) fn runs(order: u8) -> String {
     format!("runs-{order}")
 }
 
-/// The map of the copies number so and so.
+/// The map of the copies with this index.
 pub(super) fn copies(index: usize) -> String {
     format!("copies-{index}")
 }
@@ -128,7 +129,7 @@ pub(super) mod key {
         [high, low, 0, 0]
     }
 
-    /// `names_request`: of the addresses that name requests, else of the pointers.
+    /// `names_request`: for the addresses that name requests; otherwise for pointers.
     pub(in crate::switches::nft) fn kind(home: u16, names_request: bool) -> [u8; 4] {
         let [high, low] = home.to_be_bytes();
         [high, low, if names_request { layout::INCARNATION } else { 0 }, 0]
@@ -141,7 +142,7 @@ pub(super) mod key {
         [high, low, 0, 0, 0, 0, a, b, c, d, e, f]
     }
 
-    /// The page that a key begins with.
+    /// The page at the beginning of a key.
     pub(in crate::switches::nft) fn page_of(key: &[u8]) -> Option<Page> {
         let key: &[u8; 12] = key.first_chunk()?;
         let offset = u64::from_be_bytes([0, 0, key[6], key[7], key[8], key[9], key[10], key[11]]);
@@ -160,18 +161,18 @@ pub(super) mod key {
         number.to_ne_bytes()
     }
 
-    /// One key behind the other.
+    /// Concatenates keys.
     pub(in crate::switches::nft) fn join(keys: &[[u8; 4]]) -> Vec<u8> {
         keys.concat()
     }
 
-    /// A class as the first byte of a register.
+    /// A class, as the first byte of a register.
     pub(in crate::switches::nft) fn class(class: u8) -> [u8; 4] {
         [class << 4, 0, 0, 0]
     }
 }
 
-/// A set or map that shall be. `value_bytes`: none for a set.
+/// A set or map to be created. `value_bytes`: `None` for a set.
 struct Table<'a> {
     name: &'a str,
     key_bytes: usize,
@@ -180,7 +181,7 @@ struct Table<'a> {
     size: u32,
 }
 
-/// As what programs show keys and values: numbers of four bytes, one behind the other, or an address.
+/// How programs display keys and values: concatenated numbers of four bytes, or an address.
 fn shown_as(bytes: usize) -> u32 {
     const NUMBER: u32 = 19;
     const ADDRESS: u32 = 8;
@@ -208,7 +209,7 @@ fn make(changes: &mut Changes, number: u32, table: &Table<'_>) {
     });
 }
 
-/// Makes every table, empty but for what never changes.
+/// Creates every table, empty except for constant entries.
 pub(super) fn make_tables(changes: &mut Changes, redirects_max: u32) {
     let table = |name, key_bytes, value_bytes, size| Table { name, key_bytes, value_bytes, flags: 0, size };
     let ports = layout::PORTS_MAX;
@@ -218,7 +219,7 @@ pub(super) fn make_tables(changes: &mut Changes, redirects_max: u32) {
         table(PORT_OF, 4, Some(4), ports),
         table(SAME, 8, None, ports),
         table(EQUAL_PORTS, 8, None, ports),
-        // Whose size the kernel knows it finds quicker.
+        // The kernel is faster with sets whose size is given.
         table(SPEAKERS, 8, None, layout::HOMES),
         table(MEMBERS, 8, None, 0),
         table(MEMORY, 4, Some(4), 2 * layout::HOMES),
@@ -245,14 +246,14 @@ pub(super) fn make_tables(changes: &mut Changes, redirects_max: u32) {
     changes.elements(kind::NEW_ELEMENT, LEASED, leased.map(|command| element(&[command])));
 }
 
-/// Makes the map of prefixes of a length.
+/// Creates the map of prefixes of a length.
 pub(super) fn make_longer(changes: &mut Changes, bits: u8) {
     let name = longer(bits);
     let table = Table { name: &name, key_bytes: layout::ADDRESS_BYTES, value_bytes: Some(8), flags: 0, size: 0 };
     make(changes, 1000 + u32::from(bits), &table);
 }
 
-/// Makes the map of runs of an order.
+/// Creates the map of page ranges of an order.
 pub(super) fn make_runs(changes: &mut Changes, order: u8) {
     let name = runs(order);
     let table = Table { name: &name, key_bytes: PAGE_MASK.len(), value_bytes: Some(4), flags: 0, size: 0 };
@@ -280,7 +281,7 @@ pub(super) fn pair(key: &[u8], value: &[u8]) -> Attributes {
     element
 }
 
-/// An element of a map that goes by itself.
+/// An element of a map that is removed automatically.
 pub(super) fn pair_for(key: &[u8], value: &[u8], milliseconds: Option<u64>) -> Attributes {
     let mut element = pair(key, value);
     if let Some(milliseconds) = milliseconds {
@@ -319,7 +320,7 @@ const CHAINS: [&str; 13] = [
     LEAVE_REDIRECTED,
 ];
 
-/// Makes the chains, empty but for those at the devices.
+/// Creates the chains, empty except for those at the devices.
 pub(super) fn make_chains(changes: &mut Changes, devices: &[&str], scope: [u8; 4]) {
     const PRIORITY: u32 = 0;
     const INGRESS: u32 = 0;
@@ -344,7 +345,7 @@ pub(super) fn make_chains(changes: &mut Changes, devices: &[&str], scope: [u8; 4
     }
 }
 
-/// Puts the rules of a shape in place of those that there are.
+/// Replaces the present rules by those of a shape.
 pub(super) fn shape(changes: &mut Changes, shape: &Shape) {
     for chain in CHAINS {
         clear_chain(changes, chain);
@@ -371,7 +372,7 @@ pub(super) fn shape(changes: &mut Changes, shape: &Shape) {
     }
 }
 
-/// Loses a packet and says why.
+/// Drops a packet and counts the reason.
 fn refuse(why: &str) -> Rule {
     Rule::new().interface(0).among(why, 0).drop()
 }
@@ -386,7 +387,7 @@ fn page_of(rule: Rule, address_at: usize) -> Rule {
     rule.load(address_at + layout::ADDRESS_HOME_AT, PAGE_MASK.len(), 0).mask(0, &PAGE_MASK)
 }
 
-/// The command that a request is.
+/// The command of a request.
 fn command(rule: Rule, to: u32) -> Rule {
     rule.load(DESTINATION_AT + layout::ADDRESS_COMMAND_AT, 1, to)
 }
@@ -395,20 +396,20 @@ fn mask_of(bits: u8) -> [u8; 16] {
     (u128::MAX << (128 - u32::from(bits))).to_be_bytes()
 }
 
-/// The entry of prefixes of a length that fits an address: port and whether it is memory, in two registers.
+/// The entry of a prefix of this length for an address: port and whether it is memory, in two registers.
 fn longer_of(address_at: usize, bits: u8) -> Rule {
     let rule = Rule::new().load(address_at, layout::ADDRESS_BYTES, 0);
     let rule = if bits < 128 { rule.mask(0, &mask_of(bits)) } else { rule };
     rule.find(&longer(bits), 0, 4)
 }
 
-/// The port of the run of an order that has the page of an address.
+/// The port of the page range of this order that contains the page of an address.
 fn run_of(address_at: usize, order: u8) -> Rule {
     let rule = Rule::new().load(address_at + layout::ADDRESS_HOME_AT, PAGE_MASK.len(), 0);
     rule.mask(0, &run_mask(order)).find(&runs(order), 0, 3)
 }
 
-/// Home and those bits of the page that all pages of a run of an order share.
+/// The mask of the home and of the page bits that are common to a page range of this order.
 fn run_mask(order: u8) -> [u8; 12] {
     key::page(Page { home: u16::MAX, number: (1 << PAGE_BITS) - (1 << order) })
 }
@@ -439,7 +440,7 @@ fn source(shape: &Shape) -> Vec<Rule> {
     rules
 }
 
-/// The longest prefix decides, whichever port it names.
+/// The longest prefix decides, whichever port it gives.
 fn source_longer(shape: &Shape) -> Vec<Rule> {
     let mut rules = Vec::new();
     for &bits in shape.lengths.iter().rev() {
@@ -449,7 +450,7 @@ fn source_longer(shape: &Shape) -> Vec<Rule> {
     rules
 }
 
-/// The shortest run decides, whichever port it names.
+/// The smallest page range decides, whichever port it gives.
 fn source_runs(shape: &Shape) -> Vec<Rule> {
     let mut rules = Vec::new();
     for &order in &shape.orders {
@@ -488,7 +489,7 @@ fn request(shape: &Shape) -> Vec<Rule> {
     rules
 }
 
-/// What is about a page of a run leaves at the port of the shortest one that has it.
+/// A request about a page in page ranges goes to the port of the smallest one.
 fn request_runs(shape: &Shape) -> Vec<Rule> {
     let marks = |&order| run_of(DESTINATION_AT, order).set_mark(3).come_back();
     shape.orders.iter().map(marks).collect()
@@ -528,12 +529,12 @@ fn page(shape: &Shape) -> Vec<Rule> {
     rules
 }
 
-/// Goes on if the page is redirected to the very port that the packet came from.
+/// Continues if the page is redirected to the very port from which the packet came.
 fn is_owner(rule: Rule) -> Rule {
     page_of(rule, DESTINATION_AT).find(REDIRECTS, 0, 3).interface(4).among(SAME, 3)
 }
 
-/// The owner gets what others want; what the owner itself sends goes home.
+/// Other hosts' requests go to the owner; the owner's own go to the home.
 fn owned(shape: &Shape) -> Vec<Rule> {
     let mut rules = Vec::new();
     if shape.term_milliseconds.is_some() {
@@ -542,7 +543,7 @@ fn owned(shape: &Shape) -> Vec<Rule> {
     }
     rules.push(is_owner(Rule::new()).goto(LEAVE_HOME));
     rules.push(to_owner());
-    // It ended this very moment.
+    // It ended at this very moment.
     rules.push(Rule::new().goto(LEAVE_HOME));
     rules
 }
@@ -551,7 +552,8 @@ fn to_owner() -> Rule {
     page_of(Rule::new(), DESTINATION_AT).find(REDIRECTS, 0, 3).set_mark(3).goto(LEAVE_REDIRECTED)
 }
 
-/// The first UPDATE of a page makes its sender the owner: of two at once one adds the redirect, and both see whose it is.
+/// The first UPDATE of a page makes its sender the owner: of two at the same time, one adds the redirect, and both see
+/// whose it is.
 fn lease(shape: &Shape) -> Vec<Rule> {
     let Some(term) = shape.term_milliseconds else { return Vec::new() };
     let grant = page_of(Rule::new(), DESTINATION_AT).interface(3).find(PORT_OF, 3, 3).add(REDIRECTS, 0, 3, term);
@@ -563,7 +565,7 @@ fn lease(shape: &Shape) -> Vec<Rule> {
     ]
 }
 
-/// What comes before a packet leaves at the port that it is marked with.
+/// The last steps before a packet leaves through the port with which it is marked.
 fn leave(shape: &Shape, is_copied: bool, counted: &str) -> Vec<Rule> {
     let mut rules = Vec::new();
     if shape.drop_ppm > 0 {

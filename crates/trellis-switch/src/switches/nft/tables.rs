@@ -1,7 +1,7 @@
-//! What the kernel's tables hold, and what is noted beside them.
+//! The content of the kernel's tables, and the state that is kept beside them.
 //!
-//! Every change is one transaction: a packet sees all of it or nothing (but for more entries at once than a transaction
-//! takes, of which it may see some). What the kernel refused is not noted.
+//! Promises: every change is one transaction, so that a packet sees all of it or nothing (except for more entries than a
+//! transaction can have, of which a packet may see some). Must never record what the kernel refused.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -22,21 +22,21 @@ use crate::switches::directory::{Directory, Entry};
 use crate::switches::{self, Wiring};
 use crate::sys;
 
-/// The table goes with the socket that made it.
+/// The table is removed with the socket that created it.
 const TABLE_OWNED: u32 = 2;
-/// The kernel counts terms in its own ticks, of up to this length; a shorter term is this long.
+/// The kernel counts terms in its own ticks, of up to this length; shorter terms are rounded up to it.
 const TERM_MIN: Duration = Duration::from_millis(10);
-/// Longer than any lease; the kernel takes no longer ones.
+/// Longer than any lease; the kernel's maximum.
 const TERM_MILLISECONDS_MAX: u64 = 1 << 40;
 const PREFIXES_MAX: u32 = layout::PREFIXES_MAX;
-/// A counter counts from behind the hardware's header.
+/// A counter does not include the hardware header.
 const ETHERNET_BYTES: u64 = 14;
-/// What stands before a packet that is told, as its frame would have it.
+/// What precedes a reported packet, as its frame would have it.
 const FRAME_BEGIN: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x86, 0xdd];
-/// The classes that commands have; the rest are addresses of requests.
+/// The classes of commands; the rest are addresses of requests.
 const CLASSES: u8 = layout::INCARNATION >> 4;
 
-/// Where a host is plugged in.
+/// The port of a host.
 struct Plug {
     interface: u32,
     side: u32,
@@ -53,11 +53,11 @@ pub(super) struct Tables {
     routes: BTreeMap<Prefix, Route>,
     groups: HashMap<u16, Group>,
     rules: HashSet<Vec<u8>>,
-    /// When redirects end, soonest first; some have been replaced since.
+    /// The ends of redirects, earliest first; some redirects have been replaced since.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
-/// A packet of which a rule told.
+/// A packet that a rule reported.
 struct Told {
     group: u16,
     port: u16,
@@ -65,7 +65,7 @@ struct Told {
 }
 
 impl Tables {
-    /// Makes all of them.
+    /// Creates all of them.
     pub(super) fn make(wiring: &Wiring) -> Result<Tables, SwitchError> {
         let failed = |error: io::Error| failed("open a conversation with the kernel's packet filter", &error);
         let mut kernel = Conversation::open().map_err(failed)?;
@@ -101,7 +101,7 @@ impl Tables {
         })
     }
 
-    /// What becomes readable when a rule told something.
+    /// The descriptor that becomes readable when a rule has reported something.
     pub(super) fn descriptor(&self) -> Result<OwnedFd, SwitchError> {
         self.ear.descriptor().map_err(|error| SwitchError::system("duplicate a socket", &error))
     }
@@ -110,7 +110,7 @@ impl Tables {
         self.kernel.carry_out(changes).map_err(|error| failed(attempt, &error))
     }
 
-    /// Changes entries, and puts the rules of a shape in place if it is another one than now.
+    /// Changes entries, and replaces the rules if the shape has changed.
     fn change(
         &mut self,
         attempt: &str,
@@ -143,7 +143,7 @@ impl Tables {
     }
 }
 
-/// Makes a port known.
+/// Adds a port.
 fn plug_in(changes: &mut Changes, port: &Port, interface: u32) {
     let (number, index) = (key::number(u32::from(port.number)), key::number(interface));
     for set in ruleset::COUNTING {
@@ -171,12 +171,12 @@ fn map(changes: &mut Changes, map: &str, key: &[u8], value: &[u8]) {
     changes.elements(kind::NEW_ELEMENT, map, [ruleset::pair(key, value)]);
 }
 
-/// Takes an element out, if it is there.
+/// Removes an element, if it exists.
 fn take(changes: &mut Changes, set: &str, key: &[u8]) {
     changes.elements(kind::DESTROY_ELEMENT, set, [ruleset::element(key)]);
 }
 
-/// Takes every element of a home's number out and puts it in for a route.
+/// Replaces every element of a home's number by those of a route.
 fn settle_home(changes: &mut Changes, home: u16, before: Option<u32>, now: Option<(u32, Route)>) {
     for names_request in [false, true] {
         for name in [ruleset::MEMORY, ruleset::PLAIN] {
@@ -195,7 +195,7 @@ fn settle_home(changes: &mut Changes, home: u16, before: Option<u32>, now: Optio
     }
 }
 
-/// Takes a group's copies and members out, or puts them in.
+/// Removes or adds a group's copies and members.
 fn settle_group(changes: &mut Changes, group: &Group, tables: &Tables, is_in: bool) {
     let home = key::home(group.prefix.home());
     let classes = (0..CLASSES).filter(|class| group.classes.contain(class << 4));
@@ -337,7 +337,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The shape for the groups that there are now, but for that of a home, which has so many ports.
+    /// The shape for the present groups, but with this number of ports for one home.
     fn with_copies(&self, home: u16, ports: usize) -> Shape {
         let others = self.groups.iter().filter(|(one, _)| **one != home).map(|(_, group)| group.ports.len());
         Shape { copies: others.chain([ports]).max().unwrap_or_default(), ..self.shape.clone() }
@@ -358,7 +358,7 @@ impl Tables {
             return Err(full("rules, one for each class,", layout::RULES_MAX, "drop some"));
         }
         let has_rules = rules.is_some();
-        // Where it is more than a transaction, what is allowed comes before the rest is forbidden.
+        // If it is more than a transaction, permissions are added before everything else is forbidden.
         let mut changes = Changes::new(ruleset::TABLE);
         let fresh = keys.difference(&self.rules).map(|key| ruleset::element(key));
         changes.elements(kind::NEW_ELEMENT, ruleset::RULES, fresh);
@@ -415,7 +415,7 @@ impl Tables {
         Ok(())
     }
 
-    /// How many of them were set; stops at the first for which there is no room.
+    /// Returns how many of them were set; stops at the first for which there is no room.
     pub(super) fn set_redirects(&mut self, entries: &[(Page, Entry)]) -> Result<u32, SwitchError> {
         let mut pages = Vec::with_capacity(entries.len());
         let mut outcome = Ok(());
@@ -450,7 +450,7 @@ impl Tables {
         self.directory.take_events()
     }
 
-    /// Writes what is noted for pages into the kernel's table; what it does not take is not noted any more.
+    /// Writes the recorded redirects of pages into the kernel's table; those that it refuses are removed from the record.
     fn write(&mut self, pages: &[Page]) -> Result<(), SwitchError> {
         let tick = clock::ticks_now();
         let keys = || pages.iter().map(|page| ruleset::element(&key::page(*page)));
@@ -478,7 +478,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Notes everything that the rules told since, and what has ended, in the order in which it happened.
+    /// Records everything that the rules have reported since, and what has ended, in the order in which it happened.
     pub(super) fn hear(&mut self) {
         let mut all = Vec::new();
         let ports = &self.ports;
@@ -494,12 +494,12 @@ impl Tables {
         }
         self.expire();
         if !pages.is_empty() {
-            // A redirect that cannot be written is none: requests go home.
+            // A redirect that cannot be written does not exist: requests go to the home.
             let _ = self.write(&pages);
         }
     }
 
-    /// How long the kernel will keep a redirect; none when it has it no more.
+    /// How long the kernel will keep a redirect; `None` if it no longer has it.
     fn left_of(&mut self, page: Page) -> Option<Duration> {
         const EXPIRATION: u16 = 5;
         let only = ruleset::element(&key::page(page));
@@ -508,7 +508,7 @@ impl Tables {
         Some(Duration::from_millis(u64::from_be_bytes(left)))
     }
 
-    /// Forgets what has ended; the kernel has forgotten it by itself.
+    /// Removes what has ended; the kernel has removed it by itself.
     fn expire(&mut self) {
         let now_ns = sys::monotonic_ns();
         let tick = now_ns >> layout::TICK_SHIFT;
@@ -520,7 +520,7 @@ impl Tables {
         }
     }
 
-    /// What a packet says about a lease; the page whose redirect must be written because of it.
+    /// Records what a packet says about a lease; returns the page whose redirect must be written because of it.
     fn note(&mut self, told: &Told) -> Option<Page> {
         let is_answer = told.group == ruleset::TELL_ANSWERS;
         let at = FRAME_BEGIN.len() + if is_answer { SOURCE_AT } else { DESTINATION_AT };
@@ -530,7 +530,7 @@ impl Tables {
         let before = self.directory.noted(page.key());
         let is_grant = told.group == ruleset::TELL_GRANTS;
         if is_grant && before.is_some_and(|before| before.port != told.port) {
-            // The kernel has granted it, so what was noted had ended.
+            // The kernel has granted it, so the recorded one had ended.
             self.directory.expire(page.key(), now_ns);
         }
         self.directory.decide(told.port, &told.frame, now_ns, || false);
@@ -540,7 +540,7 @@ impl Tables {
             return None;
         }
         if let (true, Some(granted)) = (is_grant, after) {
-            // The kernel has it already, and has counted since then.
+            // The kernel has it already, and has counted its time since then.
             let tick = now_ns >> layout::TICK_SHIFT;
             let until = self.left_of(page).map_or(tick, |left| tick + clock::ticks(left));
             self.directory.set_redirect(page, Entry { until, ..granted }, tick);
@@ -551,7 +551,7 @@ impl Tables {
     }
 }
 
-/// What the kernel has counted.
+/// The kernel's counts.
 impl Tables {
     pub(super) fn counters(&mut self, port: u16) -> Result<Counters, SwitchError> {
         let noted = self.directory.counters(port);
@@ -593,7 +593,7 @@ impl Tables {
         Ok(found.first().and_then(|element| Counted::of(element)).unwrap_or_default())
     }
 
-    /// Pages, ports, and how many requests for the page came in at the port; counting begins anew.
+    /// Pages, ports, and how many requests for the page arrived at the port; counting then restarts.
     pub(super) fn take_hot(&mut self) -> Result<Vec<(Page, u16, u64)>, SwitchError> {
         const INTERFACE_AT: usize = 12;
         let found = self.kernel.elements_of(ruleset::TABLE, ruleset::HOT, None);
@@ -610,7 +610,7 @@ impl Tables {
     }
 }
 
-/// What an element counted.
+/// The counter of an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     bytes: u64,
@@ -625,13 +625,13 @@ impl Counted {
         Some(Counted { bytes: number(1)?, packets: number(2)? })
     }
 
-    /// With the hardware's header of each packet.
+    /// Including the hardware header of each packet.
     fn frame_bytes(self) -> u64 {
         self.bytes + self.packets * ETHERNET_BYTES
     }
 }
 
-/// What is left of a time, as the kernel takes it.
+/// The rest of a time, in the kernel's form.
 fn milliseconds(ticks: u64) -> u64 {
     let left = Duration::from_nanos(ticks << layout::TICK_SHIFT).max(TERM_MIN);
     u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(TERM_MILLISECONDS_MAX)

@@ -1,12 +1,11 @@
-//! A controller's connection to one switch: who speaks when, whether the other side still lives, which answer is to
-//! what.
+//! A controller's connection to one switch: the exchange of messages, the detection of a dead peer, and the matching of
+//! answers to requests.
 //!
-//! Promises: a thread reads; it says hello, asks what the switch is, and lets its [`Listener`] tell the switch
-//! everything, for each connection anew. Packets are handed to the listener in the order in which they came, by a
-//! second thread: a switch throws packets for the controller away when those before are not read at once. A switch that
-//! is silent for 15 s is left, and the next connection is waited for. Whoever asks waits until the answer, a deadline,
-//! or the end of the connection. Never waits for an answer in its own threads, and never while a lock of its listener
-//! is held.
+//! Promises: a thread reads; for each connection, it sends hello, asks for the switch's features, and lets its
+//! [`Listener`] send everything. A second thread passes packets to the listener in the order in which they arrived: a
+//! switch drops packets for the controller if earlier ones are not read at once. A switch that is silent for 15 s is
+//! disconnected, and the next connection is waited for. A caller that asks waits until the answer, a deadline, or the end
+//! of the connection. Must never wait for an answer in its own threads, nor while a lock of its listener is held.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -23,43 +22,43 @@ use super::meeting::{Meeting, Place, Stream};
 use crate::error::SwitchError;
 use crate::sys;
 
-/// After so much silence the other side is asked whether it lives.
+/// After this much silence an echo is sent.
 const ECHO_AFTER: Duration = Duration::from_secs(5);
-/// After so much silence it does not.
+/// After this much silence the peer counts as dead.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
-/// How long hello and who-are-you may take.
+/// How long hello and features may take.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// How long an answer may take.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a switch that cannot be reached is left alone.
+/// The pause before a switch that could not be reached is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// The most packets that wait to be handed over; then the switch waits.
+/// The maximum number of packets that wait to be passed on; then the switch waits.
 const WAITING_MAX: usize = 65_536;
-/// The most that are handed over at once.
+/// The maximum number that is passed on at once.
 const AT_ONCE_MAX: usize = 256;
-/// The most refusals that are kept until somebody asks.
+/// The maximum number of refusals that are kept until they are fetched.
 const REFUSALS_MAX: usize = 1024;
-/// What a packet to ourselves says it is: a kind that is free for experiments, and a word.
+/// The type of a packet to the controller itself: an experimental EtherType and a word.
 const FENCE: [u8; 10] = [0x88, 0xb5, b't', b'r', b'e', b'l', b'l', b'i', b's', 0];
 const FENCE_AT: usize = 12;
 const FENCE_BYTES: usize = 60;
 
-/// Who has something to tell to a switch and hears from it. Called by the connection's threads only.
+/// Receives what the switch sends, and sends the switch its state. Called by the connection's threads only.
 pub(super) trait Listener: Send + Sync {
-    /// There is a connection. `begin` must be called with every lock held under which anything is sent.
+    /// Called for a new connection. `begin` must be called with every lock held under which messages are sent.
     ///
     /// # Errors
     ///
-    /// Why this switch is of no use.
+    /// Why this switch cannot be used.
     fn up(&self, begin: &mut dyn FnMut(), features: &Features) -> Result<(), String>;
 
-    /// Packets came, in this order.
+    /// Packets have arrived, in this order.
     fn packets(&self, packets: &[PacketIn]);
 
-    /// A flow ended, a port changed, or anything else was said that is no answer.
+    /// A flow ended, a port changed, or another message arrived that is not an answer.
     fn told(&self, body: Body);
 
-    /// Does what is due, and says when the next is.
+    /// Does what is due; returns when the next action is due.
     fn due(&self) -> Option<Duration>;
 }
 
@@ -74,7 +73,7 @@ pub(super) enum Trouble {
     Refused(u16, u16),
 }
 
-/// An answer that is waited for.
+/// An expected answer.
 #[derive(Default)]
 struct Slot {
     parts: Vec<Answer>,
@@ -84,11 +83,11 @@ struct Slot {
 #[derive(Default)]
 struct Waiting {
     slots: HashMap<u32, Slot>,
-    /// What was refused, by the number of what was sent.
+    /// Refusals, by the number of the message.
     refusals: VecDeque<(u32, u16, u16)>,
     /// Why there is no connection.
     last_trouble: String,
-    /// How many connections there have been.
+    /// The number of connections so far.
     lives: u64,
     is_up: bool,
 }
@@ -103,15 +102,15 @@ struct Shared {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that holds one leaves it half changed.
+    // No holder of a lock leaves the state half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A way to tell the switch something, for its owner and the listener.
+/// A handle to send messages to the switch, for the owner and the listener.
 #[derive(Clone)]
 pub(super) struct Line(Arc<Shared>);
 
-/// Messages that were sent, and the last of which is waited for.
+/// Messages that were sent, the last of which is waited for.
 pub(super) struct Sent {
     first: u32,
     last: u32,
@@ -133,7 +132,7 @@ impl Line {
         locked(&self.0.waiting)
     }
 
-    /// Sends messages in this order. What is to be waited for is the last one.
+    /// Sends messages in this order. The last one is the one to be waited for.
     fn write(&self, bodies: Vec<Body>, is_asked: bool) -> Result<Sent, Trouble> {
         let mut writer = locked(&self.0.writer);
         let count = bodies.len() as u32;
@@ -143,7 +142,7 @@ impl Line {
         let mut bytes = Vec::new();
         for (index, body) in bodies.into_iter().enumerate() {
             let message = Message { number: first.wrapping_add(index as u32), body };
-            // What does not fit into a message came from no packet that did.
+            // A message that is too long did not originate from a packet that fits.
             bytes.extend(message.encode().unwrap_or_default());
         }
         if is_asked {
@@ -160,20 +159,20 @@ impl Line {
         Ok(Sent { first, last })
     }
 
-    /// Tells the switch something; nobody waits. Without a connection, nobody is told.
+    /// Sends messages without waiting. Without a connection, they are dropped.
     pub(super) fn tell(&self, bodies: Vec<Body>) {
         if !bodies.is_empty() {
             let _ = self.write(bodies, false);
         }
     }
 
-    /// Tells the switch something and asks; [`Line::wait`] waits for the answer to the last.
+    /// Sends messages and a question; [`Line::wait`] waits for the answer to the question.
     pub(super) fn ask(&self, mut bodies: Vec<Body>, question: Body) -> Result<Sent, Trouble> {
         bodies.push(question);
         self.write(bodies, true)
     }
 
-    /// The answer to the last of what was sent; an error also when anything before it was refused.
+    /// The answer to the last message; also an error if an earlier one was refused.
     pub(super) fn wait(&self, sent: &Sent) -> Result<Vec<Answer>, Trouble> {
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let mut waiting = self.waiting();
@@ -197,7 +196,7 @@ impl Line {
         }
     }
 
-    /// Waits until every packet that the switch sent here before this call was heard.
+    /// Waits until every packet that the switch sent here before this call was handled.
     pub(super) fn fence(&self) -> Result<(), Trouble> {
         let number = self.0.next_number.fetch_add(1, Ordering::Relaxed);
         self.waiting().slots.insert(number, Slot::default());
@@ -214,7 +213,7 @@ impl Line {
         self.wait(&Sent { first: number, last: number }).map(drop)
     }
 
-    /// Waits until there is a connection over which everything was told.
+    /// Waits until there is a connection over which everything was sent.
     pub(super) fn wait_up(&self, patience: Duration) -> Result<(), SwitchError> {
         let deadline = Instant::now() + patience;
         let mut waiting = self.waiting();
@@ -237,17 +236,17 @@ impl Line {
         Ok(())
     }
 
-    /// How many connections there have been.
+    /// The number of connections so far.
     pub(super) fn lives(&self) -> u64 {
         self.waiting().lives
     }
 
-    /// What the switch refused while nobody waited for it: kind and code.
+    /// Refusals of the switch for which no call waited: kind and code.
     pub(super) fn refusals(&self) -> Vec<(u16, u16)> {
         self.waiting().refusals.drain(..).map(|(_, kind, code)| (kind, code)).collect()
     }
 
-    /// Ends the connection; the thread looks for the next one.
+    /// Ends the connection; the thread then looks for the next one.
     pub(super) fn hang_up(&self) {
         if let Some(stream) = locked(&self.0.writer).as_ref() {
             stream.end();
@@ -264,7 +263,7 @@ impl Line {
         self.0.changed.notify_all();
     }
 
-    /// An answer, or the end of one.
+    /// Handles an answer, or the end of one.
     fn answered(&self, number: u32, part: Option<Answer>, end: Option<Result<(), Trouble>>) {
         let mut waiting = self.waiting();
         if let Some(slot) = waiting.slots.get_mut(&number) {
@@ -303,14 +302,14 @@ fn fence_of(frame: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*number))
 }
 
-/// What must be heard in the order in which it came.
+/// Messages that must be handled in the order of arrival.
 enum Heard {
     Packet(PacketIn),
     Fence(u32),
     Told(Body),
 }
 
-/// Hands over what was heard, many at once where many wait, until the other end of the queue is dropped.
+/// Passes messages on, many at once if many wait, until the queue is closed.
 fn hand_over(line: &Line, listener: &dyn Listener, queue: &Receiver<Heard>) {
     while let Ok(first) = queue.recv() {
         let mut packets = Vec::new();
@@ -330,7 +329,7 @@ fn hand_over(line: &Line, listener: &dyn Listener, queue: &Receiver<Heard>) {
     }
 }
 
-/// The threads that read and hand over; dropped, they end, and so does the connection.
+/// The threads that read and pass on; dropping it ends them and the connection.
 pub(super) struct Connection {
     line: Line,
     address: Option<SocketAddr>,
@@ -339,7 +338,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Takes the place and waits there for the switch, or goes there.
+    /// Listens and waits for the switch, or connects to it.
     pub(super) fn open(line: Line, listener: Arc<dyn Listener>) -> Result<Connection, SwitchError> {
         let place = Place::take(&line.0.meeting)
             .map_err(|error| SwitchError::system(format!("wait for a switch at {}", line.0.meeting), &error))?;
@@ -357,7 +356,7 @@ impl Connection {
         Ok(Connection { line, address, threads: vec![reads, hears], alarm: Some(alarm) })
     }
 
-    /// The address that switches connect to, where they do.
+    /// The address to which switches connect, if they do.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -368,7 +367,7 @@ impl Drop for Connection {
         self.alarm = None;
         self.line.hang_up();
         for thread in self.threads.drain(..) {
-            // A panic of the thread was told when it happened.
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -379,20 +378,20 @@ struct Reading {
     listener: Arc<dyn Listener>,
     place: Place,
     ringing: sys::Ringing,
-    /// What the other thread hands over.
+    /// The messages for the other thread.
     heard: SyncSender<Heard>,
 }
 
-/// Bytes that came, up to the next whole message.
+/// Received bytes, up to the next complete message.
 struct Incoming {
     stream: Stream,
     bytes: Vec<u8>,
-    /// How many of them are read.
+    /// How many of them were read.
     read: usize,
     heard: Instant,
 }
 
-/// What became of waiting.
+/// The result of waiting.
 enum Came {
     Ring,
     Bytes,
@@ -411,7 +410,7 @@ impl Reading {
         }
     }
 
-    /// Waits for the switch; none when the alarm rings.
+    /// Waits for the switch; `None` if the alarm rings.
     fn meet(&self) -> Option<Stream> {
         loop {
             let next = self.listener.due();
@@ -429,7 +428,7 @@ impl Reading {
         }
     }
 
-    /// One connection from hello to its end; fine when the alarm rang.
+    /// One connection from hello to its end; not an error if the alarm rang.
     fn talk(&self, stream: Stream) -> Result<(), String> {
         let mut incoming = Incoming { stream, bytes: Vec::new(), read: 0, heard: Instant::now() };
         let Some(features) = self.greet(&mut incoming)? else { return Ok(()) };
@@ -470,7 +469,7 @@ impl Reading {
         }
     }
 
-    /// Whether the switch has taken all that it was told at the start.
+    /// Whether the switch has accepted everything that it was sent at the start.
     fn is_told(&self, told: &Sent) -> bool {
         let mut waiting = self.line.waiting();
         let is_over = waiting.slots.get(&told.last).is_none_or(|slot| slot.end.is_some());
@@ -483,7 +482,7 @@ impl Reading {
         is_over
     }
 
-    /// Hello and who are you; none when the alarm rang.
+    /// Exchanges hello and features; `None` if the alarm rang.
     fn greet(&self, incoming: &mut Incoming) -> Result<Option<Features>, String> {
         let hello = Body::Hello { version: codec::VERSION, versions: Some(1 << codec::VERSION) };
         for (number, body) in [hello, Body::FeaturesRequest].into_iter().enumerate() {
@@ -539,21 +538,21 @@ impl Reading {
     }
 
     fn queue(&self, heard: Heard) {
-        // The other thread ends after this one only.
+        // The other thread ends only after this one.
         let _ = self.heard.send(heard);
     }
 
-    /// An echo has the number of its question.
+    /// Answers an echo; the answer has the number of the request.
     fn echo(&self, number: u32, data: Vec<u8>) {
         let reply = Message { number, body: Body::EchoReply(data) };
         if let (Some(stream), Ok(bytes)) = (locked(&self.line.0.writer).as_mut(), reply.encode()) {
-            // Where it cannot be written, reading ends, too.
+            // If it cannot be written, reading ends, too.
             let _ = stream.write_all(&bytes);
         }
     }
 }
 
-/// Whether a switch speaks OpenFlow 1.3.
+/// Checks that a switch supports OpenFlow 1.3.
 fn agree(version: u8, versions: Option<u32>) -> Result<(), String> {
     let speaks = match versions {
         Some(versions) => versions >> codec::VERSION & 1 == 1,
@@ -566,7 +565,7 @@ fn agree(version: u8, versions: Option<u32>) -> Result<(), String> {
 }
 
 impl Incoming {
-    /// The next whole message that is here; one that cannot be understood is passed over.
+    /// The next complete message; one that cannot be decoded is skipped.
     fn next(&mut self) -> Result<Option<Message>, String> {
         loop {
             let bytes = &self.bytes[self.read..];

@@ -1,6 +1,7 @@
-//! Counters of a port, made of what flows and ports of the switch have counted, and of packets that were decided here.
+//! The counters of a port, from the counts of the switch's flows and ports, and from packets that were decided in the
+//! controller.
 //!
-//! Numbers of a switch begin anew when it is started again, and those of its ports have begun before it was ours.
+//! A switch's counts restart from zero when it is restarted, and those of its ports began before this controller used it.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use super::pipeline;
 use crate::layout;
 use crate::observed::Counters;
 
-/// A number that goes on where the one that it follows begins anew.
+/// A count that continues when the count that it follows restarts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
     carried: u64,
@@ -26,7 +27,7 @@ impl Total {
     }
 }
 
-/// What a port counts by itself: packets and bytes in, packets and bytes out.
+/// A port's own counts: packets and bytes in, packets and bytes out.
 type PortTotals = [Total; 4];
 
 /// What was counted.
@@ -34,20 +35,20 @@ type PortTotals = [Total; 4];
 pub(super) struct Counts {
     flows: HashMap<(usize, u16), Total>,
     ports: HashMap<u16, PortTotals>,
-    /// What ports had counted before they were ours.
+    /// The counts of ports before this controller used them.
     before: HashMap<u16, [u64; 4]>,
-    /// Packets that came in and are in no flow's count: the switch had no room for them.
+    /// Packets that arrived and are in no flow's count: the switch had no room for them.
     overflowed: HashMap<u16, u64>,
 }
 
-/// What a port and its flows say now.
+/// The current counts of a port and its flows.
 pub(super) struct Reading {
     counters: Counters,
     packets_in: u64,
 }
 
 impl Counts {
-    /// What a port has counted so far is not ours.
+    /// Excludes what a port has counted so far.
     pub(super) fn begin(&mut self, port: u16, stats: &PortStats) {
         let counts = self.follow_port(port, stats);
         self.before.insert(port, counts);
@@ -59,7 +60,7 @@ impl Counts {
         std::array::from_fn(|index| totals[index].follow(now[index]))
     }
 
-    /// Takes in what was read. `decided` is what became of packets that no flow counts.
+    /// Adds what was read. `decided` are the results of packets that no flow counts.
     pub(super) fn read(&mut self, port: u16, flows: &[FlowStats], stats: &PortStats, decided: &Counters) -> Reading {
         let mut values = decided.values();
         for flow in flows {
@@ -78,7 +79,7 @@ impl Counts {
         Reading { counters: Counters::from_values(&values), packets_in }
     }
 
-    /// What was read, although some packets are not in it: they are lost.
+    /// Returns the counters although some packets are missing in them: those count as lost.
     pub(super) fn give_up(&mut self, port: u16, reading: &Reading) -> Counters {
         let missing = reading.missing();
         *self.overflowed.entry(port).or_default() += missing;
@@ -89,12 +90,12 @@ impl Counts {
 }
 
 impl Reading {
-    /// Packets that came in and that nothing has been counted for yet.
+    /// Packets that arrived and are not in any count yet.
     pub(super) fn missing(&self) -> u64 {
         self.packets_in.saturating_sub(self.counters.packets_in())
     }
 
-    /// The counters, if all of so many packets are in them.
+    /// The counters, if they include this many packets.
     pub(super) fn counters_of(&self, packets: u64) -> Option<Counters> {
         (self.counters.packets_in() >= packets).then_some(self.counters)
     }

@@ -1,8 +1,8 @@
-//! Where a controller and a switch meet: over TCP or a socket of this machine, either of them waiting for the other.
+//! How a controller and a switch connect: over TCP or a local socket, with either side listening.
 //!
-//! Written as operators of switches write it: `ptcp:6653` waits for the switch to connect (what hardware switches do),
-//! `ptcp:6653:10.0.0.1` at one address only, `tcp:HOST:6653` connects to a switch that waits; `punix:FILE` and
-//! `unix:FILE` the same within one machine.
+//! In the notation of switches' operators: `ptcp:6653` waits for the switch to connect (as hardware switches do),
+//! `ptcp:6653:10.0.0.1` at one address only, `tcp:HOST:6653` connects to a switch that listens; `punix:FILE` and
+//! `unix:FILE` do the same within one machine.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -15,19 +15,19 @@ use std::time::Duration;
 
 /// The port of OpenFlow.
 pub const PORT: u16 = 6653;
-/// How long a connection may take, and a message to be written.
+/// How long connecting, and writing a message, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where they meet.
+/// How they connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meeting {
     /// The switch connects to this address.
     Listen(SocketAddr),
-    /// The switch waits there: name or address, and port.
+    /// The switch listens there: name or address, and port.
     Connect(String, u16),
-    /// The switch connects to this file.
+    /// The switch connects to this socket.
     ListenFile(PathBuf),
-    /// The switch waits at this file.
+    /// The switch listens on this socket.
     ConnectFile(PathBuf),
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Meeting {
     }
 }
 
-/// The place, taken.
+/// An opened endpoint.
 pub(super) enum Place {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -104,7 +104,7 @@ impl Place {
                 Place::Tcp(listener)
             }
             Meeting::ListenFile(file) => {
-                // Who answers there as a switch learns where requests go.
+                // A peer that answers there as a switch learns the destinations of requests.
                 let listener = crate::control::listen(file, "switch that waits to be met", "--meet")?;
                 listener.set_nonblocking(true)?;
                 Place::Unix(listener)
@@ -113,7 +113,7 @@ impl Place {
         })
     }
 
-    /// The address that switches connect to, where it is one.
+    /// The address to which switches connect, if there is one.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         match self {
             Place::Tcp(listener) => listener.local_addr().ok(),
@@ -121,7 +121,7 @@ impl Place {
         }
     }
 
-    /// What becomes readable when a switch connects; none where this side connects.
+    /// The descriptor that becomes readable when a switch connects; `None` if this side connects.
     pub(super) fn waiting(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Place::Tcp(listener) => Some(listener.as_fd()),
@@ -130,7 +130,7 @@ impl Place {
         }
     }
 
-    /// The next connection; an error where there is none now.
+    /// The next connection; an error if there is none now.
     pub(super) fn meet(&self) -> io::Result<Stream> {
         let stream = match self {
             Place::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
@@ -152,7 +152,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Place::Unix(listener) = self {
             let file = listener.local_addr().ok().and_then(|address| address.as_pathname().map(PathBuf::from));
-            // Somebody may have taken it away already.
+            // The file may have been removed already.
             file.map(std::fs::remove_file);
         }
     }
@@ -165,7 +165,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Reading does not wait, writing not for ever.
+    /// Reading does not wait, and writing does not wait forever.
     fn prepare(&self) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => {
@@ -189,9 +189,9 @@ impl Stream {
         })
     }
 
-    /// Ends it, for every clone.
+    /// Ends the connection, for every clone.
     pub(super) fn end(&self) {
-        // The other side may have ended it already.
+        // The peer may have ended it already.
         let _ = match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Both),

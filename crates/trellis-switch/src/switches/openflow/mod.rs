@@ -1,17 +1,17 @@
-//! The switch `openflow`: flows in a switch that speaks OpenFlow 1.3, told by this controller over a connection.
+//! The switch `openflow`: flows in a switch that supports OpenFlow 1.3, set by this controller over a connection.
 //!
-//! Promises: everything but leases is decided in the switch. An UPDATE that finds no redirect waits for the controller,
-//! which grants it, tells the switch, and sends the packet on; so the second one finds the redirect, and what an owner
-//! sends reaches home. What home answers goes straight on, and the controller hears the beginning of it. What the
-//! switch was told is soft: without a controller it goes on with the flows it has (redirects end by themselves, in
-//! whole seconds, the fraction rounded up), and a new connection is told everything again. A call returns when the
-//! switch has said that it is done (Open vSwitch in a lab also when no packet can pass by what stood there before).
+//! Promises: everything except leases is decided in the switch. An UPDATE without a redirect waits for the controller,
+//! which grants it, sets the redirect, and sends the packet on; a second one therefore finds the redirect, and an owner's
+//! packets reach the home. Answers of homes are forwarded at once, and the controller receives a copy of their beginning.
+//! The state of the switch is soft: without a controller it continues with its flows (redirects end automatically, in
+//! whole seconds, rounded up), and after a new connection everything is sent again. A call returns when the switch has
+//! acknowledged the change (for Open vSwitch in a lab, also when no packet can use the previous state any more).
 //!
-//! The instance of OpenFlow that connects must be for Trellis alone: all flows and groups in it are this controller's.
-//! The connection is neither signed nor sealed, so it belongs in a network of operators.
+//! The OpenFlow instance that connects must be for Trellis alone: all flows and groups in it belong to this controller.
+//! The connection is neither authenticated nor encrypted, so it belongs in an operators' network.
 //!
-//! `codec` is what is on the wire, `connection` who speaks when, `pipeline` which flows there are, `state` what is
-//! known, `ovs` a switch of software to try all that with.
+//! `codec` is the wire format, `connection` the exchange of messages, `pipeline` the flows, `state` the controller's
+//! state, and `ovs` a software switch for tests.
 
 pub mod codec;
 mod connection;
@@ -49,63 +49,63 @@ use crate::sys;
 pub use meeting::{Meeting, PORT};
 
 const NAME: &str = "openflow";
-/// How many pages are counted, unless told otherwise.
+/// The default number of pages that are counted.
 pub const COUNTED_PAGES: usize = 1_024;
-/// Longer than any software switch takes to count what has passed.
+/// Longer than any software switch takes to count the packets that have passed.
 const COUNT_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is asked meanwhile.
+/// The polling interval meanwhile.
 const COUNT_AGAIN: Duration = Duration::from_millis(5);
 /// How long a call waits for a connection.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(20);
-/// All packets, in millionths.
+/// All packets, in parts per million.
 const WHOLE_PPM: u32 = 1_000_000;
 
-/// Where a host is plugged in.
+/// The port of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFlowPort {
-    /// The number that Trellis has for it, 1 to 1,023.
+    /// Trellis' number of it, 1 to 1,023.
     pub number: u16,
-    /// The number that the switch has for it.
+    /// The switch's number of it.
     pub at_switch: u32,
     /// The hardware address of the host.
     pub host_mac: [u8; 6],
 }
 
-/// What a switch is that somebody else has started.
+/// The parameters of an external switch.
 #[derive(Clone, Debug)]
 pub struct OpenFlowWiring {
-    /// Whose addresses it serves.
+    /// The cluster.
     pub cluster: Cluster,
-    /// Where switch and controller meet.
+    /// How switch and controller connect.
     pub meeting: Meeting,
-    /// Which switch is meant, where others may come, too: its datapath id.
+    /// The datapath id of the switch, if other switches may connect, too.
     pub datapath: Option<u64>,
-    /// Where hosts are plugged in.
+    /// The ports of hosts.
     pub ports: Vec<OpenFlowPort>,
-    /// Room for redirects; each takes three flows.
+    /// The capacity for redirects; each needs three flows.
     pub redirects_max: u32,
-    /// How many pages are counted at once; each takes a flow, and until all are there the first packet of a page comes
-    /// to the controller, too. 0: pages are not counted.
+    /// The maximum number of pages that are counted at the same time; each needs a flow, and until all are in use the
+    /// first packet of a page is also sent to the controller. 0: pages are not counted.
     pub counted_pages_max: usize,
     /// How long to wait for the switch.
     pub patience: Duration,
 }
 
-/// What the connection's thread and the callers share.
+/// The state that the connection's thread and the callers share.
 struct Shared {
     state: Mutex<State>,
     line: Line,
-    /// Whether the switch was told something since it was last waited for.
+    /// Whether something was sent to the switch since it was last waited for.
     is_told: AtomicBool,
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds it leaves it half changed.
+        // No holder of the lock leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the switch something that nobody waits for yet.
+    /// Sends something to the switch without waiting.
     fn tell(&self, bodies: Vec<Body>) {
         if !bodies.is_empty() {
             self.is_told.store(true, Ordering::Release);
@@ -131,7 +131,7 @@ impl Listener for Shared {
         let now_ns = sys::monotonic_ns();
         let mut bodies: Vec<Body> = packets.iter().flat_map(|packet| state.packet(packet, now_ns)).collect();
         if !bodies.is_empty() {
-            // The answer wakes the thread that looks what is due.
+            // The answer wakes the thread that checks what is due.
             bodies.push(Body::BarrierRequest);
         }
         self.tell(bodies);
@@ -164,23 +164,23 @@ pub struct OpenFlow {
     shared: Arc<Shared>,
     counts: Mutex<Counts>,
     connection: Connection,
-    /// Where it was started here.
+    /// Present if it was started here.
     ovs: Option<Ovs>,
 }
 
 impl OpenFlow {
-    /// Waits for a switch that somebody else has started, or goes to it, and makes it ours.
+    /// Waits for an external switch, or connects to it, and takes control of it.
     ///
     /// # Errors
     ///
-    /// [`SwitchError::Refused`] for ports that cannot be, [`SwitchError::System`] when no switch comes in time.
+    /// [`SwitchError::Refused`] for impossible ports, [`SwitchError::System`] if no switch connects in time.
     pub fn open(wiring: &OpenFlowWiring) -> Result<OpenFlow, SwitchError> {
         let switch = OpenFlow::listen(wiring)?;
         switch.begin(wiring.patience)?;
         Ok(switch)
     }
 
-    /// Starts Open vSwitch for the interfaces of the calling thread's network namespace.
+    /// Starts Open vSwitch for the interfaces in the calling thread's network namespace.
     pub(super) fn start(wiring: &Wiring) -> Result<OpenFlow, SwitchError> {
         let ports = wiring.ports.iter();
         let mut switch = OpenFlow::listen(&OpenFlowWiring {
@@ -204,7 +204,7 @@ impl OpenFlow {
         Ok(switch)
     }
 
-    /// Why Open vSwitch cannot be started here, if it cannot.
+    /// What is missing to start Open vSwitch here.
     #[must_use]
     pub fn lacking() -> Option<String> {
         ovs::lacking()
@@ -240,24 +240,24 @@ impl OpenFlow {
         Ok(())
     }
 
-    /// The address that the switch connects to, where it does.
+    /// The address to which the switch connects, if it does.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.connection.address()
     }
 
-    /// How often the switch has connected and was told everything.
+    /// How often the switch has connected and was sent everything.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.shared.line.lives()
     }
 
-    /// Ends the connection; the next one is waited for or made, and told everything.
+    /// Ends the connection; the next one is waited for or made, and everything is sent again.
     pub fn hang_up(&self) {
         self.shared.line.hang_up();
     }
 
-    /// What the switch refused while nobody waited for it: kind and code of its errors.
+    /// Refusals of the switch for which no call waited: kind and code of its errors.
     #[must_use]
     pub fn refusals(&self) -> Vec<(u16, u16)> {
         self.shared.line.refusals()
@@ -267,7 +267,7 @@ impl OpenFlow {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something over the connection, over the next one if it ends.
+    /// Runs an attempt over the connection, and again over the next one if it ends.
     fn over_line<T>(&self, mut attempt: impl FnMut(&Line) -> Result<T, Trouble>) -> Result<T, SwitchError> {
         loop {
             let trouble = match attempt(&self.shared.line) {
@@ -293,19 +293,20 @@ impl OpenFlow {
         }
     }
 
-    /// Waits until what the switch has sent so far was heard, what it was told is done, and what has passed is counted.
+    /// Waits until everything that the switch has sent so far was handled, everything that it was sent is done, and all
+    /// packets that have passed are counted.
     fn settle(&self) -> Result<(), SwitchError> {
         self.over_line(Line::fence)?;
         self.finish()
     }
 
-    /// Waits until what the switch was told is done, for every packet.
+    /// Waits until everything that the switch was sent is in effect for every packet.
     fn finish(&self) -> Result<(), SwitchError> {
         self.shared.is_told.store(false, Ordering::Release);
         self.over_line(|line| line.wait(&line.ask(Vec::new(), Body::BarrierRequest)?))?;
         let Some(ovs) = &self.ovs else { return Ok(()) };
-        // What it remembers of flows is looked through once more after each change, which takes a moment. A first look
-        // may have begun before what this is about; the second has not.
+        // The switch searches its flow cache once more after each change, which takes a moment. A first search may have
+        // begun before this change; the second has not.
         for _ in 0..2 {
             let life = self.shared.state().life();
             self.over_line(|line| line.wait(&line.ask(vec![pipeline::nudge(life)], Body::BarrierRequest)?))?;
@@ -314,7 +315,7 @@ impl OpenFlow {
         Ok(())
     }
 
-    /// Looks at what is known, after everything that the switch has sent and was told because of it.
+    /// Reads the state, after everything that the switch has sent and the resulting changes.
     fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> Result<T, SwitchError> {
         self.over_line(Line::fence)?;
         self.shared.due();
@@ -324,12 +325,12 @@ impl OpenFlow {
         Ok(look(&mut self.shared.state()))
     }
 
-    /// Changes what is known, and tells the switch. `work` is done once.
+    /// Changes the state, and sends the changes to the switch. `work` is run once.
     fn change<T>(
         &self,
         work: impl FnOnce(&mut State, &mut Vec<Body>) -> Result<T, SwitchError>,
     ) -> Result<T, SwitchError> {
-        // Flows that change hand over first what they have counted.
+        // Flows that change report their counts first.
         self.settle()?;
         let (value, sent) = {
             let mut state = self.shared.state();
@@ -341,7 +342,7 @@ impl OpenFlow {
             }
             (value, self.shared.line.ask(bodies, Body::BarrierRequest))
         };
-        // A connection that comes instead is told all of it.
+        // A new connection is sent all of it.
         let mut sent = Some(sent);
         self.over_line(|line| match sent.take() {
             Some(sent) => line.wait(&sent?).map(drop),
@@ -385,7 +386,7 @@ impl OpenFlow {
             let decided = self.shared.state().decided(port);
             let mut counts = self.counts();
             let reading = counts.read(port, &flows, &stats, &decided);
-            // Software switches hand over what flows have counted from time to time.
+            // Software switches report the counts of flows periodically.
             if let Some(counters) = reading.counters_of(*wanted.get_or_insert(reading.packets_in())) {
                 return Ok(counters);
             }
@@ -405,7 +406,7 @@ impl OpenFlow {
         redirect: Redirect,
     ) -> Result<bool, SwitchError> {
         switches::check_port(NAME, redirect.port)?;
-        // Also one that has ended stands until it is asked for, so its end is a moment.
+        // An ended redirect also stays until it is met by a request, so its end must be set.
         let noted = switches::noted(&redirect);
         let entry = Entry { until: noted.until.max(1), ..noted };
         let tick = clock::ticks_now();
@@ -487,7 +488,7 @@ impl Switch for OpenFlow {
             Ok(())
         });
         if done.as_ref().is_err_and(SwitchError::is_full) {
-            // The switch may have taken some of its flows.
+            // The switch may have accepted some of its flows.
             self.drop_run(run)?;
         }
         done
@@ -508,7 +509,7 @@ impl Switch for OpenFlow {
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
         let done = self.change(|state, bodies| self.enter(state, bodies, page, redirect));
         if done.as_ref().is_err_and(SwitchError::is_full) {
-            // The switch may have taken some of its flows.
+            // The switch may have accepted some of its flows.
             self.change(|state, bodies| {
                 state.directory.drop_redirect(page, redirect.epoch);
                 state.show_page(page, bodies, clock::ticks_now());

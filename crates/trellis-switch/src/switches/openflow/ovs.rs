@@ -1,9 +1,9 @@
-//! Open vSwitch, started by hand: a switch of software to try OpenFlow with.
+//! Open vSwitch, started by this process: a software switch for tests of OpenFlow.
 //!
-//! Promises: both of its programs run in the network namespace of the thread that starts them, forward packets
-//! themselves (no module of the kernel), and write only to a file system in memory that nobody else sees. They end with
-//! this value, or with the process, however that ends; then nothing of them is left. Never talks to an Open vSwitch of
-//! the machine.
+//! Promises: both of its programs run in the network namespace of the thread that starts them, forward packets themselves
+//! (without a kernel module), and write only to a file system in memory that no other process sees. They end with this
+//! value, or with the process, however that ends, and nothing of them remains. Must never use an Open vSwitch of the
+//! machine.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use crate::error::SwitchError;
 use crate::lab::space::Process;
 use crate::sys;
 
-/// What it takes, all of Debian's package `openvswitch-switch` but the last.
+/// The required programs, all from Debian's package `openvswitch-switch` except the last.
 const PROGRAMS: [&str; 5] = ["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ip"];
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// The folder that becomes a file system of its own.
@@ -31,19 +31,19 @@ const DATABASE_SOCKET: &str = "/run/db.sock";
 /// The control socket of the switch, in the folder.
 const CONTROL: &str = "vswitchd.ctl";
 const BRIDGE: &str = "trellis";
-/// The switch, which takes packets from the interfaces and decides about them in its own process.
+/// The datapath that receives packets from the interfaces and decides about them in its own process.
 const DATAPATH: &str = "netdev";
-/// How long anything of it may take.
+/// How long each of its operations may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(2);
-/// How it writes down who waits for whom: nowhere.
+/// Disables its logging.
 const SILENT: [&str; 2] = ["-vconsole:off", "-vsyslog:off"];
-/// How long after a change a flow may be remembered at most, and how often counts are handed over, in milliseconds.
+/// How long a flow may stay in its cache after a change, and how often counts are reported, in milliseconds.
 const LOOK_MILLISECONDS: u32 = 100;
-/// The longest answer of its control socket.
+/// The maximum length of an answer of its control socket.
 const ANSWER_BYTES_MAX: usize = 65_536;
 
-/// Why it cannot be started here, if it cannot.
+/// What is missing to start it here.
 pub(super) fn lacking() -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places: Vec<PathBuf> = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).collect();
@@ -53,19 +53,19 @@ pub(super) fn lacking() -> Option<String> {
     missing.map(|missing| format!("there is no {missing} here"))
 }
 
-/// An Open vSwitch that runs.
+/// A running Open vSwitch.
 pub(super) struct Ovs {
-    /// Its folder, which only this descriptor leads to.
+    /// Its folder, which is accessible only through this descriptor.
     folder: File,
     thread: Option<JoinHandle<()>>,
-    /// Dropped, it ends the thread.
+    /// Dropping it ends the thread.
     alarm: Option<sys::Alarm>,
     /// One conversation at a time.
     talking: Mutex<()>,
 }
 
 impl Ovs {
-    /// Starts it with these ports, which keep their numbers, and this port of 127.0.0.1 as its controller's.
+    /// Starts it with these ports, which keep their numbers, and with this port of 127.0.0.1 as its controller's.
     pub(super) fn start(ports: &[Port], controller: u16) -> Result<Ovs, SwitchError> {
         if let Some(lacking) = lacking() {
             return Err(SwitchError::System {
@@ -77,7 +77,7 @@ impl Ovs {
         let (alarm, ringing) = sys::alarm().map_err(|error| SwitchError::system("make a socket pair", &error))?;
         let ports = ports.to_vec();
         let (ready, is_ready) = channel();
-        // The programs end with the thread that starts them, so it stays.
+        // The programs end with the thread that starts them, so the thread stays.
         let thread = std::thread::Builder::new()
             .name("trellis-ovs".to_owned())
             .spawn(move || keep(&ports, controller, &ready, &ringing))
@@ -86,7 +86,7 @@ impl Ovs {
         Ok(Ovs { folder, thread: Some(thread), alarm: Some(alarm), talking: Mutex::new(()) })
     }
 
-    /// Waits until it has looked once through all that it remembers of flows; that look may have begun already.
+    /// Waits until it has searched its flow cache once; that search may have begun already.
     pub(super) fn wait_for_look(&self) -> Result<(), SwitchError> {
         let _one = self.talking.lock();
         let wait = || -> io::Result<()> {
@@ -115,7 +115,7 @@ impl Drop for Ovs {
     fn drop(&mut self) {
         self.alarm = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told when it happened.
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -129,7 +129,7 @@ fn failed(attempt: &str, cause: impl Into<String>) -> SwitchError {
     }
 }
 
-/// A program that runs; dropped, it is ended and waited for.
+/// A running program; dropping it ends the program and waits for it.
 struct Running {
     name: &'static str,
     child: Child,
@@ -143,12 +143,12 @@ impl Running {
         command.args(arguments).args(SILENT).stdout(Stdio::null()).stderr(Stdio::null());
         sys::end_with_us(&mut command);
         let child = command.spawn().map_err(|error| failed(&attempt(), error.to_string()))?;
-        // It cannot have been waited for yet, so that the number is its own.
+        // The child has not been waited for yet, so that the number is still its own.
         let process = Process::open(child.id().cast_signed()).map_err(|error| failed(&attempt(), error.to_string()))?;
         Ok(Running { name, child, process })
     }
 
-    /// Waits for what it must make, as long as it runs.
+    /// Waits until it has created its socket, as long as it runs.
     fn wait_for(&self, socket: &str) -> Result<(), SwitchError> {
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(socket).is_err() {
@@ -164,22 +164,22 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do. Where children go by themselves, none is waited for.
+        // It may have ended already. If children are not waited for in this process, none is.
         let _ = self.process.signal(libc::SIGKILL);
         let _ = self.process.wait(PATIENCE);
         let _ = self.child.wait();
     }
 }
 
-/// What keeps it, in the order in which it ends.
+/// The parts that keep it running, in the order in which they end.
 struct Kept {
     _switch: Running,
     _database: Running,
 }
 
-/// What the thread does: starts it, tells how that went, and keeps it until the alarm rings.
+/// The thread: starts it, reports the result, and keeps it running until the alarm rings.
 fn keep(ports: &[Port], controller: u16, ready: &Sender<Result<File, SwitchError>>, ringing: &sys::Ringing) {
-    // Whoever started this waits for it.
+    // The caller waits for the result.
     match start(ports, controller) {
         Ok((folder, _kept)) => {
             let _ = ready.send(Ok(folder));
@@ -209,7 +209,7 @@ fn start(ports: &[Port], controller: u16) -> Result<(File, Kept), SwitchError> {
     Ok((folder, Kept { _switch: switch, _database: database }))
 }
 
-/// What shall be there: one bridge, its ports with their numbers, one controller.
+/// The configuration: one bridge, its ports with their numbers, one controller.
 fn bridge(ports: &[Port], controller: u16) -> Vec<String> {
     let mut words = vec![
         "set open_vswitch . other_config:flow-restore-wait=false".to_owned(),
@@ -227,7 +227,7 @@ fn bridge(ports: &[Port], controller: u16) -> Vec<String> {
     words.join(" -- ").split_whitespace().map(str::to_owned).collect()
 }
 
-/// A program that keeps what it writes in the folder.
+/// A program that writes only to the folder.
 fn program(name: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(name);
@@ -238,7 +238,7 @@ fn program(name: &str) -> Command {
     command
 }
 
-/// Runs a program to its end.
+/// Runs a program until it ends.
 fn run(name: &str, arguments: &[&str]) -> Result<(), SwitchError> {
     let output =
         program(name).args(arguments).output().map_err(|error| failed(&format!("run {name}"), error.to_string()))?;

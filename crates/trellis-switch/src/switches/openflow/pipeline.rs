@@ -1,9 +1,8 @@
-//! The switch as flows: which tables there are, and what stands in them for each thing that the switch is told. Pure:
-//! sends nothing.
+//! The switch as flows: its tables, and their flows for each entry of the switch. Pure: must never send anything.
 //!
-//! The steps are those of the contract (`Switch`), in its order; a packet goes through the tables upwards. What is
-//! refused ends at a flow of its own for each port, so that flows count what counters tell. In the metadata of a packet
-//! stand the port that it goes out at, the side of a partition that it comes from, and two notes.
+//! Promises the steps of the contract (`Switch`), in its order; a packet passes through the tables in ascending order.
+//! Refused packets end at a separate flow for each port, so that the flows' counts are the counters. A packet's metadata
+//! contains the port through which it leaves, the side of a partition from which it comes, and two flags.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -34,19 +33,19 @@ const OWN_COPY: u8 = 14;
 const SIDES: u8 = 15;
 const COUNT: u8 = 16;
 const OUT: u8 = 17;
-/// A table that no packet comes to.
+/// A table that no packet reaches.
 const SPARE: u8 = 18;
-/// How many tables there must be.
+/// The required number of tables.
 pub(super) const TABLES: u8 = SPARE + 1;
 
-/// Metadata: the port that the packet goes out at.
+/// Metadata: the port through which the packet leaves.
 const OUT_MASK: u64 = 0xffff;
-/// The side of the port that it came in at.
+/// The side of the port at which it arrived.
 const SIDE_SHIFT: u32 = 16;
 const SIDE_MASK: u64 = 0xffff_ffff << SIDE_SHIFT;
-/// That its sender is the home of the pointer that it is from.
+/// Whether its sender is the home of its source pointer.
 const AS_HOME: u64 = 1 << 48;
-/// That a redirect decided.
+/// Whether a redirect decided.
 const REDIRECTED: u64 = 1 << 49;
 
 /// Ethernet's number of IPv6.
@@ -61,56 +60,57 @@ const INCARNATION: u128 = (layout::INCARNATION as u128) << COMMAND_SHIFT;
 const DIRECT: u128 = (layout::ARGUMENT_DIRECT as u128) << ARGUMENTS_SHIFT;
 const COMMAND_MASK: u128 = 0xff << COMMAND_SHIFT;
 const CLASS_MASK: u128 = 0xf0 << COMMAND_SHIFT;
-/// What those commands share that are about a page of a run, and no others: values and masks.
+/// Values and masks that exactly those commands share that are about a page in a page range.
 const FOLLOWING: [(u128, u128); 3] = [
     both(layout::CLASS_READING << 4, layout::CLASS_CHANGING << 4, CLASS_MASK),
     both(layout::CLASS_LEASES << 4, layout::CLASS_LEASES << 4, CLASS_MASK),
     both(layout::COMMAND_CLONE, layout::COMMAND_INVALIDATED, COMMAND_MASK),
 ];
 const PAGE_MASK: u128 = ((1 << layout::OFFSET_BITS) - 1) & !((1 << layout::PAGE_SHIFT) - 1);
-/// Classes that commands have; the rest are addresses of requests.
+/// The classes of commands; the rest are addresses of requests.
 const CLASSES: u16 = 0xff;
 
-/// Value and mask of what two commands, or classes of them, have in common; they differ in one bit at most.
+/// Value and mask of what two commands, or classes of them, have in common; they differ in at most one bit.
 const fn both(one: u8, other: u8, mask: u128) -> (u128, u128) {
     let mask = mask & !(((one ^ other) as u128) << COMMAND_SHIFT);
     ((one as u128) << COMMAND_SHIFT & mask, mask)
 }
 
-/// How much of a packet is heard where its header matters: Ethernet, IPv6, a fragment's header, UDP, ours.
+/// How much of a packet is sent to the controller if its header matters: Ethernet, IPv6, a fragment's header, UDP, the
+/// datagram's header.
 const HEARD_BYTES: u16 = 128;
-/// How much where its addresses do.
+/// How much if only its addresses matter.
 const ADDRESSES_BYTES: u16 = 64;
 
-/// What the mark of a flow is about: its upper byte.
+/// The meaning of a flow's cookie is in its highest byte.
 const MARK_SHIFT: u32 = 56;
-/// Which bits say what a mark is about.
+/// The bits that give the meaning of a cookie.
 pub(super) const MARK_MASK: u64 = 0xff << MARK_SHIFT;
-/// It counts for a counter of a port.
+/// The flow counts for a counter of a port.
 pub(super) const MARK_COUNTER: u64 = 1 << MARK_SHIFT;
-/// It counts for a page.
+/// The flow counts for a page.
 pub(super) const MARK_HOT: u64 = 2 << MARK_SHIFT;
-/// It tells of pages that no flow counts for.
+/// The flow reports pages for which no flow counts.
 const MARK_HOT_MISS: u64 = 3 << MARK_SHIFT;
-/// It hands over those who ask for a lease.
+/// The flow passes requests for leases to the controller.
 const MARK_LEASE: u64 = 4 << MARK_SHIFT;
-/// It lets us hear what home and owners say.
+/// The flow reports answers of homes and requests of owners.
 const MARK_HEARD: u64 = 5 << MARK_SHIFT;
-/// It is a redirect's.
+/// The flow belongs to a redirect.
 const MARK_REDIRECT: u64 = 6 << MARK_SHIFT;
-/// In which life of the connection a flow was said last: what was said in another one and not again is stale.
+/// The connection in which a flow was last sent: a flow of an earlier connection that was not sent again is stale.
 const LIFE_SHIFT: u32 = 52;
-/// Lives, after which they begin anew.
+/// The number of distinguishable connections.
 const LIVES: u64 = 16;
 
-/// Why a packet came to us.
+/// Why a packet was sent to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// It asks for a lease, and waits here.
+    /// It requests a lease, and waits here.
     Lease,
-    /// It has gone on; what it says matters.
+    /// It was forwarded; its content matters.
     Heard,
-    /// It has gone on; its page is counted by nobody yet.
+    /// It was forwarded; no flow counts for its page yet.
     HotMiss,
 }
 
@@ -125,12 +125,12 @@ impl Reason {
     }
 }
 
-/// The counter and the port that a mark is about.
+/// The counter and the port of a cookie.
 pub(super) fn counter_of(cookie: u64) -> (usize, u16) {
     ((cookie >> 16 & 0xff) as usize, cookie as u16)
 }
 
-/// The page that a mark is about.
+/// The page of a cookie.
 pub(super) fn page_of(cookie: u64) -> Page {
     let number = cookie & ((1 << PAGE_BITS) - 1);
     Page { home: (cookie >> PAGE_BITS) as u16, number }
@@ -140,19 +140,19 @@ fn page_mark(kind: u64, page: Page) -> u64 {
     kind | u64::from(page.home) << PAGE_BITS | page.number
 }
 
-/// Where a host is plugged in.
+/// The port of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plug {
-    /// The number that the switch has for it.
+    /// The switch's number of it.
     pub(super) number: u32,
     pub(super) mac: [u8; 6],
     pub(super) side: u32,
 }
 
-/// Everything that is plugged in, by our numbers.
+/// All ports, by Trellis' numbers.
 pub(super) type Plugs = BTreeMap<u16, Plug>;
 
-/// A flow that shall be there.
+/// A flow to be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
     table: u8,
@@ -194,7 +194,7 @@ impl Flow {
         self.acts(vec![Action::Output { port: port::CONTROLLER, bytes_max }])
     }
 
-    /// The message that makes it.
+    /// The message that adds it.
     pub(super) fn add(self, life: u64) -> Body {
         Body::FlowMod(FlowMod {
             cookie: self.cookie | (life % LIVES) << LIFE_SHIFT,
@@ -207,7 +207,7 @@ impl Flow {
         })
     }
 
-    /// The message that takes it away.
+    /// The message that deletes it.
     pub(super) fn delete(self) -> Body {
         Body::FlowMod(FlowMod {
             priority: self.priority,
@@ -217,10 +217,10 @@ impl Flow {
     }
 }
 
-/// A group that shall be there.
+/// Groups to be set.
 pub(super) type Groups = BTreeMap<u32, Vec<Bucket>>;
 
-/// What shall be there for one thing.
+/// The flows and groups for one entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) flows: Vec<Flow>,
@@ -228,19 +228,20 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The same at the same places, of which every flow must be said again.
+    /// The same flows, marked so that each is sent again.
     pub(super) fn outdated(mut self) -> Wanted {
         self.flows.iter_mut().for_each(|flow| flow.cookie = u64::MAX);
         self
     }
 }
 
-/// What must be said so that `new` is there in place of `old`: first what comes, then what goes.
+/// The messages that turn `old` into `new`: first additions, then deletions.
 pub(super) fn difference(old: &Wanted, new: &Wanted, life: u64) -> Vec<Body> {
     let mut bodies = Vec::new();
     let change = |command, group, buckets| Body::GroupMod(GroupMod { command, kind: 0, group, buckets });
     for (&group, buckets) in new.groups.iter().filter(|(group, buckets)| old.groups.get(group) != Some(buckets)) {
-        // One may be left of a connection before: then it is not added, which does not matter, and becomes this.
+        // A group may remain from an earlier connection: then it cannot be added, which does not matter, and is changed
+        // instead.
         bodies.push(change(GroupCommand::Add, group, buckets.clone()));
         bodies.push(change(GroupCommand::Modify, group, buckets.clone()));
     }
@@ -272,7 +273,7 @@ fn bits(prefix: Prefix) -> (u128, u128) {
     (prefix.address().to_bits(), u128::MAX << (128 - u32::from(prefix.bits())))
 }
 
-/// Bits of the address of a host, and the mask that makes them a home's.
+/// The bits of a host's address, and the mask that makes them a home's.
 fn home(cluster: Cluster, host: u16) -> u128 {
     cluster.address(host, 0, 0, 0).to_bits()
 }
@@ -282,12 +283,12 @@ fn hand_over(plug: &Plug, to: u32) -> Vec<Action> {
     vec![Action::SetField(super::codec::Oxm::exact(Field::EthDst, mac)), Action::output(to)]
 }
 
-/// What is done with a packet that goes out at a port, if it came in at another.
+/// The actions for a packet that leaves through a port and arrived at another.
 pub(super) fn out_actions(plug: &Plug, in_port: u32) -> Vec<Action> {
     hand_over(plug, if plug.number == in_port { port::IN_PORT } else { plug.number })
 }
 
-/// What does not depend on anything but ports: who may come in, who is on which side, what is counted.
+/// Everything that depends only on ports: admission, sides, counting.
 pub(super) fn frame(cluster: Cluster, plugs: &Plugs) -> Wanted {
     let mut flows = vec![
         Flow::new(SOURCE, 0, Match::any()).goes_to(SOURCE_RUNS),
@@ -335,12 +336,12 @@ pub(super) fn frame(cluster: Cluster, plugs: &Plugs) -> Wanted {
     Wanted { flows, groups: Groups::new() }
 }
 
-/// What is known of a home.
+/// The state of a home.
 pub(super) struct HomeView<'a> {
     pub(super) number: u16,
     /// Its prefixes, of 48 bits and more.
     pub(super) routes: Vec<(Prefix, Route)>,
-    /// Who gets copies of what.
+    /// The copied classes, and the ports of the copies.
     pub(super) group: Option<(Classes, &'a [u16])>,
 }
 
@@ -351,14 +352,14 @@ impl HomeView<'_> {
     }
 }
 
-/// Who speaks for a home, where its prefixes lead, and its copies.
+/// The permitted sources of a home, the destinations of its prefixes, and its copies.
 pub(super) fn of_home(cluster: Cluster, plugs: &Plugs, view: &HomeView<'_>) -> Wanted {
     let mut wanted = Wanted::default();
     for &(prefix, route) in &view.routes {
         speakers(&mut wanted.flows, plugs, prefix, route);
         leads(&mut wanted.flows, prefix, route);
     }
-    // Only memory is asked for anything that could be copied.
+    // Only requests to memory can be copied.
     if let Some((classes, ports)) = view.group.filter(|_| view.is_memory()) {
         let members: Vec<(u16, &Plug)> = ports
             .iter()
@@ -385,7 +386,7 @@ fn speakers(flows: &mut Vec<Flow>, plugs: &Plugs, prefix: Prefix, route: Route) 
     let (address, mask) = bits(prefix);
     let is_whole = prefix.bits() == HOME_BITS;
     if let Some(plug) = plugs.get(&route.port) {
-        // Who has the whole home may always speak for it; of longer ones, the longest decides.
+        // The host of the whole home may always use its addresses; of longer prefixes, the longest decides.
         let priority = if is_whole { 1_000 } else { rank(prefix) + 1 };
         let matching = ipv6(at(plug)).with_masked(Field::Ipv6Src, address, mask);
         let as_home = if route.is_memory { AS_HOME } else { 0 };
@@ -404,7 +405,7 @@ fn leads(flows: &mut Vec<Flow>, prefix: Prefix, route: Route) {
         let matching = ipv6(Match::any()).with_masked(Field::Ipv6Dst, address, mask);
         Flow::new(ROUTE, priority, matching).notes(out, OUT_MASK).goes_to(table)
     };
-    // Longer prefixes say themselves whether their addresses name requests.
+    // Longer prefixes determine themselves whether their addresses name requests.
     let names_requests = !route.is_memory || mask & INCARNATION != 0 && address & INCARNATION != 0;
     if names_requests {
         flows.push(to(rank(prefix), address, mask, ANSWERS));
@@ -416,10 +417,11 @@ fn leads(flows: &mut Vec<Flow>, prefix: Prefix, route: Route) {
     }
 }
 
-/// Where the pages of a run lead, and who speaks for them: three flows and two. `is_memory`: whether the whole home is.
+/// The destination of a page range's pages, and the permitted sources for them: three flows and two. `is_memory`: whether
+/// the whole home is.
 pub(super) fn of_run(cluster: Cluster, plugs: &Plugs, run: PageRun, port: u16, is_memory: bool) -> Wanted {
     let (value, mask) = addresses_of_run(cluster, run);
-    // Twice, so that there is room between two orders; shorter ones are asked first.
+    // Twice, so that there is room between two orders; smaller page ranges take precedence.
     let rank = 2 * u16::from(1 + PAGE_BITS - run.order());
     let leads = |(command, command_mask): (u128, u128)| {
         let matching = ipv6(Match::any()).with_masked(Field::Ipv6Dst, value | command, mask | command_mask);
@@ -435,14 +437,14 @@ pub(super) fn of_run(cluster: Cluster, plugs: &Plugs, run: PageRun, port: u16, i
     Wanted { flows, groups: Groups::new() }
 }
 
-/// Value and mask of the addresses of the pages of a run.
+/// Value and mask of the addresses of the pages of a page range.
 fn addresses_of_run(cluster: Cluster, run: PageRun) -> (u128, u128) {
     let (value, mask) = addresses(cluster, Page { home: run.home(), number: run.first() });
     (value, mask & !(u128::from(run.pages() - 1) << layout::PAGE_SHIFT))
 }
 
-/// Copies to those of a group who are on the side that the packet comes from, but not to whom gets the packet itself.
-/// What goes back to its sender takes an action of its own: switches send no copy there.
+/// Copies to members of a group that are on the side from which the packet comes, but not to the port that gets the
+/// packet itself. A packet back to its sender needs an action of its own, because switches send no copy there.
 fn copies(wanted: &mut Wanted, number: u16, address: u128, classes: Classes, members: &[(u16, &Plug)]) {
     let mut next_group = u32::from(number) << 8;
     let mut copy = |groups: &mut Groups, members: Vec<&Plug>| {
@@ -484,7 +486,7 @@ fn copies(wanted: &mut Wanted, number: u16, address: u128, classes: Classes, mem
     }
 }
 
-/// Value and mask of the pointers of a home, of these classes.
+/// Value and mask of the pointers of a home, for these classes.
 fn classes_of(address: u128, classes: Classes) -> Vec<(u128, u128)> {
     if classes.bits() & CLASSES == CLASSES {
         return vec![(address, HOME_MASK | INCARNATION)];
@@ -493,7 +495,7 @@ fn classes_of(address: u128, classes: Classes) -> Vec<(u128, u128)> {
     chosen.map(|class| (address | class << 4 << COMMAND_SHIFT, HOME_MASK | CLASS_MASK)).collect()
 }
 
-/// Who may ask what; none: everybody everything.
+/// The permitted requests; `None`: all.
 pub(super) fn of_rules(cluster: Cluster, rules: Option<&HashMap<u32, u16>>) -> Wanted {
     let mut flows = Vec::new();
     let Some(rules) = rules else {
@@ -513,13 +515,13 @@ pub(super) fn of_rules(cluster: Cluster, rules: Option<&HashMap<u32, u16>>) -> W
     Wanted { flows, groups: Groups::new() }
 }
 
-/// That packets are not lost on purpose, all of them.
+/// Drops all packets on purpose, or none.
 pub(super) fn of_loss(is_lost: bool) -> Wanted {
     let passes = Flow::new(LOSS, 20, Match::any()).goes_to(COPIES);
     Wanted { flows: if is_lost { Vec::new() } else { vec![passes] }, groups: Groups::new() }
 }
 
-/// That leases are granted, and what is heard of them.
+/// The granting of leases, and the reports about them.
 pub(super) fn of_leases(is_on: bool) -> Wanted {
     let mut flows = Vec::new();
     if is_on {
@@ -548,39 +550,39 @@ fn addresses(cluster: Cluster, page: Page) -> (u128, u128) {
     (home(cluster, page.home) | offset, HOME_MASK | INCARNATION | PAGE_MASK)
 }
 
-/// That pages are told of for which no flow counts.
+/// Reports pages for which no flow counts.
 pub(super) fn of_counting(is_on: bool) -> Wanted {
     let miss = Flow::new(HOT, 1, Match::any()).marked(MARK_HOT_MISS).tells(ADDRESSES_BYTES).goes_to(PAGE);
     Wanted { flows: if is_on { vec![miss] } else { Vec::new() }, groups: Groups::new() }
 }
 
-/// That a page is counted.
+/// The flow that counts a page.
 pub(super) fn counted(cluster: Cluster, page: Page) -> Flow {
     let (value, mask) = addresses(cluster, page);
     let matching = ipv6(Match::any()).with_masked(Field::Ipv6Dst, value, mask);
     Flow::new(HOT, 10, matching).marked(page_mark(MARK_HOT, page)).goes_to(PAGE)
 }
 
-/// That no page is counted any more.
+/// Deletes all flows that count pages.
 pub(super) fn none_counted() -> Body {
     Body::FlowMod(FlowMod { cookie: MARK_HOT, cookie_mask: MARK_MASK, ..FlowMod::new(FlowCommand::Delete, HOT) })
 }
 
-/// What stands for the redirect of a page.
+/// The state of the redirect of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) port: u16,
     /// The tick at which it ends.
     pub(super) until: u64,
-    /// It has ended, and the next request is told of.
+    /// It has ended, and the next request is reported.
     pub(super) is_ended: bool,
-    /// The port of the home, whom a redirect to itself does not redirect.
+    /// The home's port; a redirect to the home itself has no effect.
     pub(super) home_port: Option<u16>,
-    /// Whether its home is memory, for which an owner may speak.
+    /// Whether its home is memory, for which an owner may answer.
     pub(super) is_memory: bool,
 }
 
-/// The flows of a redirect, which end by themselves after so many seconds (0: never).
+/// The flows of a redirect, which end automatically after this many seconds (0: never).
 pub(super) fn of_redirect(cluster: Cluster, plugs: &Plugs, page: Page, shown: Shown, hard_timeout: u16) -> Wanted {
     let (value, mask) = addresses(cluster, page);
     let about = |matching: Match| ipv6(matching).with_masked(Field::Ipv6Dst, value, mask);
@@ -605,12 +607,12 @@ pub(super) fn of_redirect(cluster: Cluster, plugs: &Plugs, page: Page, shown: Sh
     Wanted { flows, groups: Groups::new() }
 }
 
-/// The page whose redirect ended by itself, if a mark is of one.
+/// The page whose redirect ended by itself, if the cookie is that of one.
 pub(super) fn redirect_of(cookie: u64) -> Option<Page> {
     (cookie & MARK_MASK == MARK_REDIRECT).then(|| page_of(cookie))
 }
 
-/// What takes away the flows that were said in other lives of the connection, and not again in this one.
+/// Deletes the flows of earlier connections that were not sent again in this one.
 pub(super) fn nothing_stale(life: u64) -> Vec<Body> {
     let stale = |cookie| {
         let cookie_mask = (LIVES - 1) << LIFE_SHIFT;
@@ -620,14 +622,14 @@ pub(super) fn nothing_stale(life: u64) -> Vec<Body> {
     (0..LIVES).filter(|&other| other != life % LIVES).map(stale).collect()
 }
 
-/// What takes away everything that may have been there before.
+/// Deletes everything that may have existed before.
 pub(super) fn nothing() -> Vec<Body> {
     let groups =
         GroupMod { command: GroupCommand::Delete, kind: 0, group: super::codec::ALL_GROUPS, buckets: Vec::new() };
     vec![Body::FlowMod(FlowMod::new(FlowCommand::Delete, super::codec::ALL_TABLES)), Body::GroupMod(groups)]
 }
 
-/// A change that changes nothing: software switches look through what they remember of flows after it.
+/// A change without an effect: software switches search their flow cache after it.
 pub(super) fn nudge(life: u64) -> Body {
     Flow::new(SPARE, 0, Match::any()).add(life)
 }

@@ -1,7 +1,8 @@
-//! What the controller knows, and which flows the switch has been told of. Sends nothing: it says what shall be said.
+//! The controller's state, and the flows that the switch was sent. Must never send anything itself: it returns the
+//! messages.
 //!
-//! Prefixes, rules and the like become flows here. Leases are the directory's: it is asked about those packets that
-//! came to the controller, and what it knows of a page afterwards becomes flows.
+//! Prefixes, rules and similar entries become flows here. The directory handles leases: it decides about those packets
+//! that were sent to the controller, and its state of a page afterwards becomes flows.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -16,15 +17,15 @@ use crate::layout;
 use crate::observed::Counters;
 use crate::switches::directory::Directory;
 
-/// Where the addresses of a frame are.
+/// The place of the addresses in a frame.
 const SOURCE_AT: usize = 22;
 const DESTINATION_AT: usize = 38;
-/// The longest time after which a flow can end by itself.
+/// The maximum time after which a flow can end automatically.
 const TIMEOUT_SECONDS_MAX: u64 = 65_535;
-/// What a directory counts of packets that were heard only: those did not wait for its verdict.
+/// What a directory counts of packets that were only reported: these did not wait for its decision.
 const COUNTED_WHEN_HEARD: [usize; 1] = [layout::COUNT_EVENTS_LOST];
 
-/// A thing that has flows.
+/// An entry that has flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Unit {
     Frame,
@@ -36,7 +37,7 @@ pub(super) enum Unit {
     Counting,
 }
 
-/// All of it.
+/// The whole state.
 pub(super) struct State {
     cluster: Cluster,
     pub(super) directory: Directory,
@@ -47,14 +48,14 @@ pub(super) struct State {
     pub(super) rules: Option<HashMap<u32, u16>>,
     pub(super) grants: bool,
     pub(super) is_lost: bool,
-    /// Pages that a flow counts for, with what was counted here; and how many there may be.
+    /// Pages for which a flow counts, with what was counted here; and the maximum number of them.
     pub(super) counted: HashMap<u64, u64>,
     counted_max: usize,
-    /// What became of packets that came here.
+    /// The results of packets that were sent to the controller.
     decided: HashMap<u16, [u64; layout::COUNTERS]>,
     shown: BTreeMap<Unit, Wanted>,
     pages: HashMap<u64, Shown>,
-    /// When redirects end, soonest first; some have been replaced since.
+    /// The ends of redirects, earliest first; some redirects have been replaced since.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
     life: u64,
 }
@@ -108,12 +109,12 @@ impl State {
         self.routes.get(&Prefix::host(self.cluster, number)).copied()
     }
 
-    /// Whether a whole home is memory, so that others may speak for its pages.
+    /// Whether a whole home is memory, so that other hosts may answer for its pages.
     fn is_memory(&self, number: u16) -> bool {
         self.home_route(number).is_some_and(|route| route.is_memory)
     }
 
-    /// What must be said so that the switch does what is wanted.
+    /// The messages after which the switch has the wanted flows of an entry.
     pub(super) fn show(&mut self, unit: Unit, bodies: &mut Vec<Body>) {
         let wanted = self.wanted(unit);
         let before = self.shown.remove(&unit).unwrap_or_default();
@@ -124,37 +125,37 @@ impl State {
         };
     }
 
-    /// The same for a home, and for its runs and the redirects of its pages.
+    /// Like [`State::show`], for a home, its page ranges and the redirects of its pages.
     pub(super) fn show_home(&mut self, number: u16, bodies: &mut Vec<Body>, tick: u64) {
         self.show(Unit::Home(number), bodies);
         self.directory.runs(number).into_iter().for_each(|(run, _)| self.show(Unit::Run(run), bodies));
         self.show_pages(|page| page.home == number, bodies, tick);
     }
 
-    /// The same for a run, and for the redirects of its pages.
+    /// Like [`State::show`], for a page range and the redirects of its pages.
     pub(super) fn show_run(&mut self, run: PageRun, bodies: &mut Vec<Body>, tick: u64) {
         self.show(Unit::Run(run), bodies);
         self.show_pages(|page| run.has(page), bodies, tick);
     }
 
-    /// The same for the redirects of some pages.
+    /// Like [`State::show`], for the redirects of some pages.
     fn show_pages(&mut self, which: impl Fn(Page) -> bool, bodies: &mut Vec<Body>, tick: u64) {
         let pages: Vec<Page> = self.pages.keys().map(|&key| Page::from_key(key)).filter(|&page| which(page)).collect();
         pages.into_iter().for_each(|page| self.show_page(page, bodies, tick));
     }
 
-    /// The same after something about all ports has changed.
+    /// Like [`State::show`], after a change that concerns all ports.
     pub(super) fn show_ports(&mut self, bodies: &mut Vec<Body>) {
         self.show(Unit::Frame, bodies);
         let homes: Vec<u16> = self.groups.keys().copied().collect();
         homes.into_iter().for_each(|home| self.show(Unit::Home(home), bodies));
     }
 
-    /// The same for the redirect of a page.
+    /// Like [`State::show`], for the redirect of a page.
     pub(super) fn show_page(&mut self, page: Page, bodies: &mut Vec<Body>, tick: u64) {
         let key = page.key();
         let home_port = self.directory.run_of(page).or(self.home_route(page.home).map(|route| route.port));
-        // Redirects that have ended stand until they are asked for.
+        // Ended redirects stay until they are met by a request.
         let shown = self.directory.redirect(page, 0).map(|entry| Shown {
             port: entry.port,
             until: entry.until,
@@ -172,7 +173,7 @@ impl State {
             }
             None => Wanted::default(),
         };
-        // What stands there ends at another moment, so that all of it is said again.
+        // The present flows end at another time, so that all are sent again.
         let old = flows(before).outdated();
         bodies.extend(pipeline::difference(&old, &flows(shown), self.life));
         match shown {
@@ -186,13 +187,13 @@ impl State {
         }
     }
 
-    /// The same for all redirects that the directory has forgotten.
+    /// Like [`State::show`], for all redirects that the directory has removed.
     pub(super) fn show_swept(&mut self, bodies: &mut Vec<Body>, tick: u64) {
         let ended: Vec<u64> = self.pages.iter().filter(|(_, shown)| shown.until <= tick).map(|(&key, _)| key).collect();
         ended.into_iter().for_each(|key| self.show_page(Page::from_key(key), bodies, tick));
     }
 
-    /// The same for the redirect of a page, and for those that were forgotten to make room for it.
+    /// Like [`State::show`], for the redirect of a page, and for those that were removed to make room for it.
     pub(super) fn show_entered(&mut self, page: Page, bodies: &mut Vec<Body>, tick: u64) {
         if self.directory.take_has_made_room() {
             self.show_swept(bodies, tick);
@@ -200,7 +201,7 @@ impl State {
         self.show_page(page, bodies, tick);
     }
 
-    /// Everything, to a switch that may know something else.
+    /// Everything, for a switch whose state is unknown.
     pub(super) fn show_all(&mut self, tick: u64) -> Vec<Body> {
         self.life += 1;
         let mut bodies = Vec::new();
@@ -224,12 +225,12 @@ impl State {
         bodies
     }
 
-    /// In which life of the connection this is.
+    /// The number of the current connection.
     pub(super) fn life(&self) -> u64 {
         self.life
     }
 
-    /// Ends what has ended, and says when the next does.
+    /// Ends what has ended; returns when the next one does.
     pub(super) fn due(&mut self, tick: u64, bodies: &mut Vec<Body>) -> Option<Duration> {
         while let Some(&Reverse((until, key))) = self.ends.peek() {
             if until > tick {
@@ -241,7 +242,7 @@ impl State {
         None
     }
 
-    /// A flow of a redirect ended by itself: the redirect has ended, or it lasts longer than flows can.
+    /// A flow of a redirect ended by itself: either the redirect has ended, or it lasts longer than flows can.
     pub(super) fn redirect_ended(&mut self, page: Page, bodies: &mut Vec<Body>, tick: u64) {
         if self.pages.get(&page.key()).is_some_and(|shown| !shown.is_ended) {
             self.pages.remove(&page.key());
@@ -249,7 +250,7 @@ impl State {
         }
     }
 
-    /// What follows from a packet that came here.
+    /// Handles a packet that was sent to the controller.
     pub(super) fn packet(&mut self, packet: &PacketIn, now_ns: u64) -> Vec<Body> {
         let port = packet.in_port().and_then(|number| Some((number, *self.numbers.get(&number)?)));
         let addresses = (address_at(&packet.data, SOURCE_AT), address_at(&packet.data, DESTINATION_AT));
@@ -258,7 +259,7 @@ impl State {
         let mut bodies = Vec::new();
         let is_whole = packet.data.len() >= usize::from(packet.bytes);
         match Reason::of(packet.cookie) {
-            // Of one that is not whole, nobody could be sent the rest.
+            // The rest of an incomplete packet could not be forwarded.
             Some(Reason::Lease) if !is_whole => {}
             Some(Reason::Lease) => {
                 let before = self.directory.counters(port).values();
@@ -302,22 +303,22 @@ impl State {
         }
     }
 
-    /// Notes what the directory has counted since `before`, of all or of these counters.
+    /// Adds what the directory has counted since `before`, for all or for these counters.
     fn note(&mut self, port: u16, before: &[u64; layout::COUNTERS], which: Option<&[usize]>) {
         let after = self.directory.counters(port).values();
         let counts = self.decided.entry(port).or_insert([0; layout::COUNTERS]);
-        // Bytes and what went out are the port's own counters.
+        // The port itself counts bytes and outgoing packets.
         for index in (0..layout::COUNT_BYTES_IN).filter(|index| which.is_none_or(|which| which.contains(index))) {
             counts[index] += after[index] - before[index];
         }
     }
 
-    /// What became of packets that came here.
+    /// The results of packets that were sent to the controller.
     pub(super) fn decided(&self, port: u16) -> Counters {
         Counters::from_values(self.decided.get(&port).unwrap_or(&[0; layout::COUNTERS]))
     }
 
-    /// Begins to count pages anew.
+    /// Restarts the counting of pages.
     pub(super) fn count_anew(&mut self, bodies: &mut Vec<Body>) {
         self.counted.clear();
         self.directory.take_hot();
@@ -331,7 +332,7 @@ fn address_at(frame: &[u8], at: usize) -> Option<Ipv6Addr> {
     Some(bytes.into())
 }
 
-/// After how many seconds a flow ends by itself: whole ones, not before the redirect does. 0 for one that stays.
+/// After how many whole seconds a flow ends automatically: not before the redirect does. 0 for a permanent one.
 fn seconds_left(until: u64, tick: u64) -> u16 {
     if until == layout::TICKS_FOREVER {
         return 0;
@@ -407,7 +408,7 @@ mod tests {
         assert_eq!(bodies.len(), 3);
         bodies.clear();
         assert_eq!(state.due(50, &mut bodies), None);
-        // One that tells of the next request, in place of three.
+        // One flow that reports the next request, in place of three.
         assert_eq!((bodies.len(), timeouts(&bodies)[0]), (4, 0));
         bodies.clear();
         assert_eq!(state.directory.sweep(50), 1);
@@ -429,7 +430,7 @@ mod tests {
             bodies.len()
         };
         assert_eq!(told(&mut state, 8), 5, "none of its pages is redirected");
-        // The redirect leads home now, which is told by all of its flows.
+        // The redirect now leads to the home, so all of its flows are sent.
         assert_eq!((told(&mut state, 4), told(&mut state, 4)), (5 + 3, 0));
         let run = PageRun::new(PAGE.home, 4, 2).unwrap();
         assert!(state.directory.drop_run(run));

@@ -1,6 +1,6 @@
-//! The thread of the switch `user`: takes frames in, asks the directory, puts them out when their time has come.
+//! The thread of the switch `user`: receives frames, asks the directory, and sends them when they are due.
 //!
-//! Never waits for a port: a frame that cannot be put out at once is lost, as in a switch whose queue is full.
+//! Must never wait for a port: a frame that cannot be sent at once is lost, as in a switch whose queue is full.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,14 +12,14 @@ use crate::entries::Port;
 use crate::error::SwitchError;
 use crate::sys;
 
-/// What stands before each frame: how its checksum is offloaded.
+/// The bytes before each frame, which describe its checksum offload.
 const OFFLOAD_BYTES: usize = sys::PacketSocket::OFFLOAD_BYTES;
-/// The longest that a frame can be, segmented later by an interface.
+/// The maximum length of a frame, which an interface may segment later.
 const FRAME_BYTES_MAX: usize = 65_536 + 64;
-/// The most frames taken from one port before the others are looked at.
+/// The maximum number of frames taken from one port before the others are checked.
 const FRAMES_AT_ONCE: usize = 64;
 
-/// A port that is plugged in.
+/// The port of a host.
 pub(super) struct Plug {
     number: u16,
     host_mac: [u8; 6],
@@ -34,18 +34,18 @@ impl Plug {
         Ok(Plug { number: port.number, host_mac: port.host_mac, socket })
     }
 
-    /// Its number, and what tells how many frames the kernel could not keep for it.
+    /// Its number, and the socket that tells how many frames the kernel dropped for it.
     pub(super) fn watched(&self) -> Result<(u16, sys::PacketSocket), SwitchError> {
         let socket = self.socket.again().map_err(|error| SwitchError::system("watch an interface", &error))?;
         Ok((self.number, socket))
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 pub(super) struct Engine {
     shared: Arc<Shared>,
     plugs: Vec<Plug>,
-    /// Where a port's plug is.
+    /// The index of a port's plug.
     places: HashMap<u16, usize>,
     ringing: sys::Ringing,
     waiting: Waiting,
@@ -58,7 +58,7 @@ impl Engine {
         Engine { shared, plugs, places, ringing, waiting: Waiting::default(), leaving: Vec::new() }
     }
 
-    /// Runs until the other end of the alarm is dropped.
+    /// Runs until the alarm is dropped.
     pub(super) fn run(mut self) {
         let mut buffer = vec![0; OFFLOAD_BYTES + FRAME_BYTES_MAX];
         loop {
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Decides about a frame, with what stands before it.
+    /// Decides about a frame, given with the bytes before it.
     fn take(&mut self, place: usize, bytes: &[u8]) {
         if bytes.len() < OFFLOAD_BYTES {
             return;

@@ -1,7 +1,8 @@
-//! What happens to packets on purpose: who is lost, repeated, kept, overtaken. Reads no clock: time is an argument.
+//! Intentional faults: which packets are lost, duplicated, delayed, reordered. Must never read a clock: time is an
+//! argument.
 //!
-//! Every port has random numbers of its own, made of the seed and the port's number: the same seed does the same to the
-//! same packets of a port, whatever other ports do meanwhile.
+//! Promises: every port has its own random numbers, derived from the seed and the port's number, so that the same seed
+//! does the same to the same packets of a port, whatever other ports do meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,12 +12,12 @@ use trellis_base::Random;
 
 use crate::faults::Faults;
 
-/// The longest that a packet waits for the one that shall overtake it.
+/// The maximum time for which a packet waits for the one that is to overtake it.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(10);
-/// The most packets that wait.
+/// The maximum number of waiting packets.
 pub(super) const WAITING_MAX: usize = 65_536;
 
-/// What shall happen to a packet.
+/// The faults of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Impairment {
     pub(super) is_lost: bool,
@@ -25,7 +26,7 @@ pub(super) struct Impairment {
     pub(super) delay: Duration,
 }
 
-/// Random numbers of all ports.
+/// The random numbers of all ports.
 pub(super) struct Impairments {
     faults: Faults,
     of_ports: HashMap<u16, Random>,
@@ -36,7 +37,7 @@ impl Impairments {
         Impairments { faults, of_ports: HashMap::new() }
     }
 
-    /// What happens to the next packet of a port. Takes as many random numbers, whatever the answer.
+    /// The faults of the next packet of a port. Always uses the same number of random numbers.
     pub(super) fn next(&mut self, port: u16) -> Impairment {
         let faults = self.faults;
         let begin = faults.seed.wrapping_add(u64::from(port).wrapping_mul(0xa076_1d64_78bd_642f));
@@ -57,19 +58,19 @@ pub(super) struct Leaving {
     pub(super) frame: Vec<u8>,
 }
 
-/// Packets that wait: for their time, or to be overtaken.
+/// Packets that wait until they are due, or to be overtaken.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Time, and number in order of arrival.
+    /// Due time, and number in order of arrival.
     due: BinaryHeap<Reverse<(u64, u64)>>,
     packets: HashMap<u64, Leaving>,
-    /// For each port, who waits for the next one.
+    /// For each port, the packet that waits for the next one.
     overtaken: HashMap<u16, u64>,
     arrived: u64,
 }
 
 impl Waiting {
-    /// Takes a packet in; says whether there was room. What can leave at once is put behind `leaving`.
+    /// Adds a packet; returns whether there was room. What can leave at once is appended to `leaving`.
     pub(super) fn push(
         &mut self,
         now_ns: u64,
@@ -93,7 +94,7 @@ impl Waiting {
         match who_waited {
             // It was overtaken by a packet that has left.
             Some(number) if delay.is_zero() => leaving.extend(self.packets.remove(&number)),
-            // One that itself waits overtakes it when its time comes; both then leave, the later one first.
+            // A packet that itself waits overtakes it when it is due; both then leave, the later one first.
             Some(number) => {
                 if let Some(packet) = self.packets.remove(&number) {
                     self.arrived += 1;
@@ -109,7 +110,7 @@ impl Waiting {
         true
     }
 
-    /// What may leave by now.
+    /// The packets that are due by now.
     pub(super) fn due(&mut self, now_ns: u64, leaving: &mut Vec<Leaving>) {
         while let Some(&Reverse((due, number))) = self.due.peek() {
             if due > now_ns {
@@ -125,7 +126,7 @@ impl Waiting {
         }
     }
 
-    /// How long until the next one may leave.
+    /// The time until the next packet is due.
     pub(super) fn next_in(&self, now_ns: u64) -> Option<Duration> {
         self.due.peek().map(|Reverse((due, _))| Duration::from_nanos(due.saturating_sub(now_ns)))
     }
@@ -176,7 +177,7 @@ mod tests {
         let mut impairments = Impairments::new("drop=10%,duplicate=100%,seed=1".parse().unwrap());
         let drawn: Vec<Impairment> = (0..10_000).map(|_| impairments.next(1)).collect();
         let lost = drawn.iter().filter(|impairment| impairment.is_lost).count();
-        // Six standard deviations round a tenth; the seed makes it the same in every run.
+        // Six standard deviations around a tenth; the seed makes the result the same in every run.
         assert!((820..=1180).contains(&lost), "{lost}");
         assert!(
             drawn

@@ -1,9 +1,9 @@
-//! The switch `user`: a thread that takes packets from the interfaces and puts them out at others, with every fault on
-//! purpose.
+//! The switch `user`: a thread that receives packets from the interfaces and sends them through others, with every
+//! intentional fault.
 //!
-//! Promises: what it decides is the contract, step by step, in `switches::directory`; what befalls packets on purpose is the same
-//! for the same seed, in `impairment`. Works in a user namespace. Keeps offloaded checksums as they are, so that hosts need no
-//! setting. Never keeps a packet longer than its delay, nor more than 65,536 of them.
+//! Promises: its decisions are the contract, step by step, in `switches::directory`; faults are the same for the same
+//! seed, in `impairment`. It works in a user namespace, and keeps offloaded checksums, so that hosts need no setting.
+//! Must never keep a packet longer than its delay, nor more than 65,536 of them.
 
 mod engine;
 mod impairment;
@@ -31,7 +31,7 @@ use crate::sys;
 const NAME: &str = "user";
 const PREFIXES_MAX: u32 = layout::PREFIXES_MAX;
 
-/// What the thread and the callers share.
+/// The state that the thread and the callers share.
 struct Shared {
     directory: Mutex<Directory>,
     impairments: Mutex<Impairments>,
@@ -39,7 +39,7 @@ struct Shared {
 
 impl Shared {
     fn directory(&self) -> MutexGuard<'_, Directory> {
-        // Nothing that holds it leaves it half changed.
+        // No holder of the lock leaves the directory half changed.
         self.directory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -53,13 +53,13 @@ pub struct User {
     cluster: Cluster,
     redirects_max: u32,
     shared: Arc<Shared>,
-    /// By port, what tells how many frames the kernel could not keep.
+    /// By port, the socket that tells how many frames the kernel dropped.
     watched: HashMap<u16, sys::PacketSocket>,
     _worker: Worker,
 }
 
 impl User {
-    /// Takes over the interfaces of the calling thread's network namespace.
+    /// Takes over the interfaces in the calling thread's network namespace.
     pub(super) fn open(wiring: &Wiring) -> Result<User, SwitchError> {
         let numbers = wiring.ports.iter().map(|port| port.number);
         let shared = Arc::new(Shared {

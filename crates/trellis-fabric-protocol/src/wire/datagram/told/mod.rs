@@ -33,74 +33,74 @@ use crate::wire::address::{PAGE_BYTES, PARTS_FROM};
 use crate::wire::command::Command;
 use alloc::vec::Vec;
 
-/// Bytes of an entry of LEASES before its readers.
+/// The length of an entry of LEASES without its readers.
 const ENTRY_BYTES: usize = 32;
-/// Bytes before the entries of LEASES.
+/// The length of LEASES before its entries.
 const LEASES_BYTES: usize = 24;
-/// Bytes of STORE before those of the page.
+/// The length of STORE before the bytes of the page.
 const STORE_BYTES: usize = 24;
-/// The most readers in one entry; who has more has several entries of the page, one after the other.
+/// The most readers in one entry; more readers of a page need several entries, one after the other.
 const READERS_MAX: usize = 1024;
 
-/// Something that is told, and about which range.
+/// A message between servers and controllers, with its range.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Told {
     /// The host number in the pointers of the range; or the number of a part.
     pub range: Host,
-    /// What.
+    /// The message.
     pub what: What,
 }
 
-/// What is told.
+/// The messages between servers and controllers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum What {
     /// Home to a backup: keep this page. Its bytes follow ([`Told::data_at`]), unless they are all zero.
     Store {
         /// By the home of this incarnation.
         incarnation: u16,
-        /// So many pages; several only where they are zero.
+        /// The number of pages; several only if they are zero.
         pages: u32,
-        /// From this one on.
+        /// The first page.
         page: PageNumber,
-        /// Committed under this epoch; 0: nothing ever changed them.
+        /// The epoch of the commit; 0 if the pages were never changed.
         epoch: Epoch,
     },
     /// The backup to home: this or a later one is kept.
     Stored {
-        /// As it was told.
+        /// As in the message.
         incarnation: u16,
-        /// As it was told.
+        /// As in the message.
         pages: u32,
-        /// As it was told.
+        /// As in the message.
         page: PageNumber,
-        /// As it was told.
+        /// As in the message.
         epoch: Epoch,
     },
     /// Home to the next home: a part of all leases and copies.
     Leases {
         /// Of the home of this incarnation.
         incarnation: u16,
-        /// Which telling of them: parts of several are not mixed.
+        /// The number of this transfer: parts of several are not mixed.
         batch: u64,
         /// How many there are in all.
         total: u32,
         /// The number of the first of these.
         first: u32,
-        /// These.
+        /// The entries.
         entries: Vec<Entry>,
     },
     /// The next home to home: it has them all.
     Taken {
-        /// As it was told.
+        /// As in the message.
         incarnation: u16,
     },
     /// A server to the controller.
     Report {
-        /// The sender's number of it.
+        /// The sender's number of the report.
         request: u64,
-        /// What the server drew when it started.
+        /// The life (boot id) of the server: a random number that it chose when it started.
         life: u16,
-        /// What it is.
+        /// Its state.
         state: State,
         /// The last call that it heard.
         call: u64,
@@ -113,43 +113,45 @@ pub enum What {
         request: u64,
         /// To this life of the server.
         life: u16,
-        /// Who is home.
+        /// The placement.
         placement: Placement,
-        /// The number of the call, where it is one.
+        /// The number of the call, if it is one.
         call: u64,
-        /// How many pages the range has; 0 where that is not known.
+        /// The number of pages of the range; 0 if unknown.
         pages: PageNumber,
-        /// Of a part: where it was cut from.
+        /// For a part: where it was cut from.
         within: Option<Within>,
     },
-    /// Anybody to the controller: who is home?
+    /// Any host to the controller: which host is home?
     Locate,
-    /// The controller to a server that need not have anything of the range: have a copy of this page, and answer READs of it.
+    /// The controller to a server that need not have anything of the range: keep a copy of this page, and answer READs of
+    /// it.
     Follow {
         /// This page.
         page: PageNumber,
-        /// For so long, unless it is said again; 0: not any more.
+        /// For how long, unless it is repeated; 0: no longer.
         lasts: Nanoseconds,
     },
-    /// That server to the controller: this is what it has. Said in return, and when a copy came or is not to be used any more.
+    /// That server to the controller: the copy that it has. Sent in return, and when a copy came or must not be used any
+    /// more.
     Followed {
         /// This page.
         page: PageNumber,
-        /// So long it may still answer from its copy; 0 without one.
+        /// How long it may still answer from its copy; 0 without one.
         left: Nanoseconds,
-        /// How many READs it has answered since it follows the page.
+        /// How many READs it has answered since it has followed the page.
         answered: u64,
     },
 }
 
-/// What a server says of itself in a REPORT besides its state.
+/// What a server reports in a REPORT besides its state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct About {
-    /// How many pages the range has; 0 where that is not known here.
+    /// The number of pages of the range; 0 if unknown here.
     pub pages: PageNumber,
     /// How many requests about the range it has answered since it started.
     pub requests: u64,
-    /// How many bytes it still gives to ranges of others.
+    /// How many bytes it still offers to ranges of other homes.
     pub spare_bytes: u64,
     /// How long leases of its pages last. All servers and the controller must have the same.
     pub term: Nanoseconds,
@@ -180,7 +182,7 @@ impl Told {
         HEADER_BYTES + STORE_BYTES
     }
 
-    /// What follows the header, but for the bytes of the page of a STORE.
+    /// The bytes after the header, except for those of the page of a STORE.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put(&mut out, self.range, 2);
@@ -254,7 +256,7 @@ impl Told {
         out
     }
 
-    /// What a datagram with this command has behind its header; `None` where it means nothing.
+    /// Decodes the bytes after the header of a datagram with this command; `None` if they are invalid.
     pub fn decode(command: Command, body: &[u8]) -> Option<Told> {
         let mut rest = Rest(body);
         let range = rest.host()?;
@@ -315,7 +317,7 @@ pub fn parts_of(incarnation: u16, batch: u64, entries: &[Entry]) -> Vec<What> {
     parts
 }
 
-/// Puts the parts of LEASES together. It has those of the last batch that it heard of, and no more entries than came.
+/// Puts the parts of LEASES together. It keeps those of the last batch, and no more entries than came.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Whole {
     /// Incarnation, batch, and how many entries.
@@ -324,7 +326,7 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// Another part came; all entries, when it was the last that was missing.
+    /// Adds a part. Returns all entries if it was the last missing one.
     pub fn add(
         &mut self,
         incarnation: u16,
@@ -374,7 +376,7 @@ impl Whole {
 fn store(rest: &mut Rest<'_>) -> Option<What> {
     let (incarnation, pages) = (rest.two()?, rest.four()?);
     let (page, epoch) = (rest.eight()?, rest.eight()?);
-    // The bytes of memory are the receiver's to take.
+    // The receiver takes the bytes of memory.
     let is_zero = rest.0.is_empty() && (pages == 1 || pages > 1 && epoch == 0);
     let is_whole = is_zero || pages == 1 && rest.0.len() as u64 == PAGE_BYTES;
     rest.0 = &[];
@@ -495,7 +497,7 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-/// What was not read yet.
+/// The bytes that were not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {

@@ -1,4 +1,4 @@
-//! Everything that is told survives, in the layout of the table; any bytes give a value or nothing; parts of many leases
+//! Every message survives encoding, in the layout of the table. Any bytes give a value or nothing. Parts of many leases
 //! come together in any order, and never those of two batches.
 
 use super::*;

@@ -1,43 +1,43 @@
-//! What happens to packets: actions, instructions, buckets of groups.
+//! What happens to packets: actions, instructions, and buckets of groups.
 
 use super::CodecError;
 use super::bytes::{Reader, Writer};
 use super::matching::Oxm;
 
-/// Numbers of ports that mean something else than a place where something is plugged in.
+/// Reserved port numbers, which are not ports of hosts.
 pub mod port {
-    /// The one that the packet came in at.
+    /// The port at which the packet arrived.
     pub const IN_PORT: u32 = 0xffff_fff8;
     /// The first table, for packets that a controller sends.
     pub const TABLE: u32 = 0xffff_fff9;
     /// The controller.
     pub const CONTROLLER: u32 = 0xffff_fffd;
-    /// Any, in requests.
+    /// Any port, in requests.
     pub const ANY: u32 = 0xffff_ffff;
 }
 
-/// How much of a packet a controller gets when it wants all of it.
+/// The number of bytes that sends a whole packet to a controller.
 pub const WHOLE: u16 = 0xffff;
 
 const OUTPUT: u16 = 0;
 const GROUP: u16 = 22;
 const SET_FIELD: u16 = 25;
-/// Before what is in an action or an instruction: kind and length.
+/// The header of an action or an instruction: kind and length.
 const HEADER_BYTES: usize = 4;
 
-/// Something that is done to a packet.
+/// An action on a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// It goes out; to a controller, at most so many bytes of it.
+    /// Output to a port; to a controller, at most this many bytes.
     Output {
-        /// Where.
+        /// The port.
         port: u32,
-        /// How much a controller gets.
+        /// The maximum number of bytes for a controller.
         bytes_max: u16,
     },
-    /// What a group does with it.
+    /// Processing by a group.
     Group(u32),
-    /// A field becomes so.
+    /// Sets a field.
     SetField(Oxm),
     /// Another one.
     Other {
@@ -49,7 +49,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// It goes out at a port.
+    /// Output to a port.
     #[must_use]
     pub const fn output(port: u32) -> Action {
         Action::Output { port, bytes_max: 0 }
@@ -90,7 +90,7 @@ impl Action {
     }
 }
 
-/// Actions and instructions are filled up to eight bytes.
+/// Actions and instructions are padded to eight bytes.
 fn whole_words(length: u16) -> Result<u16, CodecError> {
     if length.is_multiple_of(8) { Ok(length) } else { Err(CodecError::Length) }
 }
@@ -113,23 +113,23 @@ const WRITE_ACTIONS: u16 = 3;
 const APPLY_ACTIONS: u16 = 4;
 const CLEAR_ACTIONS: u16 = 5;
 
-/// What a flow does with a packet.
+/// An instruction of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
-    /// Goes on with a later table.
+    /// Continue in a later table.
     GotoTable(u8),
-    /// Notes something for later tables.
+    /// Set metadata for later tables.
     WriteMetadata {
-        /// What.
+        /// The value.
         value: u64,
-        /// In which bits.
+        /// The bits that are set.
         mask: u64,
     },
-    /// Adds actions for the end.
+    /// Add actions for the end.
     WriteActions(Vec<Action>),
-    /// Acts now.
+    /// Apply actions at once.
     ApplyActions(Vec<Action>),
-    /// Takes back actions for the end.
+    /// Clear the actions for the end.
     ClearActions,
     /// Another one.
     Other {
@@ -206,21 +206,21 @@ pub(super) fn read_instructions(mut reader: Reader<'_>) -> Result<Vec<Instructio
     Ok(instructions)
 }
 
-/// One of the things that a group does.
+/// One of the alternatives or copies of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
-    /// Its share, in groups that choose.
+    /// Its share, in groups that select.
     pub weight: u16,
-    /// The port whose life it depends on, or [`port::ANY`].
+    /// The port on whose state it depends, or [`port::ANY`].
     pub watch_port: u32,
-    /// The group whose life it depends on, or [`port::ANY`].
+    /// The group on whose state it depends, or [`port::ANY`].
     pub watch_group: u32,
-    /// What is done.
+    /// Its actions.
     pub actions: Vec<Action>,
 }
 
 impl Bucket {
-    /// One of a group that does everything with copies.
+    /// A bucket of a group in which every bucket gets a copy.
     #[must_use]
     pub fn of(actions: Vec<Action>) -> Bucket {
         Bucket { weight: 0, watch_port: port::ANY, watch_group: port::ANY, actions }

@@ -1,8 +1,9 @@
-//! Bytes in network order, read and written. Reading is total: whatever comes, the answer is a value or an error.
+//! Bytes in network order, read and written. Promises that reading is total: any input gives a value or an error. Must
+//! never panic.
 
 use super::CodecError;
 
-/// What has not been read yet.
+/// The unread bytes.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -55,19 +56,19 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A number of so many bytes, at most 16.
+    /// A number of this many bytes, at most 16.
     pub(super) fn number(&mut self, width: usize) -> Result<u128, CodecError> {
         Ok(self.take(width)?.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
     }
 
-    /// What a length that counts its own place and the kind before it leaves for the body.
+    /// The body of an item whose length includes the length field and the kind before it.
     pub(super) fn body(&mut self, length: u16, before: usize) -> Result<Reader<'a>, CodecError> {
         let body = usize::from(length).checked_sub(before).ok_or(CodecError::Length)?;
         self.part(body)
     }
 }
 
-/// What is to be sent.
+/// The output.
 #[derive(Default)]
 pub(super) struct Writer {
     bytes: Vec<u8>,
@@ -112,7 +113,7 @@ impl Writer {
         self.put(&bytes[bytes.len() - width..]);
     }
 
-    /// Text in a field of so many bytes, of which the last is zero; what has no room is left out.
+    /// Text in a field of this many bytes, the last of which is zero; longer text is truncated.
     pub(super) fn text(&mut self, text: &str, width: usize) {
         let shown = text.bytes().take(width - 1).map(|byte| if byte.is_ascii() { byte } else { b'?' });
         let end = self.bytes.len() + width;
@@ -126,7 +127,7 @@ impl Writer {
         self.zeros(length.next_multiple_of(8) - length);
     }
 
-    /// Writes a length where room was left for it.
+    /// Writes a length into a place that was reserved for it.
     pub(super) fn set_u16(&mut self, at: usize, number: usize) -> Result<(), CodecError> {
         let number = u16::try_from(number).map_err(|_| CodecError::Long)?;
         self.bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
@@ -134,7 +135,7 @@ impl Writer {
     }
 }
 
-/// Text of a field that zeros fill up; what is no letter of ASCII is a question mark.
+/// Text of a field padded with zeros; non-ASCII characters become question marks.
 pub(super) fn text(bytes: &[u8]) -> String {
     let letters = bytes.iter().take(bytes.len() - 1).take_while(|&&byte| byte != 0);
     letters.map(|&byte| if byte.is_ascii() { char::from(byte) } else { '?' }).collect()

@@ -1,6 +1,6 @@
-//! What a flow is about: fields of packets (OXM), each with a value and perhaps a mask.
+//! Matches of flows: fields of packets (OXM), each with a value and optionally a mask.
 //!
-//! Masks are arbitrary bits, not prefixes only. A field that this file does not know keeps its bytes.
+//! Masks are arbitrary bits, not only prefixes. An unknown field keeps its bytes.
 
 use super::CodecError;
 use super::bytes::{Reader, Writer};
@@ -9,38 +9,38 @@ use super::bytes::{Reader, Writer};
 const BASIC: u16 = 0x8000;
 /// The only kind of match that OpenFlow 1.3 has.
 const MATCH_OXM: u16 = 1;
-/// Before the fields: kind and length.
+/// The header before the fields: kind and length.
 const MATCH_HEADER_BYTES: usize = 4;
 
-/// A field of a packet, or of what the switch knows about it.
+/// A field of a packet, or of the switch's information about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
-    /// The port that it came in at.
+    /// The port at which it arrived.
     InPort,
-    /// What tables before have noted.
+    /// The metadata set by earlier tables.
     Metadata,
-    /// Hardware address of who gets it.
+    /// The destination hardware address.
     EthDst,
-    /// Hardware address of who sent it.
+    /// The source hardware address.
     EthSrc,
-    /// What is inside of the Ethernet frame.
+    /// The EtherType.
     EthType,
-    /// The virtual network.
+    /// The VLAN id.
     VlanVid,
-    /// What is inside of the IP packet.
+    /// The IP protocol.
     IpProto,
-    /// The sender's port.
+    /// The UDP source port.
     UdpSrc,
-    /// The receiver's port.
+    /// The UDP destination port.
     UdpDst,
-    /// The sender.
+    /// The IPv6 source address.
     Ipv6Src,
-    /// The receiver.
+    /// The IPv6 destination address.
     Ipv6Dst,
 }
 
 impl Field {
-    /// Every field that is known here.
+    /// Every field that is supported here.
     pub const ALL: [Field; 11] = [
         Field::InPort,
         Field::Metadata,
@@ -55,7 +55,7 @@ impl Field {
         Field::Ipv6Dst,
     ];
 
-    /// Its number in the specification, and how many bytes it has.
+    /// Its number in the specification, and its length in bytes.
     const fn layout(self) -> (u8, usize) {
         match self {
             Field::InPort => (0, 4),
@@ -83,19 +83,19 @@ impl Field {
     }
 }
 
-/// A field with what it must be.
+/// A field with its required value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Oxm {
     /// A field of [`Field`].
     Known {
-        /// Which.
+        /// The field.
         field: Field,
-        /// Its value; zero where the mask is.
+        /// Its value; zero where the mask is zero.
         value: u128,
-        /// Which bits count; none for all.
+        /// The significant bits; `None` for all.
         mask: Option<u128>,
     },
-    /// Another one.
+    /// Another field.
     Other {
         /// Class, number, and whether it has a mask.
         kind: [u8; 3],
@@ -156,10 +156,10 @@ impl Oxm {
     }
 }
 
-/// What a flow is about: packets of which every field is as said.
+/// A match: packets in which every field has the required value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Match {
-    /// The fields; one that is needed for another stands before it.
+    /// The fields; prerequisites of a field come before it.
     pub fields: Vec<Oxm>,
 }
 
@@ -170,14 +170,14 @@ impl Match {
         Match::default()
     }
 
-    /// And this field is exactly so.
+    /// Adds a field with an exact value.
     #[must_use]
     pub fn with(mut self, field: Field, value: u128) -> Match {
         self.fields.push(Oxm::exact(field, value));
         self
     }
 
-    /// And these bits of the field are so; without a bit, nothing is said.
+    /// Adds a field with a mask; a mask without bits adds nothing.
     #[must_use]
     pub fn with_masked(mut self, field: Field, value: u128, mask: u128) -> Match {
         if mask & field.every_bit() != 0 {
@@ -186,7 +186,7 @@ impl Match {
         self
     }
 
-    /// The value of a field that must be exactly so.
+    /// The value of a field with an exact match.
     #[must_use]
     pub fn exact(&self, wanted: Field) -> Option<u128> {
         self.fields.iter().find_map(|oxm| match oxm {

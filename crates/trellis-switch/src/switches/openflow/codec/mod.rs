@@ -1,8 +1,8 @@
-//! OpenFlow 1.3 on the wire: messages to bytes and back.
+//! OpenFlow 1.3 on the wire: encodes and decodes messages.
 //!
-//! Promises: pure; no clock, no socket. Decoding is total: any bytes are a message or an error, never a panic, and
-//! nothing is allocated that is larger than what came. A message of a kind that is not known here keeps its bytes. What
-//! is encoded decodes to the same.
+//! Promises: pure; no clock, no socket. Decoding is total: any bytes are a message or an error, and must never cause a
+//! panic or an allocation larger than the input. A message of an unknown kind keeps its bytes. Decoding returns what was
+//! encoded.
 
 mod acting;
 mod bytes;
@@ -20,21 +20,21 @@ use bytes::{Reader, Writer};
 
 /// OpenFlow 1.3, on the wire.
 pub const VERSION: u8 = 4;
-/// What every message begins with: version, kind, length, number.
+/// The header of every message: version, kind, length, number.
 pub const HEADER_BYTES: usize = 8;
-/// That a packet is not kept in the switch: it comes whole.
+/// The packet is not buffered in the switch, and is sent completely.
 pub const NO_BUFFER: u32 = 0xffff_ffff;
 /// Every table, in requests.
 pub const ALL_TABLES: u8 = 0xff;
 /// Every group, in requests.
 pub const ALL_GROUPS: u32 = 0xffff_fffc;
-/// Flag of a flow: its end is told.
+/// Flag of a flow: its end is reported.
 pub const TELL_REMOVED: u16 = 1;
-/// Why a flow went: its time was over.
+/// Why a flow ended: its time was over.
 pub const REASON_HARD_TIMEOUT: u8 = 1;
-/// Kind and code of an error: a flow is not taken because the table has no room.
+/// Kind and code of an error: the table has no room for a flow.
 pub const TABLE_FULL: (u16, u16) = (5, 1);
-/// Kind and code of an error: a group that shall be added is there.
+/// Kind and code of an error: the group to be added exists.
 pub const GROUP_EXISTS: (u16, u16) = (6, 0);
 
 const HELLO: u8 = 0;
@@ -58,107 +58,107 @@ const BARRIER_REPLY: u8 = 21;
 /// The element of a hello that lists versions.
 const HELLO_VERSIONS: u16 = 1;
 
-/// Why bytes are no message, or a message cannot be bytes.
+/// Why bytes are not a message, or a message cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// Something ends before it is complete.
+    /// It is truncated.
     #[error("an OpenFlow message ends too early")]
     Short,
-    /// A length cannot be.
+    /// A length is invalid.
     #[error("an OpenFlow message has a length that cannot be")]
     Length,
-    /// What shall be sent does not fit into a message.
+    /// The content does not fit into a message.
     #[error("an OpenFlow message has no room for so much; it carries 65,535 bytes at most")]
     Long,
-    /// The other side speaks another version.
+    /// The peer uses another version.
     #[error("an OpenFlow message is of version {0}; OpenFlow 1.3 (version 4) must be enabled on the switch")]
     Version(u8),
-    /// A part that one cannot go on without.
+    /// An unknown part without which decoding cannot continue.
     #[error("an OpenFlow message has an unknown {0}")]
     Unknown(&'static str),
 }
 
-/// A message with its number; an answer has that of its question.
+/// A message with its number; an answer has the number of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Its number.
     pub number: u32,
-    /// What it says.
+    /// Its content.
     pub body: Body,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Which versions its sender speaks: a bit for each, and the highest.
+    /// The supported versions: a bit for each, and the highest.
     Hello {
         /// The highest.
         version: u8,
-        /// All of them; none where only the highest is said.
+        /// All of them; `None` if only the highest is given.
         versions: Option<u32>,
     },
-    /// That something was not done.
+    /// A request failed.
     Error {
-        /// What it is about.
+        /// The kind of error.
         kind: u16,
-        /// Why.
+        /// The reason.
         code: u16,
-        /// The beginning of what was refused.
+        /// The beginning of the refused message.
         data: Vec<u8>,
     },
-    /// Are you there?
+    /// A request for a sign of life.
     EchoRequest(Vec<u8>),
-    /// I am.
+    /// The answer to it.
     EchoReply(Vec<u8>),
-    /// Something that only its inventor knows.
+    /// A message defined by an experimenter.
     Experimenter {
-        /// The inventor.
+        /// The experimenter's number.
         experimenter: u32,
-        /// What it is.
+        /// Its kind.
         kind: u32,
-        /// The rest.
+        /// Its content.
         data: Vec<u8>,
     },
-    /// What can you do?
+    /// A request for the switch's features.
     FeaturesRequest,
-    /// What it can do.
+    /// The switch's features.
     FeaturesReply(Features),
-    /// How a switch shall treat fragments, and how much of a packet without a flow it sends.
+    /// How a switch treats fragments, and how much of a packet without a flow it sends.
     SetConfig {
         /// How fragments are treated.
         flags: u16,
-        /// How many bytes.
+        /// The number of bytes.
         miss_bytes_max: u16,
     },
     /// A packet for the controller.
     PacketIn(PacketIn),
-    /// A flow is gone.
+    /// A flow was removed.
     FlowRemoved(FlowRemoved),
-    /// A port came, went or changed.
+    /// A port was added, removed or changed.
     PortStatus {
-        /// 0 came, 1 went, 2 changed.
+        /// 0 added, 1 removed, 2 changed.
         reason: u8,
         /// The port.
         port: PortDescription,
     },
-    /// Send this packet.
+    /// A packet to be sent.
     PacketOut(PacketOut),
-    /// Change flows.
+    /// A change of flows.
     FlowMod(FlowMod),
-    /// Change a group.
+    /// A change of a group.
     GroupMod(GroupMod),
-    /// A question with a long answer.
+    /// A request with an answer in several messages.
     MultipartRequest(Question),
     /// A part of its answer.
     MultipartReply {
-        /// The part.
+        /// The content.
         answer: Answer,
         /// Whether more follow.
         has_more: bool,
     },
-    /// Finish everything before this.
+    /// A request to finish everything before this message.
     BarrierRequest,
-    /// Everything before it is finished.
+    /// Everything before the request is finished.
     BarrierReply,
     /// Another kind.
     Other {
@@ -169,35 +169,35 @@ pub enum Body {
     },
 }
 
-/// What a switch can do.
+/// The features of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Its name: a number that no other switch has.
+    /// The datapath id, which is unique.
     pub datapath: u64,
-    /// How many packets it keeps for the controller.
+    /// How many packets it buffers for the controller.
     pub buffers: u32,
-    /// How many tables it has.
+    /// The number of its tables.
     pub tables: u8,
     /// 0 for a main connection.
     pub auxiliary: u8,
-    /// What it counts, and more.
+    /// What it counts, among others.
     pub capabilities: u32,
 }
 
 /// A packet that a flow sent to the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketIn {
-    /// Where the rest of it is kept, or [`NO_BUFFER`].
+    /// The buffer with the rest of it, or [`NO_BUFFER`].
     pub buffer: u32,
-    /// How long it is.
+    /// Its length.
     pub bytes: u16,
-    /// 0 no flow, 1 a flow's action, 2 it lived too long.
+    /// 0 no flow, 1 a flow's action, 2 its hop limit was exceeded.
     pub reason: u8,
     /// The table that sent it.
     pub table: u8,
-    /// The mark of the flow that sent it.
+    /// The cookie of the flow that sent it.
     pub cookie: u64,
-    /// What the switch knows about it.
+    /// The switch's information about it.
     pub matching: Match,
     /// Its beginning, or all of it.
     pub data: Vec<u8>,
@@ -206,88 +206,88 @@ pub struct PacketIn {
 /// The end of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRemoved {
-    /// Its mark.
+    /// Its cookie.
     pub cookie: u64,
     /// Its priority.
     pub priority: u16,
-    /// 0 idle, 1 its time was over, 2 it was deleted, 3 its group was.
+    /// 0 idle, 1 its time was over, 2 deleted, 3 its group was deleted.
     pub reason: u8,
-    /// Where it was.
+    /// Its table.
     pub table: u8,
-    /// How long it was there: seconds, and nanoseconds beyond.
+    /// How long it existed: seconds, and additional nanoseconds.
     pub age: (u32, u32),
-    /// After how many seconds without a packet it went.
+    /// Its time-out without packets, in seconds.
     pub idle_timeout: u16,
-    /// After how many seconds it went.
+    /// Its time-out, in seconds.
     pub hard_timeout: u16,
-    /// How many packets it counted.
+    /// The number of packets that it counted.
     pub packets: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// What it was about.
+    /// Its match.
     pub matching: Match,
 }
 
 /// A packet that the controller sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketOut {
-    /// A packet that the switch keeps, or [`NO_BUFFER`].
+    /// A packet in a buffer of the switch, or [`NO_BUFFER`].
     pub buffer: u32,
-    /// Where it is taken to have come in.
+    /// The port at which it counts as having arrived.
     pub in_port: u32,
-    /// What is done with it.
+    /// The actions.
     pub actions: Vec<Action>,
     /// The packet.
     pub data: Vec<u8>,
 }
 
-/// What becomes of flows.
+/// The kind of a change of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FlowCommand {
-    /// This one is there, in place of one about the same.
+    /// Add this flow, replacing one with the same match.
     Add = 0,
-    /// What fits does this from now on.
+    /// Change the actions of matching flows.
     Modify = 1,
-    /// Exactly this one does.
+    /// Change the actions of exactly this flow.
     ModifyStrict = 2,
-    /// What fits goes.
+    /// Delete matching flows.
     Delete = 3,
-    /// Exactly this one goes.
+    /// Delete exactly this flow.
     DeleteStrict = 4,
 }
 
 /// A change of flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowMod {
-    /// What becomes of them.
+    /// The kind of change.
     pub command: FlowCommand,
-    /// A mark.
+    /// A cookie.
     pub cookie: u64,
-    /// Which bits of the mark must fit, for changes of flows that are there.
+    /// Which bits of the cookie must match, for changes of existing flows.
     pub cookie_mask: u64,
-    /// In which table.
+    /// The table.
     pub table: u8,
-    /// After how many seconds without a packet it goes; 0 never.
+    /// The time-out without packets, in seconds; 0 for none.
     pub idle_timeout: u16,
-    /// After how many seconds it goes; 0 never.
+    /// The time-out, in seconds; 0 for none.
     pub hard_timeout: u16,
-    /// Which of several is taken: the highest.
+    /// Of several matching flows, the one with the highest priority is used.
     pub priority: u16,
-    /// Deleting: only those that go out there, or [`port::ANY`].
+    /// For deletions: only flows that output to this port, or [`port::ANY`].
     pub out_port: u32,
-    /// Deleting: only those that go out there, or [`port::ANY`].
+    /// For deletions: only flows that output to this group, or [`port::ANY`].
     pub out_group: u32,
     /// [`TELL_REMOVED`] and others.
     pub flags: u16,
-    /// What it is about.
+    /// The match.
     pub matching: Match,
-    /// What it does.
+    /// The instructions.
     pub instructions: Vec<Instruction>,
 }
 
 impl FlowMod {
-    /// A change in a table, about every packet, that does nothing yet.
+    /// A change in a table that matches every packet and has no instructions yet.
     #[must_use]
     pub fn new(command: FlowCommand, table: u8) -> FlowMod {
         FlowMod {
@@ -307,36 +307,36 @@ impl FlowMod {
     }
 }
 
-/// What becomes of a group.
+/// The kind of a change of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum GroupCommand {
-    /// It is there.
+    /// Add it.
     Add = 0,
-    /// It does this from now on.
+    /// Replace its buckets.
     Modify = 1,
-    /// It goes.
+    /// Delete it.
     Delete = 2,
 }
 
 /// A change of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMod {
-    /// What becomes of it.
+    /// The kind of change.
     pub command: GroupCommand,
-    /// 0 every bucket gets a copy, 1 one is chosen, 2 there is one, 3 the first that is alive.
+    /// 0 every bucket gets a copy, 1 one is selected, 2 there is one, 3 the first live one.
     pub kind: u8,
     /// Its number.
     pub group: u32,
-    /// What it does.
+    /// Its buckets.
     pub buckets: Vec<Bucket>,
 }
 
-/// How long the message is that these bytes begin with; none when that cannot be said yet.
+/// The length of the message with which these bytes begin; `None` if that is not known yet.
 ///
 /// # Errors
 ///
-/// [`CodecError::Length`] for one that is shorter than its own header.
+/// [`CodecError::Length`] for a length shorter than the header.
 pub fn message_bytes(bytes: &[u8]) -> Result<Option<usize>, CodecError> {
     match bytes {
         [_, _, high, low, ..] => match usize::from(u16::from_be_bytes([*high, *low])) {
@@ -348,7 +348,7 @@ pub fn message_bytes(bytes: &[u8]) -> Result<Option<usize>, CodecError> {
 }
 
 impl Message {
-    /// Its bytes.
+    /// Encodes the message.
     ///
     /// # Errors
     ///
@@ -378,7 +378,7 @@ impl Message {
             length if length < bytes.len() => return Err(CodecError::Length),
             _ => {}
         }
-        // Who does not agree about the version still says hello, and why not.
+        // A peer with another version still sends hello, and why it disagrees.
         if version != VERSION && !matches!(kind, HELLO | ERROR) {
             return Err(CodecError::Version(version));
         }
@@ -520,7 +520,7 @@ impl Features {
 }
 
 impl PacketIn {
-    /// The port that the packet came in at.
+    /// The port at which the packet arrived.
     #[must_use]
     pub fn in_port(&self) -> Option<u32> {
         self.matching.exact(Field::InPort).map(|port| port as u32)

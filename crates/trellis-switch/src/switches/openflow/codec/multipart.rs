@@ -1,4 +1,4 @@
-//! Questions with long answers: who the switch is, what its flows and ports have counted, which ports there are.
+//! Requests with answers in several messages: the switch's description, the counts of its flows and ports, its ports.
 
 use super::acting::{Instruction, port, read_instructions, write_instructions};
 use super::bytes::{Reader, Writer, text};
@@ -12,19 +12,19 @@ const PORT_DESCRIPTION: u16 = 13;
 const TEXT_BYTES: usize = 256;
 const SERIAL_BYTES: usize = 32;
 const NAME_BYTES: usize = 16;
-/// That more answers follow.
+/// More answers follow.
 pub(super) const MORE: u16 = 1;
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Who are you?
+    /// A request for the switch's description.
     Description,
-    /// What did these flows count?
+    /// A request for the counts of these flows.
     Flows(FlowQuestion),
-    /// What did a port count, or every one ([`port::ANY`])?
+    /// A request for the counts of a port, or of every one ([`port::ANY`]).
     PortStats(u32),
-    /// Which ports are there?
+    /// A request for the ports.
     Ports,
     /// Another one.
     Other {
@@ -35,25 +35,25 @@ pub enum Question {
     },
 }
 
-/// Which flows are meant.
+/// Which flows are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowQuestion {
-    /// Of this table, or [`ALL_TABLES`].
+    /// In this table, or [`ALL_TABLES`].
     pub table: u8,
-    /// That go out there, or [`port::ANY`].
+    /// With output to this port, or [`port::ANY`].
     pub out_port: u32,
-    /// That go out there, or [`port::ANY`].
+    /// With output to this group, or [`port::ANY`].
     pub out_group: u32,
-    /// Those whose mark is so, in the bits of the mask.
+    /// With this cookie, in the bits of the mask.
     pub cookie: u64,
-    /// Which bits of the mark count.
+    /// The significant bits of the cookie.
     pub cookie_mask: u64,
-    /// That are about this or less.
+    /// With this match or a more specific one.
     pub matching: Match,
 }
 
 impl FlowQuestion {
-    /// Those with a mark, in every table.
+    /// Flows with a cookie, in every table.
     #[must_use]
     pub fn marked(cookie: u64, cookie_mask: u64) -> FlowQuestion {
         FlowQuestion {
@@ -70,7 +70,7 @@ impl FlowQuestion {
 /// An answer, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Who it is.
+    /// The switch's description.
     Description(Description),
     /// Flows with their counts.
     Flows(Vec<FlowStats>),
@@ -87,66 +87,66 @@ pub enum Answer {
     },
 }
 
-/// Who a switch is.
+/// The description of a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
-    /// Who made it.
+    /// The manufacturer.
     pub manufacturer: String,
-    /// What it is.
+    /// The hardware.
     pub hardware: String,
-    /// What runs on it.
+    /// The software.
     pub software: String,
     /// Its serial number.
     pub serial: String,
-    /// What people call it.
+    /// A name for people.
     pub datapath: String,
 }
 
-/// A flow and what it counted.
+/// A flow and its counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowStats {
-    /// Where it is.
+    /// Its table.
     pub table: u8,
-    /// How long it has been there: seconds, and nanoseconds beyond.
+    /// How long it has existed: seconds, and additional nanoseconds.
     pub age: (u32, u32),
-    /// Which of several is taken.
+    /// Its priority.
     pub priority: u16,
-    /// After how many seconds without a packet it goes.
+    /// Its time-out without packets, in seconds.
     pub idle_timeout: u16,
-    /// After how many seconds it goes.
+    /// Its time-out, in seconds.
     pub hard_timeout: u16,
-    /// As it was made.
+    /// Its flags.
     pub flags: u16,
-    /// Its mark.
+    /// Its cookie.
     pub cookie: u64,
-    /// How many packets.
+    /// The number of packets.
     pub packets: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// What it is about.
+    /// Its match.
     pub matching: Match,
-    /// What it does.
+    /// Its instructions.
     pub instructions: Vec<Instruction>,
 }
 
-/// What a port counted.
+/// The counts of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// Its number.
     pub port: u32,
-    /// Packets that came in.
+    /// Packets that arrived.
     pub packets_in: u64,
-    /// Packets that went out.
+    /// Packets that were sent.
     pub packets_out: u64,
-    /// Bytes that came in.
+    /// Bytes that arrived.
     pub bytes_in: u64,
-    /// Bytes that went out.
+    /// Bytes that were sent.
     pub bytes_out: u64,
-    /// Packets lost on their way in, and out.
+    /// Packets lost on reception and on sending.
     pub dropped: [u64; 2],
     /// The errors: in, out, frames, overruns, checksums, collisions.
     pub errors: [u64; 6],
-    /// How long it has been there: seconds, and nanoseconds beyond.
+    /// How long it has existed: seconds, and additional nanoseconds.
     pub age: (u32, u32),
 }
 
@@ -157,11 +157,11 @@ pub struct PortDescription {
     pub port: u32,
     /// Its hardware address.
     pub mac: [u8; 6],
-    /// What people call it.
+    /// A name for people.
     pub name: String,
-    /// How it was set.
+    /// Its configuration.
     pub config: u32,
-    /// How it is; the lowest bit says that there is no link.
+    /// Its state; the lowest bit says that there is no link.
     pub state: u32,
     /// Speeds, and what can be negotiated.
     pub features: [u32; 6],

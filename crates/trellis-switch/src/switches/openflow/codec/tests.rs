@@ -1,7 +1,7 @@
-//! Bytes against the structures of the specification (OpenFlow Switch Specification 1.3.5), there and back, and what is
-//! no message.
+//! Tests encoded bytes against the structures of the specification (OpenFlow Switch Specification 1.3.5), in both
+//! directions, and invalid messages.
 //!
-//! The expected bytes are written down by hand from the structures that are named beside them.
+//! The expected bytes are written by hand from the structures that are named beside them.
 
 use trellis_base::Random;
 
@@ -26,7 +26,7 @@ fn who_is_there() {
     // ofp_header 7.1.1, ofp_hello 7.5.1 with ofp_hello_elem_versionbitmap.
     is(Body::Hello { version: 4, versions: None }, "04 00 0008 01020304");
     is(Body::Hello { version: 4, versions: Some(0x10) }, "04 00 0010 01020304  0001 0008 00000010");
-    // A later version lists what it speaks after an element that is not known here.
+    // A later version lists its versions after an unknown element.
     let later = bytes("06 00 0018 01020304  0009 0006 aaaa 0000  0001 0008 00000050");
     let hello = Message::decode(&later).unwrap();
     assert_eq!(hello.body, Body::Hello { version: 6, versions: Some(0x50) });
@@ -114,7 +114,7 @@ fn flows() {
     };
     let fixed = "0000000000001122 00000000000000ff 02 00 0001 001e 8000 ffffffff ffffffff ffffffff 0001 0000";
     is(Body::FlowMod(change), &format!("04 0e 00f0 01020304 {fixed} {ABOUT_A_PAGE} {DOES_EVERYTHING}"));
-    // Everything goes: a match without a field, padded.
+    // Deletes everything: a match without a field, padded.
     is(
         Body::FlowMod(FlowMod::new(FlowCommand::Delete, ALL_TABLES)),
         "04 0e 0038 01020304 0000000000000000 0000000000000000 ff 03 0000 0000 0000 ffffffff ffffffff ffffffff 0000 0000
@@ -294,7 +294,7 @@ fn what_is_no_message_is_an_error() {
     wrong("04 02 0008 01020304 00", CodecError::Length);
     wrong("01 05 0008 01020304", CodecError::Version(1));
     wrong("05 05 0008 01020304", CodecError::Version(5));
-    // A hello's element, a match, an instruction, an action that are shorter than what says so.
+    // A hello's element, a match, an instruction, an action that are shorter than their header says.
     wrong("04 00 000c 01020304 0001 0003", CodecError::Length);
     wrong("04 0a 0020 01020304 ffffffff 003c 01 08 0500000000000000 0001 0003 00000000", CodecError::Length);
     wrong(
@@ -339,7 +339,7 @@ fn samples() -> Vec<Vec<u8>> {
     bodies.into_iter().map(|body| Message { number: 7, body }.encode().unwrap()).collect()
 }
 
-/// Whatever comes is a message or an error; and what is a message says the same after another way there and back.
+/// Any input is a message or an error; and a message is unchanged by another encoding and decoding.
 #[test]
 fn damaged_messages_are_messages_or_errors() {
     const SEED: u64 = 0x0f13;
@@ -357,7 +357,7 @@ fn damaged_messages_are_messages_or_errors() {
             }
         }
         if !random.once_in(4) && damaged.len() >= HEADER_BYTES {
-            // Most have a header that fits, so that the rest is looked at.
+            // Most have a matching length, so that the rest is decoded.
             let length = damaged.len() as u16;
             let kind = damaged[1] % 22;
             damaged[..2].copy_from_slice(&[VERSION, kind]);
