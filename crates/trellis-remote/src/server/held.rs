@@ -21,6 +21,7 @@ use trellis_fabric_protocol::wire::datagram::told::{About, What};
 use trellis_fabric_protocol::wire::datagram::{Body, Reply, Request, Status, Told, WRITE_BYTES_MAX};
 
 use super::super::memory::{ServerMemory, entry_word};
+use super::SECOND;
 use super::context::Context;
 use super::events::Place;
 use super::placed::{Placed, Standing};
@@ -51,12 +52,17 @@ pub(super) struct Held {
     pub(super) slots: Vec<Vec<u8>>,
     /// How much of the memory for other hosts' ranges it uses.
     pub(super) taken_bytes: u64,
-    /// When its content was last needed: a controller named this host, or a home stored something.
-    pub(super) counted_at: u64,
+    /// When the controller is to be asked whether its content is still needed.
+    pub(super) ask_at: u64,
     /// Whether the controller was asked if the content is still needed.
     pub(super) asks_for_counting: bool,
     effects: Vec<Effect>,
 }
+
+/// How long content may still be needed without having been named.
+const FORGET_AFTER: u64 = 10 * SECOND;
+/// The same for a former home: the controller has assigned the copies by then.
+const ASK_AFTER_END: u64 = SECOND;
 
 /// The current datagram.
 #[derive(Clone, Copy, Default)]
@@ -86,7 +92,7 @@ impl Held {
             named: BTreeSet::new(),
             slots,
             taken_bytes: 0,
-            counted_at: 0,
+            ask_at: FORGET_AFTER,
             asks_for_counting: false,
             effects: Vec::new(),
         }
@@ -97,9 +103,14 @@ impl Held {
         self.memory.is_some() && !self.leases.server().memory.is_blank
     }
 
-    /// Records that its content is needed.
+    /// Records that its content is needed: a controller named this host, or a home stored something.
     pub(super) fn is_counted_on(&mut self, now: u64) {
-        (self.counted_at, self.asks_for_counting) = (now, false);
+        (self.ask_at, self.asks_for_counting) = (now + FORGET_AFTER, false);
+    }
+
+    /// Records that this host is home no more. Its content may be needed as a copy.
+    pub(super) fn is_home_no_more(&mut self, now: u64) {
+        self.ask_at = now + ASK_AFTER_END;
     }
 
     /// Whether a message of a home is accepted. Only the part's own home speaks for a page of a part here; and a part

@@ -4,7 +4,7 @@
 //! Promises: a request is answered by whichever range or part has the page, or not at all here. When pages are split off,
 //! their content goes to the part together with their leases, and comes back with them when it is merged, in one step
 //! whose time does not depend on the number of pages. Content that no home needs is dropped, and its memory becomes
-//! available to others: when no controller has named this host for it for [`FORGET_AFTER`], and one that was asked does
+//! available to others: when no controller has named this host for it for a while, and one that was asked does
 //! not either.
 //!
 //! Must never have the bytes of one page in two places, nor drop content that a controller may need.
@@ -24,9 +24,6 @@ use super::events::Event;
 use super::held::{Hand, Held};
 use super::placed::Placed;
 use super::{SECOND, Server, UNKNOWN_MAX};
-
-/// How long content may still be needed without having been named.
-const FORGET_AFTER: u64 = 10 * SECOND;
 
 /// To which range or part a request belongs.
 pub(super) enum Where {
@@ -246,7 +243,7 @@ impl Server {
         let (own, now) = (self.options.prefix.host.0, self.context.now());
         for held in self.ranges.values_mut() {
             let is_others = held.range != own && held.memory.is_some() && held.leases.server().home.is_none();
-            if is_others && !held.asks_for_counting && now >= held.counted_at + FORGET_AFTER {
+            if is_others && !held.asks_for_counting && now >= held.ask_at {
                 held.asks_for_counting = true;
                 held.leases.ask(now);
             }

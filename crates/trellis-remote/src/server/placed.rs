@@ -324,6 +324,7 @@ impl Held {
         placed.shown = Shown::default();
         placed.forget_batch();
         (self.logic, self.misses) = (None, 0);
+        self.is_home_no_more(context.now());
         let (place, home) = (self.place(context), context.prefix_of(home));
         context.events.push(Event::Ended { place, home, is_handed });
     }
