@@ -1,8 +1,8 @@
 //! Leases with one rule broken: the random clusters or the explorer must notice.
 //!
-//! Promises: a mutant is tried on the same clusters as the protocol itself: some random ones, then the beginning of every
-//! small one in every order, then more random ones, all that small ones can do, and all random ones. It must never call a mutant noticed
-//! that only ran out of states.
+//! Promises: a mutant is tried on the same clusters as the protocol itself: a few random ones, the beginning of every
+//! small one in every order, more random ones, the small ones completely, and the remaining random ones. It must never
+//! call a mutant noticed that only ran out of states.
 
 use crate::explore::{Options, Report, Verdict, explore};
 use crate::leases::explore::Orders;
@@ -11,19 +11,19 @@ use crate::leases::{Setup, shapes, swarm};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Most random clusters that a mutant is tried on.
+/// The maximum number of random clusters on which a mutant is tried.
 pub const LEASE_SEEDS_MAX: u64 = 20_000;
 
-/// Random clusters that are tried first.
+/// The end of the seeds that are tried first.
 const SEEDS_FIRST: u64 = 100;
 
-/// Random clusters that are tried before all that small clusters can do is.
+/// The end of the seeds that are tried before the small clusters are explored completely.
 const SEEDS_SECOND: u64 = 2_000;
 
-/// Most states of one small cluster that a mutant is tried on before that.
+/// The maximum number of states of one small cluster in the first exploration.
 const STATES_FIRST: u64 = 60_000;
 
-/// Tries a mutant until something notices it.
+/// Tries a mutant until a checker notices it.
 pub fn try_leases(fault: Fault, options: Options) -> Report {
     let began = Instant::now();
     let mut sum = Report { verdict: Verdict::Passed, states: 0, transitions: 0, depth: 0, elapsed: Duration::ZERO };
@@ -36,7 +36,7 @@ pub fn try_leases(fault: Fault, options: Options) -> Report {
     Report { verdict: verdict.unwrap_or(Verdict::Passed), elapsed: began.elapsed(), ..sum }
 }
 
-/// What the random clusters of `seeds` show.
+/// Tries the random clusters of `seeds`.
 fn drawn(fault: Fault, seeds: Range<u64>, sum: &mut Report) -> Option<Verdict> {
     for seed in seeds {
         let outcome = swarm::run(seed, fault, false);
@@ -48,7 +48,7 @@ fn drawn(fault: Fault, seeds: Range<u64>, sum: &mut Report) -> Option<Verdict> {
     None
 }
 
-/// What the small clusters show.
+/// Explores the small clusters.
 fn explored(fault: Fault, options: Options, sum: &mut Report) -> Option<Verdict> {
     for setup in shapes::small() {
         let report = explore(&mut Orders::new(Setup { fault, ..setup }), options, &mut |_| {});

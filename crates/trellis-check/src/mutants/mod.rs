@@ -1,10 +1,9 @@
 //! Broken protocols, each of which the explorer must notice.
 //!
-//! A mutant is the real protocol behind a wrapper that alters what goes in or what comes out. An
-//! explorer that lets one of them pass would not be worth its name; one that complains about the
-//! unaltered protocol would be worth less. Promises: each mutation is one rule of the protocol
-//! broken, deterministically. It must never change what a wrapper without a mutation does: the
-//! canary runs the same instances with [`Fault::None`].
+//! A mutant is the real protocol behind a wrapper that alters its input or its output. An explorer is useless if it
+//! accepts a mutant, and more so if it rejects the unaltered protocol. Promises: each mutation breaks one rule of the
+//! protocol, deterministically. It must never change the behaviour of a wrapper without a mutation: the canary runs
+//! the same instances with [`Fault::None`].
 
 mod leases;
 mod node;
@@ -32,41 +31,41 @@ use std::fmt::Write;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::{Base, Layer, Waiting};
 
-/// A mutant and what it breaks.
+/// A mutant and the rule that it breaks.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// Its name.
     pub name: &'static str,
     /// The rule that it breaks.
     pub broken: &'static str,
-    /// Which protocols have that rule.
+    /// The protocols that have the rule.
     pub fits: Fits,
-    /// How it breaks it.
+    /// The mutation that breaks it.
     pub mutation: Mutation,
 }
 
-/// Where the mutation is.
+/// The component that a mutation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// In the coherence protocol.
+    /// The coherence protocol.
     Pages(Fault),
-    /// In synchronisation.
+    /// Synchronisation.
     Sync(SyncFault, Program),
-    /// In a change of protocols, which is made with synchronisation.
+    /// A change of protocols, which uses synchronisation.
     Change(ChangeFault),
-    /// In what a node decides besides.
+    /// Other decisions of a node.
     Node(NodeFault),
 }
 
-/// Which protocols have a rule. What is no layer's own is tried within layers too, except where a layer takes away what
-/// the rule is about.
+/// The protocols that have a rule. A rule that belongs to no layer is also tried within layers, unless a layer removes
+/// the subject of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fits {
     /// All.
     Any,
     /// Those with read copies.
     Copies,
-    /// Those that give runs of pages.
+    /// Those that grant ranges of pages.
     Runs,
     /// Those whose pages have a manager that orders transfers.
     Managed,
@@ -74,6 +73,8 @@ pub enum Fits {
     Ivy,
     /// `dynamic(…)`.
     Dynamic,
+    /// `dynamic(…)`, within layers too.
+    AnyDynamic,
     /// `dynamic(forward)`.
     Forward,
     /// `dynamic(redirect)`.
@@ -86,7 +87,7 @@ pub enum Fits {
     Delay,
     /// `lock(…)`, `delay(…)`.
     Layered,
-    /// No coherence protocol: locks, barriers, words, objects that are kept at their home, and changes of protocols.
+    /// No coherence protocol: locks, barriers, words, objects at their home, and changes of protocols.
     Synchronisation,
 }
 
@@ -104,6 +105,7 @@ impl Fits {
             Fits::Managed => is_bare && !is_dynamic,
             Fits::Ivy => is_bare && base == Base::Ivy,
             Fits::Dynamic => is_bare && is_dynamic,
+            Fits::AnyDynamic => is_dynamic,
             Fits::Forward => is_bare && base == Base::DynamicForward,
             Fits::Redirect => is_bare && base == Base::DynamicRedirect,
             Fits::Lock => protocol.can_lock(),
@@ -114,7 +116,7 @@ impl Fits {
         }
     }
 
-    /// In words, for the published list.
+    /// The text for the published list.
     pub fn words(self) -> &'static str {
         match self {
             Fits::Any => "all",
@@ -123,6 +125,7 @@ impl Fits {
             Fits::Managed => "`ivy`, `migrate`",
             Fits::Ivy => "`ivy`",
             Fits::Dynamic => "`dynamic`",
+            Fits::AnyDynamic => "`dynamic`, within layers too",
             Fits::Forward => "`dynamic(forward)`",
             Fits::Redirect => "`dynamic(redirect)`",
             Fits::Lock => "`lock(…)`",
@@ -134,7 +137,7 @@ impl Fits {
     }
 }
 
-/// The protocols that mutants are tried on: those that all tests know, and a page that always stays for a while.
+/// The protocols on which mutants are tried: those that all tests cover, and some whose pages always stay for a while.
 pub fn protocols() -> Vec<Protocol> {
     let fixed = ["delay(ivy, 500us)", "delay(dynamic(forward), 500us)", "lock(migrate)"];
     let mut all = Protocol::all();
@@ -147,7 +150,7 @@ pub fn mutants_of(protocol: Protocol) -> Vec<Row> {
     TABLE.iter().copied().filter(|row| row.fits.includes(protocol)).collect()
 }
 
-/// Tries a mutant; `protocol` is one that has its rule, and does not matter to synchronisation.
+/// Tries a mutant. `protocol` must have its rule, and does not matter to synchronisation.
 pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> Report {
     match mutation {
         Mutation::Pages(fault) => try_pages(protocol, fault, options),
@@ -159,7 +162,7 @@ pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> R
 
 /// The instances on which mutants of the coherence protocol are tried, smallest first.
 pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
-    // Where grants are numbered, threads that wait for ever make ever new states; but they are overtaken.
+    // Where grants are numbered, waiting threads lead to new states for ever; the bound on overtaking ends this.
     let of = |nodes, pages, operations| Instance {
         paired: false,
         overtaken_max: Some(8),
@@ -210,8 +213,8 @@ pub fn try_change(fault: ChangeFault, options: Options) -> Report {
     one_after_the_other(change_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
 }
 
-/// Explores a mutant of `protocol` on one instance after the other until one notices it; the sum of the states
-/// is in the report.
+/// Explores a mutant of `protocol` on one instance after the other until one notices it; the report contains the sum
+/// of the states.
 pub fn try_pages(protocol: Protocol, fault: Fault, options: Options) -> Report {
     let options = Options { must_end: true, ..options };
     one_after_the_other(page_instances(protocol), |instance| {
@@ -228,7 +231,7 @@ pub fn try_sync(fault: SyncFault, program: Program, options: Options) -> Report 
     })
 }
 
-/// Explores instances until something is noticed; the report of the last, with the states of all.
+/// Explores instances until something is noticed. Returns the last report, with the states of all.
 fn one_after_the_other<I>(instances: Vec<I>, explore: impl Fn(I) -> Report) -> Report {
     let mut sum: Option<Report> = None;
     for instance in instances {
@@ -246,7 +249,7 @@ fn one_after_the_other<I>(instances: Vec<I>, explore: impl Fn(I) -> Report) -> R
     sum.expect("there are instances")
 }
 
-/// What the explorer noticed about a mutant, if it did.
+/// The rule that the explorer saw broken by a mutant, if any.
 pub fn noticed(report: &Report) -> Option<&str> {
     match &report.verdict {
         Verdict::Broken { what, .. } => Some(what),
@@ -255,7 +258,7 @@ pub fn noticed(report: &Report) -> Option<&str> {
     }
 }
 
-/// `docs/reference/mutants.md`.
+/// The content of `docs/reference/mutants.md`.
 pub fn markdown() -> String {
     let mut text = String::from(
         "# Mutants\n\nProtocols with one rule broken. The explorer of `trellis check` must notice each of them: \
@@ -263,7 +266,7 @@ pub fn markdown() -> String {
          was missed. This list is printed by\n`trellis check mutants --markdown`.\n\n| protocol | mutants |\n|---|---|\n",
     );
     for protocol in protocols() {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "| `{protocol}` | {} |", mutants_of(protocol).len());
     }
     for protocol in Protocol::all_release_consistent() {

@@ -1,17 +1,17 @@
-//! Nodes with one decision broken: some simulated cluster must notice.
+//! Nodes with one decision broken: a simulated cluster must notice.
 //!
-//! Promises: a mutant runs on the seeds that the protocol itself passes. It must never call a mutant noticed because of a
-//! seed that needs longer.
+//! Promises: a mutant runs on seeds that the protocol itself passes. It must never call a mutant noticed because a
+//! seed takes longer.
 
 use crate::explore::{Report, Verdict};
 use crate::simulate::{Faulty, NodeFault, Scenario, Seed, Verdict as Outcome, run};
 use std::time::{Duration, Instant};
 use trellis_cluster_protocol::coherence::Protocol;
 
-/// Most seeds that a mutant is tried on.
+/// The maximum number of seeds on which a mutant is tried.
 pub const NODE_SEEDS_MAX: u64 = 2_000;
 
-/// Tries a mutant on seeds, until one notices it. Its states are the steps of the protocols.
+/// Tries a mutant on seeds until one notices it. The report's states are the steps of the protocols.
 pub fn try_node(protocol: Protocol, fault: NodeFault) -> Report {
     let began = Instant::now();
     let mut sum = Report { verdict: Verdict::Passed, states: 0, transitions: 0, depth: 0, elapsed: Duration::ZERO };

@@ -1,19 +1,19 @@
 //! The wrapper that makes a mutant of a coherence protocol.
 //!
-//! Promises: with [`Fault::None`] the wrapper does exactly what the protocol does. It must never
-//! use more of a protocol than its inputs, its effects, copies of its state and [`Coherence`]'s questions.
+//! Promises: with [`Fault::None`] the wrapper behaves exactly like the protocol. It must never use more of a protocol
+//! than its inputs, its effects, copies of its state and the queries of [`Coherence`].
 
 use super::rules;
 use crate::pages::Node;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Running};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
-/// What is broken; [`super::TABLE`] says it in words.
+/// The faults; [`super::TABLE`] describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Fault {
     None,
-    // Views and bytes, in any protocol.
+    // Views and bytes, for any protocol.
     NoRevoke,
     SendBeforeRevoke,
     KeptNotBytes,
@@ -23,14 +23,14 @@ pub enum Fault {
     InstallsNothing,
     InstallsReadForWrite,
     RevokesGranted,
-    // Threads that wait, in any protocol.
+    // Waiting threads, for any protocol.
     NoWake,
     WakesAtOnce,
     NoHold,
     IgnoresResumed,
     NeverHolds,
     ServesBeforeResumed,
-    // Messages, in any protocol.
+    // Messages, for any protocol.
     RequestLost,
     RequestTwice,
     RequestForOther,
@@ -43,7 +43,7 @@ pub enum Fault {
     OwnershipNotTaken,
     LosesQueued,
     LosesDeferred,
-    // Where there are read copies.
+    // Protocols with read copies.
     KeepsCopy,
     NoDowngrade,
     DowngradeNotRevoke,
@@ -63,13 +63,13 @@ pub enum Fault {
     AcknowledgesTwice,
     AcknowledgesUnheard,
     AcknowledgementIgnored,
-    // Where there are runs.
+    // Protocols that grant ranges of pages.
     NarrowWake,
     GrantTooWide,
     InstallTooWide,
     InstallTooNarrow,
     DowngradeTooNarrow,
-    // Where there is a manager.
+    // Protocols with a manager.
     NoWaitForConfirm,
     NoConfirm,
     ConfirmTwice,
@@ -134,15 +134,15 @@ pub struct Mutant {
     pub(super) inner: Running,
     pub(super) geometry: Geometry,
     pub(super) fault: Fault,
-    /// Numbers of the last write grants that arrived here, for [`Fault::IgnoresAfter`].
+    /// The numbers of the last write grants that arrived here, for [`Fault::IgnoresAfter`].
     pub(super) granted: Vec<(PageIndex, u32)>,
-    /// Messages that were made up and whose true ones must not come through any more.
+    /// Messages that the fault made up; the true ones must be dropped.
     pub(super) anticipated: Vec<(NodeId, Message)>,
-    /// Calls that wait for a lock or have it, for the faults of locks.
+    /// Calls that wait for a lock or hold it, for the faults of locks.
     pub(super) calls: Vec<Call>,
 }
 
-/// A call of [`Input::Lock`] that did not end.
+/// A call of [`Input::Lock`] that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Call {
     pub(super) range: PageRange,
@@ -200,12 +200,12 @@ impl Coherence for Mutant {
 impl Node for Mutant {}
 
 impl Mutant {
-    /// `inner`, which was started with `geometry`, with `fault`.
+    /// Wraps `inner`, which was started with `geometry`, with `fault`.
     pub fn new(inner: Running, geometry: Geometry, fault: Fault) -> Mutant {
         Mutant { inner, geometry, fault, granted: Vec::new(), anticipated: Vec::new(), calls: Vec::new() }
     }
 
-    /// Keeps account of locks where the fault is about them.
+    /// Records locks if the fault concerns them.
     fn note_calls(&mut self, input: Input, made: &[Effect]) {
         if !matches!(
             self.fault,

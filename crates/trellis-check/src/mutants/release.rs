@@ -10,7 +10,7 @@ use crate::release::{Setup, scripts, swarm};
 use std::time::{Duration, Instant};
 use trellis_cluster_protocol::coherence::Protocol;
 
-/// Most random clusters that a mutant is tried on before the explorer looks.
+/// The maximum number of random clusters on which a mutant is tried before the explorer.
 pub const SEEDS_MAX: u64 = 30_000;
 
 /// The mutants of `protocol`.
@@ -24,7 +24,7 @@ pub fn release_mutants_of(protocol: Protocol) -> Vec<Broken> {
     FAULTS.iter().copied().filter(|broken| protocol.is_release_consistent() && has(broken.of)).collect()
 }
 
-/// Who has a rule, in words.
+/// The protocols that have a rule, as text.
 pub(super) fn words(of: Of) -> &'static str {
     match of {
         Of::All => "`hlrc`",

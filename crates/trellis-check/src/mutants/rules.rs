@@ -1,15 +1,14 @@
-//! The broken rules: what a mutant does to what goes in, to what it remembers, and to what comes out.
+//! The broken rules: how a mutant changes the input, the state and the output.
 //!
-//! Promises: a rule that is not the mutant's own is kept. It must never depend on anything but the mutant's state and
-//! the input.
+//! Promises: all other rules are kept. It must never depend on anything but the mutant's state and the input.
 
 use super::pages::{Fault, Mutant};
 use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Input, Message, Purpose, Running};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
-// What goes in.
+// Input.
 impl Mutant {
-    /// What the protocol is told instead of `input`, if anything.
+    /// The input that the protocol receives instead of `input`, if any.
     pub(super) fn alter_input(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) -> Option<Input> {
         if let Input::Message { from, message } = input {
             let made_up = self.anticipated.iter().position(|&other| other == (from, message));
@@ -135,9 +134,9 @@ impl Mutant {
     }
 }
 
-// What is remembered.
+// State.
 impl Mutant {
-    /// Whether the protocol forgets that `input` happened, though its effects are carried out.
+    /// Whether the protocol forgets `input`, although its effects are carried out.
     pub(super) fn forgets(&self, input: Input, before: &Running, made: &[Effect]) -> bool {
         let sends = |which: fn(&Message) -> bool| made.iter().any(|effect| is_send_of(effect, which));
         let answers = sends(|message| !matches!(message, Message::Retry { .. }))
@@ -167,7 +166,7 @@ impl Mutant {
         }
     }
 
-    /// What the protocol is told besides, at once.
+    /// Gives the protocol additional inputs at once.
     pub(super) fn goes_on(&mut self, now: Nanoseconds, input: Input, made: &mut Vec<Effect>) {
         self.anticipate(now, made);
         let is_locked = made.iter().find_map(|effect| match *effect {
@@ -206,7 +205,7 @@ impl Mutant {
         }
     }
 
-    /// Answers for others at once.
+    /// Answers for other nodes at once.
     fn anticipate(&mut self, now: Nanoseconds, made: &mut Vec<Effect>) {
         let mut index = 0;
         while index < made.len() {
@@ -239,7 +238,7 @@ impl Mutant {
     }
 }
 
-// What comes out.
+// Output.
 impl Mutant {
     pub(super) fn alter_effects(&self, input: Input, made: &mut Vec<Effect>) {
         let invalidation = matches!(input, Input::Message { message: Message::Invalidate { .. }, .. });
@@ -261,7 +260,7 @@ impl Mutant {
         }
     }
 
-    /// Whether the mutant keeps `effect` to itself.
+    /// Whether the mutant drops `effect`.
     fn is_dropped(&self, input: Input, invalidation: bool, effect: &Effect) -> bool {
         let is_alarm = |which| matches!(effect, Effect::Alarm { purpose, .. } if *purpose == which);
         match self.fault {
@@ -300,7 +299,7 @@ impl Mutant {
         }
     }
 
-    /// What the mutant adds to `effect`.
+    /// An effect that the mutant adds to `effect`.
     fn besides(&self, input: Input, effect: &Effect) -> Option<Effect> {
         match (self.fault, *effect) {
             (Fault::RevokesGranted, Effect::Install { range, .. }) => Some(Effect::Revoke(range)),
@@ -396,13 +395,13 @@ impl Mutant {
     }
 }
 
-/// Whether `input` is a load's request that went on to somebody else.
+/// Whether `input` is a load's request that was passed on to another node.
 pub(super) fn is_passed_on_load(input: Input, made: &[Effect]) -> bool {
     let goes_on = |message: &Message| matches!(message, Message::Request { .. } | Message::Redirect { .. });
     is_load(input) && is_request(input) && made.iter().any(|effect| is_send_of(effect, goes_on))
 }
 
-/// Lets the protocol take a load's request for a store's, and passes it on as a load's.
+/// Treats a load's request as a store's, and passes it on as a load's.
 pub(super) fn step_as_store(inner: &mut Running, now: Nanoseconds, mut input: Input) -> Vec<Effect> {
     if let Input::Message { message: Message::Request { write, .. }, .. } = &mut input {
         *write = true;
@@ -433,7 +432,7 @@ fn is_request(input: Input) -> bool {
     matches!(input, Input::Message { message: Message::Request { .. }, .. })
 }
 
-/// Whether `input` is somebody's wish to load.
+/// Whether `input` is a request to load.
 fn is_load(input: Input) -> bool {
     matches!(input, Input::Message { message: Message::Request { write: false, .. }, .. })
 }

@@ -1,7 +1,7 @@
-//! Mutants of locks, barriers, words, and objects that are kept at their home.
+//! Mutants of locks, barriers, words, and objects at their home.
 //!
-//! Promises: with [`SyncFault::None`] the wrapper does exactly what the protocol does. It must
-//! never use more of it than its inputs and effects.
+//! Promises: with [`SyncFault::None`] the wrapper behaves exactly like the protocol. It must never use more of it than
+//! its inputs and effects.
 
 use crate::synchronisation::Synchronises;
 use trellis_cluster_protocol::NodeId;
@@ -14,7 +14,7 @@ const END_READ: Demand = Demand::ReadWriteLock(ReadWriteDemand::EndRead);
 const END_WRITE: Demand = Demand::ReadWriteLock(ReadWriteDemand::EndWrite);
 const WAIT: Demand = Demand::Condition(ConditionDemand::Wait);
 
-/// What is broken; the table in the module above says it in words.
+/// The faults; the table in the parent module describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum SyncFault {
@@ -55,9 +55,9 @@ pub struct SyncMutant {
     me: NodeId,
     last: NodeId,
     fault: SyncFault,
-    /// Generations in which the last child was taken for granted.
+    /// Generations in which the last child was assumed to have arrived.
     anticipated: Vec<u32>,
-    /// What arrived and is taken in later.
+    /// A received input that is processed later.
     held_back: Option<Input>,
 }
 
@@ -150,7 +150,7 @@ impl Synchronises for SyncMutant {
 }
 
 impl SyncMutant {
-    /// What the protocol gets to hear instead; nothing, where it is to hear it later.
+    /// The input that the protocol receives instead; `None` if it receives none now.
     fn heard(&mut self, input: Input, effects: &mut Vec<Effect>) -> Option<Input> {
         let is_sent = matches!(input, Input::Message(..));
         let replaced = |of: Demand| match (self.fault, of) {
@@ -205,7 +205,7 @@ impl SyncMutant {
             Input::Message(from, Message::ObjectRequest(id, demand, waiter)) => {
                 Input::Message(from, Message::ObjectRequest(id, replaced(demand), waiter))
             }
-            // At the home a call of its own program is not sent.
+            // A call of the home's own program is not sent as a message.
             Input::Demand(id, demand, waiter) if id % u64::from(self.last.0 + 1) == u64::from(self.me.0) => {
                 Input::Demand(id, replaced(demand), waiter)
             }
@@ -213,7 +213,7 @@ impl SyncMutant {
         })
     }
 
-    /// A barrier that opens for a call which was abandoned is forgotten, so the next call enters it anew.
+    /// Forgets a barrier that opens for an abandoned call, so the next call enters it again.
     fn lose_opened(&mut self, input: Input, start: usize, effects: &[Effect]) {
         let Input::Message(_, Message::BarrierRelease(id, ..)) = input else { return };
         let woken = effects[start..].iter().any(|effect| matches!(effect, Effect::Wake(..)));
@@ -234,12 +234,12 @@ fn is_demand(input: Input, demand: Demand) -> bool {
     }
 }
 
-/// The answer to a call for an object.
+/// Whether the effect is the answer to a call for an object.
 fn is_answer(effect: &Effect) -> bool {
     matches!(effect, Effect::Send(_, Message::ObjectReply(_, _, Outcome::Done(_))))
 }
 
-/// Of the answers to those who waited, the first; and the last, which is to who woke them.
+/// Keeps the first of the answers to waiting calls, and the last answer, which is for the caller that woke them.
 fn keep_first_answer(start: usize, effects: &mut Vec<Effect>) {
     if effects.len() > start + 2 {
         let last = effects.len() - 1;

@@ -1,14 +1,14 @@
 //! Every mutant, by name.
 //!
-//! Promises: names are different, and a mutant is tried on each protocol that has its rule. It must never list a
-//! mutation that is harmless.
+//! Promises: names are unique, and a mutant is tried on each protocol that has its rule. It must never contain a
+//! harmless mutation.
 
 use super::pages::Fault;
 use super::{Fits, Mutation, Row, SyncFault};
 use crate::changes::ChangeFault;
 use crate::simulate::NodeFault;
 use crate::synchronisation::Program;
-use Fits::{Any, Copies, Delay, Dynamic, Forward, Ivy, Layered, Lock, Managed, Redirect, Runs, Spin};
+use Fits::{Any, AnyDynamic, Copies, Delay, Dynamic, Forward, Ivy, Layered, Lock, Managed, Redirect, Runs, Spin};
 
 const fn row(fits: Fits, name: &'static str, broken: &'static str, fault: Fault) -> Row {
     Row { name, broken, fits, mutation: Mutation::Pages(fault) }
@@ -38,7 +38,7 @@ pub const TABLE: &[Row] = &[
     row(Any, "installs-nothing", "a granted page is recorded but not put into force", Fault::InstallsNothing),
     row(Any, "installs-for-loads", "a page granted for stores is installed for loads", Fault::InstallsReadForWrite),
     row(Any, "revokes-granted", "a page is taken away as soon as it is installed", Fault::RevokesGranted),
-    // Threads that wait.
+    // Waiting threads.
     row(Any, "no-wake", "a granted thread is not woken", Fault::NoWake),
     row(Any, "wakes-at-once", "a thread is woken when it faults", Fault::WakesAtOnce),
     row(Any, "no-hold", "nobody is told that a held page is wanted", Fault::NoHold),
@@ -83,7 +83,7 @@ pub const TABLE: &[Row] = &[
         Fault::AcknowledgesUnheard,
     ),
     row(Copies, "acknowledgement-ignored", "an acknowledgement is forgotten", Fault::AcknowledgementIgnored),
-    // Runs.
+    // Ranges of pages.
     row(Runs, "narrow-wake", "threads that wait for the other pages of a run are not woken", Fault::NarrowWake),
     row(Runs, "grant-too-wide", "a grant names a page that was not given", Fault::GrantTooWide),
     row(Runs, "install-too-wide", "a page is installed that was not granted", Fault::InstallTooWide),
@@ -135,7 +135,7 @@ pub const TABLE: &[Row] = &[
     row(Spin, "no-retry-alarm", "who must ask again sets no alarm", Fault::NoRetryAlarm),
     row(Spin, "ignores-retry-alarm", "the alarm to ask again is ignored", Fault::IgnoresRetryAlarm),
     row(Spin, "ignores-again", "who asks again is not heard", Fault::IgnoresAgain),
-    // Pages that stay.
+    // Pages that stay for a time.
     row(Delay, "loses-held-back", "a message that is held back is lost", Fault::LosesHeldBack),
     row(Delay, "held-back-twice", "a message that is held back is kept twice", Fault::HeldBackTwice),
     row(Delay, "no-threshold-alarm", "the alarm for the end of a stay is not set", Fault::NoThresholdAlarm),
@@ -171,7 +171,7 @@ pub const TABLE: &[Row] = &[
         SyncFault::OpenedIsLost,
         Program::Barrier,
     ),
-    // Objects that are kept at their home.
+    // Objects at their home.
     sync(
         "writer-among-readers",
         "a writer is let in together with readers",
@@ -224,7 +224,7 @@ pub const TABLE: &[Row] = &[
         Program::CountingBarrier,
     ),
     sync("answers-twice", "the home answers twice", SyncFault::AnswersTwice, Program::CountingBarrier),
-    // What a node decides besides: how long pages stay, when alarms go off, who holds locked ranges.
+    // Other decisions of a node: how long pages stay, when alarms go off, which call holds a locked range.
     node(
         Any,
         "held-for-ever",
@@ -236,6 +236,29 @@ pub const TABLE: &[Row] = &[
     node(Lock, "stays-in-queue", "a call that gives up a range still waits for it", NodeFault::StaysInQueue),
     node(Lock, "waits-for-itself", "a thread may lock pages that it holds", NodeFault::WaitsForItself),
     node(Lock, "any-order", "some nodes lock the upper pages of a range first", NodeFault::AnyOrder),
+    // A node that leaves while the others go on.
+    node(
+        Copies,
+        "sends-to-departed",
+        "messages about pages are sent to a node that has departed",
+        NodeFault::SendsToDeparted,
+    ),
+    node(AnyDynamic, "drops-requests", "a request for a node that has departed is dropped", NodeFault::DropsRequests),
+    node(
+        Copies,
+        "drops-invalidations",
+        "no node answers an invalidation in place of one that has departed",
+        NodeFault::DropsInvalidations,
+    ),
+    node(Any, "keeps-tokens", "a node that leaves keeps the locks that it has", NodeFault::KeepsTokens),
+    node(Any, "leaves-out-of-turn", "a node that leaves does not wait for its turn", NodeFault::LeavesOutOfTurn),
+    node(
+        Any,
+        "leaves-with-requests",
+        "a node leaves while requests of its own are under way",
+        NodeFault::LeavesWithRequests,
+    ),
+    node(Any, "names-nothing", "a node that leaves does not name what it leaves behind", NodeFault::NamesNothing),
     // Changes of protocols.
     change("gives-up-alone", "who gives up a change does not decide so for all", ChangeFault::GivesUpAlone),
     change("stays-away", "who gives up a change leaves the others waiting", ChangeFault::StaysAway),

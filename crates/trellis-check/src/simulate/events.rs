@@ -38,10 +38,12 @@ pub(super) enum Event {
     Lost { node: u16, peer: u16 },
     /// No more faults from now on.
     Heal,
-    /// A node starts.
-    Join { node: u16 },
-    /// A node is told that one has left.
-    Gone { node: u16, leaver: u16 },
+    /// A process asks to join.
+    Join,
+    /// There is a connection between two nodes.
+    Connect { node: u16, peer: u16 },
+    /// A node that leaves goes on with it.
+    Leave { node: u16 },
 }
 
 impl Event {
@@ -56,7 +58,8 @@ impl Event {
             | Event::Tick { node }
             | Event::Timer { node, .. }
             | Event::Lost { node, .. }
-            | Event::Gone { node, .. } => Some(node),
+            | Event::Connect { node, .. }
+            | Event::Leave { node } => Some(node),
             _ => None,
         }
     }
@@ -132,12 +135,12 @@ mod tests {
     fn events_come_by_time_and_then_by_order() {
         let mut queue = Queue::new();
         for (time, node) in [(5, 1), (3, 2), (5, 0), (3, 9), (4, 4)] {
-            queue.put(time, Event::Join { node });
+            queue.put(time, Event::Leave { node });
         }
         queue.put(1, Event::Tick { node: 7 });
         assert!(!queue.is_idle());
         let nodes = std::iter::from_fn(|| queue.take()).filter_map(|(_, event)| match event {
-            Event::Join { node } => Some(node),
+            Event::Leave { node } => Some(node),
             _ => None,
         });
         assert_eq!(nodes.collect::<Vec<_>>(), [2, 9, 4, 1, 0]);

@@ -1,17 +1,17 @@
-//! Nodes that stop, pause, join and leave, and who learns of it.
+//! Nodes that stop, pause and join, and which node learns of it. For nodes that leave see [`super::leaving`].
 //!
-//! Promises: a node that stops for ever is known to every other within the bound of the membership, by name; a node
-//! that only pauses is never taken for dead; a node that leaves hands on what it answers for before it is forgotten. It
+//! Promises: the membership of the protocol crate decides, driven as in the runtime. A node that stops for ever is known to
+//! every other within the bound of the membership, by name. A node that only pauses, or leaves, is never taken for dead. It
 //! must never let a node know what no message told it.
 
 use super::Start;
 use super::datagrams::Datagrams;
 use super::events::Event;
-use super::node::{Action, Doing, State, Thread};
+use super::node::{Doing, State};
 use super::scenario::Scenario;
 use super::world::World;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Coherence, Input};
+use trellis_cluster_protocol::coherence::Input;
 use trellis_cluster_protocol::membership::{Effect, Input as Fact, Membership, Message};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, wire};
 
@@ -20,39 +20,22 @@ pub(super) const SILENCE_NS_MAX: Nanoseconds = 2_000_000_000;
 /// The longest pause and the longest partition.
 const PAUSE_NS_MAX: Nanoseconds = 20_000_000;
 const PARTITION_NS_MAX: Nanoseconds = 20_000_000;
-const POLL_NS: Nanoseconds = 10_000;
+/// A connection is made within so many latencies after a node joins.
+const CONNECTION_LATENCIES_MAX: Nanoseconds = 10;
 
-/// Everything about who is there.
+/// Everything about which nodes are present.
 pub(super) struct Members {
     nodes: usize,
-    random: Random,
-    coordinator: u16,
-    /// Messages under way by pair, where somebody may leave.
+    pub(super) random: Random,
+    pub(super) coordinator: u16,
+    /// Messages under way by pair, where nodes may leave.
     between: Vec<u32>,
-    /// Who stopped, and when.
+    /// The node that stopped, and when.
     crashed: Option<(u16, Nanoseconds)>,
     /// Live nodes that have not learned of it.
     unaware: usize,
-    leaving: Option<Leaving>,
-    /// Nodes that are done and wait for their turn to leave.
-    want_to_leave: Vec<u16>,
-}
-
-struct Leaving {
-    node: u16,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Its own requests end.
-    Draining,
-    /// The coordinator takes over its pages.
-    Pulling,
-    /// So many nodes have not forgotten it yet.
-    Telling(u32),
-    /// What is under way to and from it arrives.
-    Closing,
+    /// Nodes that join or leave now.
+    pub(super) changing: usize,
 }
 
 impl Members {
@@ -65,14 +48,13 @@ impl Members {
             between: if scenario.faults.leave { vec![0; nodes * nodes] } else { Vec::new() },
             crashed: None,
             unaware: 0,
-            leaving: None,
-            want_to_leave: Vec::new(),
+            changing: 0,
         }
     }
 
     /// Whether something is under way that no event in the queue stands for.
     pub(super) fn is_busy(&self) -> bool {
-        self.unaware > 0 || self.leaving.is_some()
+        self.unaware > 0 || self.changing > 0
     }
 
     /// Who stopped for ever.
@@ -92,9 +74,9 @@ impl Members {
         }
     }
 
-    fn is_quiet_between(&self, one: u16, other: u16) -> bool {
-        let count = |from: u16, to: u16| self.between[usize::from(from) * self.nodes + usize::from(to)];
-        count(one, other) == 0 && count(other, one) == 0
+    /// The number of messages that are under way.
+    pub(super) fn under_way(&self, from: u16, to: u16) -> u32 {
+        self.between[usize::from(from) * self.nodes + usize::from(to)]
     }
 }
 
@@ -118,29 +100,67 @@ impl<S: Start> World<'_, S> {
         if faults.partition {
             (0..random.between(1, 3)).for_each(|_| self.queue.put(random.below(heal_at), Event::Partition));
         }
-        for node in self.scenario.founders..self.scenario.nodes() {
-            self.queue.put(random.below(heal_at), Event::Join { node });
-        }
+        (0..self.scenario.joiners).for_each(|_| self.queue.put(random.below(heal_at), Event::Join));
         let watches = faults.crash || faults.pause || faults.partition;
-        if watches && !faults.leave {
+        if watches || self.scenario.joiners > 0 {
+            (0..self.scenario.founders).for_each(|node| self.begin_membership(node));
+            let pairs = (0..self.scenario.founders).flat_map(|node| (0..node).map(move |peer| (node, peer)));
+            for (node, peer) in pairs {
+                self.connect(node, peer).expect("no node is told anything at the start");
+            }
+        }
+        self.watches = watches;
+        if watches {
             (0..self.scenario.founders).for_each(|node| self.watch(node));
         }
     }
 
-    /// Gives a node a membership, and tells the others of it.
+    fn begin_membership(&mut self, node: u16) {
+        let membership = Membership::new(NodeId(node), self.scenario.nodes(), SILENCE_NS_MAX);
+        let coordinator = NodeId(self.members.coordinator);
+        self.nodes[usize::from(node)].membership = Some(match self.scenario.joiners {
+            0 => membership,
+            _ => membership.elastic(self.scenario.founders, coordinator),
+        });
+    }
+
+    /// The node looks at the clock from now on.
     fn watch(&mut self, node: u16) {
-        let mut mine = Membership::new(NodeId(node), self.scenario.nodes(), SILENCE_NS_MAX);
-        let mut nothing = Vec::new();
-        for index in 0..self.nodes.len() {
-            let other = &mut self.nodes[index];
-            if let Some(theirs) = &mut other.membership {
-                theirs.step(self.now, Fact::Connected(NodeId(node)), &mut nothing);
-                mine.step(self.now, Fact::Connected(NodeId(index as u16)), &mut nothing);
+        let membership = self.nodes[usize::from(node)].membership.as_ref();
+        let interval = membership.expect("it was begun").tick_interval();
+        let first = self.now + self.members.random.below(interval);
+        self.queue.put(first, Event::Tick { node });
+    }
+
+    /// There is a connection between two nodes, if both are still there.
+    fn connect(&mut self, node: u16, peer: u16) -> Result<(), String> {
+        if self.nodes[usize::from(node)].is_present() && self.nodes[usize::from(peer)].is_present() {
+            self.member(node, Fact::Connected(NodeId(peer)))?;
+            self.member(peer, Fact::Connected(NodeId(node)))?;
+        }
+        Ok(())
+    }
+
+    /// A process gets a number from the coordinator, and connects to every node that is present.
+    fn join(&mut self) -> Result<(), String> {
+        let coordinator = self.nodes[usize::from(self.members.coordinator)].membership.as_mut();
+        let number = coordinator.expect("nodes may join").reserve();
+        let node = number.map_err(|why| format!("a process gets no number: {why:?}"))?.0;
+        self.recorder.note(self.now, || format!("n{node} asks to join"));
+        self.members.changing += 1;
+        self.join_machine(node);
+        self.begin_membership(node);
+        if self.watches {
+            self.watch(node);
+        }
+        let latest_ns = CONNECTION_LATENCIES_MAX * self.scenario.wires.latency_ns;
+        for peer in (0..self.nodes.len() as u16).filter(|&peer| peer != node) {
+            if self.nodes[usize::from(peer)].is_present() {
+                let at = self.now + self.members.random.below(latest_ns);
+                self.queue.put(at, Event::Connect { node, peer });
             }
         }
-        let first = self.now + self.members.random.below(mine.tick_interval());
-        self.nodes[usize::from(node)].membership = Some(mine);
-        self.queue.put(first, Event::Tick { node });
+        Ok(())
     }
 
     pub(super) fn change_members(&mut self, event: Event) -> Result<(), String> {
@@ -168,40 +188,50 @@ impl<S: Start> World<'_, S> {
                 self.network.part(self.now, span);
                 Ok(())
             }
-            Event::Join { node } if self.members.leaving.is_some() => {
-                // The coordinator does one thing at a time.
-                self.queue.put(self.now + 10 * POLL_NS, Event::Join { node });
-                Ok(())
-            }
-            Event::Join { node } => {
-                self.recorder.note(self.now, || format!("n{node} joins"));
-                self.join_machine(node);
-                if self.nodes[0].membership.is_some() {
-                    self.watch(node);
-                }
-                self.start_threads(node);
-                Ok(())
-            }
-            Event::Gone { node, leaver } if node == leaver => self.advance_leaving(),
-            Event::Gone { node, leaver } => self.tell_gone(node, leaver),
+            Event::Join => self.join(),
+            Event::Connect { node, peer } => self.connect(node, peer),
+            Event::Leave { node } => self.advance_leaving(node),
             _ => Ok(()),
         }
     }
 
     /// One fact for the membership of a node.
-    fn member(&mut self, node: u16, fact: Fact) -> Result<(), String> {
+    pub(super) fn member(&mut self, node: u16, fact: Fact) -> Result<(), String> {
         let Some(membership) = &mut self.nodes[usize::from(node)].membership else { return Ok(()) };
         self.tally.steps += 1;
         let mut effects = Vec::new();
         membership.step(self.now, fact, &mut effects);
+        let mut vanished = None;
         for effect in effects {
             match effect {
                 Effect::Send(to, message) => self.send(node, to, wire::Message::Membership(message))?,
                 Effect::Died(peer) | Effect::Silent(peer, _) | Effect::Failed(peer) => self.learns(node, peer)?,
-                _ => {}
+                Effect::Admitted(present) => {
+                    let joined = (self.scenario.founders..self.scenario.nodes()).map(NodeId);
+                    let absent = joined.filter(|other| present >> other.0 & 1 == 0);
+                    absent.for_each(|other| self.nodes[usize::from(node)].departures.depart(other));
+                }
+                Effect::Joined => {
+                    self.recorder.note(self.now, || format!("n{node} has joined"));
+                    self.members.changing -= 1;
+                    self.start_threads(node);
+                }
+                Effect::Came(peer) => self.nodes[usize::from(node)].departures.come(peer),
+                Effect::HandOver => self.nodes[usize::from(node)].may_hand_over = true,
+                Effect::TakeOver(range) => self.take_over(node, range),
+                Effect::TakeOverEnds => self.nodes[usize::from(node)].has_all_to_take_over = true,
+                Effect::Departs(peer) => self.nodes[usize::from(node)].departures.depart(peer),
+                Effect::Vanished(peer) => vanished = Some(peer),
+                Effect::AllLeft => self.nodes[usize::from(node)].all_left = true,
+                Effect::Ended => return Err(format!("node {node} believes that the cluster has ended")),
+                Effect::Violation(peer, what) => return Err(format!("node {node} reports of {peer}: {what}")),
             }
         }
-        Ok(())
+        if let Some(peer) = vanished {
+            let successor = NodeId(self.members.coordinator);
+            self.step(node, Input::Gone { node: peer, successor })?;
+        }
+        self.may_have_taken_over(node)
     }
 
     pub(super) fn member_message(&mut self, node: u16, from: u16, message: Message) -> Result<(), String> {
@@ -257,7 +287,7 @@ impl<S: Start> World<'_, S> {
     }
 
     /// The node takes no part any more; its threads end.
-    fn end_node(&mut self, index: u16, state: State) {
+    pub(super) fn end_node(&mut self, index: u16, state: State) {
         let node = &mut self.nodes[usize::from(index)];
         node.state = state;
         let culprit = match state {
@@ -280,105 +310,11 @@ impl<S: Start> World<'_, S> {
         }
     }
 
-    /// The last thread of a node that joined is done: it may leave.
-    pub(super) fn thread_ended(&mut self, node: u16) {
-        let all_done = |threads: &[Thread]| threads.iter().all(Thread::is_over);
-        if let Some(Leaving { node: leaver, stage: Stage::Pulling }) = self.members.leaving
-            && node == self.members.coordinator
-        {
-            self.queue.put(self.now + POLL_NS, Event::Gone { node: leaver, leaver });
-        }
-        let joined = node >= self.scenario.founders;
-        if joined && self.scenario.faults.leave && all_done(&self.nodes[usize::from(node)].threads) {
-            self.members.want_to_leave.push(node);
-            if self.members.leaving.is_none() {
-                self.leave_next();
-            }
-        }
-    }
-
-    fn leave_next(&mut self) {
-        if let Some(node) = self.members.want_to_leave.pop() {
-            self.recorder.note(self.now, || format!("n{node} wants to leave"));
-            self.members.leaving = Some(Leaving { node, stage: Stage::Draining });
-            self.queue.put(self.now + POLL_NS, Event::Gone { node, leaver: node });
-        }
-    }
-
-    fn advance_leaving(&mut self) -> Result<(), String> {
-        let Some(Leaving { node, stage }) = self.members.leaving else { return Ok(()) };
-        let layout = self.scenario.layout;
-        let pages = (0..layout.places()).map(|place| layout.page(place));
-        let machine = self.nodes[usize::from(node)].machine.as_ref().expect("it took part");
-        let coordinator = self.members.coordinator;
-        match stage {
-            Stage::Draining => {
-                if let Some(range) = self.nodes[usize::from(node)].locks.any_in_use(self.now) {
-                    return Err(format!("node {node} leaves while its program locks {range}"));
-                }
-                if pages.clone().any(|page| machine.is_pending(page)) {
-                    self.queue.put(self.now + POLL_NS, Event::Gone { node, leaver: node });
-                    return Ok(());
-                }
-                let behind = pages.filter(|&page| machine.leaves_behind(page));
-                let mut puller = Thread::new(Random::for_purpose(self.scenario.seed.number, 5), 0);
-                puller.plan.extend(behind.map(Action::Pull));
-                let threads = &mut self.nodes[usize::from(coordinator)].threads;
-                threads.push(puller);
-                let thread = threads.len() as u8 - 1;
-                self.busy_threads += 1;
-                self.members.leaving = Some(Leaving { node, stage: Stage::Pulling });
-                // The list travels from the leaver to the coordinator.
-                self.queue.put(self.now + self.scenario.wires.latency_ns, Event::Think { node: coordinator, thread });
-            }
-            Stage::Pulling => {
-                let puller = self.nodes[usize::from(coordinator)].threads.last();
-                if puller.is_some_and(Thread::is_over) {
-                    let others = (0..self.nodes.len() as u16).filter(|&other| other != node);
-                    let others: Vec<u16> =
-                        others.filter(|&other| self.nodes[usize::from(other)].is_present()).collect();
-                    self.members.leaving = Some(Leaving { node, stage: Stage::Telling(others.len() as u32) });
-                    self.memories.retire(node);
-                    for other in others {
-                        let at = self.now + self.members.random.below(4 * self.scenario.wires.latency_ns);
-                        self.queue.put(at, Event::Gone { node: other, leaver: node });
-                    }
-                }
-            }
-            Stage::Telling(_) => {}
-            Stage::Closing => {
-                if (0..self.nodes.len() as u16).all(|other| self.members.is_quiet_between(node, other)) {
-                    self.recorder.note(self.now, || format!("n{node} has left"));
-                    self.end_node(node, State::Left);
-                    self.members.leaving = None;
-                    self.leave_next();
-                } else {
-                    self.queue.put(self.now + POLL_NS, Event::Gone { node, leaver: node });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn tell_gone(&mut self, node: u16, leaver: u16) -> Result<(), String> {
-        if !self.members.is_quiet_between(node, leaver) {
-            self.queue.put(self.now + POLL_NS, Event::Gone { node, leaver });
-            return Ok(());
-        }
-        let successor = NodeId(self.members.coordinator);
-        self.step(node, Input::Gone { node: NodeId(leaver), successor })?;
-        if let Some(Leaving { stage: Stage::Telling(rest), .. }) = &mut self.members.leaving {
-            *rest -= 1;
-            if *rest == 0 {
-                self.members.leaving = Some(Leaving { node: leaver, stage: Stage::Closing });
-                self.queue.put(self.now + POLL_NS, Event::Gone { node: leaver, leaver });
-            }
-        }
-        Ok(())
-    }
-
     /// At the end: whoever lives knows who died, and nobody was taken for dead who was not.
     pub(super) fn check_members(&self) -> Result<(), String> {
+        if self.members.changing > 0 {
+            return Err(format!("{} nodes join or leave for ever", self.members.changing));
+        }
         for (index, node) in self.nodes.iter().enumerate() {
             match (node.state, self.members.crashed) {
                 (State::Present, Some((crashed, _))) => {

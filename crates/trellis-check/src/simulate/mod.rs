@@ -18,6 +18,7 @@
 
 mod datagrams;
 mod events;
+mod leaving;
 mod members;
 mod memory;
 mod network;

@@ -23,7 +23,7 @@ pub(super) struct Network {
     random: Random,
     /// When each node's wire is free again.
     free_at: Vec<Nanoseconds>,
-    /// When the last message of each pair arrives, where order is kept.
+    /// When the last message of each pair arrives.
     last: Vec<Nanoseconds>,
     /// Which part of the network each node is in, and until when there are two.
     parts: Vec<bool>,
@@ -46,17 +46,20 @@ impl Network {
         }
     }
 
-    /// When a message that is sent now arrives on a stream.
-    pub(super) fn stream(&mut self, now: Nanoseconds, from: u16, to: u16, bytes: u32) -> Nanoseconds {
+    /// When a message that is sent now arrives on a stream. One that `is_last` arrives after everything that was sent
+    /// before it, whatever the network does.
+    pub(super) fn stream(&mut self, now: Nanoseconds, from: u16, to: u16, bytes: u32, is_last: bool) -> Nanoseconds {
         let mut arrival = self.way(now, from, to, bytes);
         if now < self.parted_until && self.is_parted(from, to) {
             // A stream waits, and goes on when the network is whole again.
             arrival = arrival.max(self.parted_until + self.wires.latency_ns);
         }
-        if !self.faults.reorder && !self.last.is_empty() {
+        if !self.last.is_empty() {
             let last = &mut self.last[usize::from(from) * self.nodes + usize::from(to)];
-            arrival = arrival.max(*last + 1);
-            *last = arrival;
+            if is_last || !self.faults.reorder {
+                arrival = arrival.max(*last + 1);
+            }
+            *last = arrival.max(*last);
         }
         arrival
     }

@@ -4,8 +4,9 @@
 
 use super::node_faults::Locking;
 use trellis_base::Random;
+use trellis_cluster_protocol::coherence::Message;
 use trellis_cluster_protocol::membership::Membership;
-use trellis_cluster_protocol::node::{RangeLocks, Timers};
+use trellis_cluster_protocol::node::{Departures, RangeLocks, Timers};
 use trellis_cluster_protocol::sync::{Operation, Sync};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
@@ -152,11 +153,23 @@ pub(super) struct Node<N> {
     pub(super) paused_until: Nanoseconds,
     pub(super) timers: Timers,
     pub(super) locks: RangeLocks,
+    pub(super) departures: Departures,
+    /// What departed nodes would have answered.
+    pub(super) answered: Vec<(NodeId, Message)>,
+    /// The place of its step among those of a node that leaves.
+    pub(super) leaving: Option<usize>,
+    /// It is its turn to leave.
+    pub(super) may_hand_over: bool,
+    /// Every other node has said farewell.
+    pub(super) all_left: bool,
+    /// At the coordinator: the thread that takes pages over, and whether all pages were named that a node leaves behind.
+    pub(super) taker: Option<u8>,
+    pub(super) has_all_to_take_over: bool,
     pub(super) tickets: u32,
 }
 
 impl<N> Node<N> {
-    pub(super) fn new(me: u16, founders: u16, machine: Option<N>) -> Node<N> {
+    pub(super) fn new(me: u16, nodes: u16, founders: u16, machine: Option<N>) -> Node<N> {
         let state = if machine.is_some() { State::Present } else { State::Absent };
         Node {
             machine,
@@ -167,6 +180,13 @@ impl<N> Node<N> {
             paused_until: 0,
             timers: Timers::default(),
             locks: RangeLocks::default(),
+            departures: Departures::new(nodes, me >= founders),
+            answered: Vec::new(),
+            leaving: None,
+            may_hand_over: false,
+            all_left: false,
+            taker: None,
+            has_all_to_take_over: false,
             tickets: 0,
         }
     }

@@ -3,7 +3,7 @@
 //! Promises: each breaks one rule of [`trellis_cluster_protocol::node`] or of how a runtime carries it out. Must never change
 //! anything where it is [`NodeFault::None`].
 
-use trellis_cluster_protocol::node::LockedRange;
+use trellis_cluster_protocol::node::{LeavingStep, LockedRange};
 use trellis_cluster_protocol::{Nanoseconds, PageRange};
 
 /// What a node does wrong.
@@ -24,6 +24,31 @@ pub enum NodeFault {
     HeldForEver,
     /// The alarms of the protocols do not go off.
     NoAlarms,
+    /// Messages about pages are still sent to a node that has departed.
+    SendsToDeparted,
+    /// A request for a departed node is dropped.
+    DropsRequests,
+    /// No node answers an invalidation in place of a departed node.
+    DropsInvalidations,
+    /// A node that leaves keeps the tokens that it has.
+    KeepsTokens,
+    /// A node that leaves does not wait for its turn.
+    LeavesOutOfTurn,
+    /// A node leaves while its own requests are under way.
+    LeavesWithRequests,
+    /// A node that leaves does not name the pages that it leaves behind.
+    NamesNothing,
+}
+
+impl NodeFault {
+    /// The step that a node with this fault leaves out.
+    pub(super) fn skipped(self) -> Option<LeavingStep> {
+        match self {
+            NodeFault::LeavesOutOfTurn => Some(LeavingStep::AwaitTurn),
+            NodeFault::LeavesWithRequests => Some(LeavingStep::AwaitRequests),
+            _ => None,
+        }
+    }
 }
 
 /// A range that a thread locks, or holds.

@@ -79,6 +79,12 @@ impl Layout {
         PageIndex(self.first_of(place / self.pages_of_chunk) + place % self.pages_of_chunk)
     }
 
+    /// The used pages of each chunk.
+    pub fn runs(self) -> impl Iterator<Item = PageRange> {
+        let run = move |first: u32| PageRange::around(PageIndex(first), first, first + self.pages_of_chunk);
+        (0..self.chunks).map(move |chunk| run(self.first_of(chunk)))
+    }
+
     /// Whether all pages of `range` are used.
     pub fn has(self, range: PageRange) -> bool {
         let chunk = range.first().0 / CHUNK_PAGES;
@@ -299,7 +305,8 @@ impl Scenario {
         let threads = if pattern == Pattern::Changes { 1 } else { random.between(1, 3) as u8 };
         let workers = u32::from(founders + joiners) * u32::from(threads);
         let operations = (random.between(200, 1200) as u32 / workers).clamp(6, 120);
-        let datagrams = random.once_in(2);
+        // Nodes do not join over datagrams, whose order is not kept.
+        let datagrams = random.once_in(2) && !faults.join;
         Scenario {
             seed: Seed { protocol: Some(protocol), number: seed.number },
             protocol,

@@ -479,8 +479,7 @@ impl<S: Start> World<'_, S> {
         self.busy_threads -= 1;
         self.tally.last_done = self.now;
         self.recorder.note(self.now, || format!("n{node} thread {index} is done"));
-        self.thread_ended(node);
-        Ok(())
+        self.thread_ended(node)
     }
 
     /// The steps of a change of protocol, of which some wait for others to be over.

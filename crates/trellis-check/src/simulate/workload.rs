@@ -38,8 +38,8 @@ pub(super) fn plan(scenario: &Scenario, node: u16, index: u8, thread: &mut Threa
     }
     let is_founder = node < scenario.founders;
     pattern = match pattern {
-        // Locks, words and barriers are the founders' business; a joiner only touches pages.
-        Pattern::Sections | Pattern::Phases if !is_founder => Pattern::Uniform,
+        // Only founders meet at barriers.
+        Pattern::Phases if !is_founder => Pattern::Uniform,
         Pattern::Phases | Pattern::Barriers if index > 0 => Pattern::Uniform,
         Pattern::RangeLocks if !scenario.protocol.can_lock() => Pattern::Hot,
         other => other,

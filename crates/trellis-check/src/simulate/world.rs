@@ -15,7 +15,8 @@ use super::scenario::{Pattern, Scenario, Wires};
 use super::{Start, Tally};
 use std::collections::BTreeMap;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Purpose};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Purpose};
+use trellis_cluster_protocol::node::Route;
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
@@ -48,6 +49,8 @@ pub(super) struct World<'a, S: Start> {
     pub(super) network: Network,
     pub(super) datagrams: Option<Datagrams>,
     pub(super) members: Members,
+    /// Nodes look at the clock for silent peers.
+    pub(super) watches: bool,
     pub(super) recorder: Recorder,
     pub(super) random: Random,
     pub(super) tally: Tally,
@@ -81,6 +84,7 @@ impl<'a, S: Start> World<'a, S> {
             network: Network::new(&scenario),
             datagrams: scenario.datagrams.then(|| Datagrams::new(&scenario)),
             members: Members::new(&scenario),
+            watches: false,
             recorder: Recorder::new(lines),
             random: Random::for_purpose(scenario.seed.number, 2),
             tally: Tally::default(),
@@ -99,7 +103,7 @@ impl<'a, S: Start> World<'a, S> {
         };
         for me in 0..nodes {
             let machine = (me < world.scenario.founders).then(|| world.machine(me));
-            world.nodes.push(Node::new(me, world.scenario.founders, machine));
+            world.nodes.push(Node::new(me, nodes, world.scenario.founders, machine));
         }
         world
     }
@@ -193,7 +197,33 @@ impl<'a, S: Start> World<'a, S> {
         }
         effects.clear();
         self.effects = effects;
+        while let (Ok(()), Some((from, message))) = (&done, self.nodes[usize::from(node)].answered.pop()) {
+            done = self.step(node, Input::Message { from, message });
+        }
         done
+    }
+
+    /// Sends a message about pages, or does what is right where the receiver has departed, as the runtime does.
+    fn send_of_page(&mut self, node: u16, to: NodeId, message: Message) -> Result<(), String> {
+        let (coordinator, geometry) = (NodeId(self.scenario.coordinator), self.geometry(node));
+        let departures = &mut self.nodes[usize::from(node)].departures;
+        departures.note_sent(to, message);
+        let route = departures.route(NodeId(node), coordinator, to, message, |page| geometry.home_of(page));
+        let route = match (self.start.fault(), route) {
+            (NodeFault::SendsToDeparted, _) => Route::To(to),
+            (NodeFault::DropsRequests, Route::To(other)) if other != to => Route::Dropped,
+            (NodeFault::DropsInvalidations, Route::Answered(_)) => Route::Dropped,
+            (_, route) => route,
+        };
+        match route {
+            Route::To(to) => self.send(node, to, wire::Message::Coherence(message)),
+            Route::Answered(answer) => {
+                self.nodes[usize::from(node)].answered.push((to, answer));
+                Ok(())
+            }
+            Route::Dropped => Ok(()),
+            Route::Lost => Err(format!("node {node} would send {message} to {to}, which has departed")),
+        }
     }
 
     fn carry_out(&mut self, node: u16, effect: Effect) -> Result<(), String> {
@@ -204,13 +234,12 @@ impl<'a, S: Start> World<'a, S> {
             Effect::Upgrade(range) => self.memories.upgrade(node, range),
             Effect::Send { to, message } => {
                 if let Some(range) = message.bytes() {
-                    let write =
-                        matches!(message, trellis_cluster_protocol::coherence::Message::Grant { write: true, .. });
+                    let write = matches!(message, Message::Grant { write: true, .. });
                     self.memories.read_out(node, range, write)?;
                     self.tally.pages_sent += u64::from(range.count());
                 }
                 self.tally.page_messages += 1;
-                self.send(node, to, wire::Message::Coherence(message))
+                self.send_of_page(node, to, message)
             }
             Effect::Wake(range) => {
                 self.wake(node, range);
@@ -307,6 +336,13 @@ impl<'a, S: Start> World<'a, S> {
             }
             Some(State::Crashed | State::Failed(..) | State::Present) => {}
         }
+        let sender = &self.nodes[usize::from(from)];
+        let is_gone = sender.membership.as_ref().is_some_and(|members| members.is_gone(to));
+        let is_about_members = matches!(message, wire::Message::Membership(_));
+        // A node that leaves serves until every other node has said farewell to it.
+        if is_gone && !is_about_members && sender.is_present() && sender.leaving.is_none() {
+            return Err(format!("node {from} sends to {to}, to which it said farewell: {message}"));
+        }
         self.tally.messages += 1;
         self.tally.bytes += u64::from(bytes);
         self.members.sent(from, to.0);
@@ -314,7 +350,7 @@ impl<'a, S: Start> World<'a, S> {
         if self.datagrams.is_some() {
             self.submit_frame(from, to.0, envelope, bytes - wire::HEADER_BYTES as u32);
         } else {
-            let time = self.network.stream(self.now, from, to.0, bytes);
+            let time = self.network.stream(self.now, from, to.0, bytes, is_about_members);
             self.queue.put(time, Event::Arrive { envelope });
         }
         Ok(())
@@ -369,7 +405,9 @@ impl<'a, S: Start> World<'a, S> {
     }
 
     pub(super) fn start_threads(&mut self, node: u16) {
-        let total = self.scenario.operations;
+        // A node that joins and leaves again does so while the others work.
+        let is_visitor = node >= self.scenario.founders && self.scenario.faults.leave;
+        let total = if is_visitor { self.scenario.operations.div_ceil(4) } else { self.scenario.operations };
         for thread in 0..self.scenario.threads {
             let purpose = 1000 + u64::from(node) * 16 + u64::from(thread);
             let random = Random::for_purpose(self.scenario.seed.number, purpose);

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use trellis_cluster_protocol::coherence::{Coherence, Input, Message, Purpose};
 use trellis_cluster_protocol::membership::{self, NoPlace};
+use trellis_cluster_protocol::node::{LeavingStep, Route, left_behind};
 use trellis_cluster_protocol::sync::Kind;
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync, wire};
 
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
@@ -29,8 +30,6 @@ use crate::waits::Wait;
 pub(super) struct Elastic {
     /// The node, for the thread that takes pages over.
     this: OnceLock<Weak<Node>>,
-    /// Who has gone, or is not there yet as far as this node knows: nothing is sent there.
-    departed: Box<[AtomicBool]>,
     /// This node has met everybody.
     joined: AtomicBool,
     /// It is this node's turn to go.
@@ -44,24 +43,15 @@ pub(super) struct Elastic {
 }
 
 impl Elastic {
-    pub(super) fn new(nodes: u16) -> Elastic {
+    pub(super) fn new() -> Elastic {
         Elastic {
             this: OnceLock::new(),
-            departed: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
             joined: AtomicBool::new(false),
             may_hand_over: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             addresses: Ordered::new(Rank::Joiners, Vec::new()),
             taker: Ordered::new(Rank::Last, None),
         }
-    }
-
-    fn has_departed(&self, node: NodeId) -> bool {
-        self.departed[usize::from(node.0)].load(Ordering::Relaxed)
-    }
-
-    fn set_departed(&self, node: NodeId, departed: bool) {
-        self.departed[usize::from(node.0)].store(departed, Ordering::Relaxed);
     }
 
     pub(super) fn note_joined(&self) {
@@ -127,9 +117,8 @@ impl Node {
 
     /// This node was let in: those joined nodes are there whose bits are set.
     pub(super) fn note_admitted(&self, there: u64) {
-        for node in (self.founders..self.nodes).map(NodeId) {
-            self.elastic.set_departed(node, there >> node.0 & 1 == 0);
-        }
+        let absent = (self.founders..self.nodes).filter(|node| there >> node & 1 == 0);
+        absent.for_each(|node| self.note_departs(NodeId(node)));
     }
 
     /// The cluster ended before this node was part of it: its end is no failure of anybody's.
@@ -141,7 +130,7 @@ impl Node {
     }
 
     pub(super) fn note_came(&self, node: NodeId) {
-        self.elastic.set_departed(node, false);
+        self.shards.iter().for_each(|shard| lock(shard).departures.come(node));
     }
 }
 
@@ -183,16 +172,24 @@ impl Node {
     /// farewell or the cluster failed, and this node owes nobody an answer.
     pub(crate) fn hand_over_and_go(&self) {
         self.elastic.is_leaving.store(true, Ordering::Relaxed);
-        self.sync_step(sync::Input::Depart);
-        self.member_leave();
-        self.wait_until(|| self.elastic.may_hand_over.load(Ordering::Acquire));
-        self.wait_until(|| lock(&self.synchronisation).0.is_clear());
-        self.let_everybody_in();
-        self.wait_for_own_requests();
-        self.name_what_is_left_behind();
-        self.member_handed_over();
-        self.wait_until(|| false);
-        self.answer_everybody();
+        for step in LeavingStep::ALL {
+            match step {
+                LeavingStep::Announce => {
+                    self.sync_step(sync::Input::Depart);
+                    self.member_leave();
+                }
+                LeavingStep::AwaitTurn => self.wait_until(|| self.elastic.may_hand_over.load(Ordering::Acquire)),
+                LeavingStep::AwaitSynchronisation => self.wait_until(|| lock(&self.synchronisation).0.is_clear()),
+                LeavingStep::AnswerDeferred => self.answer_deferred(),
+                LeavingStep::AwaitRequests => self.wait_for_own_requests(),
+                LeavingStep::NamePages => {
+                    self.name_what_is_left_behind();
+                    self.member_handed_over();
+                }
+                LeavingStep::AwaitFarewells => self.wait_until(|| false),
+                LeavingStep::AnswerHeld => self.answer_everybody(),
+            }
+        }
     }
 
     /// Waits until `done`, or the cluster failed, or everybody has said farewell.
@@ -234,23 +231,12 @@ impl Node {
         }
     }
 
-    /// At a node that may leave: remembers whom it told to ask again later.
-    pub(super) fn note_told_to_wait(&self, shard: &mut Shard, to: NodeId, message: Message) {
-        if let Message::Retry { page } = message
-            && self.is_joined_node()
-            && !shard.told_to_wait.contains(&(page, to))
-        {
-            shard.told_to_wait.push((page, to));
-        }
-    }
-
-    /// Nothing is locked here any more. Whoever was told to ask again later is taken to have asked now: it may do so
-    /// only when this node has gone.
-    fn let_everybody_in(&self) {
+    /// Answers whoever was told to ask again.
+    fn answer_deferred(&self) {
         for shard in &self.shards {
             let mut shard = lock(shard);
-            for (page, from) in std::mem::take(&mut shard.told_to_wait) {
-                self.step(&mut shard, Input::Message { from, message: Message::Again { page } });
+            for input in shard.departures.take_deferred() {
+                self.step(&mut shard, input);
             }
         }
     }
@@ -258,19 +244,7 @@ impl Node {
     fn name_what_is_left_behind(&self) {
         for run in runs(0..self.region.pages() as u32) {
             let mut next = run.first().0;
-            while next < run.end() {
-                let rest = PageRange::around(PageIndex(next), next, run.end());
-                let behind = {
-                    let shard = lock(self.shard_of(rest.first()));
-                    let is_left = |page: &PageIndex| shard.protocol.leaves_behind(*page);
-                    let first = rest.pages().find(is_left);
-                    first.map(|first| {
-                        let rest = PageRange::around(first, first.0, rest.end());
-                        let count = rest.pages().take_while(is_left).count() as u32;
-                        PageRange::around(first, first.0, first.0 + count)
-                    })
-                };
-                let Some(behind) = behind else { break };
+            while let Some(behind) = { left_behind(&lock(self.shard_of(run.first())).protocol, run, next) } {
                 next = behind.end();
                 self.member_behind(behind);
             }
@@ -300,10 +274,7 @@ impl Node {
     /// The node is about to go. When this returns nothing is on its way into its queue any more: messages about pages
     /// are sent under the locks of their shards.
     pub(super) fn note_departs(&self, node: NodeId) {
-        self.elastic.set_departed(node, true);
-        for shard in &self.shards {
-            drop(lock(shard));
-        }
+        self.shards.iter().for_each(|shard| lock(shard).departures.depart(node));
     }
 
     /// Nothing of the node is under way any more.
@@ -314,27 +285,18 @@ impl Node {
         }
     }
 
-    /// Whether `to` has gone; then its part is played here. It holds nothing, so it would give up a copy at once, and
-    /// pass on what it is asked for.
-    pub(super) fn answers_for(&self, shard: &mut Shard, to: NodeId, message: Message) -> bool {
-        if !self.elastic.has_departed(to) {
-            return false;
-        }
-        match message {
-            Message::Invalidate { page, .. } => shard.answered.push((to, Message::Invalidated { page })),
-            Message::Request { demand, .. } => {
-                let coordinator = NodeId(self.config.manager as u16);
-                let instead = if coordinator == self.me { self.home_of(demand) } else { coordinator };
-                if instead == self.me {
-                    self.fail(format!("{} is asked for, and its owner has gone", demand));
-                } else {
-                    self.send(instead, &trellis_cluster_protocol::wire::Message::Coherence(message));
-                }
+    /// Sends a message about pages, or does what is right where `to` has gone.
+    pub(super) fn send_of_page(&self, shard: &mut Shard, to: NodeId, message: Message) {
+        shard.departures.note_sent(to, message);
+        let coordinator = NodeId(self.config.manager as u16);
+        match shard.departures.route(self.me, coordinator, to, message, |page| self.home_of(page)) {
+            Route::To(node) => self.send(node, &wire::Message::Coherence(message)),
+            Route::Answered(answer) => shard.answered.push((to, answer)),
+            Route::Dropped => {}
+            Route::Lost => {
+                self.fail(format!("{message} is for {to}, which has gone, and no node is left to answer it"))
             }
-            // An answer to somebody who waits for none.
-            _ => {}
         }
-        true
     }
 }
 
@@ -416,5 +378,47 @@ impl Node {
 
     pub(super) fn member_took_over(&self) {
         self.member_step(membership::Input::TookOver, "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use trellis_transport::links::in_process;
+
+    use super::*;
+    use crate::{Cluster, Config};
+
+    #[test]
+    fn taking_over_a_page_ends_at_its_limit_and_names_who_has_it() {
+        let (locked, ended) = (Barrier::new(2), Barrier::new(2));
+        let node = |node: usize, link| {
+            let config = Config {
+                nodes: vec!["localhost:1".to_owned(), "localhost:2".to_owned()],
+                node,
+                coherence: "lock(dynamic)".parse().expect("there is such a protocol"),
+                region_bytes: 1 << 20,
+                base_address: 0x2800_0000_0000 + node * (128 << 20),
+                wait_seconds_max: 1,
+                ..Config::default()
+            };
+            let cluster = Cluster::join_over(config, Box::new(link)).expect("the node joins");
+            let guard = (node == 1).then(|| cluster.region().lock_range(0, 1).expect("the range is free"));
+            locked.wait();
+            let taken = if node == 0 { cluster.inner().take_page(PageIndex(0)) } else { Ok(()) };
+            ended.wait();
+            drop(guard);
+            cluster.leave().expect("the node leaves");
+            taken
+        };
+        let mut links = in_process::mesh(2).expect("descriptors can be made").into_iter();
+        let (first, second) = (links.next().unwrap(), links.next().unwrap());
+        let taken = std::thread::scope(|scope| {
+            scope.spawn(|| node(1, second));
+            node(0, first)
+        });
+        let said = taken.unwrap_err().to_string();
+        assert!(said.contains("gave up after 1 s taking over page 0: it is locked at node 1"), "{said}");
     }
 }

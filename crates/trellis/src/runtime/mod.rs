@@ -218,7 +218,7 @@ impl Node {
             me,
             nodes,
             founders,
-            elastic: Elastic::new(nodes),
+            elastic: Elastic::new(),
             limits: Limits { pages, page_bytes: config.page_bytes as u32, nodes, epoch: EPOCH },
             shards: (0..SHARDS)
                 .map(|shard| Ordered::new(Rank::State, Shard::new(&config, pages, shard, marks)))

@@ -6,8 +6,8 @@ use trellis_cluster_protocol::coherence::{
     Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges,
 };
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{OpenPages, RangeLocks, Resumes, STORED_IN_A_ROW, Timers};
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
+use trellis_cluster_protocol::node::{Departures, OpenPages, RangeLocks, Resumes, STORED_IN_A_ROW, Timers};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
 use super::diffs::{Pieces, joined};
 use super::ordered::lock;
@@ -42,9 +42,9 @@ pub(super) struct Shard {
     is_timed: bool,
     /// Messages that the last step sent.
     pub(super) sent: u32,
-    /// At a joined node: whom it told to ask again later, and for which page.
-    pub(super) told_to_wait: Vec<(PageIndex, NodeId)>,
-    /// What nodes would have answered that have gone.
+    /// Nodes that have gone.
+    pub(super) departures: Departures,
+    /// What they would have answered.
     pub(super) answered: Vec<(NodeId, Message)>,
     /// Dropped pages that differ from their twins.
     pub(super) changed: Vec<PageIndex>,
@@ -87,7 +87,7 @@ impl Shard {
             asked: [nobody; ASKED_PLACES as usize],
             is_timed: is_timed(config.coherence),
             sent: 0,
-            told_to_wait: Vec::new(),
+            departures: Departures::new(geometry.nodes, geometry.me.0 >= geometry.founders),
             answered: Vec::new(),
             changed: Vec::new(),
             open_pages: OpenPages::new(geometry, STORED_IN_A_ROW),
@@ -288,10 +288,7 @@ impl Node {
                 {
                     shard.note_asked(demand, to, false);
                 }
-                self.note_told_to_wait(shard, to, message);
-                if !self.answers_for(shard, to, message) {
-                    self.send(to, &wire::Message::Coherence(message));
-                }
+                self.send_of_page(shard, to, message);
                 Ok(())
             }
             Effect::SendTwins { to, message } => {

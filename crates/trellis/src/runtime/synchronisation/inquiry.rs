@@ -23,11 +23,11 @@ impl Node {
         match wait {
             Wait::Start | Wait::Inquiry => format!("waiting for {}", self.names(&self.silent_nodes())),
             Wait::Leave => format!("waiting for {}", self.members_missing().join(", ")),
-            Wait::ReadFault(at) | Wait::WriteFault(at) | Wait::Fetch(at) => self.who_has_page(page(at)),
-            Wait::LockRange(at) => format!("page {at} did not come: {}", self.who_has_page(page(at))),
-            Wait::Placement(at) | Wait::TakeOver(at) => {
-                format!("waiting for {}", self.name_of(self.home_of(page(at))))
+            Wait::ReadFault(at) | Wait::WriteFault(at) | Wait::Fetch(at) | Wait::TakeOver(at) => {
+                self.who_has_page(page(at))
             }
+            Wait::LockRange(at) => format!("page {at} did not come: {}", self.who_has_page(page(at))),
+            Wait::Placement(at) => format!("waiting for {}", self.name_of(self.home_of(page(at)))),
             Wait::Barrier(id) => self.who_has_not_come(id),
             Wait::CountingBarrier(id) => self.who_has_come(id, None),
             Wait::Lock(id) => self.who_has(subject(Kind::Lock, id)),

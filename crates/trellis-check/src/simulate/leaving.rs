@@ -1,0 +1,158 @@
+//! Nodes that leave while the others go on, and the coordinator that takes their pages over.
+//!
+//! Promises: a node carries out the steps of [`LeavingStep`] in their order, as the runtime does. When it has left, no message
+//! to it or from it is under way. It must never let a node go that holds what another node still needs.
+
+use super::Start;
+use super::events::Event;
+use super::node::{Action, Doing, State, Thread};
+use super::node_faults::NodeFault;
+use super::world::World;
+use trellis_base::Random;
+use trellis_cluster_protocol::coherence::{Coherence, Input, Purpose};
+use trellis_cluster_protocol::membership::Input as Fact;
+use trellis_cluster_protocol::node::{LeavingStep, left_behind};
+use trellis_cluster_protocol::{Nanoseconds, PageRange, sync};
+
+/// How often a node that waits looks again.
+const POLL_NS: Nanoseconds = 10_000;
+
+impl<S: Start> World<'_, S> {
+    /// A thread is done. The last one of a joined node makes the node leave.
+    pub(super) fn thread_ended(&mut self, node: u16) -> Result<(), String> {
+        let is_joined = node >= self.scenario.founders;
+        let state = &mut self.nodes[usize::from(node)];
+        if is_joined && self.scenario.faults.leave && state.threads.iter().all(Thread::is_over) {
+            state.leaving = Some(0);
+            self.members.changing += 1;
+            self.recorder.note(self.now, || format!("n{node} wants to leave"));
+            self.queue.put(self.now + POLL_NS, Event::Leave { node });
+            // A program may announce what it then does not touch.
+            let layout = self.scenario.layout;
+            let wish = PageRange::one(layout.page(self.members.random.below(u64::from(layout.places())) as u32));
+            self.step(node, Input::Prefetch { wish, write: true, announced: true })?;
+        }
+        self.may_have_taken_over(node)
+    }
+
+    /// The node goes on with its steps as far as it can.
+    pub(super) fn advance_leaving(&mut self, node: u16) -> Result<(), String> {
+        loop {
+            let Some(place) = self.nodes[usize::from(node)].leaving else { return Ok(()) };
+            let is_over = match LeavingStep::ALL.get(place) {
+                Some(&step) => self.is_step_over(node, step)?,
+                None => self.may_close(node)?,
+            };
+            if !is_over {
+                self.queue.put(self.now + POLL_NS, Event::Leave { node });
+                return Ok(());
+            }
+            let state = &mut self.nodes[usize::from(node)];
+            state.leaving = (place < LeavingStep::ALL.len()).then_some(place + 1);
+        }
+    }
+
+    /// Does what the step asks for; returns whether it is over.
+    fn is_step_over(&mut self, node: u16, step: LeavingStep) -> Result<bool, String> {
+        let (index, fault) = (usize::from(node), self.start.fault());
+        match step {
+            step if fault.skipped() == Some(step) => Ok(true),
+            LeavingStep::Announce => {
+                if let Some(range) = self.nodes[index].locks.any_in_use(self.now) {
+                    return Err(format!("node {node} leaves while its program locks {range}"));
+                }
+                if fault != NodeFault::KeepsTokens {
+                    self.step_sync(node, sync::Input::Depart)?;
+                }
+                self.member(node, Fact::Leave)?;
+                Ok(true)
+            }
+            LeavingStep::AwaitTurn => Ok(self.nodes[index].may_hand_over),
+            LeavingStep::AwaitSynchronisation => Ok(self.nodes[index].sync.is_clear()),
+            LeavingStep::AnswerDeferred => {
+                for input in self.nodes[index].departures.take_deferred() {
+                    self.step(node, input)?;
+                }
+                Ok(true)
+            }
+            LeavingStep::AwaitRequests => {
+                let machine = self.nodes[index].machine.as_ref().expect("it takes part");
+                Ok(!self.scenario.layout.runs().flat_map(PageRange::pages).any(|page| machine.is_pending(page)))
+            }
+            LeavingStep::NamePages => {
+                for run in self.scenario.layout.runs() {
+                    let mut next = run.first().0;
+                    while let Some(behind) = {
+                        let machine = self.nodes[index].machine.as_ref().expect("it takes part");
+                        left_behind(machine, run, next)
+                    } {
+                        next = behind.end();
+                        if fault != NodeFault::NamesNothing {
+                            self.member(node, Fact::Behind(behind))?;
+                        }
+                    }
+                }
+                // Its program loads nothing any more, though its views may still allow it.
+                self.memories.retire(node);
+                self.member(node, Fact::HandedOver)?;
+                Ok(true)
+            }
+            LeavingStep::AwaitFarewells => Ok(self.nodes[index].all_left),
+            LeavingStep::AnswerHeld => {
+                while let Some(input) = self.nodes[index].timers.pop_held() {
+                    self.step(node, input)?;
+                }
+                Ok(self.nodes[index].timers.next_alarm(Purpose::Threshold).is_none())
+            }
+        }
+    }
+
+    /// The process ends when the link has delivered everything that the node sent. Then the others notice that the
+    /// connection is closed.
+    fn may_close(&mut self, node: u16) -> Result<bool, String> {
+        let others = (0..self.nodes.len() as u16).filter(|&other| other != node);
+        if others.clone().any(|other| self.members.under_way(node, other) > 0) {
+            return Ok(false);
+        }
+        if let Some(other) = others.clone().find(|&other| self.members.under_way(other, node) > 0) {
+            return Err(format!("node {node} has left, and a message of node {other} to it is under way"));
+        }
+        self.recorder.note(self.now, || format!("n{node} has left"));
+        self.end_node(node, State::Left);
+        self.members.changing -= 1;
+        for other in others {
+            let at = self.now + self.members.random.below(4 * self.scenario.wires.latency_ns);
+            self.queue.put(at, Event::Lost { node: other, peer: node });
+        }
+        Ok(true)
+    }
+
+    /// The coordinator gets these pages, for stores, in a thread of its own.
+    pub(super) fn take_over(&mut self, node: u16, range: PageRange) {
+        let random = || Random::for_purpose(self.scenario.seed.number, 5);
+        let state = &mut self.nodes[usize::from(node)];
+        let index = *state.taker.get_or_insert_with(|| {
+            let mut taker = Thread::new(random(), 0);
+            taker.doing = Doing::Done;
+            state.threads.push(taker);
+            state.threads.len() as u8 - 1
+        });
+        let taker = &mut state.threads[usize::from(index)];
+        taker.plan.extend(range.pages().map(Action::Pull));
+        if taker.is_over() {
+            taker.doing = Doing::Thinking;
+            self.busy_threads += 1;
+            self.queue.put(self.now + 1, Event::Think { node, thread: index });
+        }
+    }
+
+    /// Says that every page was taken over that a leaving node named, if that is so.
+    pub(super) fn may_have_taken_over(&mut self, node: u16) -> Result<(), String> {
+        let state = &mut self.nodes[usize::from(node)];
+        let is_idle = state.taker.is_none_or(|index| state.threads[usize::from(index)].is_over());
+        if is_idle && std::mem::take(&mut state.has_all_to_take_over) {
+            self.member(node, Fact::TookOver)?;
+        }
+        Ok(())
+    }
+}
