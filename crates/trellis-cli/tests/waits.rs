@@ -1,5 +1,5 @@
-//! What people hear of a node that lives and makes no progress: who waits for whom, and the end of a wait, also of a thread that the
-//! kernel blocks at a page.
+//! The reports about a node that lives and makes no progress: who waits for whom, and the end of a wait, also of a
+//! thread that the kernel blocks at a page.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::node::nodes_and_stopped;
 use support::{signal, start_nodes, wait_until};
 use trellis::waits::{Limit, Wait};
 
-/// Longer than it takes until a wait is reported would be a failure of the test's own watchdog, so nothing here is timed.
+/// If the report of a wait took too long, the test's own watchdog would fail it, so nothing is timed here.
 #[test]
 fn who_waits_for_long_is_reported_with_who_is_in_the_way() {
     let run = start_nodes(3, "barrier", &[]);
@@ -37,13 +37,13 @@ fn a_page_that_its_holder_keeps_ends_the_run_with_who_has_it() {
     }
 }
 
-/// Kinds that a stopped node does not cause. `cluster.rs` of the library tests `Start`; a coordinator waits in `TakeOver` only while
-/// another node has the page locked.
+/// Kinds of waits that a stopped node does not cause. In the library, `cluster.rs` tests `Start`, and
+/// `runtime/elastic.rs` tests `TakeOver`: a coordinator is in it only while another node has the page locked.
 fn is_elsewhere(wait: Wait) -> bool {
     matches!(wait, Wait::Start | Wait::TakeOver(_))
 }
 
-/// A node is stopped, so that it lives and does nothing; nothing else ends the waits for it than their limits.
+/// A node is stopped, so it lives and does nothing; the waits for it end only by their limits.
 #[test]
 fn every_wait_ends_at_its_limit_and_names_who_is_in_the_way() {
     let (left, wrong) = (Mutex::new(Wait::ALL.to_vec()), Mutex::new(Vec::new()));
@@ -73,7 +73,7 @@ fn waits_in_vain(wait: Wait) -> Option<String> {
         _ => "coherence=dynamic",
     };
     let home = if matches!(wait, Wait::Placement(_)) { "home=first-touch" } else { "home=manager" };
-    // Longer than anything else, where it is not what ends the wait.
+    // Longer than anything else, unless it is what ends the wait.
     let silence = if wait.limit() == Limit::Members { "silence_seconds_max=7" } else { "silence_seconds_max=600" };
     let settings = ["wait_seconds_max=2", "fault_seconds_max=2", "region_bytes=64MiB", coherence, home, silence];
     let options: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
@@ -84,7 +84,7 @@ fn waits_in_vain(wait: Wait) -> Option<String> {
         Wait::ReadFault(_) | Wait::WriteFault(_) => line("page 0 did not come within 2 s"),
         Wait::Inquiry => line("did not answer"),
         Wait::Leave => line("done, and serving until"),
-        // Page 0 of the wait is a page that the program did not choose.
+        // The page of the wait is not chosen by the program.
         Wait::Placement(_) => line("choosing a home for page"),
         wait => line(wait.to_string().trim_end_matches(" 0")),
     };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::launch::Activity;
 use crate::waits::Wait;
 
-/// Most threads of one node that wait at the same time; one more waits for a slot.
+/// The maximum number of threads of one node that wait at the same time. One more sleeps until it gets a slot.
 pub(crate) const WAITERS_MAX: usize = 1024;
 
 // What a slot's word says in its low bits. Above them it counts how often the slot was taken: whoever signals changes
@@ -31,6 +31,10 @@ pub(crate) struct Waiters {
     slots: Box<[Slot]>,
     /// One bit per slot: set when taken.
     taken: Box<[AtomicU64]>,
+    /// The number of threads that sleep, or are about to, because no slot is free.
+    without_slot: AtomicU32,
+    /// Changes when a slot is given back while a thread has none; such threads sleep on it.
+    given_back: AtomicU32,
 }
 
 #[derive(Default)]
@@ -98,25 +102,44 @@ impl Waiters {
         Waiters {
             slots: (0..WAITERS_MAX).map(|_| Slot::default()).collect(),
             taken: (0..WAITERS_MAX / 64).map(|_| AtomicU64::new(0)).collect(),
+            without_slot: AtomicU32::new(0),
+            given_back: AtomicU32::new(0),
         }
     }
 
-    /// Takes a slot; waits for one if [`WAITERS_MAX`] threads wait already.
+    /// Takes a slot. If [`WAITERS_MAX`] threads have one, sleeps until one of them gives it back, which it does at the
+    /// limit of its own wait at the latest.
     pub(crate) fn take(&self) -> Ticket<'_> {
-        loop {
-            for (word_index, word) in self.taken.iter().enumerate() {
-                let seen = word.load(Ordering::Relaxed);
-                let bit = (!seen).trailing_zeros();
-                if bit < 64 && word.fetch_or(1 << bit, Ordering::AcqRel) >> bit & 1 == 0 {
-                    let index = word_index as u32 * 64 + bit;
-                    let slot = &self.slots[index as usize];
-                    let uses = (slot.word.load(Ordering::Relaxed) / STATES + 1) % USES;
-                    slot.word.store(uses * STATES + WAITING, Ordering::Release);
-                    return Ticket { waiters: self, index, name: uses * WAITERS_MAX as u32 + index };
-                }
+        self.try_take().unwrap_or_else(|| self.take_given_back())
+    }
+
+    fn try_take(&self) -> Option<Ticket<'_>> {
+        self.taken.iter().enumerate().find_map(|(word_index, word)| {
+            // In one order with what [`Waiters::take_given_back`] counts: either it sees the slot, or it is woken.
+            let bit = (!word.load(Ordering::SeqCst)).trailing_zeros();
+            let is_taken = bit < 64 && word.fetch_or(1 << bit, Ordering::AcqRel) >> bit & 1 == 0;
+            is_taken.then(|| {
+                let index = word_index as u32 * 64 + bit;
+                let slot = &self.slots[index as usize];
+                let uses = (slot.word.load(Ordering::Relaxed) / STATES + 1) % USES;
+                slot.word.store(uses * STATES + WAITING, Ordering::Release);
+                Ticket { waiters: self, index, name: uses * WAITERS_MAX as u32 + index }
+            })
+        })
+    }
+
+    #[cold]
+    fn take_given_back(&self) -> Ticket<'_> {
+        self.without_slot.fetch_add(1, Ordering::SeqCst);
+        let ticket = loop {
+            let seen = self.given_back.load(Ordering::Acquire);
+            match self.try_take() {
+                Some(ticket) => break ticket,
+                None => futex_wait(&self.given_back, seen, Duration::from_secs(1)),
             }
-            std::thread::yield_now();
-        }
+        };
+        self.without_slot.fetch_sub(1, Ordering::Relaxed);
+        ticket
     }
 
     /// Signals the ticket of this name with `value`; a name that nobody has any more is ignored.
@@ -248,7 +271,12 @@ impl Drop for Ticket<'_> {
         self.settle(IDLE);
         self.slot().is_refused.store(false, Ordering::Relaxed);
         let bit = 1 << (self.index % 64);
-        self.waiters.taken[self.index as usize / 64].fetch_and(!bit, Ordering::AcqRel);
+        let Waiters { taken, without_slot, given_back, .. } = self.waiters;
+        taken[self.index as usize / 64].fetch_and(!bit, Ordering::SeqCst);
+        if without_slot.load(Ordering::SeqCst) > 0 {
+            given_back.fetch_add(1, Ordering::Release);
+            futex_wake(given_back);
+        }
     }
 }
 
@@ -271,7 +299,7 @@ fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
 }
 
 fn futex_wake(word: &AtomicU32) {
-    // SAFETY: futex(2) uses the address only to find threads that sleep on it; one thread sleeps on a slot.
+    // SAFETY: futex(2) uses the address only to find threads that sleep on it. One of them wakes.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
     }
@@ -340,6 +368,22 @@ mod tests {
             waiters.signal(name, 9);
             assert_eq!(sleeper.join().unwrap(), Ok(9));
         });
+    }
+
+    #[test]
+    fn one_thread_more_than_slots_sleeps_until_a_slot_is_given_back() {
+        let waiters = Waiters::new();
+        let mut tickets: Vec<Ticket<'_>> = (0..WAITERS_MAX).map(|_| waiters.take()).collect();
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| waiters.take().index);
+            while waiters.without_slot.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!late.is_finished());
+            drop(tickets.swap_remove(700));
+            assert_eq!(late.join().unwrap(), 700);
+        });
+        assert_eq!(waiters.without_slot.load(Ordering::SeqCst), 0);
     }
 
     #[test]
