@@ -49,6 +49,20 @@ fn a_store_behind_the_front_end_is_a_store() {
 }
 
 #[test]
+fn a_client_beyond_the_limit_hears_why_it_is_refused_and_is_counted() {
+    let server = served("embedded:", &Options { clients_max: 1, ..Options::default() });
+    let mut first = client(&server);
+    exchange(&mut first, b"PING\r\n", "+PONG\r\n");
+    let mut answer = String::new();
+    client(&server).read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "-ERR max number of clients reached\r\n");
+    first.write_all(b"INFO\r\nQUIT\r\n").unwrap();
+    let mut info = String::new();
+    first.read_to_string(&mut info).unwrap();
+    assert!(info.contains("\r\nrejected_connections:1\r\n"), "{info}");
+}
+
+#[test]
 fn a_store_elsewhere_is_served_too() {
     let test = "a_store_elsewhere_is_served_too";
     let Some(redis) = redis_server::RedisServer::start(test, &[]) else { return };

@@ -39,7 +39,7 @@ impl Socket {
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.write(bytes),
             Socket::Unix(stream) => stream.write(bytes),

@@ -85,6 +85,8 @@ pub(super) struct Shared {
     pub(super) lanes: Mutex<Lanes>,
     pub(super) started: Instant,
     pub(super) clients: AtomicUsize,
+    /// The number of connections that were refused because there were [`Options::clients_max`] clients.
+    pub(super) rejected: AtomicU64,
     pub(super) loops: Vec<Mailbox>,
     clients_max: usize,
     limits: Limits,
@@ -204,6 +206,7 @@ impl Server {
             lanes: Mutex::default(),
             started: Instant::now(),
             clients: AtomicUsize::new(0),
+            rejected: AtomicU64::new(0),
             loops,
             clients_max: options.clients_max,
             limits: Limits { parts_max: 1 << 20, bytes_max: can.call_bytes_max.saturating_add(REQUEST_EXTRA_BYTES) },
@@ -362,8 +365,11 @@ impl Loop {
 
     /// Accepts waiting connections. (Another loop may have accepted them first.)
     fn accept(&mut self) {
-        while let Ok(socket) = self.listener.accept() {
+        while let Ok(mut socket) = self.listener.accept() {
             if self.shared.clients.load(Ordering::Relaxed) >= self.shared.clients_max {
+                self.shared.rejected.fetch_add(1, Ordering::Relaxed);
+                // The sentence of Redis, which clients know. A new connection has room for it.
+                socket.write(b"-ERR max number of clients reached\r\n").ok();
                 continue;
             }
             let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);

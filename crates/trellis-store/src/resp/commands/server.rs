@@ -163,12 +163,14 @@ pub(super) fn info(call: &mut Call) -> Result<(), Failure> {
     let shared = call.shared;
     let text = format!(
         "# Server\r\nserver:trellis\r\ntrellis_version:{}\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\n\
-         process_id:{}\r\nuptime_in_seconds:{}\r\n# Clients\r\nconnected_clients:{}\r\n# Replication\r\nrole:master\r\n\
+         process_id:{}\r\nuptime_in_seconds:{}\r\n# Clients\r\nconnected_clients:{}\r\n\
+         # Stats\r\nrejected_connections:{}\r\n# Replication\r\nrole:master\r\n\
          # Trellis\r\nwaiting_calls:{}\r\nstore:{}\r\n",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
         shared.started.elapsed().as_secs(),
         shared.clients.load(Ordering::Relaxed),
+        shared.rejected.load(Ordering::Relaxed),
         crate::resp::waiting::count(),
         shared.store.name(),
     );
