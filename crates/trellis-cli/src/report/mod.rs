@@ -1,4 +1,4 @@
-//! `trellis report`: one HTML page from the records of a run, complete in itself.
+//! `trellis report`: makes one self-contained HTML page from the records of a run.
 //!
 //! The page never fetches anything and runs no script; it can be mailed, archived and opened without a network.
 
@@ -38,7 +38,7 @@ pub(crate) struct ReportArguments {
     json: bool,
 }
 
-/// The `report` subcommand.
+/// Runs the `report` subcommand.
 pub(crate) fn report(arguments: &ReportArguments) -> Ending {
     let records = read_records(&arguments.directory)?;
     if arguments.json {
@@ -56,12 +56,25 @@ pub(crate) fn read_records(directory: &Path) -> Result<Vec<Record>, Failure> {
     Record::read_folder(directory).map_err(|error| Failure::new(exit::FILE, error.to_string()))
 }
 
-/// Writes a whole file, or says which one could not be written.
+/// Writes a whole file; an error names the file. An existing file stays as it is until the new one is complete. A
+/// device or a pipe is written to directly.
 pub(crate) fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(file, text).map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", file.display())))
+    let failed = |error| Failure::new(exit::FILE, format!("cannot write {}: {error}", file.display()));
+    // If the file is a link, its target is replaced.
+    let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let Some(name) = target.file_name().filter(|_| fs::metadata(&target).map_or(true, |about| about.is_file())) else {
+        return fs::write(file, text).map_err(failed);
+    };
+    let unfinished = target.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, &target));
+    written.map_err(|error| {
+        // The error of the write matters, not one of the clean-up.
+        let _ = fs::remove_file(&unfinished);
+        failed(error)
+    })
 }
 
-/// A value of ours that cannot be written as JSON would be a mistake of ours.
+/// A value of ours that cannot be written as JSON is a mistake of ours.
 pub(crate) fn not_json(error: &serde_json::Error) -> Failure {
     Failure::new(exit::SYSTEM, format!("cannot write the result as JSON: {error}"))
 }
