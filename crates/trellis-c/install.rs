@@ -1,8 +1,8 @@
-//! Puts the library, the headers, and what pkg-config and CMake need under a prefix.
+//! Installs the library, the headers and the files for pkg-config and CMake under a prefix.
 //!
-//! Promises: the tree it makes can be moved, because nothing in it names the prefix; installing twice gives the same
-//! tree. Needs only the standard library, so that whoever installs can include this file. Never removes a file that
-//! it would not write itself.
+//! Promises: the installed tree can be moved, because nothing in it names the prefix. Installing twice gives the same
+//! tree. It needs only the standard library, so that other programs can include this file. It must never remove a
+//! file that it would not write itself.
 //!
 //! ```text
 //! PREFIX/lib/libtrellis.so.0.1.0            the library
@@ -20,7 +20,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Headers, below `include/` both here and there.
+/// Headers, relative to `include/` at the source and at the target.
 const HEADERS: [&str; 17] = [
     "trellis.h",
     "trellis.hpp",
@@ -41,7 +41,7 @@ const HEADERS: [&str; 17] = [
     "libivy/libivy.hh",
 ];
 
-/// The macros of PARMACS programs, in `parmacs/` of the repository and in `share/trellis/` below the prefix.
+/// The macros of PARMACS programs: in the repository's `parmacs/`, and in `share/trellis/` below the prefix.
 const MACROS: [&str; 3] = ["c.m4.trellis", "c.m4.pthreads", "c.m4.null"];
 
 /// The PARMACS programs, in `examples/parmacs/` and in `share/trellis/parmacs/`.
@@ -62,7 +62,7 @@ const PROGRAMS: [&str; 14] = [
     "radix/radix_kernel.h",
 ];
 
-/// Templates in `cmake/` and where they go; `@VERSION@` in them becomes the version.
+/// Templates in `cmake/` and their targets; `@VERSION@` in them is replaced by the version.
 const TEMPLATES: [(&str, &str); 4] = [
     ("trellis.pc.in", "lib/pkgconfig/trellis.pc"),
     ("libivy.pc.in", "lib/pkgconfig/libivy.pc"),
@@ -70,8 +70,9 @@ const TEMPLATES: [(&str, &str); 4] = [
     ("TrellisConfigVersion.cmake.in", "lib/cmake/Trellis/TrellisConfigVersion.cmake"),
 ];
 
-/// Installs. `source` is the folder of the crate `trellis-c`; `library` is the shared library as cargo built it
-/// (`target/release/libtrellis_c.so`); `version` is the workspace's, such as "0.1.0". Returns every path it wrote.
+/// Installs everything and returns every path that it wrote. `source` is the folder of the crate `trellis-c`;
+/// `library` is the shared library as cargo built it (`target/release/libtrellis_c.so`); `version` is the
+/// workspace's, such as "0.1.0".
 pub(crate) fn install(source: &Path, library: &Path, prefix: &Path, version: &str) -> io::Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     let major = version.split('.').next().unwrap_or(version);
@@ -102,7 +103,7 @@ pub(crate) fn install(source: &Path, library: &Path, prefix: &Path, version: &st
     Ok(written)
 }
 
-/// Copies beside the target and renames, so that a running program keeps the library it has mapped.
+/// Copies to a file beside the target and renames it, so that a running program keeps the library it has mapped.
 fn copy(from: &Path, to: &Path, written: &mut Vec<PathBuf>) -> io::Result<()> {
     make_parent(to)?;
     let beside = to.with_added_extension("new");

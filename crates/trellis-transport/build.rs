@@ -1,6 +1,6 @@
-//! Compiles the bridge to libfabric when the feature `fabric` is on, and does nothing otherwise.
+//! Compiles the bridge to libfabric if the feature `fabric` is on; does nothing otherwise.
 //!
-//! Promises: a machine without libfabric gets one sentence that names the package.
+//! Promises: on a machine without libfabric the error is one sentence that names the package.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -36,7 +36,7 @@ mod fabric {
         println!("cargo::rustc-link-lib=dylib=fabric");
     }
 
-    /// What pkg-config says about the compiler's and the linker's search paths.
+    /// The compiler's and the linker's search paths according to pkg-config.
     fn flags() -> Option<Vec<String>> {
         let asked = Command::new("pkg-config").args(["--cflags", "--libs", "libfabric >= 1.17"]).output().ok()?;
         asked

@@ -1,7 +1,7 @@
 //! What the pure protocols, the checker, links and tests share.
 //!
-//! The crate promises: the same calls give the same results on every machine. It must never read a clock, start a thread, allocate
-//! or ask an operating system for anything.
+//! Promises: the same calls give the same results on every machine. It must never read a clock, start a thread,
+//! allocate or ask an operating system for anything.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -11,5 +11,5 @@ pub mod statistics;
 
 pub use random::{Random, mixed, seed_of_run};
 
-/// Nanoseconds of a monotonic clock that the caller chose; only differences are used.
+/// Nanoseconds of a monotonic clock that the caller chose; only differences are meaningful.
 pub type Nanoseconds = u64;

@@ -1,12 +1,13 @@
 //! Reproducible random numbers.
 //!
-//! Promises: one seed gives one sequence, on every machine and for ever; two purposes of one seed have sequences of their own, so a
-//! thread's program does not change when the network draws once more. It must never be used for secrets.
+//! Promises: one seed gives one sequence, on every machine and forever. Two purposes of one seed have separate
+//! sequences, so a thread's program does not change when the network draws one more number. It must never be used for
+//! secrets.
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*, 2014): one multiplication chain, and no
-/// state to warm up.
+/// SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*, 2014): one multiplication
+/// chain, and no warm-up.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -28,7 +29,7 @@ impl Random {
         mixed(self.0)
     }
 
-    /// A number below `bound`; zero if `bound` is. (Biased by less than `bound` in 2^64.)
+    /// A number below `bound`; zero if `bound` is zero. (Biased by less than `bound` in 2^64.)
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
@@ -40,17 +41,17 @@ impl Random {
         self.below(length as u64) as usize
     }
 
-    /// A number of `low..=high`; `high` is not below `low`, and not 2^64 - 1 above it.
+    /// A number of `low..=high`; `high` must not be below `low`, nor 2^64 - 1 above it.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True once in `times`.
+    /// True with probability 1 in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// True so often in a hundred.
+    /// True with this probability in percent.
     pub fn percent(&mut self, percent: u8) -> bool {
         self.below(100) < u64::from(percent)
     }
@@ -59,13 +60,13 @@ impl Random {
     ///
     /// # Panics
     ///
-    /// Where there are none.
+    /// If there are none.
     pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.index(choices.len())]
     }
 }
 
-/// A well mixed number that depends on nothing but `value`.
+/// A well mixed number that depends only on `value`.
 #[inline]
 pub const fn mixed(mut value: u64) -> u64 {
     value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -73,8 +74,8 @@ pub const fn mixed(mut value: u64) -> u64 {
     value ^ value >> 31
 }
 
-/// The seed of run number `index` of a series. The first run has the seed of the series, so that one run of a series can be asked
-/// for by its own seed.
+/// The seed of run number `index` of a series. The first run has the seed of the series, so that any run can be
+/// repeated by its own seed.
 pub const fn seed_of_run(series: u64, index: u64) -> u64 {
     if index == 0 { series } else { mixed(series ^ mixed(index.wrapping_mul(GOLDEN))) }
 }

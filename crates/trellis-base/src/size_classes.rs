@@ -1,14 +1,14 @@
 //! Sizes of small blocks: four for every doubling, so that less than a fifth of a block is wasted.
 //!
-//! Promises: every size is a multiple of 16, and every power of two from 16 to [`SMALL_BYTES_MAX`] is one of them, so a
-//! block of a size that is a multiple of an alignment is aligned wherever it lies in a span.
+//! Promises: every size is a multiple of 16, and every power of two from 16 to [`SMALL_BYTES_MAX`] is one of them. So
+//! a block whose size is a multiple of an alignment is aligned anywhere in a span.
 
 /// Larger blocks have pages of their own.
 pub const SMALL_BYTES_MAX: u64 = 32 << 10;
-/// Every block is aligned to this, whatever was asked.
+/// Every block is aligned to this, whatever alignment was requested.
 pub const ALIGN_BYTES_MIN: u64 = 16;
 
-/// How many classes there are.
+/// The number of classes.
 pub const CLASSES: usize = 40;
 
 const SIZES: [u32; CLASSES] = {
@@ -16,7 +16,7 @@ const SIZES: [u32; CLASSES] = {
     let (mut size, mut step, mut class) = (16, 16, 0);
     while class < CLASSES {
         sizes[class] = size;
-        // A power of two from 64 on: the steps to the next one are a quarter of it.
+        // From a power of two on, from 64, the steps up to the next one are a quarter of it.
         if class >= 3 && (class - 3).is_multiple_of(4) {
             step = size / 4;
         }
@@ -27,7 +27,7 @@ const SIZES: [u32; CLASSES] = {
 };
 const _: () = assert!(SIZES[CLASSES - 1] as u64 == SMALL_BYTES_MAX);
 
-/// The smallest class whose blocks hold `bytes` and are aligned to `align`, a power of two; `None` when that needs pages
+/// The smallest class whose blocks hold `bytes` and are aligned to `align`, a power of two; `None` if that needs pages
 /// of its own.
 pub fn class_of(bytes: u64, align: u64) -> Option<u8> {
     let from = SIZES.partition_point(|&size| u64::from(size) < bytes);

@@ -1,7 +1,7 @@
-//! Numbers that describe samples.
+//! Statistics of samples.
 
-/// The sample below which `part` of the ascending samples lie, a number from 0 to 1; nothing where there are no samples. It is one of
-/// the samples: the one with the nearest rank.
+/// The quantile `part`, a number from 0 to 1, of ascending samples; `None` if there are no samples. It is one of the
+/// samples: the one with the nearest rank.
 pub fn quantile_of_ascending(ascending: &[f64], part: f64) -> Option<f64> {
     let last = ascending.len().checked_sub(1)?;
     let rank = part.clamp(0.0, 1.0) * last as f64;
@@ -9,13 +9,13 @@ pub fn quantile_of_ascending(ascending: &[f64], part: f64) -> Option<f64> {
     Some(ascending[(rank + 0.5) as usize])
 }
 
-/// As [`quantile_of_ascending`], of samples in any order, which it sorts; not a number where there are none.
+/// As [`quantile_of_ascending`], of samples in any order, which it sorts; NaN if there are none.
 pub fn quantile(samples: &mut [f64], part: f64) -> f64 {
     samples.sort_unstable_by(f64::total_cmp);
     quantile_of_ascending(samples, part).unwrap_or(f64::NAN)
 }
 
-/// The sample in the middle, or the mean of the two in the middle; sorts the samples. Not a number where there are none.
+/// The middle sample, or the mean of the two middle samples; sorts the samples. NaN if there are none.
 pub fn median(samples: &mut [f64]) -> f64 {
     samples.sort_unstable_by(f64::total_cmp);
     let middle = samples.len() / 2;

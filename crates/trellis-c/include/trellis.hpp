@@ -21,8 +21,8 @@
 //     c++ -std=c++20 sum.cpp $(pkg-config --cflags --libs trellis) -o sum && trellis run -n 4 ./sum
 //
 // Failures are thrown as trellis::error, whose what() is one sentence for a person and whose status() is a code of
-// trellis.h. Sizes and offsets are bytes unless a name says otherwise. This header promises nothing that trellis.h
-// does not: it owns handles, checks ranges and turns codes into exceptions, and it never touches the region itself.
+// trellis.h. Sizes and offsets are in bytes unless a name says otherwise. This header promises nothing that trellis.h
+// does not: it owns handles, checks ranges and converts codes to exceptions, and it never touches the region itself.
 #ifndef TRELLIS_HPP
 #define TRELLIS_HPP
 
@@ -46,7 +46,7 @@
 
 namespace trellis {
 
-/// A call that failed: what() is the sentence, status() the code (TRELLIS_ERROR_...).
+/// A failed call: what() is the message, status() the code (TRELLIS_ERROR_...).
 class error : public std::runtime_error {
 public:
     error(int status, const std::string& sentence) : std::runtime_error(sentence), status_(status) {}
@@ -58,7 +58,7 @@ private:
 
 namespace detail {
 
-/// Turn a negative answer of the C interface into an exception; hand anything else on.
+/// Convert a negative result of the C interface to an exception; pass anything else on.
 inline int check(int status) {
     if (status < 0) throw error(status, trellis_last_error());
     return status;
@@ -75,12 +75,12 @@ enum class access : int { read = TRELLIS_READ, write = TRELLIS_WRITE };
 /// File, then environment, then set(). Movable, not copyable.
 class configuration {
 public:
-    /// What TRELLIS_CONFIG and the environment say; without any of them, a cluster of one node.
+    /// The values of TRELLIS_CONFIG and the environment; without them, a cluster of one node.
     configuration() { load(nullptr); }
-    /// A trellis.toml or a libivy JSON file, with the environment laid over it.
+    /// A trellis.toml or a libivy JSON file, overridden by the environment.
     explicit configuration(const std::string& path) { load(path.c_str()); }
 
-    /// Lay one key over file and environment: set("region_bytes", "1GiB").
+    /// Set one key, which overrides file and environment: set("region_bytes", "1GiB").
     configuration& set(const std::string& key, const std::string& value) {
         detail::check(trellis_config_set(config_.get(), key.c_str(), value.c_str()));
         return *this;
@@ -104,9 +104,9 @@ private:
 
 namespace detail {
 
-/// What unlock functions do, which never throw because guards call them while an exception passes: a lost cluster is
-/// reported by the next call that can throw. The program ends here where a lock is given back that is not held, and
-/// where it cannot be given back in time, because the other nodes would wait for it for ever.
+/// Handles the status of unlock functions, which never throw because guards call them during stack unwinding: a lost
+/// cluster is reported by the next call that can throw. The program ends here if a lock is released that is not held,
+/// or if it cannot be released in time, because the other nodes would wait for it forever.
 inline void ended(int status) noexcept {
     if (status == TRELLIS_ERROR_STATE || status == TRELLIS_ERROR_DEADLINE) {
         std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
@@ -114,14 +114,14 @@ inline void ended(int status) noexcept {
     }
 }
 
-/// A duration in microseconds, rounded up: what is waited for is waited for at least so long.
+/// A duration in microseconds, rounded up: a wait lasts at least this long.
 template <typename Rep, typename Period>
 std::uint64_t microseconds(const std::chrono::duration<Rep, Period>& duration) {
     const auto rounded = std::chrono::ceil<std::chrono::microseconds>(duration).count();
     return rounded < 0 ? 0 : static_cast<std::uint64_t>(rounded);
 }
 
-/// How long it is until then.
+/// The time until then.
 template <typename Clock, typename Duration>
 auto until(const std::chrono::time_point<Clock, Duration>& time) {
     return time - Clock::now();
@@ -143,8 +143,8 @@ protected:
 
 class cluster;
 
-/// Lock `id` of a cluster: a TimedLockable, so std::lock_guard, std::unique_lock, std::scoped_lock (of several, in any
-/// order) and std::condition_variable_any take it. Fair; not recursive. Must not outlive its cluster.
+/// Lock `id` of a cluster: a TimedLockable, for std::lock_guard, std::unique_lock, std::scoped_lock (of several, in
+/// any order) and std::condition_variable_any. Fair; not recursive. Must not outlive its cluster.
 class mutex : public detail::object {
 public:
     explicit mutex(cluster& where, std::uint64_t id) noexcept;
@@ -152,7 +152,7 @@ public:
     void lock() { detail::check(trellis_lock(cluster_, id_)); }
     void unlock() noexcept { detail::ended(trellis_unlock(cluster_, id_)); }
 
-    /// False when somebody has it, or waits for it, or it is on its way between nodes.
+    /// False if another thread has it, or waits for it, or it is being passed between nodes.
     [[nodiscard]] bool try_lock() { return detail::check(trellis_try_lock(cluster_, id_)) == 1; }
     template <typename Rep, typename Period>
     [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& duration) {
@@ -169,7 +169,7 @@ private:
     using object::object;
 };
 
-/// A 64-bit word kept at its home node; every operation is one round trip at most. Must not outlive its cluster.
+/// A 64-bit word kept at its home node; every operation takes at most one round trip. Must not outlive its cluster.
 class atomic_word {
 public:
     [[nodiscard]] std::uint64_t load() const {
@@ -189,7 +189,7 @@ public:
         detail::check(trellis_atomic_fetch_add(cluster_, id_, addend, &before));
         return before;
     }
-    /// True when `expected` was replaced; otherwise `expected` becomes what the word holds.
+    /// True if `expected` was replaced; otherwise `expected` becomes the present value.
     bool compare_exchange(std::uint64_t& expected, std::uint64_t desired) {
         return detail::check(trellis_atomic_compare_exchange(cluster_, id_, &expected, desired)) == 1;
     }
@@ -202,11 +202,11 @@ private:
     std::uint64_t id_;
 };
 
-/// Membership of a cluster. The destructor leaves together with the other nodes; while an exception passes it gives
-/// up instead, so that the others end with an error that names this node and nobody waits for it.
+/// Membership of a cluster. The destructor leaves together with the other nodes. During stack unwinding it abandons
+/// the cluster instead, so that the others end with an error that names this node instead of waiting for it.
 class cluster {
 public:
-    /// Join with what file and environment say.
+    /// Join with the values of file and environment.
     cluster() { join(nullptr); }
     explicit cluster(const configuration& config) { join(config.handle()); }
     explicit cluster(const std::string& config_path) : cluster(configuration(config_path)) {}
@@ -223,13 +223,13 @@ public:
             trellis_abandon(cluster_);
         } else if (const int status = trellis_leave(cluster_); status != TRELLIS_OK) {
             std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
-            // Refused because it holds a lock, and nobody is left who could give it back.
+            // Refused because it holds a lock, which no thread is left to release.
             if (status == TRELLIS_ERROR_STATE) trellis_abandon(cluster_);
         }
     }
 
-    /// Leave now and learn whether it worked. The region is gone afterwards; so are mutexes and words. A node that
-    /// joined later and still holds a lock stays a member, and may try again once it gave the lock back.
+    /// Leave now and report failures. The region is gone afterwards; so are mutexes and words. A node that joined
+    /// later and still holds a lock stays a member, and may try again after it has released the lock.
     void leave() {
         if (cluster_ == nullptr) return;
         const int status = trellis_leave(cluster_);
@@ -245,18 +245,18 @@ public:
     [[nodiscard]] bool leave_requested() const noexcept { return trellis_leave_requested(cluster_) != 0; }
     [[nodiscard]] std::size_t page_bytes() const noexcept { return trellis_page_bytes(cluster_); }
     [[nodiscard]] std::size_t region_bytes() const noexcept { return trellis_bytes(cluster_); }
-    /// Where the shared heap begins: half of the region, unless the key `heap_bytes` says otherwise.
+    /// The offset at which the shared heap begins: half of the region, unless the key `heap_bytes` says otherwise.
     [[nodiscard]] std::size_t heap_start() const noexcept { return trellis_heap_start(cluster_); }
     [[nodiscard]] void* base() const noexcept { return trellis_base(cluster_); }
 
-    /// All bytes of the region, the shared heap's too: for calls on all of it, not for data of one's own.
+    /// All bytes of the region, including the shared heap: for calls on all of it, not for one's own data.
     [[nodiscard]] std::span<std::byte> region() const noexcept {
         return {static_cast<std::byte*>(base()), region_bytes()};
     }
 
-    /// `count` objects of type T that start `offset_bytes` into the region and end where the shared heap begins
-    /// (`heap_start`), or before. Fresh bytes are zero. T must mean the same
-    /// bytes in every process: no virtual functions, and pointers only into the region.
+    /// `count` objects of type T that start `offset_bytes` into the region and end at or before the start of the
+    /// shared heap (`heap_start`). Fresh bytes are zero. T must mean the same bytes in every process: no virtual
+    /// functions, and pointers only into the region.
     template <typename T>
     [[nodiscard]] std::span<T> view(std::size_t offset_bytes, std::size_t count) const {
         static_assert(std::is_trivially_destructible_v<T> && !std::is_polymorphic_v<T>,
@@ -285,19 +285,19 @@ public:
         return {reinterpret_cast<T*>(static_cast<std::byte*>(base()) + offset_bytes), count};
     }
 
-    /// Bring what `part` covers here in large steps instead of one fault per page.
+    /// Fetch the pages of `part` in large steps instead of with one fault per page.
     template <typename T, std::size_t Extent>
     void prefetch(std::span<T, Extent> part, access how = access::read) {
         detail::check(trellis_prefetch(cluster_, part.data(), part.size_bytes(), static_cast<int>(how)));
     }
 
-    /// Give whole pages of the region to another protocol: "ivy", "lock(dynamic)", "delay(migrate, 500us)". Every node
-    /// makes the same call, as with a barrier; the bytes stay what they are.
+    /// Change the protocol of whole pages of the region: "ivy", "lock(dynamic)", "delay(migrate, 500us)". Every node
+    /// makes the same call, as with a barrier; the contents stay the same.
     template <typename T, std::size_t Extent>
     void set_protocol(std::span<T, Extent> part, const std::string& protocol) {
         detail::check(trellis_set_protocol(cluster_, part.data(), part.size_bytes(), protocol.c_str()));
     }
-    /// The protocol that looks after the byte at `address`.
+    /// The protocol of the byte at `address`.
     [[nodiscard]] std::string protocol_at(const void* address) const {
         std::string text(64, '\0');
         std::size_t length = static_cast<std::size_t>(
@@ -316,7 +316,7 @@ public:
     [[nodiscard]] trellis::mutex mutex(std::uint64_t id) noexcept { return {cluster_, id}; }
     [[nodiscard]] atomic_word atomic(std::uint64_t id) noexcept { return {cluster_, id}; }
 
-    /// Name what follows in this node's record.
+    /// Name the following part of this node's record.
     void phase(const std::string& name) { detail::check(trellis_phase(cluster_, name.c_str())); }
     [[nodiscard]] trellis_counters counters() const {
         trellis_counters counters{};
@@ -333,9 +333,9 @@ private:
     int exceptions_at_join_ = std::uncaught_exceptions();
 };
 
-/// Locks the pages that hold a range of the region, as std::lock_guard locks a mutex: they come here, for stores, and
-/// no other node sees them until the guard is gone. The range must be under a protocol with a lock layer. Not
-/// recursive. Must not outlive its cluster.
+/// Locks the pages that contain a range of the region, as std::lock_guard locks a mutex: this node gets them for
+/// stores, and no other node sees them until the guard is destroyed. The range must be under a protocol with a lock
+/// layer. Not recursive. Must not outlive its cluster.
 class range_lock {
 public:
     template <typename T, std::size_t Extent>
@@ -343,7 +343,7 @@ public:
         : cluster_(where.handle()), address_(part.data()), bytes_(part.size_bytes()) {
         detail::check(trellis_lock_range(cluster_, address_, bytes_));
     }
-    /// Ends by itself so long after it was got.
+    /// The lock ends by itself this long after it was acquired.
     template <typename T, std::size_t Extent>
     range_lock(cluster& where, std::span<T, Extent> part, std::chrono::microseconds stay)
         : cluster_(where.handle()), address_(part.data()), bytes_(part.size_bytes()) {
@@ -358,7 +358,7 @@ public:
         if (address_ != nullptr) (void)trellis_unlock_range(cluster_, address_, bytes_);
     }
 
-    /// Give the range back now, and learn whether it was locked until now: throws where its time was over before.
+    /// Unlock the range now; throws if its time had ended before.
     void unlock() {
         if (address_ != nullptr) {
             detail::check(trellis_unlock_range(cluster_, std::exchange(address_, nullptr), bytes_));

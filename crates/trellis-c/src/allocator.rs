@@ -1,14 +1,14 @@
-//! Where the library's own memory comes from: the C library, also where a program's `malloc` was replaced by one that
-//! serves the heap out of a region. Otherwise a call of the library could need a page in order to serve a page.
+//! The library's own memory comes from the C library, even if a program's `malloc` was replaced by one that serves
+//! the heap from a region. Otherwise a call of the library could need a page in order to serve a page.
 //!
-//! Promises nothing else than the C library does. Must never be reached through the names that a program can replace.
+//! Promises: the same as the C library. It must never be reached through names that a program can replace.
 
 #![cfg(target_env = "gnu")]
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
 
-// The names of glibc that nobody replaces; since 2.0.
+// The names of glibc that programs do not replace; since 2.0.
 unsafe extern "C" {
     fn __libc_malloc(bytes: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, bytes: usize) -> *mut c_void;
@@ -17,15 +17,15 @@ unsafe extern "C" {
     fn __libc_free(block: *mut c_void);
 }
 
-/// How `malloc` aligns on 64-bit machines.
+/// The alignment of `malloc` on 64-bit machines.
 const ALIGN: usize = 16;
 
 struct CLibrary;
 
-// SAFETY: these functions keep the rules of an allocator, and none of them unwinds.
+// SAFETY: these functions fulfil the contract of an allocator, and none of them unwinds.
 unsafe impl GlobalAlloc for CLibrary {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: plain calls; every block is at least as aligned as asked for.
+        // SAFETY: plain calls; every block has at least the requested alignment.
         let block = unsafe {
             if layout.align() <= ALIGN {
                 __libc_malloc(layout.size())
@@ -53,11 +53,11 @@ unsafe impl GlobalAlloc for CLibrary {
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         if layout.align() <= ALIGN {
-            // SAFETY: the caller's promise: it is a block of ours.
+            // SAFETY: the caller's promise: the block is from this allocator.
             return unsafe { __libc_realloc(block.cast(), bytes) }.cast();
         }
         // SAFETY: the caller's promise; both blocks have the bytes that are copied, and the caller's size with this
-        // alignment is no overflow.
+        // alignment does not overflow.
         unsafe {
             let other = self.alloc(Layout::from_size_align_unchecked(bytes, layout.align()));
             if !other.is_null() {
@@ -69,7 +69,7 @@ unsafe impl GlobalAlloc for CLibrary {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, _layout: Layout) {
-        // SAFETY: the caller's promise: it is a block of ours.
+        // SAFETY: the caller's promise: the block is from this allocator.
         unsafe { __libc_free(block.cast()) }
     }
 }

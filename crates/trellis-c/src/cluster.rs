@@ -1,4 +1,4 @@
-//! `trellis_join` and everything a member of a cluster can do.
+//! `trellis_join` and all operations of a member of a cluster.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Once;
@@ -17,7 +17,7 @@ pub const READ: c_int = 0;
 /// `TRELLIS_WRITE`
 pub const WRITE: c_int = 1;
 
-/// `struct trellis_cluster`: a member. At most one exists in a process.
+/// `struct trellis_cluster`: a member. A process has at most one.
 pub struct ClusterHandle {
     cluster: Cluster,
     _membership: Membership,
@@ -29,20 +29,20 @@ impl ClusterHandle {
     }
 }
 
-/// The handle of this process, where it is a node.
+/// The handle of this process, if it is a node.
 static CURRENT: AtomicPtr<ClusterHandle> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The right to be a node: one per process, because a region has one address and a node one set of connections.
 struct Membership;
 
 static IS_MEMBER: AtomicBool = AtomicBool::new(false);
-/// This process was forked from one that had a handle: it has neither the region nor the connections.
+/// Whether this process was forked from one that had a handle: it has neither the region nor the connections.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 impl Membership {
     fn take() -> Result<Membership, Failure> {
         static WATCH_FORKS: Once = Once::new();
-        // SAFETY: the function only stores a flag, which a forked child may do.
+        // SAFETY: the function only stores a flag, which is allowed in a forked child.
         WATCH_FORKS.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         });
@@ -84,10 +84,10 @@ pub(crate) fn refuse_in_child() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The body of a function on a cluster that answers with a status.
+/// Runs the body of a function on a cluster that returns a status.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 pub(crate) unsafe fn on_cluster(
     cluster: *const ClusterHandle,
     body: impl FnOnce(&Cluster) -> Result<c_int, Failure>,
@@ -101,7 +101,7 @@ pub(crate) unsafe fn on_cluster(
     })
 }
 
-/// One fact about a cluster; `otherwise` for NULL.
+/// Returns one fact about a cluster; `otherwise` for NULL.
 ///
 /// # Safety
 /// As for [`on_cluster`].
@@ -110,7 +110,7 @@ unsafe fn ask<T>(cluster: *const ClusterHandle, otherwise: T, question: impl FnO
     value_or(otherwise, || unsafe { cluster.as_ref() }.map(|handle| question(&handle.cluster)))
 }
 
-/// Become a node.
+/// Joins the cluster as a node.
 ///
 /// # Safety
 /// `config` is NULL or came from `trellis_config_load`; `cluster` is NULL or valid for writing.
@@ -138,10 +138,10 @@ pub unsafe extern "C" fn trellis_join(config: *const ConfigHandle, cluster: *mut
     })
 }
 
-/// Leave together with the other nodes.
+/// Leaves together with the other nodes.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; no other thread uses it or the region.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; no other thread uses it or the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_leave(cluster: *mut ClusterHandle) -> c_int {
     answer(|| {
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn trellis_leave(cluster: *mut ClusterHandle) -> c_int {
             .ok_or_else(|| Failure::new(status::ARGUMENT, "cluster is NULL; give the handle of trellis_join"))?;
         let left = handle.cluster.leave();
         if !matches!(left, Err(WaitError::Misuse(_))) {
-            // SAFETY: the caller's promise; a node that was refused is a member still, and keeps its handle.
+            // SAFETY: the caller's promise; a node whose leave was refused is still a member and keeps its handle.
             drop(unsafe { take(cluster) });
         }
         left?;
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn trellis_leave(cluster: *mut ClusterHandle) -> c_int {
     })
 }
 
-/// Close the connections at once, without waiting.
+/// Closes the connections at once, without waiting.
 ///
 /// # Safety
 /// As for [`trellis_leave`].
@@ -179,13 +179,13 @@ pub unsafe extern "C" fn trellis_abandon(cluster: *mut ClusterHandle) {
 /// # Safety
 /// `cluster` is NULL or came from [`trellis_join`] and was not taken before.
 unsafe fn take(cluster: *mut ClusterHandle) -> Option<Box<ClusterHandle>> {
-    // Another handle than this there is not, and what is given back can be asked for no more.
+    // There is no other handle, and `trellis_current` must not return a freed one.
     let _ = CURRENT.compare_exchange(cluster, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
-    // SAFETY: not null, made by Box::into_raw in trellis_join, and otherwise the caller's promise.
+    // SAFETY: not null, and made by Box::into_raw in trellis_join; otherwise the caller's promise.
     (!cluster.is_null()).then(|| unsafe { Box::from_raw(cluster) })
 }
 
-/// The handle of this process, or NULL where it is no node.
+/// The handle of this process, or NULL if it is not a node.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_current() -> *mut ClusterHandle {
     CURRENT.load(Ordering::Acquire)
@@ -194,7 +194,7 @@ pub extern "C" fn trellis_current() -> *mut ClusterHandle {
 /// This node's index.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_node(cluster: *const ClusterHandle) -> usize {
     // SAFETY: the caller's promise.
@@ -204,17 +204,17 @@ pub unsafe extern "C" fn trellis_node(cluster: *const ClusterHandle) -> usize {
 /// The number of nodes.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_nodes(cluster: *const ClusterHandle) -> usize {
     // SAFETY: the caller's promise.
     unsafe { ask(cluster, 0, Cluster::nodes) }
 }
 
-/// How many nodes take part now, this one among them: those of the start, and those that joined and have not left.
+/// The number of nodes that take part now, including this one: founders, and nodes that joined and have not left.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_members(cluster: *const ClusterHandle) -> usize {
     // SAFETY: the caller's promise.
@@ -224,17 +224,17 @@ pub unsafe extern "C" fn trellis_members(cluster: *const ClusterHandle) -> usize
 /// Whether this node joined while the cluster was running, as 1 or 0.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_joined_later(cluster: *const ClusterHandle) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { ask(cluster, 0, |cluster| cluster.has_joined_later().into()) }
 }
 
-/// Whether somebody asked this node, by `trellis leave`, to finish its piece of work and leave, as 1 or 0.
+/// Whether `trellis leave` asked this node to finish its piece of work and leave, as 1 or 0.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_leave_requested(cluster: *const ClusterHandle) -> c_int {
     // SAFETY: the caller's promise.
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn trellis_leave_requested(cluster: *const ClusterHandle) 
 /// The manager's index.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_manager(cluster: *const ClusterHandle) -> usize {
     // SAFETY: the caller's promise.
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn trellis_manager(cluster: *const ClusterHandle) -> usize
 /// The region's first byte.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_base(cluster: *const ClusterHandle) -> *mut c_void {
     // SAFETY: the caller's promise.
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn trellis_base(cluster: *const ClusterHandle) -> *mut c_v
 /// The region's size.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_bytes(cluster: *const ClusterHandle) -> usize {
     // SAFETY: the caller's promise.
@@ -274,17 +274,17 @@ pub unsafe extern "C" fn trellis_bytes(cluster: *const ClusterHandle) -> usize {
 /// The size of a page.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_page_bytes(cluster: *const ClusterHandle) -> usize {
     // SAFETY: the caller's promise.
     unsafe { ask(cluster, 0, |cluster| cluster.region().page_bytes()) }
 }
 
-/// Bring a range here in large steps.
+/// Fetches a range in large steps.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `address` is only compared, never dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_prefetch(
     cluster: *mut ClusterHandle,
@@ -308,10 +308,10 @@ pub unsafe extern "C" fn trellis_prefetch(
     }
 }
 
-/// Lock a range.
+/// Locks a range.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `address` is only compared, never dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_lock_range(
     cluster: *mut ClusterHandle,
@@ -322,10 +322,10 @@ pub unsafe extern "C" fn trellis_lock_range(
     unsafe { on_cluster(cluster, |cluster| lock_range(cluster, address as usize, bytes, None)) }
 }
 
-/// Lock a range for a time.
+/// Locks a range for a time.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `address` is only compared, never dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_lock_range_for(
     cluster: *mut ClusterHandle,
@@ -344,10 +344,10 @@ fn lock_range(cluster: &Cluster, address: usize, bytes: usize, stay: Option<Dura
     Ok(status::OK)
 }
 
-/// Give a range back.
+/// Unlocks a range.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `address` is only compared, never dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_unlock_range(
     cluster: *mut ClusterHandle,
@@ -364,10 +364,10 @@ pub unsafe extern "C" fn trellis_unlock_range(
     }
 }
 
-/// Give a range to another protocol.
+/// Sets the protocol of a range.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed;
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `address` is only compared, never dereferenced;
 /// `protocol` is NULL or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_set_protocol(
@@ -399,7 +399,7 @@ pub unsafe extern "C" fn trellis_set_protocol(
 /// The protocol of a byte, as text.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed;
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `address` is only compared, never dereferenced;
 /// `text` is NULL or has room for `text_bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_protocol_at(
@@ -424,7 +424,7 @@ pub unsafe extern "C" fn trellis_protocol_at(
     }
 }
 
-/// Where a range that is not empty starts in the region.
+/// The offset in the region of a range that is not empty.
 fn offset_of_some(cluster: &Cluster, address: usize, bytes: usize) -> Result<usize, Failure> {
     if bytes == 0 {
         return Err(Failure::new(status::ARGUMENT, "the range is empty; give at least one byte"));
@@ -432,7 +432,7 @@ fn offset_of_some(cluster: &Cluster, address: usize, bytes: usize) -> Result<usi
     offset_of(cluster, address, bytes)
 }
 
-/// Where a range starts in the region.
+/// The offset of a range in the region.
 fn offset_of(cluster: &Cluster, address: usize, bytes: usize) -> Result<usize, Failure> {
     let region = cluster.region();
     let base = region.base() as usize;
@@ -446,10 +446,10 @@ fn offset_of(cluster: &Cluster, address: usize, bytes: usize) -> Result<usize, F
         })
 }
 
-/// Wait for every node.
+/// Waits for every node.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_barrier(cluster: *mut ClusterHandle, id: u64) -> c_int {
     // SAFETY: the caller's promise.
@@ -461,10 +461,10 @@ pub unsafe extern "C" fn trellis_barrier(cluster: *mut ClusterHandle, id: u64) -
     }
 }
 
-/// Take a lock.
+/// Acquires a lock.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_lock(cluster: *mut ClusterHandle, id: u64) -> c_int {
     // SAFETY: the caller's promise.
@@ -476,10 +476,10 @@ pub unsafe extern "C" fn trellis_lock(cluster: *mut ClusterHandle, id: u64) -> c
     }
 }
 
-/// Give a lock back.
+/// Releases a lock.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_unlock(cluster: *mut ClusterHandle, id: u64) -> c_int {
     // SAFETY: the caller's promise.
@@ -491,10 +491,10 @@ pub unsafe extern "C" fn trellis_unlock(cluster: *mut ClusterHandle, id: u64) ->
     }
 }
 
-/// Read a word.
+/// Reads a word.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `value` is NULL or valid for writing.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `value` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_atomic_load(cluster: *mut ClusterHandle, id: u64, value: *mut u64) -> c_int {
     // SAFETY: the caller's promise.
@@ -506,10 +506,10 @@ pub unsafe extern "C" fn trellis_atomic_load(cluster: *mut ClusterHandle, id: u6
     }
 }
 
-/// Write a word.
+/// Writes a word.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_atomic_store(cluster: *mut ClusterHandle, id: u64, value: u64) -> c_int {
     // SAFETY: the caller's promise.
@@ -521,10 +521,10 @@ pub unsafe extern "C" fn trellis_atomic_store(cluster: *mut ClusterHandle, id: u
     }
 }
 
-/// Replace a word.
+/// Replaces a word.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `before` is NULL or valid for writing.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `before` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_atomic_exchange(
     cluster: *mut ClusterHandle,
@@ -536,10 +536,10 @@ pub unsafe extern "C" fn trellis_atomic_exchange(
     unsafe { on_cluster(cluster, |cluster| give(before, cluster.atomic(id).exchange(value)?)) }
 }
 
-/// Add to a word.
+/// Adds to a word.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `before` is NULL or valid for writing.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `before` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_atomic_fetch_add(
     cluster: *mut ClusterHandle,
@@ -551,7 +551,7 @@ pub unsafe extern "C" fn trellis_atomic_fetch_add(
     unsafe { on_cluster(cluster, |cluster| give(before, cluster.atomic(id).fetch_add(addend)?)) }
 }
 
-/// Hands a value to a caller who may not want it.
+/// Stores a value for a caller who may not want it.
 ///
 /// # Safety
 /// `place` is NULL or valid for writing.
@@ -563,10 +563,10 @@ unsafe fn give(place: *mut u64, value: u64) -> Result<c_int, Failure> {
     Ok(status::OK)
 }
 
-/// Replace a word if it is what was expected.
+/// Replaces a word if it has the expected value.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `expected` is NULL or valid.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `expected` is NULL or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_atomic_compare_exchange(
     cluster: *mut ClusterHandle,
@@ -589,10 +589,10 @@ pub unsafe extern "C" fn trellis_atomic_compare_exchange(
     }
 }
 
-/// Name what follows in the record.
+/// Names the following part of the record.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `name` is NULL or a C string.
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `name` is NULL or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_phase(cluster: *mut ClusterHandle, name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
@@ -604,10 +604,10 @@ pub unsafe extern "C" fn trellis_phase(cluster: *mut ClusterHandle, name: *const
     }
 }
 
-/// Fill in the counters as far as the caller knows them.
+/// Fills in the counters that the caller's structure has room for.
 ///
 /// # Safety
-/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `counters` is NULL or has room for
+/// `cluster` is NULL or came from [`trellis_join`] and was not freed; `counters` is NULL or has room for
 /// `counters_bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_read_counters(

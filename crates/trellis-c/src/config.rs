@@ -8,15 +8,15 @@ use trellis::config::{Config, Sources};
 use crate::failure::{self, Failure, answer, value_or};
 use crate::status;
 
-/// `struct trellis_config`: where values come from, and what they are so far.
+/// `struct trellis_config`: the sources of the values, and their present result.
 pub struct ConfigHandle {
     sources: Sources,
-    /// What the sources say without anybody having to be a particular node yet.
+    /// The sources' values, as far as they are the same for every node.
     current: Config,
 }
 
 impl ConfigHandle {
-    /// Reads `path` (or what the environment names), with the environment laid over it.
+    /// Reads `path` (or the file that the environment names); values of the environment override it.
     pub(crate) fn load(path: Option<&str>) -> Result<ConfigHandle, Failure> {
         let sources = Sources::new().process_environment();
         let sources = match path {
@@ -37,7 +37,7 @@ fn read(sources: &Sources) -> Result<Config, Failure> {
     sources.clone().load_for_all().map_err(|error| Failure::new(status::CONFIGURATION, error))
 }
 
-/// Read a configuration.
+/// Reads a configuration.
 ///
 /// # Safety
 /// `path` is NULL or a C string; `config` is NULL or valid for writing.
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn trellis_config_load(path: *const c_char, config: *mut *
     })
 }
 
-/// Lay one key over file and environment.
+/// Sets one key, which overrides file and environment.
 ///
 /// # Safety
 /// `config` is NULL or came from [`trellis_config_load`]; `key` and `value` are NULL or C strings.
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn trellis_config_set(
     })
 }
 
-/// What the configuration says about one thing; 0 for NULL.
+/// One value of the configuration; 0 for NULL.
 ///
 /// # Safety
 /// `config` is NULL or came from [`trellis_config_load`].
@@ -88,7 +88,7 @@ unsafe fn ask(config: *const ConfigHandle, question: impl FnOnce(&Config) -> usi
     value_or(0, || unsafe { config.as_ref() }.map(|config| question(&config.current)))
 }
 
-/// Which node this process is.
+/// The number of this node.
 ///
 /// # Safety
 /// `config` is NULL or came from [`trellis_config_load`].
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn trellis_config_node(config: *const ConfigHandle) -> usi
     unsafe { ask(config, |config| config.node) }
 }
 
-/// How many nodes the cluster has.
+/// The number of nodes.
 ///
 /// # Safety
 /// `config` is NULL or came from [`trellis_config_load`].
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn trellis_config_nodes(config: *const ConfigHandle) -> us
     unsafe { ask(config, Config::node_count) }
 }
 
-/// Which node is the manager.
+/// The number of the manager.
 ///
 /// # Safety
 /// `config` is NULL or came from [`trellis_config_load`].
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn trellis_config_region_bytes(config: *const ConfigHandle
     unsafe { ask(config, |config| config.region_bytes) }
 }
 
-/// Free a configuration.
+/// Frees a configuration.
 ///
 /// # Safety
 /// `config` is NULL or came from [`trellis_config_load`] and was not freed before.

@@ -1,6 +1,6 @@
-//! The counters of a node as C sees them.
+//! The counters of a node in their C layout.
 
-/// `struct trellis_counters`: the fields and their order are the header's; a test compares size and offsets.
+/// `struct trellis_counters`: fields and order are the header's; a test compares size and offsets.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // each field is explained once, in trellis.h and at trellis::Counters

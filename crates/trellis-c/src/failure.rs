@@ -1,6 +1,7 @@
-//! From a Rust result to what C gets: a negative status, and a sentence kept for the calling thread.
+//! Converts a Rust result to its C form: a negative status, and a message that is kept for the calling thread.
 //!
-//! A panic becomes `TRELLIS_ERROR_INTERNAL` here and goes no further: unwinding through C is undefined.
+//! Promises: a panic becomes `TRELLIS_ERROR_INTERNAL` here and goes no further, because unwinding through C is
+//! undefined.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::status;
 
-/// What went wrong, for a program and for a person.
+/// An error, for a program and for a person.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: c_int,
@@ -43,7 +44,7 @@ pub(crate) fn answer(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     failure.status
 }
 
-/// Runs the body of a function that answers with a value, or with `otherwise` and a sentence that says why.
+/// Runs the body of a function that returns a value; on failure returns `otherwise` and keeps the message.
 pub(crate) fn answer_or<T>(otherwise: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
     let mut value = otherwise;
     answer(|| {
@@ -53,17 +54,17 @@ pub(crate) fn answer_or<T>(otherwise: T, body: impl FnOnce() -> Result<T, Failur
     value
 }
 
-/// Runs the body of a function that has no way to say that it failed.
+/// Runs the body of a function that cannot report a failure.
 pub(crate) fn value_or<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
     catch_unwind(AssertUnwindSafe(body)).ok().flatten().unwrap_or(otherwise)
 }
 
-/// The sentence of the calling thread; empty, and never null.
+/// The message of the calling thread; empty if there is none, and never null.
 pub(crate) fn last_sentence() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Text that C handed over.
+/// A C string as text.
 ///
 /// # Safety
 /// `text` is null or points to a string that ends with a NUL and lives for `'a`.
@@ -77,10 +78,10 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
         .map_err(|_| Failure::new(status::ARGUMENT, format!("{name} is not UTF-8 text; give it as UTF-8")))
 }
 
-/// The place where C wants an answer.
+/// The variable of the C caller for a result.
 ///
 /// # Safety
-/// `place` is null or valid for writing for `'a`, and nobody else uses it meanwhile.
+/// `place` is null or valid for writing for `'a`, and nothing else uses it meanwhile.
 pub(crate) unsafe fn place<'a, T>(place: *mut T, name: &str) -> Result<&'a mut T, Failure> {
     // SAFETY: the caller's promise.
     unsafe { place.as_mut() }
@@ -89,7 +90,7 @@ pub(crate) unsafe fn place<'a, T>(place: *mut T, name: &str) -> Result<&'a mut T
 
 fn remember(sentence: &str) {
     let sentence = CString::new(sentence.replace('\0', " ")).unwrap_or_default();
-    // A thread that is ending has no place for a sentence any more, and nobody to read it.
+    // A thread that is ending has no storage for a message any more, and nothing reads it.
     let _ = LAST.try_with(|last| last.replace(sentence));
 }
 

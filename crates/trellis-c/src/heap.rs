@@ -1,7 +1,7 @@
-//! `trellis_malloc` and its family: the shared heap as C knows heaps.
+//! `trellis_malloc` and its family: the shared heap with the interface of C heaps.
 //!
-//! Promises: a function that returns a pointer returns NULL where it failed, and keeps a sentence that says why; a NULL
-//! that is freed is nothing, as in C. What no allocation returned is refused and changes nothing.
+//! Promises: a function that returns a pointer returns NULL if it failed, and keeps a message with the reason.
+//! Freeing NULL does nothing, as in C. An address that no allocation returned is refused and changes nothing.
 
 use std::alloc::Layout;
 use std::ffi::{c_int, c_void};
@@ -27,7 +27,7 @@ pub const PER_CACHE_LINE: c_int = 1;
 /// `TRELLIS_PER_PAGE`
 pub const PER_PAGE: c_int = 2;
 
-/// As `malloc` of C aligns.
+/// The alignment of C's `malloc`.
 const ALIGN_BYTES: usize = 16;
 
 /// `struct trellis_heap_counts`
@@ -66,10 +66,10 @@ impl From<HeapError> for Failure {
     }
 }
 
-/// The body of a function that answers with memory.
+/// Runs the body of a function that returns memory.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back.
+/// `cluster` is NULL or came from `trellis_join` and was not freed.
 unsafe fn memory(
     cluster: *const ClusterHandle,
     body: impl FnOnce(&Cluster) -> Result<NonNull<u8>, Failure>,
@@ -117,10 +117,10 @@ fn padding_of(padding: c_int) -> Result<Padding, Failure> {
     }
 }
 
-/// Memory with everything that can be said about it.
+/// Allocates memory with all options.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back.
+/// `cluster` is NULL or came from `trellis_join` and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_allocate(
     cluster: *mut ClusterHandle,
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn trellis_allocate(
     }
 }
 
-/// The same, and every byte is zero.
+/// Allocates zeroed memory with all options.
 ///
 /// # Safety
 /// As for [`trellis_allocate`].
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn trellis_allocate_zeroed(
     }
 }
 
-/// Memory as `malloc` gives it.
+/// Allocates memory like `malloc`.
 ///
 /// # Safety
 /// As for [`trellis_allocate`].
@@ -168,19 +168,19 @@ pub unsafe extern "C" fn trellis_malloc(cluster: *mut ClusterHandle, bytes: usiz
     unsafe { trellis_allocate(cluster, bytes, ALIGN_BYTES, HOME_UNSPECIFIED, PACKED) }
 }
 
-/// Zeros.
+/// Allocates zeroed memory like `calloc`.
 ///
 /// # Safety
 /// As for [`trellis_allocate`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_calloc(cluster: *mut ClusterHandle, count: usize, bytes: usize) -> *mut c_void {
-    // What does not fit a number does not fit a region either, and is refused as too large.
+    // A product that overflows does not fit into a region either, and is refused as too large.
     let all = count.saturating_mul(bytes);
     // SAFETY: the caller's promise.
     unsafe { trellis_allocate_zeroed(cluster, all, ALIGN_BYTES, HOME_UNSPECIFIED, PACKED) }
 }
 
-/// Memory aligned to a power of two.
+/// Allocates memory aligned to a power of two.
 ///
 /// # Safety
 /// As for [`trellis_allocate`].
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn trellis_aligned_alloc(
     unsafe { trellis_allocate(cluster, bytes, alignment, HOME_UNSPECIFIED, PACKED) }
 }
 
-/// Memory whose pages have their home at a node.
+/// Allocates memory whose pages have their home at a node.
 ///
 /// # Safety
 /// As for [`trellis_allocate`].
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn trellis_malloc_at(cluster: *mut ClusterHandle, bytes: u
     unsafe { trellis_allocate(cluster, bytes, ALIGN_BYTES, node, PACKED) }
 }
 
-/// Memory that stays away from other memory.
+/// Allocates memory with padding: none, per cache line, or per page.
 ///
 /// # Safety
 /// As for [`trellis_allocate`].
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn trellis_malloc_padded(
     unsafe { trellis_allocate(cluster, bytes, ALIGN_BYTES, HOME_UNSPECIFIED, padding) }
 }
 
-/// Memory with another size.
+/// Changes the size of a block.
 ///
 /// # Safety
 /// As for [`trellis_allocate`]; no thread of any node uses the block meanwhile.
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn trellis_realloc(cluster: *mut ClusterHandle, block: *mu
     unsafe { memory(cluster, |cluster| Ok(cluster.heap().reallocate(block, bytes)?)) }
 }
 
-/// Give memory back.
+/// Frees a block.
 ///
 /// # Safety
 /// As for [`trellis_realloc`].
@@ -248,10 +248,10 @@ pub unsafe extern "C" fn trellis_free(cluster: *mut ClusterHandle, block: *mut c
     }
 }
 
-/// How many bytes a block has.
+/// The usable size of a block in bytes.
 ///
 /// # Safety
-/// As for [`trellis_allocate`]; `block` is only compared, never followed.
+/// As for [`trellis_allocate`]; `block` is only compared, never dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_usable_size(cluster: *mut ClusterHandle, block: *const c_void) -> usize {
     let Some(block) = NonNull::new(block.cast_mut().cast::<u8>()) else { return 0 };
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn trellis_usable_size(cluster: *mut ClusterHandle, block:
     })
 }
 
-/// From which offset on the heap may use the region.
+/// The first offset in the region that the heap may use.
 ///
 /// # Safety
 /// As for [`trellis_allocate`].
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn trellis_heap_start(cluster: *const ClusterHandle) -> us
     })
 }
 
-/// Fill in the counts as far as the caller knows them.
+/// Fills in the counts that the caller's structure has room for.
 ///
 /// # Safety
 /// As for [`trellis_allocate`]; `counts` is NULL or has room for `counts_bytes` bytes.

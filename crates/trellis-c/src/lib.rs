@@ -1,11 +1,11 @@
-//! The C interface of Trellis: what `trellis.h` declares, and nothing else.
+//! The C interface of Trellis: exactly what `trellis.h` declares.
 //!
-//! Every function here checks its pointers, calls the crate `trellis`, and turns the outcome into a status and a
-//! sentence. No panic crosses into C; no function ends the process; no decision about memory or messages is made here.
-//! The headers `trellis.hpp` and `ivy.hh` stand on these functions alone. Layouts and constants are compared with the
-//! header by a test that compiles a C program.
+//! Every function here checks its pointers, calls the crate `trellis`, and converts the outcome to a status and a
+//! message. Promises: no panic reaches C, no function ends the process, and no decision about memory or messages is
+//! made here. The headers `trellis.hpp` and `ivy.hh` use only these functions. A test that compiles a C program
+//! compares layouts and constants with the header.
 //!
-//! `unsafe` is used for what C hands over: pointers whose validity the header demands of the caller.
+//! `unsafe` is used only for C's arguments: pointers whose validity the header requires of the caller.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![warn(missing_docs)]

@@ -1,8 +1,8 @@
-//! `sigaction` and `signal`, standing in front of the C library's.
+//! `sigaction` and `signal`, which replace the C library's.
 //!
-//! A program that installs its own SIGSEGV or SIGBUS handler after joining would otherwise take away the one that
-//! serves faults of the region. While a region needs a signal, the program's action is recorded and gets every fault
-//! outside the region; at any other time, and for any other signal, these functions are the C library's. They allocate
+//! A program that installs its own SIGSEGV or SIGBUS handler after joining would otherwise remove the one that serves
+//! faults of the region. While a region needs a signal, the program's action is recorded and gets every fault outside
+//! the region. At any other time, and for any other signal, these functions behave as the C library's. They allocate
 //! nothing and take no lock, since the C library's may be called in a signal handler.
 //!
 //! Only programs linked with the shared library get them (a test program of this crate does not).
@@ -15,10 +15,10 @@ use libc::{sigaction as Action, sighandler_t};
 
 type Sigaction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
 
-/// The C library's function, once it was looked up; 0 before.
+/// The address of the C library's function after its look-up; 0 before.
 static REAL: AtomicUsize = AtomicUsize::new(0);
 
-/// sigaction(2), see the head of this file.
+/// sigaction(2); see the module's documentation.
 ///
 /// # Safety
 /// As sigaction(2): each pointer is null or valid.
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn sigaction(signal: c_int, action: *const Action, previou
     unsafe { real_sigaction()(signal, action, previous) }
 }
 
-/// signal(2) as BSD and glibc have it: the handler stays, interrupted system calls are restarted.
+/// signal(2) of BSD and glibc: the handler stays installed, and interrupted system calls are restarted.
 ///
 /// # Safety
 /// As signal(2): `handler` is SIG_DFL, SIG_IGN or a function that takes an int.
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighand
     unsafe { set_handler(signal, handler, libc::SA_RESTART) }
 }
 
-/// What glibc makes of signal(2) in a program compiled as strict ISO C: the handler is called once.
+/// glibc's signal(2) in a program compiled as strict ISO C: the handler is called once.
 ///
 /// # Safety
 /// As signal(2).
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn __sysv_signal(signal: c_int, handler: sighandler_t) -> 
 /// # Safety
 /// `handler` is SIG_DFL, SIG_IGN or a function that takes an int.
 unsafe fn set_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
-    // SAFETY: an action of zeros is a valid one.
+    // SAFETY: an all-zero action is valid.
     let (mut action, mut previous): (Action, Action) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
@@ -66,7 +66,7 @@ unsafe fn set_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sig
     }
 }
 
-/// Looks the C library's function up before it is needed in a signal handler, where dlsym(3) may not be called.
+/// Looks up the C library's function before it is needed in a signal handler, where dlsym(3) must not be called.
 pub(crate) fn prepare() {
     real_sigaction();
 }

@@ -1,4 +1,4 @@
-//! The codes of `enum trellis_status`, their names, the version, and the last failure's sentence.
+//! The codes of `enum trellis_status`, their names, the version, and the message of the last failure.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -32,7 +32,7 @@ pub extern "C" fn trellis_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The calling thread's last failure as one sentence.
+/// The message of the calling thread's last failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_last_error() -> *const c_char {
     failure::last_sentence()
@@ -50,7 +50,7 @@ pub extern "C" fn trellis_status_text(status: c_int) -> *const c_char {
         NODE_LOST => c"node lost",
         STATE => c"does not fit the state",
         INTERNAL => c"internal error",
-        // Of trellis/remote.h.
+        // Codes of trellis/remote.h.
         -100 => c"no route",
         -101 => c"moved",
         -102 => c"object deleted",

@@ -1,7 +1,7 @@
-//! Waiting together: what the header declares under that name, besides barriers, locks and words in `cluster`.
+//! The synchronisation functions of the header, except barriers, locks and words, which are in `cluster`.
 //!
-//! Promises: what can be got or not is answered with 1 or 0, and only what failed is negative. Must never decide what
-//! the crate `trellis` decides.
+//! Promises: an operation that may be refused returns 1 or 0, and only a failure is negative. It must never decide
+//! what the crate `trellis` decides.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub const OR: c_int = 4;
 /// `TRELLIS_XOR`
 pub const XOR: c_int = 5;
 
-/// What a call without a value answers, and one that answers yes or no.
+/// The C result of a call without a value, and of one that returns yes or no.
 trait Answer {
     fn status(self) -> c_int;
 }
@@ -47,13 +47,13 @@ fn microseconds(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
-/// Functions of the header whose arguments are plain numbers.
+/// Functions of the header whose arguments are only numbers.
 macro_rules! calls {
     ($($(#[doc = $doc:literal])+ $name:ident($($argument:ident: $type:ty),*), $cluster:ident => $call:expr;)+) => { $(
         $(#[doc = $doc])+
         ///
         /// # Safety
-        /// `cluster` is NULL or came from `trellis_join` and was not given back.
+        /// `cluster` is NULL or came from `trellis_join` and was not freed.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(cluster: *mut ClusterHandle, $($argument: $type),*) -> c_int {
             // SAFETY: the caller's promise.
@@ -68,74 +68,74 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Take a lock if nobody has it.
+    /// Acquires a lock if it is free.
     trellis_try_lock(id: u64), cluster => cluster.lock_try_acquire(id);
-    /// Take a lock if it comes in time.
+    /// Acquires a lock if it is free in time.
     trellis_try_lock_for(id: u64, duration: u64), cluster => cluster.lock_acquire_for(id, microseconds(duration));
 
-    /// Wait for a number of participants.
+    /// Waits for a number of participants.
     trellis_barrier_of(id: u64, participants: u32), cluster => cluster.barrier_of(id, participants);
 
-    /// Read, together with other readers.
+    /// Acquires a lock for reading, together with other readers.
     trellis_rwlock_read(id: u64), cluster => cluster.rwlock(id).read_acquire();
-    /// Read, if that is possible now.
+    /// Acquires a lock for reading if that is possible now.
     trellis_rwlock_try_read(id: u64), cluster => cluster.rwlock(id).read_try_acquire();
-    /// Read, if that is possible in time.
+    /// Acquires a lock for reading if that is possible in time.
     trellis_rwlock_try_read_for(id: u64, duration: u64), cluster => {
         cluster.rwlock(id).read_acquire_for(microseconds(duration))
     };
-    /// End a read.
+    /// Ends a read.
     trellis_rwlock_end_read(id: u64), cluster => cluster.rwlock(id).read_release();
-    /// Write, alone.
+    /// Acquires a lock for writing, alone.
     trellis_rwlock_write(id: u64), cluster => cluster.rwlock(id).write_acquire();
-    /// Write, if that is possible now.
+    /// Acquires a lock for writing if that is possible now.
     trellis_rwlock_try_write(id: u64), cluster => cluster.rwlock(id).write_try_acquire();
-    /// Write, if that is possible in time.
+    /// Acquires a lock for writing if that is possible in time.
     trellis_rwlock_try_write_for(id: u64, duration: u64), cluster => {
         cluster.rwlock(id).write_acquire_for(microseconds(duration))
     };
-    /// End a write.
+    /// Ends a write.
     trellis_rwlock_end_write(id: u64), cluster => cluster.rwlock(id).write_release();
 
-    /// Wake who has waited longest.
+    /// Wakes the longest waiter.
     trellis_condition_signal(id: u64), cluster => cluster.condition(id).signal();
-    /// Wake everybody who waits.
+    /// Wakes all waiters.
     trellis_condition_broadcast(id: u64), cluster => cluster.condition(id).broadcast().map(drop);
 
-    /// Raise a semaphore.
+    /// Raises a semaphore.
     trellis_semaphore_post(id: u64, count: u64), cluster => cluster.semaphore(id).post(count);
-    /// Lower a semaphore.
+    /// Lowers a semaphore.
     trellis_semaphore_wait(id: u64), cluster => cluster.semaphore(id).wait();
-    /// Lower a semaphore if it is above zero.
+    /// Lowers a semaphore if it is above zero.
     trellis_semaphore_try_wait(id: u64), cluster => cluster.semaphore(id).try_wait();
-    /// Lower a semaphore if it is raised in time.
+    /// Lowers a semaphore if it is raised in time.
     trellis_semaphore_wait_for(id: u64, duration: u64), cluster => {
         cluster.semaphore(id).wait_for(microseconds(duration))
     };
 
-    /// Set an event.
+    /// Sets an event.
     trellis_event_set(id: u64), cluster => cluster.event(id).set();
-    /// Clear an event.
+    /// Clears an event.
     trellis_event_clear(id: u64), cluster => cluster.event(id).clear();
-    /// Wait until an event is set.
+    /// Waits until an event is set.
     trellis_event_wait(id: u64), cluster => cluster.event(id).wait();
-    /// Wait until an event is set, if it is in time.
+    /// Waits until an event is set, with a time-out.
     trellis_event_wait_for(id: u64, duration: u64), cluster => cluster.event(id).wait_for(microseconds(duration));
     /// Whether an event is set.
     trellis_event_is_set(id: u64), cluster => cluster.event(id).is_set();
 
-    /// Find something done, or be told to do it.
+    /// Returns whether the work is done; otherwise the caller must do it.
     trellis_once_begin(id: u64), cluster => cluster.once(id).begin();
-    /// Say that it is done.
+    /// Records that the work is done.
     trellis_once_done(id: u64), cluster => cluster.once(id).done();
-    /// Say that it could not be done.
+    /// Records that the work failed.
     trellis_once_failed(id: u64), cluster => cluster.once(id).failed();
 }
 
-/// Do something once.
+/// Runs a function once in the cluster.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back; `work` may be called with `argument`.
+/// `cluster` is NULL or came from `trellis_join` and was not freed; `work` may be called with `argument`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_once(
     cluster: *mut ClusterHandle,
@@ -153,20 +153,20 @@ pub unsafe extern "C" fn trellis_once(
     }
 }
 
-/// Wait under a lock until a condition is signalled.
+/// Waits under a lock until a condition is signalled.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back.
+/// `cluster` is NULL or came from `trellis_join` and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_condition_wait(cluster: *mut ClusterHandle, id: u64, lock: u64) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { on_cluster(cluster, |cluster| wait_for_condition(cluster, id, lock, None).map(|_| status::OK)) }
 }
 
-/// The same, if it is signalled in time.
+/// Waits under a lock until a condition is signalled, with a time-out.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back.
+/// `cluster` is NULL or came from `trellis_join` and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_condition_wait_for(
     cluster: *mut ClusterHandle,
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn trellis_condition_wait_for(
 fn wait_for_condition(cluster: &Cluster, id: u64, lock: u64, duration: Option<Duration>) -> Result<bool, Failure> {
     let (is_held, signalled) = cluster.condition(id).wait_with_lock(lock, duration);
     match signalled {
-        // Only a deadline that leaves the lock held is told as one.
+        // A time-out is reported as one only if the lock is held.
         Err(error @ WaitError::TooLong { .. }) if !is_held => {
             Err(Failure::new(status::STATE, format!("lock {lock} could not be taken again: {error}")))
         }
@@ -190,10 +190,10 @@ fn wait_for_condition(cluster: &Cluster, id: u64, lock: u64, duration: Option<Du
     }
 }
 
-/// What a semaphore stands at.
+/// The value of a semaphore.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back; `value` is NULL or valid for writing.
+/// `cluster` is NULL or came from `trellis_join` and was not freed; `value` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_semaphore_value(cluster: *mut ClusterHandle, id: u64, value: *mut u64) -> c_int {
     // SAFETY: the caller's promise.
@@ -205,10 +205,10 @@ pub unsafe extern "C" fn trellis_semaphore_value(cluster: *mut ClusterHandle, id
     }
 }
 
-/// Reduce unsigned numbers in a barrier.
+/// Reduces unsigned numbers in a barrier.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back; `value` is NULL or valid.
+/// `cluster` is NULL or came from `trellis_join` and was not freed; `value` is NULL or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_barrier_reduce_u64(
     cluster: *mut ClusterHandle,
@@ -220,10 +220,10 @@ pub unsafe extern "C" fn trellis_barrier_reduce_u64(
     unsafe { reduce(cluster, id, how, value) }
 }
 
-/// Reduce signed numbers in a barrier.
+/// Reduces signed numbers in a barrier.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back; `value` is NULL or valid.
+/// `cluster` is NULL or came from `trellis_join` and was not freed; `value` is NULL or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_barrier_reduce_i64(
     cluster: *mut ClusterHandle,
@@ -235,10 +235,10 @@ pub unsafe extern "C" fn trellis_barrier_reduce_i64(
     unsafe { reduce(cluster, id, how, value) }
 }
 
-/// Reduce floating-point numbers in a barrier.
+/// Reduces floating-point numbers in a barrier.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back; `value` is NULL or valid.
+/// `cluster` is NULL or came from `trellis_join` and was not freed; `value` is NULL or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_barrier_reduce_double(
     cluster: *mut ClusterHandle,
@@ -275,10 +275,10 @@ unsafe fn reduce<T: Reducible>(cluster: *mut ClusterHandle, id: u64, how: c_int,
     }
 }
 
-/// Give every node the value of one in a barrier.
+/// Gives every node the value of one in a barrier.
 ///
 /// # Safety
-/// `cluster` is NULL or came from `trellis_join` and was not given back; `value` is NULL or valid.
+/// `cluster` is NULL or came from `trellis_join` and was not freed; `value` is NULL or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_broadcast(
     cluster: *mut ClusterHandle,

@@ -1,5 +1,5 @@
-//! The C and C++ of the documents: every block compiles, by itself where it is a program, else with what its sentence
-//! takes for granted.
+//! The C and C++ blocks of the documents: every block compiles, by itself if it is a program, otherwise with the
+//! context that its text assumes.
 
 mod support;
 
@@ -8,10 +8,10 @@ use std::process::Command;
 
 use support::{C, CPP, Language};
 
-/// What is no C before m4 has seen it; `parmacs_programs.rs` has such programs.
+/// The mark of blocks that are C only after m4; `parmacs_programs.rs` has such programs.
 const OF_M4: &str = "MAIN_ENV";
 
-/// Parts of programs, by a line of theirs: what stands before them, outside of a function and in it.
+/// Parts of programs, by one of their lines: the text before them, outside a function and inside it.
 const PARTS: &[(&str, &str, &str)] = &[
     (
         "trellis::remote_memory memory(",
@@ -45,7 +45,7 @@ const PARTS: &[(&str, &str, &str)] = &[
 
 /// A block of a document.
 struct Block {
-    /// The document, and the line that it begins at.
+    /// The document, and the line at which the block begins.
     place: String,
     is_cpp: bool,
     text: String,
@@ -93,7 +93,7 @@ fn compiles(block: &Block, text: &str, extra: &[&str]) {
     let folder = support::fresh_folder(&format!("documents-{name}"));
     let source = folder.join(format!("{name}.{}", language.extension));
     std::fs::write(&source, text).expect("a file");
-    // One is enough: what compilers differ about is tried with the headers.
+    // One compiler is enough: differences between compilers are tested with the headers.
     if let Some(compiler) = support::compilers(&format!("document {name}"), language).first() {
         let mut command = Command::new(compiler);
         command.args(language.flags).arg("-I").arg(support::crate_folder().join("include"));
@@ -118,7 +118,7 @@ fn what_the_documents_show_compiles() {
         };
         parts.retain(|known| known != line);
         let text = format!("{before}\nvoid part();\nvoid part() {{\n{within}\n{}\n}}\n", block.text);
-        // What a part shows it does not always use.
+        // A part does not always use what it shows.
         compiles(block, &text, &["-Wno-unused"]);
     }
     assert!(parts.is_empty(), "no document has {parts:?} any more");

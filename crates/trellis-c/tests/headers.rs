@@ -1,5 +1,5 @@
-//! The headers by themselves: each compiles alone and twice, silently, as the language it claims; and the numbers and
-//! layouts they promise are the library's.
+//! The headers by themselves: each compiles alone and twice, without warnings, in its language; and its numbers and
+//! layouts are the library's.
 
 mod support;
 
@@ -136,7 +136,7 @@ fn numbers_and_layouts_of_remote_memory_are_those_of_the_library() {
     let Some(program) = support::compile("remote-layout", &C, &source, &[]) else { return };
     let printed = support::succeed(&mut Command::new(program));
     let mut library: Vec<(String, i64)> = Vec::new();
-    // On the wire a refusal is a small number, which is told by its name to people.
+    // On the wire a refusal is a small number; messages give its name.
     for status in Status::ALL.into_iter().filter(|it| !matches!(it, Status::Ok | Status::Mismatch)) {
         let letters: Vec<char> = format!("{status:?}").chars().collect();
         let name: String = letters
@@ -200,7 +200,7 @@ fn numbers_and_layouts_of_remote_memory_are_those_of_the_library() {
     assert_eq!(header, library);
 }
 
-/// What the headers declare the library has, and the library has no function that no header declares.
+/// The library has everything that the headers declare, and exports no function that no header declares.
 #[test]
 fn every_declared_function_is_exported() {
     if !support::is_installed("nm") {
@@ -223,7 +223,7 @@ fn every_declared_function_is_exported() {
     }
 }
 
-/// Names before a parenthesis on lines that declare: those begin with a type, neither a comment nor a macro.
+/// Names before a parenthesis on declaring lines: those that begin with a type, not a comment or a macro.
 fn declared_functions(header: &str) -> Vec<&str> {
     let kinds =
         ["int ", "size_t ", "void ", "const void ", "long ", "uint64_t ", "char ", "const char ", "trellis_cluster "];

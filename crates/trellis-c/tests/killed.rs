@@ -1,9 +1,10 @@
-//! A peer that never lets a wait be over: it is killed, and every call and every page fault that waits for it fails at
-//! once and names it; or it is only late, and the call says after its deadline who holds or who is missing.
+//! A peer that prevents every wait from ending. If it is killed, every call and every page fault that waits for it
+//! fails at once and names it. If it is only late, the call reports after its time-out who holds the object or who is
+//! missing.
 //!
-//! Promises: real processes, each a child of the test, over every link that needs no hardware; a peer is stopped before
-//! the others call and killed when they sleep, so that they do wait for it; silence is allowed for an hour, so that
-//! nothing but the death itself is noticed.
+//! Promises: real processes, each a child of the test, over every link that needs no hardware. A peer is stopped
+//! before the others call and killed when they sleep, so that they do wait for it. Silence is allowed for an hour, so
+//! that only the death itself is noticed.
 
 mod support;
 
@@ -11,8 +12,8 @@ use std::path::Path;
 
 use support::{C, Node};
 
-/// The waits of `programs/killed.c`, and whether the call is one that returns an error: a page fault has nobody to return
-/// it to, and ends the process.
+/// The waits of `programs/killed.c`, and whether the call returns an error: a page fault cannot return one, and ends
+/// the process.
 const WAITS: &[(&str, bool)] = &[
     ("barrier", true),
     ("reduce", true),
@@ -54,7 +55,7 @@ const WAITS: &[(&str, bool)] = &[
     ("leave", true),
 ];
 
-/// What a call says that gave up because node 1 only is late.
+/// The message of a call that timed out only because node 1 is late.
 const LATE: &[(&str, &str)] = &[
     ("barrier", "waiting in barrier 2: waiting for node 1 ("),
     ("reduce", "waiting in barrier 2: waiting for node 1 ("),
@@ -72,7 +73,7 @@ const NODES: usize = 3;
 const LINKS: [&str; 3] = ["tcp", "shm", "udp"];
 const COHERENCE: [&str; 3] = ["hlrc(invalidate)", "hlrc(update)", "hlrc(adaptive)"];
 
-/// A cluster of `killed.c`, in which everybody has prepared the wait.
+/// A cluster of `killed.c`, in which every node has prepared the wait.
 struct Cluster {
     folder: std::path::PathBuf,
     nodes: Vec<Node>,
@@ -112,11 +113,11 @@ fn a_killed_peer_is_named_by_every_wait_for_it() {
     let Some(program) = support::compile("killed", &C, &support::program("killed.c"), &[]) else { return };
     for (row, &(wait, returns)) in WAITS.iter().enumerate() {
         for victim in [0, 1] {
-            // Node 0 keeps the heap's pages: others get theirs whoever else is gone.
+            // Node 0 keeps the heap's pages: other nodes get theirs whoever else is lost.
             if wait == "allocate" && victim != 0 {
                 continue;
             }
-            // Every wait meets every link in a few rows, and `update` is about copies that are kept.
+            // A few rows combine every wait with every link; `update` needs copies that are kept.
             let link = LINKS[(row + victim) % LINKS.len()];
             let coherence =
                 if wait == "update" { COHERENCE[1] } else { COHERENCE[(row / 3 + victim) % COHERENCE.len()] };
@@ -135,7 +136,7 @@ fn kill(program: &Path, wait: &str, returns: bool, victim: usize, link: &str, co
     let survivors: Vec<usize> = (0..NODES).filter(|&node| node != victim).collect();
     for &node in &survivors {
         cluster.nodes[node].until_begun("waits");
-        // The one that writes on and on sleeps only now and then.
+        // The node that writes continuously sleeps only occasionally.
         if wait != "update" {
             cluster.nodes[node].until_asleep();
         }
@@ -147,7 +148,8 @@ fn kill(program: &Path, wait: &str, returns: bool, victim: usize, link: &str, co
         assert_eq!(status.code(), Some(70), "{case}: node {node} printed {printed} and complained {complained}");
         let told = match returns {
             true => printed.split_once("told: ").map_or("", |(_, told)| told).to_owned(),
-            // What was said while it waited is no blame: where the machine is slow, that is said before anybody is killed.
+            // A complaint during the wait is not about the death: on a slow machine it comes before any node is
+            // killed.
             false => complained.lines().filter(|line| !line.ends_with(" at the latest")).collect::<Vec<_>>().join("\n"),
         };
         assert!(told.contains(&format!("node {victim} (127.0.0.1:")), "{case}: node {node} says {told:?}");
@@ -158,7 +160,7 @@ fn kill(program: &Path, wait: &str, returns: bool, victim: usize, link: &str, co
     assert_nothing_is_left(&cluster.folder, &before, &case);
 }
 
-/// No file of a node but what the test made it write, and nothing new in the memory that is shared by name.
+/// Asserts that the nodes left only the files that the test made them write, and nothing new in named shared memory.
 fn assert_nothing_is_left(folder: &Path, before: &[String], case: &str) {
     for node in 0..NODES {
         assert_eq!(names(&folder.join(node.to_string())), ["stderr", "stdout"], "{case}");
@@ -167,7 +169,7 @@ fn assert_nothing_is_left(folder: &Path, before: &[String], case: &str) {
     assert!(left.is_empty(), "{case}: {left:?} in /dev/shm");
 }
 
-/// What of Trellis is in the memory that is shared by name, whoever made it.
+/// All names of Trellis in named shared memory, whoever created them.
 fn shared_by_name() -> Vec<String> {
     names(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("trellis")).collect()
 }
@@ -196,7 +198,7 @@ fn a_late_peer_is_named_when_the_deadline_passes() {
     }
 }
 
-/// Node 0 keeps the heap's directory; where it passes a question on to the node that has the block, it is not to blame.
+/// Node 0 keeps the heap's directory; if it passes a question on to the node that has the block, it is not to blame.
 #[test]
 fn the_node_that_owes_the_heap_an_answer_is_named() {
     let Some(program) = support::compile("stopped", &C, &support::program("killed.c"), &[]) else { return };

@@ -1,5 +1,5 @@
-//! Programs written for libivy, compiled as they stand and started as people start them: one process per node, by
-//! hand, in any order.
+//! Programs written for libivy, compiled unchanged and started by hand as users start them: one process per node, in
+//! any order.
 
 mod support;
 
@@ -30,7 +30,7 @@ fn configure(folder: &Path, nodes: usize, manager: usize) -> String {
 }
 
 fn start(folder: &Path, program: &Path, id: usize, arguments: &[&str]) -> Node {
-    // How long a manager that is done expects nodes which the file lists and nobody starts.
+    // How long a finished manager waits for nodes that the file lists but that were never started.
     let variables = [("TRELLIS_START_SECONDS_MAX", "10")];
     Node::start(folder, &id.to_string(), Command::new(program).args(arguments).current_dir(folder), &variables)
 }
@@ -46,14 +46,15 @@ fn the_papers_listings_work_as_printed() {
     std::fs::copy(support::program("listing2.json"), folder.join("path/to-config")).unwrap();
     std::fs::create_dir_all(folder.join("path/to")).unwrap();
     std::fs::rename(folder.join("path/to-config"), folder.join("path/to/config")).unwrap();
-    // The listing's ports may be in use on this machine; its file stays as printed, the environment moves the nodes.
+    // The listing's ports may be in use on this machine; its file is used as printed, and the environment moves the
+    // nodes.
     let list = support::addresses(3).join(",");
     let start = |id: usize| {
         let mut command = Command::new(&program);
         command.arg(id.to_string()).current_dir(&folder);
         Node::start(&folder, &id.to_string(), &mut command, &[("TRELLIS_NODES", &list)])
     };
-    // Whoever is done first, a worker or the manager, is still there for those who come later.
+    // The first process to finish, a worker or the manager, is still there for later ones.
     for order in [[0, 1, 2], [2, 0, 1]] {
         let mut nodes = Vec::new();
         for id in order {
@@ -80,7 +81,7 @@ fn a_sort_is_right_in_whatever_order_the_nodes_start() {
     std::fs::write(&input, text.join("\n")).unwrap();
     let expected: String = (0..4096).map(|number| format!("{number}\n")).collect::<String>() + "All done\n";
     for order in ORDERS {
-        // The file lists two nodes more than anybody starts.
+        // The file lists two nodes more than are started.
         let config = configure(&folder, 5, 0);
         let mut cluster: Vec<Node> = order
             .iter()

@@ -1,11 +1,11 @@
-//! The installed tree as build systems see it: pkg-config and CMake find it, also after it was moved.
+//! The installed tree as build systems use it: pkg-config and CMake find it, even after it was moved.
 
 mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A copy of the installed tree at another place: nothing in it may remember where it was made.
+/// A copy of the installed tree at another path: nothing in it may depend on the original path.
 fn moved_prefix(test: &str) -> PathBuf {
     let moved = support::fresh_folder(test).join("elsewhere");
     support::succeed(Command::new("cp").arg("-a").arg(support::prefix()).arg(&moved));
@@ -47,7 +47,7 @@ fn pkg_config_builds_programs_for_both_interfaces() {
         let mut command = Command::new(compiler);
         command.arg(standard).arg(source).arg("-o").arg(&program).args(flags_of("trellis", &prefix));
         support::succeed(&mut command);
-        // It is found, and asks for what it needs.
+        // The program is found, and reports its missing argument.
         let complained = support::complains(Command::new(&program).env_remove("TRELLIS_PREFIX"));
         assert!(complained.contains("usage: crud SERVER"), "{complained}");
     }

@@ -8,13 +8,13 @@ use std::process::{Command, ExitStatus};
 
 use support::{C, Node};
 
-/// The flags of a program that was written for the original macros, and is still to be free of warnings.
+/// The flags of a program that was written for the original macros, and must still compile without warnings.
 const FLAGS: [&str; 5] = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"];
 
-/// Protocols under which the programs are run; the default of these programs is run on every number of nodes.
+/// Protocols under which the programs run; the default of these programs runs on every number of nodes.
 const COHERENCE: [&str; 4] = ["ivy", "dynamic", "hlrc(invalidate)", "hlrc(update)"];
 
-/// Expands and compiles one of the programs beside the tests; None, after saying so, where something is missing.
+/// Expands and compiles one of the programs beside the tests; None, after reporting it, if a tool is missing.
 fn build(test: &str, sources: &[&str], extra: &[&str]) -> Option<PathBuf> {
     for tool in ["m4", "pkg-config"] {
         if !support::is_installed(tool) {
@@ -34,14 +34,14 @@ fn build(test: &str, sources: &[&str], extra: &[&str]) -> Option<PathBuf> {
     Some(program)
 }
 
-/// What a makefile of SPLASH-2 does for each file.
+/// The expansion that a makefile of SPLASH-2 does for each file.
 fn expand(source: &Path, folder: &Path) {
     let macros = support::prefix().join("share/trellis/c.m4.trellis");
     let text = support::succeed(Command::new("m4").args(["-s", "-Ulen", "-Uindex"]).arg(macros).arg(source));
     std::fs::write(folder.join(source.file_stem().unwrap()), text).unwrap();
 }
 
-/// What pkg-config says for makefiles.
+/// The value of a pkg-config variable, as for makefiles.
 fn variable(name: &str) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.arg(format!("--variable={name}")).arg("trellis");
@@ -56,7 +56,7 @@ fn write_script(folder: &Path, name: &str, text: &str) -> PathBuf {
     script
 }
 
-/// A program that gets this text as standard input at node 0, and none elsewhere, as from `trellis run`.
+/// A program that gets this text as standard input at node 0, and nothing elsewhere, as from `trellis run`.
 fn with_input(program: &Path, input: &str) -> PathBuf {
     let folder = program.parent().unwrap();
     std::fs::write(folder.join("input"), input).unwrap();
@@ -70,7 +70,7 @@ fn with_input(program: &Path, input: &str) -> PathBuf {
 
 const INPUT: &str = "40 2\nword\n";
 
-/// How each node ended, what it printed, and of what it complained.
+/// Each node's exit status, standard output and standard error.
 fn run_to_the_end(
     test: &str,
     program: &Path,
@@ -95,7 +95,7 @@ fn check_fork(program: &Path, nodes: usize, variables: &[(&str, &str)]) {
         // Each process ran the function once, and its streams work, although their addresses came from node 0.
         assert_eq!(lines.len(), 1, "node {node}: {printed}");
         let number = lines[0].strip_prefix("process ").unwrap().strip_suffix(" on stdout").unwrap();
-        // On a busy machine a node says for whom it waits at the start.
+        // On a busy machine a node reports at the start for whom it waits.
         let said: Vec<&str> = complained.lines().filter(|line| !line.contains(": waiting for node")).collect();
         assert_eq!(said, [format!("process {number} on stderr")], "node {node}");
         seen.push(number.parse::<usize>().unwrap());
@@ -187,7 +187,7 @@ fn whoever_fails_ends_the_program_with_a_sentence() {
     ] {
         let ended = run_to_the_end(test, &program, 3, &["3", ending], &[]);
         assert!(ended.iter().all(|(status, ..)| !status.success()), "{ending}: nobody goes on: {ended:?}");
-        // Which worker it is depends on which node was free.
+        // The worker depends on which node was free.
         let said = if culprit == 0 { &ended[..1] } else { &ended[1..] };
         let is_it = |(status, _, complained): &&(ExitStatus, String, String)| {
             status.code() == code && complained.contains(sentence)
@@ -248,7 +248,7 @@ fn globals_can_be_shared_as_between_threads() {
     for coherence in COHERENCE {
         check(3, &[("TRELLIS_COHERENCE", coherence)]);
     }
-    // What the program was compiled for can be turned off, but not on.
+    // Sharing for which the program was compiled can be turned off, but not on.
     let ended = run_to_the_end(test, &program, 2, &["2", "horse"], &[("TRELLIS_PARMACS_GLOBALS", "copied")]);
     assert!(ended.iter().any(|(_, _, complained)| complained.contains("does not hold")), "{ended:?}");
     let Some(copied) = build("parmacs-not-shared", &["again.c"], &[]) else { return };
@@ -259,7 +259,8 @@ fn globals_can_be_shared_as_between_threads() {
     }
 }
 
-/// A command `trellis` that does what this test needs of `trellis run`: checks its arguments and starts the nodes.
+/// A command `trellis` that does the part of `trellis run` that this test needs: checks its arguments and starts the
+/// nodes.
 const LAUNCHER: &str = "#!/bin/sh\n\
     [ \"$1 $2 $3 $4 $6\" = 'run --output raw -n --' ] || { echo \"wrong arguments: $*\" >&2; exit 99; }\n\
     count=$5; shift 6; node=$count\n\
@@ -298,7 +299,7 @@ fn declarations_and_the_header_stand_alone() {
         println!("SKIPPED {test}: m4 is not installed");
         return;
     }
-    // Declarations are complete types, in front of everything.
+    // Declarations are complete types, and may precede everything.
     let folder = support::fresh_folder(test);
     let text = "struct s { LOCKDEC(a) BARDEC(b) ALOCKDEC(c, 3) PAUSEDEC(d) CONDVARDEC(e) GSDEC(f) SEMDEC(g) };\n\
                 extern struct s *s; struct s *s;\n\
@@ -310,7 +311,7 @@ fn declarations_and_the_header_stand_alone() {
         let mut command = Command::new(compiler);
         command.args(FLAGS).arg("-fsyntax-only").arg(folder.join("declared.c"));
         support::succeed(&mut command);
-        // The options that the header has, and twice.
+        // The options of the header, which is included twice.
         let text = "#include <trellis/parmacs.h>\n#include <trellis/parmacs.h>\n#include <stdlib.h>\n\
                     struct { int free, malloc; } s;\nint main(void) { return s.free + s.malloc; }\n";
         let source = folder.join("header.c");

@@ -1,5 +1,5 @@
-//! The programs of `examples/parmacs`: with every macro file, and their C++ versions. Each verifies its own result; these
-//! tests see to it that every number of processors is right, and that a wrong result would be noticed.
+//! The programs of `examples/parmacs`: with every macro file, and their C++ versions. Each verifies its own result;
+//! these tests check that every number of processors gives a right result, and that a wrong result would be noticed.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use support::CPP;
 
-/// A program, its size as it prints it, and options that make it short but leave every processor something to do.
+/// A program, its size as it prints it, and options that make it short but leave work for every processor.
 struct Program {
     name: &'static str,
     size: &'static str,
@@ -29,7 +29,7 @@ const PROGRAMS: [Program; 8] = [
 
 const PROCESSORS: [usize; 5] = [1, 2, 3, 4, 8];
 
-/// Pages that go to one writer at a time, and pages with many: programs that keep the rules are right with both.
+/// Protocols with one writer of a page at a time, and with many: correctly synchronised programs are right with both.
 const COHERENCE: [&str; 4] = ["dynamic", "ivy", "hlrc(invalidate)", "hlrc(update)"];
 
 #[test]
@@ -109,7 +109,7 @@ fn every_program_is_right_on_any_number_of_nodes() {
     let Some(folder) = build("trellis") else { return };
     for (row, program) in PROGRAMS.iter().enumerate() {
         for (number, processors) in PROCESSORS.into_iter().enumerate() {
-            // Every program meets every protocol, and every protocol every number of nodes.
+            // Every program is combined with every protocol, and every protocol with every number of nodes.
             let coherence = COHERENCE[(row + number) % COHERENCE.len()];
             let test = format!("parmacs-{}-{row}", program.name);
             let variables = [("TRELLIS_COHERENCE", coherence)];
@@ -120,7 +120,7 @@ fn every_program_is_right_on_any_number_of_nodes() {
     }
 }
 
-/// Release consistency promises what the programs rely on only if no two processors touch a place without a lock or a
+/// The programs can rely on release consistency only if no two processors touch a location without a lock or a
 /// barrier between them.
 #[test]
 fn no_program_has_a_data_race() {
@@ -143,7 +143,7 @@ fn no_program_has_a_data_race() {
     }
 }
 
-/// The program that uses every macro of `c.m4.trellis`, so that the macro files stay exchangeable.
+/// The program that uses every macro of `c.m4.trellis`, so that the macro files stay interchangeable.
 #[test]
 fn every_macro_works_with_threads_and_on_one_processor() {
     for (macros, processors) in [("null", &["1"][..]), ("pthreads", &["1", "2", "5", "8"])] {
@@ -186,14 +186,14 @@ fn every_program_in_cpp_is_right_on_any_number_of_nodes() {
     }
 }
 
-/// The programs built with a macro file, once for all tests; None, after saying so, where that is impossible.
+/// The programs built with a macro file, once for all tests; None, after reporting it, if that is impossible.
 fn build(macros: &'static str) -> Option<PathBuf> {
     static BUILT: [OnceLock<Option<PathBuf>>; 3] = [const { OnceLock::new() }; 3];
     let number = ["null", "pthreads", "trellis"].iter().position(|other| *other == macros).expect("a macro file");
     BUILT[number].get_or_init(|| build_all(macros, macros, "-Wpedantic -Werror")).clone()
 }
 
-/// Builds into a folder named `test` as the Makefile does, with further flags.
+/// Builds into a folder named `test` as the Makefile does, with additional flags.
 fn build_all(test: &str, macros: &str, flags: &str) -> Option<PathBuf> {
     for needed in ["m4", "make"] {
         if !support::is_installed(needed) {
@@ -210,7 +210,7 @@ fn build_all(test: &str, macros: &str, flags: &str) -> Option<PathBuf> {
     if macros == "trellis" {
         make.arg(format!("TRELLIS_FLAGS={}", support::link_flags().join(" ")));
     }
-    // A make that runs these tests may not tell this one what to do.
+    // A make that runs these tests must not influence this one.
     support::succeed(make.env_remove("MAKEFLAGS").env_remove("MFLAGS"));
     Some(folder)
 }
@@ -231,7 +231,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The line for machines stands there, and says what ran.
+/// Asserts that the machine-readable line is there, and names the run.
 fn assert_is_verified(printed: &str, program: &Program, interface: &str, processors: usize) {
     let begin = format!(
         "trellis-result program={} interface={interface} processors={processors} size={} seconds=",

@@ -160,7 +160,7 @@ fn psort_sorts_files_of_both_kinds() {
     sorts_file(&program, &folder, &lines(&numbers), &lines(&sorted), &["--text"]);
 }
 
-/// Files go straight into and out of shared memory, with the catcher a user gets.
+/// Sorts a file that is read into shared memory and written from it, with the default catcher of a user.
 fn sorts_file(program: &Path, folder: &Path, input: &[u8], expected: &[u8], kind: &[&str]) {
     let (from, to) = (folder.join("input"), folder.join("output"));
     std::fs::write(&from, input).unwrap();

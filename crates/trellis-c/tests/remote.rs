@@ -1,4 +1,4 @@
-//! `trellis/remote.h` and `trellis/remote.hpp`, called by programs of C and C++ that are hosts of a network of their own.
+//! `trellis/remote.h` and `trellis/remote.hpp`, called by C and C++ programs that are hosts of a separate network.
 
 #[path = "../../trellis-transport/tests/support/network.rs"]
 mod network;
@@ -11,8 +11,8 @@ use network::{ALONE, in_own_network};
 use support::{C, CPP, Language, Node};
 use trellis::remote::{Server, ServerOptions, Stop};
 
-/// Runs a program where a memory server is host 7, every address of the cluster is this machine's, and what is sent to host
-/// 8 is lost.
+/// Runs a program in a network in which a memory server is host 7, every address of the cluster is this machine's,
+/// and packets to host 8 are lost.
 fn against_a_server(test: &str, language: &Language, source: &Path) {
     let Some(program) = support::compile(test, language, source, &[]) else { return };
     let setup = [&ALONE[..], &["-6 route add fd01:203:8::/48 dev lo table local"]].concat();

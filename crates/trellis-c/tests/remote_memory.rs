@@ -1,4 +1,4 @@
-//! `trellis/remote_memory.hpp`, called by a C++ program whose memory lies at a memory server.
+//! `trellis/remote_memory.hpp`, called by a C++ program whose memory is at a memory server.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! `trellis/compiled.h` and `trellis/stored.h`, called by a C program as the compiler pass and people call them.
+//! `trellis/compiled.h` and `trellis/stored.h`, called by a C program as the compiler pass and programmers call them.
 
 #[path = "../../trellis-store/tests/redis_server/mod.rs"]
 mod redis_server;

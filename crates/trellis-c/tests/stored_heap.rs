@@ -1,5 +1,5 @@
-//! The heap that compiled programs and programs under `libtrellis_malloc.so` use, over private memory of the process: the
-//! functions as C sees them, and unmodified programs of this machine.
+//! The heap of compiled programs and of programs under `libtrellis_malloc.so`, over private memory of the process:
+//! the C functions, and unmodified programs of this machine.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn build(test: &str, language: &Language, source: &str, extra: &[&str]) -> Optio
     support::compile(test, language, &program(source), &extra)
 }
 
-/// The library that is preloaded, built as it is installed.
+/// The preloaded library, built as it is installed.
 fn preloaded(test: &str) -> Option<&'static Path> {
     static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -42,7 +42,7 @@ fn preloaded(test: &str) -> Option<&'static Path> {
     library.as_deref()
 }
 
-/// A command whose heap is of this kind.
+/// A command with a heap of this kind.
 fn under(library: &Path, kind: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", library).env("LD_LIBRARY_PATH", prefix().join("lib"));
@@ -50,13 +50,13 @@ fn under(library: &Path, kind: &str, program: impl AsRef<std::ffi::OsStr>) -> Co
     command
 }
 
-/// What a command prints when it reads `input`.
+/// The output of a command that reads `input`.
 fn output_of(command: &mut Command, input: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_owned());
     let writer = std::thread::spawn(move || std::io::Write::write_all(&mut stdin, input.as_bytes()));
     let output = child.wait_with_output().unwrap();
-    // A program that ends before it has read everything closes its end.
+    // A program that ends before it has read everything closes its end of the pipe.
     let _ = writer.join().unwrap();
     output
 }
@@ -148,7 +148,7 @@ fn programs_of_this_machine_run_with_their_heap_in_the_region() {
         }
         let expected = output_of(Command::new(program).args(arguments), &lines);
         assert!(expected.status.success(), "{program}: {}", String::from_utf8_lossy(&expected.stderr));
-        // Starting python in a debug build with the paper's list takes seconds.
+        // Starting Python in a debug build with the paper's list takes seconds.
         let kinds = if program == "python3" { &KINDS[..1] } else { &KINDS[..] };
         for kind in kinds {
             let output = output_of(under(library, kind, program).args(arguments), &lines);
@@ -159,7 +159,7 @@ fn programs_of_this_machine_run_with_their_heap_in_the_region() {
     }
 }
 
-/// A command whose heap lies in a region of its own in a store.
+/// A command whose heap is in its own region in a store.
 fn in_store(library: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", library).env("LD_LIBRARY_PATH", prefix().join("lib"));
@@ -167,7 +167,7 @@ fn in_store(library: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Why this machine cannot catch pages; nothing when it can.
+/// The reason why this machine cannot catch pages; `None` if it can.
 fn cannot_catch(library: &Path) -> Option<String> {
     let output = output_of(&mut in_store(library, "true"), "");
     let complained = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -198,7 +198,7 @@ fn programs_run_with_their_heap_in_a_store() {
         assert!(output.status.success(), "{program}: {} {complained}", output.status);
         assert!(output.stdout == expected.stdout, "{program} printed something else; {complained}");
     }
-    // Programs that close their standard error before the end have no statistics; this one has not.
+    // Programs that close their standard error before the end print no statistics; this one does not.
     let output = output_of(&mut in_store(library, cpp), "");
     let complained = String::from_utf8_lossy(&output.stderr);
     let faults = complained.split("pages: ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::parse::<u64>);

@@ -1,5 +1,5 @@
-//! What `trellis/stored_synchronisation.h` declares: answers, codes and sentences over a store in this process, and C
-//! programs that share pages in a real Redis server.
+//! The functions of `trellis/stored_synchronisation.h`: results, codes and messages over a store in this process, and
+//! C programs that share pages in a real Redis server.
 
 #[path = "../../trellis-store/tests/redis_server/mod.rs"]
 mod redis_server;
@@ -44,7 +44,7 @@ fn fails(answer: c_int, status: c_int, part: &str) {
     assert!(sentence().contains(part), "{part}: {}", sentence());
 }
 
-/// The region of this test program; before it is open, everything says so.
+/// Opens the region of this test program; before that, every function reports that none is open.
 fn open() {
     fails(trellis_store_lock(at(0)), status::STATE, "no region is open");
     let memory = Memory::open(&Settings::default(), Mode::Words).unwrap();
@@ -155,7 +155,7 @@ fn barriers() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // The threads may begin later than a deadline apart.
+                // The start times of the threads may differ by more than a time-out.
                 let answer = loop {
                     match trellis_store_barrier(at(8), 2) {
                         status::DEADLINE => {}
@@ -179,7 +179,7 @@ fn conditions() {
     assert_eq!(trellis_store_try_lock(lock), 0, "it is held again");
     assert_eq!(trellis_store_condition_wait_for(condition, lock, 1_000), 0);
     std::thread::scope(|scope| {
-        // Had when the other waits.
+        // Held by this thread while the other waits.
         let notifying = scope.spawn(|| {
             let (condition, lock) = (at(16), at(24));
             while trellis_store_lock(lock) != status::OK {}
@@ -231,7 +231,8 @@ fn the_headers_stand_alone() {
     }
 }
 
-/// A server and a program whose processes share a region in it; nothing, after saying why, where one is missing.
+/// A server and a program whose processes share a region in it; `None`, after reporting the reason, if one is
+/// missing.
 fn shared_program(test: &str) -> Option<(RedisServer, PathBuf)> {
     let page_faults = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe());
     if let Err(why) = page_faults {
@@ -243,7 +244,7 @@ fn shared_program(test: &str) -> Option<(RedisServer, PathBuf)> {
     Some((RedisServer::start(test, &[])?, program))
 }
 
-/// Starts a process of it.
+/// Starts a process of the program.
 fn start(folder: &Path, name: &str, role: &str, server: &RedisServer, program: &Path, lease: &str) -> Node {
     let url = server.url();
     let variables = [

@@ -1,26 +1,26 @@
 //! Visits every reachable state of a model, breadth first.
 //!
-//! Promises: states are visited in an order that depends on the model alone; the first violation
-//! found is one with a shortest path to it; that path is told by running the model again. It must
-//! never claim [`Verdict::Passed`] before the last state was expanded.
+//! Promises: the order in which states are visited depends on the model alone. The first violation found has a
+//! shortest path to it; the trace of that path comes from running the model again. It must never report
+//! [`Verdict::Passed`] before the last state was expanded.
 
 use crate::fingerprint::{Seen, fingerprint};
 use std::time::{Duration, Instant};
 
-/// Something with states and actions, both as plain bytes.
+/// A transition system whose states are plain bytes.
 pub trait Model {
-    /// The one state in which everything begins.
+    /// The initial state.
     fn initial(&mut self) -> Vec<u8>;
 
-    /// Pushes the state behind every action that is possible in `state`, always in the same order.
-    /// `Err` when `state` itself must not be: nothing can happen though somebody waits.
+    /// Pushes the successor of every action that is possible in `state`, always in the same order. `Err` if `state`
+    /// itself is wrong: nothing can happen although a thread waits.
     fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String>;
 
-    /// What action number `action` of `state` is and does, one line per fact.
+    /// Describes action number `action` of `state` and its effects, one line per fact.
     fn tell(&mut self, state: &[u8], action: usize) -> Vec<String>;
 }
 
-/// The states behind the actions of one state, by number of the action.
+/// The successors of one state, by number of the action.
 #[derive(Default)]
 pub struct Successors {
     bytes: Vec<u8>,
@@ -29,7 +29,7 @@ pub struct Successors {
 }
 
 impl Successors {
-    /// The next action leads here; `write` appends the state's bytes.
+    /// The next action leads to the state whose bytes `write` appends.
     pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
         self.ends.push(self.bytes.len());
@@ -46,7 +46,7 @@ impl Successors {
         self.ends.len()
     }
 
-    /// Whether nothing is possible.
+    /// Whether no action is possible.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -66,20 +66,20 @@ impl Successors {
 /// How an exploration ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every reachable state was visited and nothing was wrong.
+    /// Every reachable state was visited and no rule was broken.
     Passed,
     /// A rule was broken.
     Broken {
-        /// The rule and how.
+        /// The rule, and how it was broken.
         what: String,
-        /// The shortest story that leads there.
+        /// The shortest trace that leads there.
         trace: Vec<String>,
     },
     /// The bound on states was reached first.
     TooLarge,
-    /// The states form a circle in which threads could wait for ever.
+    /// The states form a cycle in which threads could wait for ever.
     Endless {
-        /// A story that leads to the circle, and once round it.
+        /// A trace that leads to the cycle and once around it.
         trace: Vec<String>,
     },
 }
@@ -93,14 +93,14 @@ pub struct Report {
     pub states: u64,
     /// Actions taken.
     pub transitions: u64,
-    /// Actions on the longest shortest path.
+    /// The length of the longest of the shortest paths, in actions.
     pub depth: u32,
-    /// Time that it took.
+    /// The time that it took.
     pub elapsed: Duration,
 }
 
 impl Report {
-    /// Whether everything was visited and nothing was wrong.
+    /// Whether every state was visited and no rule was broken.
     pub fn passed(&self) -> bool {
         self.verdict == Verdict::Passed
     }
@@ -114,9 +114,9 @@ impl Report {
 /// Bounds and extras of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Give up beyond so many states.
+    /// Give up beyond this number of states.
     pub states_max: u64,
-    /// Also prove that every run ends: no circle of states. Costs 8 bytes per action.
+    /// Also prove that every run ends, that is, that the states form no cycle. Costs 8 bytes per action.
     pub must_end: bool,
 }
 
@@ -126,14 +126,14 @@ impl Default for Options {
     }
 }
 
-/// Numbers that say how far an exploration is.
+/// How far an exploration is.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Distinct states reached.
     pub states: u64,
-    /// States that still wait to be expanded.
+    /// States that are not expanded yet.
     pub waiting: u64,
-    /// Actions from the beginning.
+    /// Actions from the initial state.
     pub depth: u32,
 }
 
@@ -154,7 +154,7 @@ pub fn explore(model: &mut impl Model, options: Options, progress: &mut dyn FnMu
 struct Search {
     options: Options,
     seen: Seen,
-    /// Of every state in the order of discovery: from which state it was reached, by which action.
+    /// For every state, in the order of discovery: the state from which it was reached, and by which action.
     parents: Vec<(u32, u16)>,
     level: Level,
     next: Level,
@@ -163,7 +163,7 @@ struct Search {
     circles: Option<Circles>,
 }
 
-/// States that wait to be expanded, one after the other.
+/// The states of one level, in order, that are still to be expanded.
 #[derive(Default)]
 struct Level {
     bytes: Vec<u8>,
@@ -239,21 +239,21 @@ impl Search {
         }
     }
 
-    /// Tells how state `index` is reached, and the action that breaks a rule there if any.
+    /// The trace to state `index`, and the action that breaks a rule there if any.
     fn broken(&self, model: &mut impl Model, index: u32, last: Option<usize>, what: String) -> Verdict {
         let (state, mut trace) = self.story(model, index);
         trace.extend(last.into_iter().flat_map(|action| model.tell(&state, action)));
         Verdict::Broken { what, trace }
     }
 
-    /// Tells how the circle is reached and what happens on it.
+    /// The trace to the cycle and around it.
     fn endless(&self, model: &mut impl Model, circle: &[u32]) -> Verdict {
         let (mut state, mut trace) = self.story(model, circle[0]);
         trace.push("from here on it goes round:".to_string());
         let mut successors = Successors::default();
         for next in circle.iter().skip(1).chain(&circle[..1]) {
             successors.clear();
-            // A state that must not be has ended the search before.
+            // A wrong state would have ended the search before.
             let _ = model.expand(&state, &mut successors);
             let leads = |action: &usize| self.seen.number(fingerprint(successors.state(*action))) == Some(*next);
             let action = (0..successors.len()).find(leads).expect("an action that was taken");
@@ -263,7 +263,7 @@ impl Search {
         Verdict::Endless { trace }
     }
 
-    /// State `index` and how it is reached.
+    /// State `index` and the trace that leads to it.
     fn story(&self, model: &mut impl Model, index: u32) -> (Vec<u8>, Vec<String>) {
         let mut path = Vec::new();
         let mut at = index;
@@ -278,7 +278,7 @@ impl Search {
         for action in path.into_iter().rev() {
             trace.extend(model.tell(&state, action));
             successors.clear();
-            // A state that must not be is only ever the last one of a path.
+            // A wrong state can only be the last one of a path.
             let _ = model.expand(&state, &mut successors);
             state = successors.state(action).to_vec();
         }
@@ -299,16 +299,16 @@ impl Level {
     }
 }
 
-/// The edges of the graph of states, to see whether it has a circle.
+/// The edges of the state graph, to detect a cycle.
 #[derive(Default)]
 struct Circles {
-    /// In the order of the states that they lead from, because states are expanded in their order.
+    /// Sorted by the state that they lead from, because states are expanded in their order.
     edges: Vec<(u32, u32)>,
 }
 
 impl Circles {
-    /// Takes away, again and again, the states that nothing leads to any more (Kahn 1962): what is left, if anything, is
-    /// on a circle or behind one. Each of those has one of them before it, so going back leads round.
+    /// Removes repeatedly the states that have no incoming edge left (Kahn 1962). Whatever remains is on a cycle or
+    /// behind one. Each remaining state has a remaining predecessor, so following predecessors leads around a cycle.
     fn find(&self, states: usize) -> Option<Vec<u32>> {
         let edges = &self.edges;
         let mut incoming = vec![0u32; states];
@@ -332,7 +332,7 @@ impl Circles {
         let mut before = vec![u32::MAX; states];
         let left = |state: u32| incoming[state as usize] > 0;
         for &(from, to) in edges.iter().filter(|&&(from, to)| left(from) && left(to)) {
-            // The one that was found first, for a short circle.
+            // The predecessor that was found first, for a short cycle.
             before[to as usize] = before[to as usize].min(from);
         }
         let mut at = (0..states as u32).find(|&state| left(state))?;
@@ -345,7 +345,7 @@ impl Circles {
         }
         let mut circle = visited.split_off(place[at as usize] as usize);
         circle.reverse();
-        // The state that was found first has the shortest story.
+        // The state that was found first has the shortest trace.
         let first = (0..circle.len()).min_by_key(|&index| circle[index])?;
         circle.rotate_left(first);
         Some(circle)
@@ -356,7 +356,7 @@ impl Circles {
 mod tests {
     use super::*;
 
-    /// Counts to `end` by ones and twos; perhaps a number is forbidden, perhaps one leads back.
+    /// Counts to `end` by ones and twos; a number may be forbidden, and one may lead back.
     struct Counting {
         end: u8,
         forbidden: Option<u8>,

@@ -1,10 +1,10 @@
-//! Fingerprints of states and the set of those that were seen.
+//! Fingerprints of states, and the set of those that were seen.
 //!
-//! Promises: equal bytes have equal fingerprints on every machine; different bytes collide with a
-//! probability that is negligible for any number of states that fits into memory (128 bits). It
-//! must never be used where somebody could choose the bytes.
+//! Promises: equal bytes have equal fingerprints on every machine. Different bytes collide with a probability that is
+//! negligible for any number of states that fits into memory (128 bits). It must never be used where an adversary
+//! could choose the bytes.
 
-/// 128 bits that stand for a state; never zero.
+/// 128 bits that identify a state; never zero.
 pub(crate) type Fingerprint = u128;
 
 const FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -15,7 +15,7 @@ fn fold(left: u64, right: u64) -> u64 {
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// Of `bytes`.
+/// The fingerprint of `bytes`.
 pub(crate) fn fingerprint(bytes: &[u8]) -> Fingerprint {
     let mut lanes = [FIRST ^ bytes.len() as u64, SECOND];
     let mut words = bytes.chunks_exact(8);
@@ -35,7 +35,7 @@ fn mix(lanes: &mut [u64; 2], word: u64) {
     lanes[1] = fold(lanes[1] ^ word.rotate_left(32) ^ SECOND, FIRST ^ lanes[1].rotate_left(41));
 }
 
-/// Numbers what was seen, in the order of discovery. Open addressing, 20 bytes a place, doubled at three quarters full.
+/// Numbers fingerprints in the order of discovery. Open addressing, 20 bytes a slot, doubled at three quarters full.
 pub(crate) struct Seen {
     places: Vec<Fingerprint>,
     numbers: Vec<u32>,
@@ -79,7 +79,7 @@ impl Seen {
         }
     }
 
-    /// Where `print` is or belongs.
+    /// The slot where `print` is or belongs.
     fn place(&self, print: Fingerprint) -> usize {
         let mask = self.places.len() - 1;
         let mut place = (print >> 64) as usize & mask;
@@ -90,7 +90,7 @@ impl Seen {
     }
 }
 
-/// A hasher for tables that are only looked up, never walked through: fast and the same everywhere.
+/// A hasher for tables that are never iterated: fast, and the same on every machine.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Fold(u64);
 

@@ -1,9 +1,8 @@
-//! Gives every distinct node state, input and message a number, and remembers every step.
+//! Numbers for the distinct node states, inputs and messages, and a table of all steps.
 //!
-//! A cluster's state is then a handful of numbers, and the real `step` runs once for each pair of
-//! a node state and an input, however many cluster states contain that pair. Promises: numbers are
-//! given in the order of discovery, so the same exploration gives the same numbers. It must never
-//! answer for a pair that was not stepped.
+//! The state of a cluster is then a few numbers. The real `step` runs once for each pair of a node state and an input,
+//! however many cluster states contain that pair. Promises: numbers are given in the order of discovery, so the same
+//! exploration gives the same numbers. It must never give a result for a pair that was not stepped.
 
 use crate::fingerprint::Table;
 use std::cell::Cell;
@@ -41,7 +40,7 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
     }
 }
 
-/// What a step led to.
+/// The result of a step.
 #[derive(Clone, Copy)]
 pub(crate) struct Stepped {
     pub(crate) after: u32,
@@ -59,12 +58,12 @@ impl<E: Clone + Eq + Hash> Steps<E> {
         Steps { done: Table::default(), lists: Numbered::new() }
     }
 
-    /// What input number `input` did in node state number `before`, if it was tried.
+    /// The result of input number `input` in node state number `before`, if it was tried.
     pub(crate) fn known(&self, before: u32, input: u32) -> Option<Stepped> {
         self.done.get(&key(before, input)).copied()
     }
 
-    /// Notes what it did.
+    /// Stores the result of a step.
     pub(crate) fn remember(&mut self, before: u32, input: u32, after: u32, effects: Vec<E>) -> Stepped {
         let stepped = Stepped { after, effects: self.lists.number(effects) };
         self.done.insert(key(before, input), stepped);
@@ -88,7 +87,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `step` and turns a failed assertion of the protocol into its sentence.
+/// Runs `step` and turns a failed assertion of the protocol into its message.
 pub(crate) fn guarded<T>(step: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

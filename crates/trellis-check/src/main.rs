@@ -1,10 +1,10 @@
-//! `trellis-check`: the command line of this crate by itself, as `trellis check` has it.
+//! `trellis-check`: the command line of this crate alone, with the commands of `trellis check`.
 
 use clap::Parser;
 use std::process::ExitCode;
 use trellis_check::commands::{Arguments, run};
 
-/// Proves protocols, and tries to break them.
+/// Verifies protocols and tries to break them.
 ///
 /// Example: trellis-check explore --nodes 3 --pages 2 --operations 2
 #[derive(Parser)]

@@ -1,4 +1,4 @@
-//! The command line, driven from outside: its exit codes, what each command accepts, and a reader that goes away.
+//! The command line, tested from outside: exit codes, the options of each command, and a reader that goes away.
 
 use std::process::{Command, Output, Stdio};
 
@@ -68,7 +68,7 @@ fn scale_draws_below_its_table_and_leaves_files_to_trellis() {
     let plain = output(&small);
     let drawn = output(&[&small[..], &["--chart"]].concat());
     assert_eq!((plain.status.code(), drawn.status.code()), (Some(0), Some(0)));
-    // A pipe is no terminal: it gets the chart only where that is asked for, below the same table.
+    // A pipe is not a terminal: the chart appears only if requested, below the same table.
     let (plain, drawn) = (text(&plain.stdout), text(&drawn.stdout));
     assert!(!plain.contains('▁'), "{plain}");
     assert!(drawn.starts_with(&plain) && drawn[plain.len()..].contains("▁█"), "{drawn}");
@@ -84,7 +84,7 @@ fn scale_draws_below_its_table_and_leaves_files_to_trellis() {
     assert!(text(&one.stderr).contains("--nodes 1:"), "{}", text(&one.stderr));
 }
 
-/// Each file is a test of its own: what one lacks is said, and the others run.
+/// Each file is a separate test: an error in one is reported, and the others run.
 #[test]
 fn a_litmus_file_that_is_refused_does_not_keep_the_others_from_running() {
     let folder = std::env::temp_dir().join(format!("trellis-refused-{}", std::process::id()));

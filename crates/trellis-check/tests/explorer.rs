@@ -1,4 +1,4 @@
-//! Every protocol with every home, explored to the last state on clusters of moderate size.
+//! Every protocol with every home, explored completely on clusters of moderate size.
 //!
 //! Larger ones: `cargo run -p trellis-check --release -- explore --protocol all --nodes 3 --pages 2 --operations 2`.
 
@@ -34,12 +34,12 @@ fn explore_these(protocols: &[Protocol], options: Options, change: impl Fn(Proto
     }
 }
 
-/// Those without layers.
+/// The protocols without layers.
 fn bases() -> Vec<Protocol> {
     Protocol::all().into_iter().filter(|protocol| protocol.layers().next().is_none()).collect()
 }
 
-/// Those that can lock, and a migrating page within a lock.
+/// The protocols that can lock, and a migrating page within a lock.
 fn locking() -> Vec<Protocol> {
     let mut all: Vec<Protocol> = Protocol::all().into_iter().filter(|protocol| protocol.can_lock()).collect();
     all.push("lock(migrate)".parse().expect("a protocol"));

@@ -1,4 +1,4 @@
-//! Histories: good ones pass, every kind of bad one is told as a story.
+//! Histories: correct ones pass, and for every kind of incorrect one there is an explanation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use trellis_base::Random;
@@ -24,14 +24,14 @@ fn history(threads: &[&[Operation]]) -> History {
     History { threads: threads.iter().enumerate().map(thread).collect() }
 }
 
-/// What is wrong with the history, after its story was printed.
+/// The error in the history, after its explanation was printed.
 fn fault(threads: &[&[Operation]]) -> Option<Fault> {
     let wrong = check(&history(threads)).err()?;
     println!("{:?}\n{}", wrong.fault, wrong.story.join("\n"));
     Some(wrong.fault)
 }
 
-/// A write of the first value of a cell and one that follows it.
+/// The value of a first write to a cell, and of a second one.
 const ONE: u64 = 11;
 const TWO: u64 = 22;
 
@@ -60,7 +60,7 @@ fn the_classic_outcomes_are_circles() {
     assert_eq!(fault(&independent), Some(Fault::Cycle));
     assert_eq!(fault(&[&[write(0, ONE, 1)], &[read(0, ONE), read(0, 0)]]), Some(Fault::Cycle));
     assert_eq!(fault(&[&[read(0, ONE), write(0, ONE, 1)]]), Some(Fault::Cycle));
-    // Each exchange replaced what the other put: neither was first.
+    // Each exchange replaced the value of the other: neither was first.
     assert_eq!(fault(&[&[exchange(0, ONE, TWO)], &[exchange(0, TWO, ONE)]]), Some(Fault::Cycle));
 }
 
@@ -96,7 +96,7 @@ fn a_circle_is_told_by_its_corners() {
     assert!(wrong.story.iter().any(|line| line.contains("thread 0 of node 0, operation 501: reads 0 from cell 1")));
 }
 
-/// A history that one memory made, step by step in random order.
+/// A history of one memory, with steps in random order.
 fn random_history(seed: u64, threads: usize, operations: usize, cells: u32) -> History {
     let mut random = Random::new(seed);
     let mut memory = vec![(0, 0); cells as usize];
@@ -112,7 +112,7 @@ fn random_history(seed: u64, threads: usize, operations: usize, cells: u32) -> H
             let new = value_of(thread, number as u32);
             let replaced = std::mem::replace(value, new);
             *version += 1;
-            // Cells are of one kind or the other.
+            // A cell has either exchanges or versions.
             if cell.is_multiple_of(2) { exchange(cell, new, replaced) } else { write(cell, new, *version) }
         };
         history.threads[thread as usize].operations.push(operation);
@@ -139,7 +139,7 @@ fn a_read_that_goes_back_is_noticed_wherever_it_is() {
     let mut noticed = 0;
     for seed in 0..100 {
         let mut history = random_history(seed, 3, 300, 2);
-        // The reader saw a value and then, in the same cell, the initial value again.
+        // The reader saw a value and then the initial value again in the same cell.
         let thread = &mut history.threads[seed as usize % 3].operations;
         let Some(at) = thread.iter().rposition(|operation| matches!(operation, Operation::Read { .. })) else {
             continue;
@@ -195,7 +195,7 @@ fn threads_on_one_memory_record_a_history_that_passes() {
 
 #[test]
 fn a_memory_that_loses_a_page_is_noticed() {
-    // One node alone, so that what happens is the same each time; the memory is put back at the third barrier.
+    // A single node, so that the run is the same each time; the memory is changed at the third barrier.
     for broken in [
         |word: &AtomicU64| word.store(0, Ordering::SeqCst),
         |word: &AtomicU64| {

@@ -1,8 +1,8 @@
 //! The canary of the history checker: histories of real protocols pass, those of broken protocols do not.
 //!
-//! A small cluster with one thread at each node runs in an order that a seed gives. Promises: one seed gives one
-//! history on every machine; nothing but the history judges. It must never look at what an effect breaks of the
-//! contract, at violations, or at values, nor help a protocol: no message is lost, doubled or sent again.
+//! A small cluster with one thread at each node runs in an order that a seed determines. Promises: one seed gives one
+//! history on every machine; only the history is judged. It must never check the contract of effects, violations or
+//! values, and must never help a protocol: no message is lost, duplicated or sent again.
 
 use trellis_base::Random;
 use trellis_check::history::check::{Checked, Wrong, check};
@@ -13,23 +13,23 @@ use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
 const NODES: usize = 3;
-/// Each holds one cell of the same number.
+/// Each page holds one cell with the same number.
 const PAGES: usize = 2;
-/// Of each thread.
+/// The number of operations of each thread.
 const OPERATIONS: usize = 40;
 const SEEDS: u64 = 100;
-/// Far more than a run takes whose threads do not wait for ever.
+/// Far more than the steps of any run whose threads do not wait for ever.
 const STEPS_MAX: usize = 50_000;
-/// What memory holds that nobody has filled yet: a reader that sees it sees a value from nowhere.
+/// The content of memory before it is first filled: a reader that sees it sees a value that was never written.
 const UNFILLED: u64 = 0xDEAD;
 
-/// What a thread does next.
+/// The next operation of a thread.
 #[derive(Clone, Copy, Default)]
 struct Wish {
     cell: u32,
     write: bool,
     faulted: bool,
-    /// It faulted and was not woken yet.
+    /// Whether it faulted and was not woken yet.
     waits: bool,
 }
 
@@ -39,9 +39,9 @@ struct Cluster<N> {
     memories: [[u64; PAGES]; NODES],
     wishes: [Wish; NODES],
     history: History,
-    /// From, to, what: under way in any order.
+    /// Sender, receiver and message of the messages under way, which arrive in any order.
     messages: Vec<(usize, usize, Message)>,
-    /// Pages of which a protocol has to be told that their thread ran on: it asked, or the thread did.
+    /// Pages to be reported as resumed to a protocol: the protocol asked, or a thread has run on.
     resumed: Vec<(usize, PageIndex)>,
     random: Random,
 }
@@ -93,7 +93,7 @@ impl<N: Coherence> Cluster<N> {
         self.wishes[node] = Wish { cell, write: self.random.once_in(2), ..Wish::default() };
     }
 
-    /// The thread does its operation in one step where the view allows it, and faults otherwise.
+    /// The thread does its operation in one step if the view allows it, and faults otherwise.
     fn run_thread(&mut self, node: usize) {
         let Wish { cell, write, faulted, .. } = self.wishes[node];
         let needed = if write { Access::Write } else { Access::Read };
@@ -151,7 +151,7 @@ impl<N: Coherence> Cluster<N> {
     }
 }
 
-/// What the checker says of the run of `seed` with `fault`; none is the real protocol, without a wrapper.
+/// The checker's result for the run of `seed` with `fault`; without one, the real protocol runs without a wrapper.
 fn checked(protocol: Protocol, fault: Option<Fault>, seed: u64) -> Result<Checked, Wrong> {
     let mutant = |geometry, fault| Mutant::new(protocol.start(geometry), geometry, fault);
     check(&match fault {
@@ -191,7 +191,7 @@ fn histories_of_broken_protocols_are_noticed() {
 
 #[test]
 fn threads_that_wait_for_ever_are_no_lie() {
-    // What happened until then was right; only the operations that are missing tell.
+    // The history so far is correct; only the missing operations show the error.
     for seed in 0..SEEDS {
         let checked = checked(Protocol::IVY, Some(Fault::NoWake), seed).expect("nobody saw anything wrong");
         assert!(checked.operations < NODES * OPERATIONS, "seed {seed}");

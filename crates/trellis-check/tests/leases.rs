@@ -1,4 +1,4 @@
-//! Leases of remote memory: small clusters in every order, random ones; what is broken on purpose is noticed.
+//! Leases of remote memory: small clusters in every order, and random ones; broken rules are noticed.
 //!
 //! Larger: `cargo run -p trellis-check --release -- explore --protocol lease`, `… -- swarm --protocol lease`, `… --
 //! mutants --protocol lease`.
@@ -8,7 +8,7 @@ use trellis_check::leases::explore::Orders;
 use trellis_check::leases::faults::FAULTS;
 use trellis_check::leases::{Fault, Setup, shapes, swarm};
 
-/// Small clusters that have more than some ten thousand states; the command explores them.
+/// Small clusters with more than some ten thousand states, which only the command explores.
 const LEFT_TO_THE_COMMAND: [&str; 6] = ["expiry", "ended", "restart", "failover", "cut-restart", "join-silence"];
 
 fn passes(setup: Setup) -> Report {
@@ -82,7 +82,7 @@ fn a_complaint_names_its_seed() {
     assert!(complaint.contains("trellis check replay 'lease:"), "{complaint}");
 }
 
-/// The bug of the paper's design: who is asked for an update through a redirect gives its lease away.
+/// The bug of the paper's design: a client that receives a redirected update request gives its lease away.
 #[test]
 fn the_stolen_lease_is_told_as_a_story() {
     let setup = Setup { fault: Fault::Steals, ..small("steal") };
@@ -92,7 +92,7 @@ fn the_stolen_lease_is_told_as_a_story() {
     assert!(trace.iter().any(|line| line.contains("where the switch sent it")), "{}", trace.join("\n"));
 }
 
-/// All mutants are tried, until each is noticed, by the command.
+/// The command tries all mutants, each until it is noticed.
 #[test]
 fn most_mutants_are_noticed_by_a_few_random_clusters() {
     const SEEDS: u64 = 40;

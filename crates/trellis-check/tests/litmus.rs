@@ -1,5 +1,6 @@
-//! Litmus tests in the simulator: every protocol passes, broken ones are noticed, failing runs repeat;
-//! the part for real processes, on the memory of one process.
+//! Litmus tests in the simulator: every protocol passes, broken ones are noticed, failing runs repeat.
+//!
+//! The part for real processes runs on the memory of one process.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,7 @@ fn every_protocol_shows_allowed_outcomes_only() {
         panic!("{failure:?}\n{}", tell(&failure.options(&options)).unwrap().join("\n"));
     }
     assert!(report.passed() && report.completed == 120_000);
-    // Not because too little happens: nearly every outcome that is allowed was seen.
+    // This is not because too little happens: nearly every allowed outcome was seen.
     let seen: usize = report.shapes.iter().map(|shape| shape.outcomes_seen()).sum();
     let allowed: usize = report.shapes.iter().map(|shape| shape.seen.len()).sum();
     assert!(seen * 100 >= allowed * 98, "{seen} of {allowed} allowed outcomes were seen");
@@ -67,7 +68,7 @@ fn progress_is_told() {
     assert!(told.len() == 2 && told.is_sorted(), "{told:?}");
 }
 
-/// One rule of the protocol broken, whatever the protocol is.
+/// A rule to break in any protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     None,
@@ -75,11 +76,11 @@ enum Rule {
     GiveUpCopies,
     /// The bytes and the right to write go, and the view stays.
     GiveUpRights,
-    /// A reader gets a copy and the writer goes on writing.
+    /// A reader gets a copy, and the writer continues to write.
     Downgrade,
     /// A thread is not woken.
     Wake,
-    /// Nobody says that a page that is held is wanted.
+    /// The protocol is not told that a held page is wanted.
     Hold,
     /// The third message from here is lost.
     Send,
@@ -121,7 +122,7 @@ fn broken(rule: Rule) -> impl Fn(Protocol, Geometry) -> Broken + Sync {
 #[test]
 fn broken_protocols_are_noticed_by_what_threads_see() {
     for protocol in [Protocol::IVY, Protocol::DYNAMIC] {
-        // Only outcomes and waiting count here: the contract is not looked at.
+        // Only outcomes and waiting count here: the contract is not checked.
         let options = LitmusOptions { checks_contract: false, ..LitmusOptions::new(vec![protocol], 8_000) };
         let with = |rule| simulate_with(&options, broken(rule), &mut |_| {}).unwrap();
         assert!(with(Rule::None).passed(), "{protocol}: the wrapper alone breaks nothing");
@@ -192,7 +193,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// What each file's question comes to with every thread on its own node, and with all on one.
+/// The answer to each file's condition with every thread on its own node, and with all on one.
 const VERDICTS: [(&str, &str, &str); 6] = [
     ("coherence.litmus", "forbidden", "forbidden"),
     ("exchange-chain.litmus", "always", "always"),
@@ -234,7 +235,7 @@ fn words(plan: &RealPlan) -> Vec<AtomicU64> {
     (0..plan.words()).map(|_| AtomicU64::new(7)).collect()
 }
 
-/// Every node is a thread of this process.
+/// Runs every node as a thread of this process.
 fn run_here(plan: &RealPlan) -> RealReport {
     let (words, together) = (words(plan), Barrier::new(plan.nodes.into()));
     let mut reports = std::thread::scope(|scope| {
@@ -256,8 +257,8 @@ fn run_here(plan: &RealPlan) -> RealReport {
 
 #[test]
 fn on_memory_of_one_process_nothing_that_x86_forbids_is_seen() {
-    // Here the nodes share a memory without pages, so tests in which a load may pass a store are asked as threads of
-    // one node.
+    // The nodes share a memory without pages here, so tests in which a load may pass a store run as threads of one
+    // node.
     let mut report = LitmusReport { protocols: vec!["memory".to_string()], ..LitmusReport::default() };
     for name in ["MP", "S", "LB", "2+2W", "WRC", "CoRR", "CoRW2", "3+XCHG", "SB+XCHG", "SB+fences"] {
         for (placement, layout) in arrangements(&named(name), 4, false) {
@@ -277,8 +278,8 @@ fn on_memory_of_one_process_nothing_that_x86_forbids_is_seen() {
 
 #[test]
 fn a_memory_that_loses_or_tears_words_is_noticed() {
-    // A word of the first instance, changed between the initial values and the threads, as a page that arrives late
-    // or by halves would change it.
+    // A word of the first instance changes between the initial values and the threads, as if a page arrived late or in
+    // halves.
     for change in [|word: u64| word - 16, |word: u64| word ^ 1 << 35] {
         let plan = RealPlan::new(named("CoRR"), vec![0, 0], vec![0], 1, 64);
         let words = words(&plan);
@@ -286,7 +287,7 @@ fn a_memory_that_loses_or_tears_words_is_noticed() {
         let report = run_node(&plan, 0, &words, &mut || {
             barriers += 1;
             if barriers == 3 {
-                // What the threads left of the first cell is replaced before it is read for the last time.
+                // The threads' final value of the first cell is replaced before it is read for the last time.
                 words[0].store(change(words[0].load(Ordering::Relaxed)), Ordering::Relaxed);
             }
             Ok(())

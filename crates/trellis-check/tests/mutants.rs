@@ -1,6 +1,6 @@
-//! Every mutant is noticed; the wrapper without a mutation is not complained about.
+//! Every mutant is noticed, and the wrapper without a mutation passes.
 //!
-//! Here each mutant runs on one protocol that has its rule; `trellis-check mutants` runs each on all of them.
+//! Each mutant runs here on one protocol that has its rule; `trellis-check mutants` runs each on all of them.
 
 use trellis_check::explore::{Options, Verdict, explore};
 use trellis_check::mutants::{
@@ -12,7 +12,7 @@ use trellis_cluster_protocol::coherence::Protocol;
 
 const PER_PROTOCOL_MIN: usize = 25;
 
-/// The protocols that have the rule of `row`; each row has one.
+/// The protocols that have the rule of `row`; at least one, except for rows of synchronisation.
 fn having(row: &Row) -> Vec<Protocol> {
     protocols().into_iter().filter(|&protocol| row.fits.includes(protocol)).collect()
 }
@@ -21,7 +21,7 @@ fn having(row: &Row) -> Vec<Protocol> {
 fn every_mutant_is_noticed() {
     let mut missed = Vec::new();
     for (index, row) in TABLE.iter().enumerate() {
-        // One after the other, so that each protocol has its share.
+        // In turn, so that each protocol has its share.
         let having = having(row);
         let protocol = if having.is_empty() { Protocol::IVY } else { having[index % having.len()] };
         let report = try_mutant(row.mutation, protocol, Options::default());

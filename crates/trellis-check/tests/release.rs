@@ -1,4 +1,4 @@
-//! Release consistency: small clusters in every order, random ones, litmus tests; what is broken on purpose is noticed.
+//! Release consistency: small clusters in every order, random ones, and litmus tests; broken rules are noticed.
 //!
 //! Larger: `cargo run -p trellis-check --release -- explore --protocol release --home all`, `… -- swarm --protocol
 //! release`, `… -- litmus --simulated --protocol release`.
@@ -26,7 +26,7 @@ fn passes(setup: Setup, program: &str) -> Report {
     }
 }
 
-/// Larger ones, of millions of states, are explored by `cargo xtask ci`, optimised.
+/// `cargo xtask ci` explores larger clusters, of millions of states, with an optimised build.
 #[test]
 fn small_clusters_are_right_in_every_order() {
     for protocol in Protocol::all_release_consistent() {
@@ -95,7 +95,7 @@ fn every_mutant_is_noticed() {
     for (turn, &protocol) in protocols.iter().enumerate() {
         let all = release_mutants_of(protocol);
         assert!(all.len() >= PER_PROTOCOL_MIN, "{protocol} has only {} mutants", all.len());
-        // One after the other, so that each protocol has its share; the command tries all on all.
+        // In turn, so that each protocol has its share; the command tries all on all.
         for broken in all.into_iter().enumerate().filter(|(index, _)| index % protocols.len() == turn) {
             let (_, broken) = broken;
             let report = try_release(protocol, broken.fault, Options::default());

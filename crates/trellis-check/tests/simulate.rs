@@ -1,4 +1,4 @@
-//! The simulator: seeds that must pass, broken protocols that must not, and numbers that must not depend on the build.
+//! The simulator: correct seeds pass, broken protocols fail, and numbers do not depend on the build.
 //!
 //! A failure prints the seed and the command that runs it again.
 
@@ -38,7 +38,7 @@ fn a_seed_gives_the_same_run_whoever_watches() {
         assert_eq!((first.trace_hash, first.tally), (again.trace_hash, again.tally));
         assert_eq!((first.trace_hash, first.tally), (watched.trace_hash, watched.tally));
         assert!(!lines.is_empty() && lines.len() <= 52, "{} lines", lines.len());
-        // What is printed on a failure is the whole seed.
+        // The seed printed with a failure is complete.
         let printed: Seed = first.scenario.seed.to_string().parse().unwrap();
         assert_eq!(simulate(printed).trace_hash, first.trace_hash);
     }
@@ -46,8 +46,8 @@ fn a_seed_gives_the_same_run_whoever_watches() {
     assert_ne!(different(1), different(2));
 }
 
-/// Debug and release builds run this test: both must find this number. It changes when the locks' protocol or the
-/// simulator does, and only then.
+/// Debug and release builds run this test, and both must find this number. It changes only when the locks' protocol or
+/// the simulator changes.
 #[test]
 fn a_run_has_the_same_hash_in_every_build() {
     let mut scenario = calm(Protocol::IVY, 5, Pattern::OneLock);
@@ -99,7 +99,7 @@ fn words_that_are_no_seed_are_refused() {
     }
 }
 
-/// Some seeds of a broken protocol, until one is noticed; in what words.
+/// Runs some seeds of a broken protocol until one is noticed; returns the problem.
 fn noticed<N: Coherence>(protocol: Protocol, start: impl Fn(Protocol, Geometry) -> N) -> Option<String> {
     let start = Instead(start);
     let scenarios = (1..200).map(|number| Scenario::from_seed(seed(protocol, number)));
@@ -138,11 +138,11 @@ fn broken_protocols_are_noticed() {
     }
 }
 
-/// A protocol that is unfair to one node, or deaf to it.
+/// A protocol that is unfair to one node, or ignores it.
 #[derive(Clone)]
 struct Unfair {
     inner: Running,
-    /// Requests of node 1 wait until so many others were served; not at all with 0, for ever with `None`.
+    /// Requests of node 1 wait until this number of others were served; not at all with 0, for ever with `None`.
     patience: Option<u32>,
     parked: Vec<Input>,
     served: u32,
@@ -278,7 +278,7 @@ fn costs_grow_as_they_must() {
     for row in &rows {
         match row.workload {
             Workload::Barrier => {
-                // Each node but the root says once that all below it came, and is told once.
+                // Each node but the root reports once that all nodes below it have arrived, and is told once.
                 assert_eq!(row.messages_per_operation, 2.0 * f64::from(row.nodes - 1));
             }
             Workload::Lock => assert!(row.messages_per_operation <= 3.0, "{row:?}"),
@@ -306,12 +306,12 @@ fn the_adaptive_threshold_keeps_busy_pages_and_lets_handed_on_ones_go() {
         assert!(adaptive.turn_slowdown < 1.1, "{adaptive:?}");
         assert!(adaptive.exchange_slowdown <= (1 + STAY_PER_TRANSFER_MAX) as f64, "{adaptive:?}");
     }
-    // A fixed threshold that is as good for the writers is bad for whoever hands the page on.
+    // A fixed threshold that is as good for the writers is bad for nodes that pass the page on.
     let fixed = row(Some(Threshold::Fixed(5_000)), 2);
     assert!(fixed.turn_slowdown > 10.0, "{fixed:?}");
 }
 
-/// A cluster in which messages overtake each other and nothing else goes wrong.
+/// A cluster in which messages overtake each other, without other faults.
 fn calm(protocol: Protocol, nodes: u16, pattern: Pattern) -> Scenario {
     let mut scenario = Scenario::from_seed(seed(protocol, 1));
     scenario.manners = Manners {

@@ -2,7 +2,7 @@
 
 use crate::svg::{self, Anchor, Picture};
 
-/// The range of one axis and how numbers lie on it.
+/// The range of one axis, and its scale.
 #[derive(Debug, Clone)]
 pub(crate) struct Axis {
     pub(crate) title: String,
@@ -46,7 +46,7 @@ impl Axis {
         Axis { low: 0.0, high: bytes.max(1.0), bytes: true, ..Axis::linear(title, 0.0, 1.0) }
     }
 
-    /// Where a value lies between the ends, 0 to 1.
+    /// Where a value lies between the ends, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let (value, low, high) = if self.logarithmic {
             (value.max(self.low).log10(), self.low.log10(), self.high.log10())
@@ -79,7 +79,7 @@ fn round_step(step: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|times| times * power).find(|round| *round >= step * 0.999).unwrap_or(power)
 }
 
-/// A number as short as it can be read.
+/// Formats a number briefly.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if size != 0.0 && !(1e-4..1e15).contains(&size) {
@@ -186,7 +186,7 @@ impl Plot {
             Style::Dots => {}
         }
         let radius = if series.style == Style::Dots && series.points.len() > 50 { 2.2 } else { 3.5 };
-        // A tip on each of thousands of dots would multiply the size of the file.
+        // A tool tip on each of thousands of dots would multiply the size of the file.
         let with_tips = series.points.len() <= 200;
         for (place, value) in places.iter().zip(&series.points) {
             let tip = if with_tips {

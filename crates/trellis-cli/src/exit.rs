@@ -1,14 +1,14 @@
 //! What the command promises to the shell: one exit code per kind of ending, and one sentence per failure.
 //!
-//! A failure is never printed here: `main` prints it, once.
+//! A failure is never printed here; `main` prints it once.
 
 use std::fmt;
 
-/// Everything went well.
+/// Success.
 pub(crate) const FINE: u8 = 0;
 /// The command did its work and the answer is no (`doctor`: nothing works here).
 pub(crate) const FAILED: u8 = 1;
-/// The command line makes no sense.
+/// The command line is wrong.
 pub(crate) const USAGE: u8 = 2;
 /// A node or the cluster failed.
 pub(crate) const CLUSTER: u8 = 70;
@@ -35,7 +35,7 @@ impl Failure {
         Failure { code, sentence: sentence.into() }
     }
 
-    /// A system call that must work did not: what was attempted, and what the kernel said.
+    /// A system call failed that must succeed: what was attempted, and the kernel's error.
     pub(crate) fn system(attempt: &str) -> Failure {
         Failure::new(SYSTEM, format!("cannot {attempt}: {}", std::io::Error::last_os_error()))
     }

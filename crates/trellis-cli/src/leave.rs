@@ -1,7 +1,7 @@
 //! `trellis leave`: asks processes that joined a running cluster to finish their piece of work and leave it.
 //!
-//! Asks; the program decides when. Only processes that `trellis run --join` of this user started on this machine are
-//! found. Without arguments it only says which there are.
+//! It only asks; the program decides when it leaves. Only processes that `trellis run --join` of this user started on
+//! this machine are found. Without arguments, it lists them.
 
 use std::collections::BTreeSet;
 
@@ -34,10 +34,10 @@ pub(crate) struct LeaveArguments {
     /// The node with this number
     #[arg(long, value_name = "N", conflicts_with = "all")]
     node: Option<u16>,
-    /// Every process that is listed, which must all be of one cluster
+    /// Every listed process; all must be of one cluster
     #[arg(long)]
     all: bool,
-    /// With --all: of every cluster that is listed
+    /// With --all: processes of every listed cluster
     #[arg(long, requires = "all", conflicts_with = "cluster")]
     every_cluster: bool,
     /// Only processes that joined at this address
@@ -45,7 +45,7 @@ pub(crate) struct LeaveArguments {
     cluster: Option<String>,
 }
 
-/// The `leave` subcommand.
+/// Runs the `leave` subcommand.
 pub(crate) fn leave(arguments: &LeaveArguments) -> Ending {
     let mut there = run::joined_nodes()?;
     if let Some(cluster) = &arguments.cluster {
@@ -101,7 +101,7 @@ fn chosen<'a>(arguments: &LeaveArguments, there: &'a [JoinedNode]) -> Result<Vec
     Ok(chosen)
 }
 
-/// Another cluster of the same user, perhaps one of an hour's work, is not to be emptied by the way.
+/// Another cluster of the same user, perhaps with an hour's work, must not be emptied by mistake.
 fn all_of_one_cluster(there: &[JoinedNode]) -> Result<Vec<&JoinedNode>, Failure> {
     let clusters: BTreeSet<&str> = there.iter().map(|node| node.cluster.as_str()).collect();
     if clusters.len() < 2 {

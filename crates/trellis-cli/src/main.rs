@@ -1,4 +1,4 @@
-//! The `trellis` command: starts clusters, looks at the machine, measures, and draws.
+//! The `trellis` command: starts clusters, inspects the machine, measures, and draws.
 //!
 //! Results go to standard output, everything else to standard error. A failure is one sentence that begins with
 //! `trellis:` and an exit code that `--help` explains.
@@ -51,7 +51,7 @@ Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure
 74 a file cannot be read or written; 78 configuration refused; 126 and 127 the program cannot be executed or found; \
 `run` ends with the status of the node that failed, or 128 + its signal.";
 
-/// One memory over several processes
+/// Shared memory across processes and machines
 #[derive(Debug, Parser)]
 #[command(name = "trellis", version, max_term_width = 120, after_help = AFTER_HELP)]
 struct CommandLine {
@@ -67,12 +67,12 @@ enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(bench::Benchmark),
-    /// Make a paper's tables and figures again, its numbers beside ours
+    /// Repeat the tables and figures of a paper, with its numbers beside ours
     #[command(subcommand)]
     Reproduce(reproduce::Paper),
     Report(report::ReportArguments),
     Check(check::CheckArguments),
-    /// Programs whose heap lies in a key-value store, and what is in one
+    /// Run programs with their heap in a key-value store, and inspect or serve stores
     #[command(subcommand, after_help = store::stores_of_this_build())]
     Store(store::Task),
     /// Compile C for memory in a key-value store (`trellis cc --help`)
@@ -104,7 +104,7 @@ enum Command {
     },
 }
 
-/// What was asked for. Help is a result as any other: whoever does not get it hears why.
+/// Parses the command line. Help is a result like any other: if it cannot be written, the error is reported.
 fn parsed() -> CommandLine {
     CommandLine::try_parse().unwrap_or_else(|answer| match answer.print() {
         Err(error) if !answer.use_stderr() => terminal::end_unwritten(&error),
@@ -152,10 +152,10 @@ mod tests {
         CommandLine::command().debug_assert();
     }
 
-    /// How wide help is where nobody says how wide the terminal is.
+    /// The width of help where the terminal's width is unknown.
     const HELP_COLUMNS: usize = 100;
 
-    /// Paragraphs are one line each, which the terminal breaks; what is indented fits.
+    /// Paragraphs are one line each, which the terminal wraps; indented text fits.
     fn broken_lines(command: &clap::Command, path: &str, broken: &mut Vec<String>) {
         let help = command.get_after_help().map_or(String::new(), |help| help.to_string());
         let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');

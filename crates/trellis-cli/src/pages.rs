@@ -1,13 +1,13 @@
-//! Pages on the command line: the first and the last, by their numbers.
+//! Pages on the command line: the numbers of the first and the last.
 
-/// Pages of a range, one behind the other; one at least.
+/// Consecutive pages of a range; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pages {
     pub(crate) first: u64,
     pub(crate) count: u64,
 }
 
-/// Reads the first and the last, or one.
+/// Parses the first and the last page, or a single one.
 pub(crate) fn pages(text: &str) -> Result<Pages, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let of = |number: &str| number.parse::<u64>().ok();

@@ -1,8 +1,8 @@
-//! Folders for what a command needs for a while.
+//! Temporary folders of commands.
 //!
-//! Promises: a folder is its user's alone (mode 0700, whatever the umask), has a name that nobody could foresee, and goes with
-//! its value; what a process that was killed left is removed by the next command that makes one of the kind. Must never use a
-//! folder that was there, and never remove one that is in use.
+//! Promises: a folder is accessible only to its user (mode 0700, whatever the umask), has an unpredictable name, and
+//! is removed with its value. Folders that a killed process left behind are removed by the next command that makes
+//! one of the same kind. It must never use an existing folder, and never remove one that is in use.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -13,16 +13,17 @@ use tempfile::{Builder, TempDir};
 
 use crate::exit::{self, Failure};
 
-/// A folder that goes with this value.
+/// A folder that is removed with this value.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    /// The kernel ends this lock with the process, however that ends: so others know whether the folder is in use.
+    /// The kernel releases this lock when the process ends, however that happens, so others know whether the folder
+    /// is in use.
     _lock: File,
     folder: TempDir,
 }
 
 impl Scratch {
-    /// A new one among the temporary files, named after what it is for.
+    /// Makes a new folder among the temporary files, named after its purpose.
     pub(crate) fn new(what: &str) -> Result<Scratch, Failure> {
         Scratch::within(&std::env::temp_dir(), what)
     }
@@ -38,19 +39,19 @@ impl Scratch {
         loop {
             let folder = Builder::new().prefix(&prefix).permissions(mode.clone()).tempdir_in(parent).map_err(failed)?;
             let lock = File::open(folder.path()).map_err(failed)?;
-            // Who sweeps may have been faster than this lock, and removes what it can lock.
+            // A concurrent sweep may have locked the folder first; it removes what it can lock.
             if lock.try_lock().is_ok() && folder.path().exists() {
                 return Ok(Scratch { _lock: lock, folder });
             }
         }
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// A file in it.
+    /// The path of a file in it.
     pub(crate) fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path().join(name)
     }
@@ -60,7 +61,7 @@ impl Scratch {
 fn sweep(parent: &Path, prefix: &str) {
     let is_ours = |name: OsString| name.to_str().is_some_and(|name| name.starts_with(prefix));
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        // A link is not followed; what cannot be looked at or removed is somebody else's, and no result depends on it.
+        // A link is not followed. What cannot be inspected or removed belongs to others, and no result depends on it.
         if !is_ours(entry.file_name()) || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }

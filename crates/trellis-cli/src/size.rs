@@ -1,6 +1,6 @@
-//! Sizes on the command line, written as everywhere in Trellis.
+//! Sizes on the command line, in the notation of all of Trellis.
 
-/// A number of bytes, or one with KiB, MiB, GiB or TiB; not zero.
+/// Parses a number of bytes, or one with KiB, MiB, GiB or TiB; not zero.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let bytes = trellis::config::bytes_of_text(text).filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| {

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-/// How many colours there are for nodes and series; more share them again.
+/// The number of colours for nodes and series; with more, colours repeat.
 pub(crate) const COLOURS: usize = 8;
 
 /// The style of every picture: `s0`…`s7` fill, `l0`…`l7` stroke.
@@ -39,7 +39,7 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// `description` is what the picture shows, for those who cannot see it.
+    /// `description` is the text for people who cannot see the picture.
     pub(crate) fn new(width: f64, height: f64, description: &str) -> Picture {
         Picture { width, height, description: escape(description), body: String::new() }
     }
@@ -57,7 +57,7 @@ impl Picture {
         self.push(&format!(r#"<polyline class="{class}" points="{}"/>"#, places.trim_end()));
     }
 
-    /// `opacity` 1 is solid; `tip` appears when the pointer rests on it.
+    /// `opacity` 1 is solid; `tip` is the tool tip.
     pub(crate) fn rectangle(&mut self, class: &str, at: (f64, f64), size: (f64, f64), opacity: f64, tip: &str) {
         let opacity = if opacity < 1.0 { format!(r#" opacity="{opacity:.3}""#) } else { String::new() };
         let ((x, y), (width, height)) = (at, size);
@@ -80,7 +80,7 @@ impl Picture {
         ));
     }
 
-    /// A text that reads from bottom to top, its middle at the given place.
+    /// A text that reads from bottom to top, with its middle at the given place.
     pub(crate) fn upright_text(&mut self, class: &str, at: (f64, f64), text: &str) {
         let (x, y) = at;
         let text = escape(text);
@@ -138,7 +138,7 @@ pub(crate) fn stroke(series: usize) -> String {
     format!("line l{}", series % COLOURS)
 }
 
-/// Text that means itself inside XML and HTML.
+/// Escapes text for XML and HTML.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

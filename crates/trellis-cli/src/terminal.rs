@@ -1,6 +1,6 @@
-//! How results are printed; and what is different when a person watches: colour and progress, and only then.
+//! How results are printed, and what a terminal gets in addition: colour and progress.
 //!
-//! Standard output carries results only; progress goes to standard error, and to a terminal only.
+//! Standard output carries results only. Progress goes to standard error, and only to a terminal.
 
 use std::fmt;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::exit;
 
-/// Prints a result and ends the line, as `println!` does; if the reader has gone away, as in `trellis lab status | head -1`,
-/// the command ends like other programs in a pipe.
+/// Prints a result and ends the line, like `println!`; if the reader has gone away, as in `trellis lab status | head
+/// -1`, the command ends like other programs in a pipe.
 macro_rules! say {
     ($($result:tt)*) => {
         $crate::terminal::put(format_args!("{}\n", format_args!($($result)*)))
@@ -18,7 +18,7 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// The same for whole lines.
+/// Like [`say!`], for whole lines.
 pub(crate) fn put(lines: fmt::Arguments<'_>) {
     let mut output = std::io::stdout().lock();
     if let Err(error) = output.write_fmt(lines).and_then(|()| output.flush()) {
@@ -32,7 +32,7 @@ pub(crate) fn end_unwritten(error: &std::io::Error) -> ! {
         trellis_store::complain(format_args!("cannot write to standard output: {error}; see where it leads"));
         std::process::exit(exit::FILE.into());
     }
-    // As by SIGPIPE, without a word.
+    // The status of SIGPIPE, without a message.
     std::process::exit(128 + libc::SIGPIPE);
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn colour_wanted(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// One line on standard error that says what is being done, rewritten in place; silent when no terminal is there.
+/// One line on standard error that shows the current step, rewritten in place; silent without a terminal.
 pub(crate) struct Progress {
     shown: bool,
     enabled: bool,
@@ -53,7 +53,7 @@ impl Progress {
         Progress { shown: false, enabled: std::io::stderr().is_terminal(), last: None }
     }
 
-    /// Shows a step; steps that follow within 50 ms are skipped so that the line can be read.
+    /// Shows a step; steps that follow within 50 ms are skipped, so that the line can be read.
     pub(crate) fn step(&mut self, text: &str) {
         let now = Instant::now();
         if !self.enabled || self.last.is_some_and(|last| now - last < Duration::from_millis(50)) {
@@ -62,7 +62,7 @@ impl Progress {
         self.last = Some(now);
         self.shown = true;
         let mut stderr = std::io::stderr().lock();
-        // A terminal that went away is no reason to stop the work.
+        // If the terminal has gone away, the work continues.
         let _ = write!(stderr, "\r\x1b[2K{text}");
         let _ = stderr.flush();
     }
@@ -78,7 +78,7 @@ impl Progress {
     }
 }
 
-/// Removes a line of progress that a caller further up has shown, so that a result does not begin in its middle.
+/// Removes a line of progress that a caller has shown, so that a result does not begin in its middle.
 pub(crate) fn clear_line() {
     let mut stderr = std::io::stderr().lock();
     if stderr.is_terminal() {
@@ -93,14 +93,14 @@ impl Drop for Progress {
     }
 }
 
-/// Prints a line on standard error in one piece: what other processes write there cannot come into its middle.
+/// Prints a line on standard error with one write, so that other processes' output cannot split it.
 pub(crate) fn whole_line(line: fmt::Arguments<'_>) {
-    // A reader that went away does not stop the work.
+    // If the reader has gone away, the work continues.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Prints a line of a process that serves others, who are served also where nobody reads it. Where it cannot be written, that is said
-/// once: somebody may wait for it.
+/// Prints a line of a process that serves others; it continues to serve even if nobody reads the line. If it cannot
+/// be written, that is reported once, because somebody may wait for it.
 pub(crate) fn announce(line: fmt::Arguments<'_>) {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     let mut output = std::io::stdout();

@@ -1,5 +1,6 @@
-//! Ranges that a controller places, over real sockets in a lab: homes and backups die, start again without memory and hand
-//! over, while clients commit, make and delete objects. The controller of these tests is the pure one behind a socket.
+//! Ranges that a controller assigns, over real sockets in a lab: homes and backups die, restart without memory and
+//! hand over, while clients commit, create and delete objects. The controller of these tests is the pure one behind a
+//! socket.
 
 #[path = "support/fabric.rs"]
 mod inside;
@@ -34,7 +35,7 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// What a process hears of its pages is nothing to these tests.
+/// These tests ignore events of pages.
 struct Deaf;
 
 impl Events for Deaf {
@@ -62,7 +63,7 @@ impl Fabric<'_> {
         number(self.lab, host).0
     }
 
-    /// Starts a server in a host, with a memory of its own that holds nothing.
+    /// Starts a server in a host, with empty memory.
     fn serve(&mut self, host: &str) {
         let options = ServerOptions {
             lease_term: TERM,
@@ -80,7 +81,7 @@ impl Fabric<'_> {
         self.servers.insert(host.to_owned(), Running { stop, thread });
     }
 
-    /// Ends it; its memory is gone.
+    /// Ends a server; its memory is gone.
     fn end(&mut self, host: &str) {
         let Running { stop, thread } = self.servers.remove(host).expect("it runs");
         stop.stop();
@@ -95,12 +96,12 @@ impl Fabric<'_> {
         leased(self.lab, "c1", object, Arc::new(Deaf))
     }
 
-    /// Waits until a range's record is so.
+    /// Waits until a range's record satisfies a condition.
     fn until(&self, range: &str, what: &str, is_so: impl FnMut(&Record) -> bool) -> Record {
         self.placing.until(self.number(range), what, is_so)
     }
 
-    /// Two servers, the second of which has everything of the first.
+    /// Starts two servers, of which the second has a complete copy of the first.
     fn with_backup(&mut self, home: &str, backup: &str) {
         for host in [home, backup] {
             self.serve(host);
@@ -116,7 +117,8 @@ impl Fabric<'_> {
     }
 }
 
-/// Asks until it is not answered that the session was with the home before: then nobody knows whether it was done.
+/// Repeats a request while the answer is that the session was with the previous home: then it is unknown whether it
+/// was done. The flag tells whether it was repeated.
 fn asked<T: std::fmt::Debug>(mut ask: impl FnMut() -> Result<T, RemoteError>) -> (Result<T, RemoteError>, bool) {
     let mut is_again = false;
     loop {
@@ -127,7 +129,7 @@ fn asked<T: std::fmt::Debug>(mut ask: impl FnMut() -> Result<T, RemoteError>) ->
     }
 }
 
-/// Makes an object; of an earlier try that counted nobody knows the name.
+/// Creates an object; nobody knows the pointer of an earlier attempt that took effect.
 fn create(client: &mut Client, home: Host, bytes: u64) -> Pointer {
     good(asked(|| client.create(home, bytes)).0)
 }
@@ -162,7 +164,7 @@ fn what_was_acknowledged_survives_its_home() {
         fabric.until("s1", "home", |record| record.life.is_some());
         let mut client = fabric.client();
         let home = Host(fabric.number("s1"));
-        // Something from before there was a backup, without a lease.
+        // An object from before there was a backup, written without a lease.
         let early = good(client.create_with(home, &[7; 3 * PAGE]));
         fabric.serve("s2");
         fabric.until("s2", "home", |record| record.life.is_some());
@@ -193,7 +195,7 @@ fn what_was_acknowledged_survives_its_home() {
         }
         let lost = status(client.read(gone, &mut [0; 8]));
         assert!(matches!(lost, Status::Stale), "{lost:?}");
-        // The heir goes on.
+        // The heir continues to serve.
         let more = fabric.leased(kept);
         commit(&more, 1, 99);
         let another = create(&mut client, home, PAGE as u64);
@@ -211,7 +213,7 @@ fn what_was_changed_counts_after_the_home_died_unless_somebody_else_changed_the_
         let (owner, other) = (fabric.leased(object), fabric.leased(object));
         commit(&other, 2, 1);
         good(owner.update(&[0, 1, 2], false, &mut |_, _: Bytes<'_>| ()));
-        // Of this one the home before knew two versions, and the last is what is changed here.
+        // The previous home knew two versions of this page; the last one is what is changed here.
         assert_eq!(good(owner.commit(&[(2, &[5; PAGE])], false)), [0_u64; 0]);
         fabric.end("s1");
         let heir = fabric.number("s2");
@@ -281,7 +283,7 @@ fn a_backup_that_lost_its_memory_acknowledges_nothing() {
             commit(&leased, 0, round);
             fabric.end("s2");
             fabric.serve("s2");
-            // Its answer to this commit would be a lie: nothing that it had is left.
+            // Its acknowledgement of this commit would be wrong: it has lost everything.
             commit(&leased, 1, round);
             let after = fabric.until("s1", "any", |_| true);
             assert!(after.incarnation > before.incarnation, "{before:?}, then {after:?}");
@@ -313,7 +315,7 @@ fn a_range_moves_while_clients_work() {
                 while !is_over.load(Ordering::Relaxed) {
                     round += 1;
                     let page = first + round * 7 % 50;
-                    // Each adds one to what was there; what is not counted is done again.
+                    // Each adds one to the previous value; an addition that did not count is done again.
                     loop {
                         let mut bytes = vec![0; PAGE];
                         let mut put = |_: u64, came: Bytes<'_>| match came {

@@ -1,15 +1,16 @@
-//! `trellis bench switch`, `trellis bench remote-paging` and `trellis reproduce bluebridge`, in a user namespace: everything works and nothing is left.
+//! `trellis bench switch`, `trellis bench remote-paging` and `trellis reproduce bluebridge` in a user namespace:
+//! everything works and nothing is left.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Where the page of a fault may come from; each is measured, or there is a reason.
+/// The sources of a faulting page; each is measured, or there is a reason.
 const CONDITIONS: [&str; 6] =
     ["with_directory", "without_directory", "signal", "in_kernel", "local_cached", "local_disk"];
 
-/// None where nobody may make a user namespace; the reason is said.
+/// `None` if no user namespace can be made; the reason is printed.
 fn output(test: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(env!("CARGO_BIN_EXE_trellis")).args(arguments).output().expect("it can be started");
     let told = String::from_utf8_lossy(&output.stderr);
@@ -72,7 +73,7 @@ fn every_way_to_page_has_every_pass_or_a_reason() {
             assert!(way == "memory" || ratio.is_number() != reason.is_some(), "{way}, {pass}: {found}");
         }
     }
-    // Four times what is here: in memory of its own, and at a server, whatever else this machine allows.
+    // The memory is four times the cache: in local memory and at a server, whatever else this machine allows.
     for way in ["memory", "remote_veth", "remote_user"] {
         assert!(found[format!("{way}_left_out")].is_null(), "{found}");
     }

@@ -1,7 +1,7 @@
-//! The programs and tables of *Distributed Virtual Memory Consistency Protocols* (Sane, MacGregor and Campbell, 1990),
-//! driven from outside: real nodes, and JSON with every field that the reference promises.
+//! The programs and tables of *Distributed Virtual Memory Consistency Protocols* (Sane, MacGregor and Campbell,
+//! 1990), driven from outside: real nodes, and JSON with every field that the reference promises.
 //!
-//! Sizes are small: what is checked is what is printed, never how fast it was.
+//! Sizes are small: the output is checked, never the speed.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn json_of(run: &Ended) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", run.stdout))
 }
 
-/// Whether the catcher of the benchmarks works here; a test that needs it says that it was skipped and why.
+/// Whether the catcher of the benchmarks works here; a test that needs it prints that it was skipped and why.
 fn works(test: &str) -> bool {
     let answer = json_of(&start_command(&["doctor", "--json"]).finish())["catchers"]["signal"].clone();
     if answer["works"] != true {
@@ -57,9 +57,9 @@ fn locking_rows_without_a_lock_layer_is_refused_by_name() {
     assert!(run.stderr.contains("lock(ivy)"), "{run:?}");
 }
 
-/// Packets of an item with Lock: a request, perhaps its retry, and the page as three packets, for each of the two (§5.2,
-/// table 2). The first item finds the page at its home. The answer to the barrier before the first of twenty items may be
-/// counted with them.
+/// Packets of an item with Lock: a request, perhaps its retry, and the page as three packets, for each of the two
+/// (§5.2, table 2). The first item finds the page at its home. The answer to the barrier before the first of twenty
+/// items may be counted with them.
 const LOCK_PACKETS_MAX: f64 = 10.0 + 1.0 / 20.0;
 
 #[test]
@@ -86,7 +86,7 @@ fn events_have_the_messages_of_their_formulas() {
     let events = found["events"].as_array().expect("a list");
     assert_eq!(events.len(), 9, "{found}");
     for event in events {
-        // The messages of the barriers round a series are taken off, but not exactly.
+        // The messages of the barriers around a series are subtracted, but not exactly.
         assert!((number(event, "messages") - number(event, "messages_predicted")).abs() < 0.1, "{event}");
         assert!(number(event, "us_p50") > 0.0 && event["us_predicted"].is_number(), "{event}");
     }

@@ -1,5 +1,5 @@
-//! The other commands, driven from outside: what they print, with which exit code, and that their JSON has every field
-//! that the reference promises.
+//! The other commands, driven from outside: their output and exit codes, and every field of their JSON that the
+//! reference promises.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn json_of(run: &Ended) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", run.stdout))
 }
 
-/// Whether the catcher works here; a test that needs it says that it was skipped and why.
+/// Whether the catcher works here; a test that needs it prints that it was skipped and why.
 fn works(catcher: &str, test: &str) -> bool {
     let found = json_of(&start_command(&["doctor", "--json"]).finish());
     let answer = &found["catchers"][catcher];
@@ -41,7 +41,7 @@ fn benchmark(arguments: &[&str], positive: &[&str]) -> Value {
 fn help_is_broken_where_a_line_is_full() {
     let ended = start_command(&["bench", "--help"]).finish();
     let commands = ended.stdout.split("Commands:").nth(1).expect("a list").split("Options:").next().expect("a part");
-    // Of two columns; what is about one goes on under it.
+    // There are two columns; descriptions continue below their commands.
     let names: Vec<&str> = commands
         .lines()
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
@@ -184,7 +184,7 @@ fn bench_consistency_reports_each_figure_beside_its_yardstick() {
             "repeated_store_us",
         ],
     );
-    // These two may be less than nothing, and nothing.
+    // The first may be negative, and the second zero.
     assert!(found["cached_barrier_us_more"].is_number(), "{found}");
     assert!(found["first_store_faults"].as_f64().is_some_and(|faults| faults >= 0.0), "{found}");
     assert_eq!(found["rounds"], 3);

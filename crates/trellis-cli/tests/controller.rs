@@ -1,6 +1,6 @@
-//! Memory servers that a controller places, and everything that can happen to them while clients work: homes that die, move and are
-//! cut off, a controller and a switch that start again, a client that is gone, a bad network. Each in a lab of its own, made
-//! without rights over the machine, with the real processes.
+//! Memory servers with a controller, and everything that can happen to them while clients work: homes that die, move
+//! and are cut off, a controller and a switch that restart, a client that is gone, a bad network. Each test has a lab
+//! of its own, made without root rights, with the real processes.
 
 #[path = "support/fabric.rs"]
 mod inside;
@@ -17,29 +17,30 @@ use rack::{CONTROLLER, Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, count_of
 use trellis::remote::leased::{Leased, LeasedOptions};
 use trellis::remote::{Call, Host, Pointer, RemoteError};
 
-/// Where rights last long: a machine that is busy loses none of them.
+/// Rights last long: a busy machine loses none of them.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
-/// For a bad network, in which much is said again.
+/// For a bad network, in which much is sent again.
 const PATIENT: Times = Times { lease_term: Duration::from_secs(2), tenure: Duration::from_millis(1500) };
-/// What happens to packets there.
+/// The impairments of that network.
 const BAD: &str = "drop=10%,duplicate=5%,delay=300us,jitter=300us,seed=11";
-/// So many pages are worked on, unless a test says otherwise.
+/// The number of pages in use, unless a test chooses another.
 const PAGES: usize = 64;
-/// So many commits or requests come between two things that happen.
+/// The number of commits or requests between two events.
 const SOME: u64 = 200;
 
-/// Runs a test with three clients, the last of which has the controller, and so many servers.
+/// Runs a test with this many servers and three clients, the last of which has the controller.
 fn in_a_rack(test: &str, servers: u16, times: Times, memory: &'static str, body: impl FnOnce(Rack)) {
     in_a_lab(test, 3, servers, |lab| body(Rack::new(lab, times, memory)));
 }
 
-/// Pages at `s1`, for two processes.
+/// Creates pages at `s1`, for two processes.
 fn pages(rack: &Rack, bytes: u64) -> (Pointer, [Leased; 2]) {
     let object = good(client(&rack.lab, "c1", LONG).create(number(&rack.lab, "s1"), bytes));
     (object, ["c1", "c2"].map(|host| leased(&rack.lab, host, object, Arc::new(Nothing))))
 }
 
-/// Two processes raise pages under leases while something happens; then everything that was acknowledged is there.
+/// Two processes increment pages under leases while something happens; then everything that was acknowledged is
+/// there.
 fn raised_while(rack: &mut Rack, pages_in_use: usize, happens: impl FnOnce(&mut Rack, &Ledger)) {
     let ledger = Ledger::new(pages_in_use);
     let (object, processes) = pages(rack, ledger.bytes());
@@ -118,14 +119,15 @@ fn a_range_without_backups_is_named_when_its_home_is_gone() {
             assert!(Instant::now() < deadline, "the controller names the range");
             std::thread::yield_now();
         }
-        // Who comes back with nothing begins anew, and no pointer of before means anything there.
+        // A server that comes back without its memory begins with an empty range, in which no earlier pointer is
+        // valid.
         rack.serve("s1");
         let lost = client(&rack.lab, "c1", LONG).read(gone, &mut [0; 8]).expect_err("it is gone");
         assert!(matches!(lost, RemoteError::Refused { .. }), "{lost}");
     });
 }
 
-/// Reads, writes and additions by three clients while a range goes from `s1` to `s2`.
+/// Three clients read, write and add while a range moves from `s1` to `s2`.
 fn moved_while(rack: &mut Rack, pages: usize, more: u64) {
     let ledger = Ledger::new(pages);
     let home = number(&rack.lab, "s1");
@@ -158,7 +160,7 @@ fn moved_while(rack: &mut Rack, pages: usize, more: u64) {
         adding.join().expect("each addition is done once")
     });
     println!("{} requests, the slowest took {:?}", ledger.done(), ledger.slowest());
-    // What was there is where it was moved to, and nowhere else.
+    // The content is at the new place, and nowhere else.
     rack.kill("s1");
     let mut client = client(&rack.lab, "c2", LONG);
     ledger.compare(&mut client, object);
@@ -203,7 +205,8 @@ fn a_controller_that_starts_again_loses_no_lease() {
             ledger.wait_for(SOME);
             for _ in 0..3 {
                 rack.kill(rack::CONTROLLER);
-                // A home serves for a tenure without a controller. Where a busy machine takes longer for so many, they are done after it.
+                // A home serves for a tenure without a controller. If a busy machine needs longer for this many, they
+                // are done after it.
                 let done = ledger.done();
                 while ledger.done() < done + SOME && !ledger.is_over() && !rack.has_said("s1", "is not served") {
                     std::thread::yield_now();
@@ -232,7 +235,7 @@ fn a_switch_that_starts_again_is_told_where_a_moved_range_is() {
             rack.kill("s1");
             rack.is_at("s1", "s2", 0);
             ledger.wait_for(SOME);
-            // The switch knows the hosts again, and sends what is asked of the range to a host where nobody is.
+            // The switch learns the hosts again, and sends requests for the range to a host without a server.
             rack.lab.restart_switch().unwrap();
         });
     });
@@ -254,10 +257,10 @@ fn who_asks_any_server_waits_until_one_knows_that_it_may_answer() {
     });
 }
 
-/// So many READs are under way at once.
+/// The number of concurrent READs.
 const READS: usize = 32;
 
-/// Ends what others do until then, also where a test fails.
+/// Ends the work of other threads when it is dropped, also if a test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -266,7 +269,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Two ranges are at one server, and both are asked for without a pause, while something happens that shall part them.
+/// Two ranges are at one server, both with continuous requests, while something happens that shall separate them.
 fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&Rack) -> bool)) {
     for server in ["s1", "s2"] {
         rack.serve(server);
@@ -285,7 +288,7 @@ fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&
             let is_over = &is_over;
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
-                    // Many at a time: on a busy machine one after the other would not make a busy server.
+                    // Many at a time: on a busy machine, single requests would not make a server busy.
                     let mut parts = [[0; PAGE / READS]; READS];
                     let mut calls: Vec<Call<'_>> =
                         parts.iter_mut().map(|bytes| Call::Read { pointer: object, bytes }).collect();
@@ -295,13 +298,14 @@ fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&
             });
         }
         let _over = Over(&is_over);
-        // A range, or the part of one that is asked for.
+        // A range, or a part of one that is requested.
         let is_one_there = |rack: &Rack| {
             let status = rack.status();
             status["ranges"].as_array().expect("a list").iter().any(|range| range["home"] == numbers[1].0)
         };
         happens(rack, &is_one_there);
-        // It stays so, also when that is counted, which takes a second and two reports: each server has one of two that are as busy.
+        // It stays so, also when the loads are counted, which takes a second and two reports: each server has one of
+        // two equally busy ranges.
         let deadline = Instant::now() + Duration::from_secs(3);
         while Instant::now() < deadline {
             let told = rack.ask_until_it_can_be(&["rebalance", "--dry-run"]);
@@ -316,7 +320,7 @@ fn a_busy_server_gives_one_of_its_ranges_to_one_that_is_not() {
         rack.control(0);
         with_a_busy_server(&mut rack, |rack, is_one_there| {
             let deadline = Instant::now() + LONG;
-            // Nothing is busy before its requests were counted for a while.
+            // A server counts as busy only after its requests were counted for a while.
             while !is_one_there(rack) && Instant::now() < deadline {
                 rack.ask_until_it_can_be(&["rebalance"]);
             }
@@ -348,7 +352,7 @@ fn what_is_no_report_leaves_a_controller_as_it_was() {
         let (cluster, controller) = (rack.lab.cluster(), number(&rack.lab, CONTROLLER).0);
         let own = cluster.address(number(&rack.lab, "c1").0, 0x80, 1, 7);
         let socket = rack.lab.host("c1").unwrap().socket(own, 0).unwrap();
-        // Truncated, oversized, without a tag that fits, of every command.
+        // Truncated, oversized, without a valid tag, of every command.
         let header = [&[1, 0, 1, 0, 8, 0, 0, 0, 7][..], &[0; 23]].concat();
         let payloads =
             [vec![], vec![1], vec![0xff; 20], header.clone(), [&header[..], &[0xff; 9]].concat(), vec![0xff; 40_000]];
@@ -358,7 +362,7 @@ fn what_is_no_report_leaves_a_controller_as_it_was() {
                 socket.send_to(payload, (to, trellis::remote::PORT)).unwrap();
             }
         }
-        // It goes on: what is told is decided by somebody who hears servers.
+        // The controller still works: its decisions need reports of servers.
         rack.ask_until_it_can_be(&["backups", &written(number(&rack.lab, "s1").0), "--count", "0"]);
         let after = rack.range("s1");
         let kept = ["home", "incarnation", "is_served", "pages"];
@@ -381,7 +385,7 @@ fn a_home_that_is_cut_off_stops_and_its_commits_come_too_late() {
             assert!(ledger.raise_one(&with_home, page));
         }
         good(with_home.update(&[0], false, &mut |_, _| ()));
-        // Who has a lease is with the home, and cannot hear that another is home.
+        // The holder of a lease is with the old home, and cannot learn that there is another one.
         rack.lab.partition(&[vec!["s1".to_owned(), "c1".to_owned()]]).unwrap();
         std::thread::scope(|scope| {
             let late = scope.spawn(|| good(with_home.commit(&[(0, &page_of(1000))], true)));
@@ -399,7 +403,7 @@ fn a_home_that_is_cut_off_stops_and_its_commits_come_too_late() {
     });
 }
 
-/// What a host of the lab does in a process of its own, in which it is killed; nothing in a plain run.
+/// The role of a host of the lab, in a process of its own, in which it is killed; does nothing in a plain run.
 #[test]
 #[ignore = "a role that tests start"]
 fn who_dies_with_a_lease() {

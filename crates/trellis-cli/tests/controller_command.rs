@@ -1,5 +1,5 @@
-//! What `trellis controller` says: sentences that name the next step, a status that programs read, and one of several that
-//! leads. Ranges and servers are in `controller.rs`.
+//! The output of `trellis controller`: sentences that name the next step, a status for programs, and one leader of
+//! several. Ranges and servers are in `controller.rs`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 const LONG: Duration = Duration::from_secs(60);
 const PREFIX: &str = "fd12:3456:c8::/48";
 
-/// A folder that goes with its value.
+/// A folder that is removed with its value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -41,14 +41,14 @@ fn output(arguments: &[&str]) -> Output {
     trellis(arguments).output().expect("it can be started")
 }
 
-/// The sentence and the exit code of what is refused.
+/// The sentence and the exit code of a refused command.
 fn refused(arguments: &[&str]) -> (String, Option<i32>) {
     let output = output(arguments);
     assert!(!output.status.success(), "{arguments:?}");
     (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
 }
 
-/// A controller, which ends with its value.
+/// A controller that ends with its value.
 struct Running {
     child: Child,
     said: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -66,7 +66,7 @@ impl Running {
         Running { child, said }
     }
 
-    /// Returns when it says this.
+    /// Returns when it prints this.
     fn says(&mut self, part: &str) {
         let found = self.said.by_ref().map_while(Result::ok).any(|line| line.contains(part));
         assert!(found, "it ended before it said {part}");
@@ -153,7 +153,7 @@ fn a_controller_without_servers_answers() {
             "{arguments:?}: {sentence}"
         );
     }
-    // The number alone would be somebody else's here.
+    // The number alone would mean another host here.
     for arguments in [&["move", "7", "fdaa:1:8::/48"][..], &["drain", "fdaa:1:7::/48", "--cancel"]] {
         let (sentence, code) = ask(arguments);
         assert!(code == Some(1) && sentence.contains("is of another cluster"), "{arguments:?}: {sentence}");
@@ -165,7 +165,7 @@ fn a_controller_without_servers_answers() {
     assert!(String::from_utf8_lossy(&told.stdout).contains("this controller leads from now on"));
     let told = output(&["rebalance", "--dry-run", "--control", &shown]);
     assert!(String::from_utf8_lossy(&told.stdout).starts_with("nothing to move"));
-    // Another one at the same socket, and one with the same records.
+    // Another controller at the same socket, and one with the same records.
     let (sentence, code) =
         refused(&["run", "--prefix", PREFIX, "--records", "embedded:", "--port", "0", "--control", &shown]);
     assert!(code == Some(71) && sentence.contains("a controller runs there"), "{sentence}");
@@ -173,7 +173,7 @@ fn a_controller_without_servers_answers() {
     let (sentence, _) =
         refused(&["run", "--prefix", PREFIX, "--records", &records, "--port", "0", "--control", &other]);
     assert!(sentence.contains("another process has it open"), "{sentence}");
-    // What it left behind is taken over, and nobody is waited for: the file had one owner.
+    // Its socket is taken over, and there is no wait: the file had one owner.
     running.kill();
     assert!(control.exists());
     Running::start(&records, &control, &more).says("this controller leads from now on");
@@ -200,7 +200,7 @@ fn the_only_controller_of_a_machine_is_found() {
     assert!(shown(&["status", "--prefix", PREFIX]).status.success(), "one of them is of this cluster");
 }
 
-/// A Redis of this machine, gone with its value.
+/// A Redis of this machine, which ends with its value.
 struct Redis(Child, String);
 
 impl Redis {
@@ -246,13 +246,13 @@ fn one_of_two_leads_and_the_other_follows() {
     first.kill();
     second.says("this controller leads from now on");
     assert_eq!(status(&sockets[1])["leads"], true);
-    // Without its store nobody leads, and that is said.
+    // Without its store no controller leads, and that is reported.
     drop(redis);
     second.says("this controller says nothing any more");
     assert_eq!(status(&sockets[1])["leads"], false);
 }
 
-/// Clients would trust it, and lose what they wrote when the memory is really needed.
+/// Clients would rely on it, and lose what they wrote when the memory is needed.
 #[test]
 fn a_server_promises_no_memory_that_the_machine_lacks() {
     for more in

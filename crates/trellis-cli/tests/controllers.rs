@@ -1,5 +1,5 @@
-//! Three controllers with a real etcd, while clients work: the one that leads is killed, stopped and goes on, ended, cut off from
-//! the store. Another one leads, and nobody notices but who looks at controllers.
+//! Three controllers with a real etcd, while clients work: the leader is killed, stopped and continued, ended, cut
+//! off from the store. Another one leads, and only observers of controllers notice.
 
 #[path = "support/fabric.rs"]
 mod inside;
@@ -23,14 +23,14 @@ use trellis_base::Random;
 
 /// Homes go on for longer than it takes until another controller leads.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(8) };
-/// The same where leases end often.
+/// Like [`STEADY`], with leases that end often.
 const STOPPED: Times = Times { lease_term: Duration::from_secs(1), tenure: Duration::from_secs(4) };
 const CONTROLLERS: [&str; 3] = ["c3", "c4", "c5"];
 const PAGES: usize = 64;
-/// So many commits come between two things that happen.
+/// The number of commits between two events.
 const SOME: u64 = 200;
 
-/// The way of a host to the store, which is at the loopback of another one.
+/// The path from a host to the store, which is at the loopback interface of another host.
 struct Way {
     begins: SocketAddr,
     is_cut: Arc<AtomicBool>,
@@ -54,18 +54,18 @@ impl Way {
                 }
             }
         };
-        // What is started in a host stays there.
+        // A thread that is started in a host stays there.
         drop(rack.lab.host(to).unwrap().run(|| std::thread::spawn(carry_all)).unwrap());
         Way { begins, is_cut }
     }
 
-    /// Nothing passes, and nobody is told; or it does again.
+    /// Cuts the path without any error to its users, or restores it.
     fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::SeqCst);
     }
 }
 
-/// Carries bytes one way, but for those that come while the way is cut: then the connection is of no use any more.
+/// Forwards bytes one way. After bytes were lost because the path was cut, the connection is no longer usable.
 fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
     let mut room = [0; 16 << 10];
     let mut was_cut = false;
@@ -79,18 +79,19 @@ fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
     to.shutdown(Shutdown::Both).ok();
 }
 
-/// A rack with three controllers, and what belongs to it.
+/// A rack with three controllers and their store.
 struct Several {
     rack: Rack,
     ways: Vec<(&'static str, Way)>,
-    /// Behind the rack: controllers end first.
+    /// Declared after the rack: controllers end first.
     _store: Server,
 }
 
-/// Runs a test with two hosts of clients, three controllers with an etcd, two servers whose ranges have a backup each.
+/// Runs a test with two hosts of clients, three controllers with an etcd, and two servers whose ranges have a backup
+/// each.
 fn with_several(test: &str, times: Times, leader_term: &'static str, body: impl FnOnce(&mut Several)) {
     in_a_lab(test, 5, 2, |lab| {
-        // Folders of servers bear the number of their process, which is the same in the namespaces of each test.
+        // Folders of servers contain the number of their process, which is the same in the namespaces of each test.
         let mounted = Command::new("mount").args(["-t", "tmpfs", "none", "/dev/shm"]).status();
         assert!(mounted.is_ok_and(|status| status.success()), "the test has mounts of its own");
         let rack = Rack::new(lab, times, "16MiB");
@@ -114,10 +115,12 @@ fn others(host: &str) -> Vec<&'static str> {
     CONTROLLERS.into_iter().filter(|other| *other != host).collect()
 }
 
-/// Two processes raise pages under leases and one reads while something happens; then everything that was acknowledged is there.
+/// Two processes increment pages under leases and one reads while something happens; then everything that was
+/// acknowledged is there.
 fn raised_while(several: &mut Several, happens: impl FnOnce(&mut Several, &Ledger)) {
     let lab = &several.rack.lab;
-    // A server that hears of its range only when that has a later incarnation gives no lease for a term: somebody may have one.
+    // A server that learns of its range only at a later incarnation grants no lease for a term: somebody may have
+    // one.
     let first = Ledger::new(1);
     let object = good(client(lab, "c1", LONG).create(number(lab, "s1"), first.bytes()));
     assert!(first.raise_one(&leased(lab, "c1", object, Arc::new(Nothing)), 0), "nobody else wants it");
@@ -144,7 +147,7 @@ fn raised_while(several: &mut Several, happens: impl FnOnce(&mut Several, &Ledge
         drop(ends);
     });
     println!("{} calls, the slowest took {:?}", ledger.done(), ledger.slowest());
-    // Who waits for a lease is served when that is given back, not when its term has ended.
+    // A wait for a lease ends when the lease is given back, not when its term ends.
     assert!(ledger.slowest() < STEADY.lease_term / 2, "{:?}", ledger.slowest());
     ledger.compare(&mut client(&several.rack.lab, "c1", LONG), object);
 }
@@ -201,13 +204,13 @@ fn a_leader_that_was_stopped_and_goes_on_does_no_harm() {
                 let there = if here == "s1" { "s2" } else { "s1" };
                 let [range, to] = ["s1", there].map(|host| written(number(&several.rack.lab, host).0));
                 several.rack.has("s1", 1);
-                // It is stopped somewhere in the middle of what it was asked for, elsewhere in each round.
+                // It is stopped somewhere in the middle of the request, at another point in each round.
                 let mut question = several.rack.question(leader, &["move", &range, &to]);
                 let mut asks = question.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started");
                 std::thread::sleep(Duration::from_millis(random.below(40)));
                 several.rack.signal(leader, libc::SIGSTOP);
                 several.rack.led_by(&others(leader));
-                // The next one decides, and what it decided stays when the one before goes on.
+                // The next one decides, and its decision stays when the previous one continues.
                 several.rack.has("s1", 1);
                 let back = written(number(&several.rack.lab, here).0);
                 several.rack.ask_until_it_can_be(&["move", &range, &back, "--wait"]);
@@ -231,7 +234,7 @@ fn a_leader_that_was_stopped_and_goes_on_does_no_harm() {
 
 #[test]
 fn a_leader_that_ends_is_not_waited_for() {
-    // Who waited for its term would wait for longer than a test waits for anything; the others look eight times in a term.
+    // Waiting for its term would take longer than a test waits for anything; the others check eight times in a term.
     with_several("a_leader_that_ends_is_not_waited_for", STEADY, "80s", |several| {
         raised_while(several, |several, ledger| {
             let leader = several.rack.led_by(&CONTROLLERS);

@@ -1,5 +1,5 @@
-//! `examples/remote/crud` in Rust, C and C++ against `trellis serve` in a lab: one program, one output, whether a controller has
-//! another server keep copies or not.
+//! `examples/remote/crud` in Rust, C and C++ against `trellis serve` in a lab: one program, one output, whether or
+//! not a controller makes another server keep copies.
 
 #[path = "support/lab.rs"]
 mod lab;
@@ -21,7 +21,7 @@ this host has 1048576 of 67108864 bytes
 afterwards: READ of POINTER was refused: the object is gone: it was deleted, or its server began anew without it; its memory may hold another one, so drop the pointer
 ";
 
-/// A folder, gone with this value.
+/// A folder that is removed with this value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,7 +31,7 @@ impl Folder {
         Folder(folder)
     }
 
-    /// Compiles an example, as who has only the library and the headers.
+    /// Compiles an example as a user who has only the library and the headers.
     fn compiled(&self, compiler: &str, standard: &str, source: &str) -> PathBuf {
         let program = self.0.join(source.replace('.', "-"));
         let of_crate = |path: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -91,7 +91,7 @@ fn one_program_in_three_languages_says_the_same() {
     }
     let Some(mut lab) = Lab::up(test, "crud", 2, 2, &["--rootless"]) else { return };
     let folder = Folder::new();
-    // What a linker looks for, and what a program looks for when it starts.
+    // The names that a linker and a starting program look for.
     for name in ["libtrellis.so", "libtrellis.so.0"] {
         std::os::unix::fs::symlink(&library, folder.0.join(name)).expect("a link");
     }

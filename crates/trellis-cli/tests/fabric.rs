@@ -1,5 +1,5 @@
-//! What goes wrong in a fabric, on purpose: forged and broken datagrams, wrong redirects, hosts that die, switches that forget,
-//! partitions. Each in a lab of its own, made without rights over the machine.
+//! Failures of a fabric on purpose: forged and broken datagrams, wrong redirects, hosts that die, switches that
+//! forget, partitions. Each test has a lab of its own, made without root rights.
 
 #[path = "support/fabric.rs"]
 mod inside;
@@ -63,7 +63,7 @@ impl Fabric {
         self.servers.insert(host.to_owned(), Running { stop, said, thread });
     }
 
-    /// Ends it; its memory is gone.
+    /// Ends a server; its memory is gone.
     fn end(&mut self, host: &str) -> Server {
         let Running { stop, thread, .. } = self.servers.remove(host).expect("it runs");
         stop.stop();
@@ -82,7 +82,7 @@ impl Fabric {
         self.lab.switch().counters(self.lab.host(host).unwrap().plan().port).unwrap()
     }
 
-    /// Requests for a page of a server go to another host.
+    /// Redirects requests for a page of a server to another host.
     fn redirect(&self, pointer: Pointer, to: &str) {
         let page = Page { home: pointer.home().0, number: pointer.page() };
         let redirect = Redirect { port: self.lab.host(to).unwrap().plan().port, epoch: 1, until: None };
@@ -94,14 +94,15 @@ impl Fabric {
         self.lab.cluster().address(self.number(host).0, 0x80, 1, number)
     }
 
-    /// Sends a datagram from a host, as a request that nobody made before; what the answer's status is, if one comes before
-    /// that of a request that is sound.
+    /// Sends a datagram from a host as a new request. Returns the status of the answer, if one comes before that of a
+    /// valid request.
     fn say(&self, host: &str, number: u64, to: Ipv6Addr, payload: &[u8]) -> Option<Status> {
         let from = self.request(host, number);
         let socket = self.lab.host(host).unwrap().socket(from, 0).unwrap();
         socket.set_read_timeout(Some(LONG)).unwrap();
         socket.send_to(payload, (to, PORT)).unwrap();
-        // The server answers in order: when it has answered this one, it has answered the one before, if it ever does.
+        // The server answers in order: when it has answered this one, it has answered the one before, if it ever
+        // does.
         let ping = self.lab.cluster().address(self.number("s1").0, 0x41, 0, 0);
         socket.send_to(&sealed(from, ping, number, &[]), (ping, PORT)).unwrap();
         let mut answer = vec![0; 65_536];
@@ -122,7 +123,7 @@ fn header(flags: u16, length: u32, number: u64) -> Vec<u8> {
     header
 }
 
-/// A request as it should be.
+/// A valid request.
 fn sealed(from: Ipv6Addr, to: Ipv6Addr, number: u64, data: &[u8]) -> Vec<u8> {
     use trellis_fabric_protocol::wire::address::Address;
     use trellis_fabric_protocol::wire::datagram::{Checksums, seal};
@@ -271,7 +272,7 @@ fn a_server_that_died_is_named() {
         assert!(sentence.contains("1001"), "{sentence}");
         assert_eq!(good(client.fetch_add(kept, 5)), 0, "the other one is well");
         fabric.serve("s1");
-        // One generation in 65,536 may be the same by chance; an object at the same place there is not yet.
+        // One generation in 65,536 is the same by chance; then there is no object at that place yet.
         let lost = status(client.read(gone, &mut [0; 8]));
         assert!(matches!(lost, Status::Stale | Status::Bounds), "{lost:?}");
         fabric.end("s1");
@@ -312,7 +313,7 @@ fn forgets_everything(mut fabric: Fabric) {
             counts.store(before + 1, Ordering::Relaxed);
         }
     });
-    // Between what is done to the switch something is added, so none of it comes when all is over.
+    // An addition is awaited between the changes to the switch, so that none of them comes after the last one.
     for _ in 0..4 {
         let before = done.load(Ordering::Relaxed);
         fabric.redirect(counter, "c2");
@@ -375,7 +376,7 @@ fn who_may_not_ask_is_told_where_to_look() {
     });
 }
 
-/// What a process hears of its pages.
+/// The events of a process's pages.
 #[derive(Default)]
 struct Heard(Mutex<Vec<&'static str>>);
 
@@ -397,7 +398,7 @@ impl Events for Heard {
 fn who_is_cut_off_with_a_lease_loses_it_and_what_comes_late_is_refused() {
     in_a_fabric("who_is_cut_off_with_a_lease_loses_it_and_what_comes_late_is_refused", |mut fabric| {
         fabric.serve("s1");
-        // Leases are granted in the switch, too: it redirects to who has one.
+        // The switch grants leases, too: it redirects requests to the holder.
         fabric.lab.switch().set_leases(Some(TERM)).unwrap();
         let object = good(fabric.client("c1").create(fabric.number("s1"), 4096));
         let open = |host: &str| {
@@ -409,7 +410,7 @@ fn who_is_cut_off_with_a_lease_loses_it_and_what_comes_late_is_refused() {
         good(first.update(&[0], false, &mut put));
         fabric.lab.partition(&[vec!["c1".to_owned()]]).unwrap();
         let deadline = Instant::now() + LONG;
-        // It may lose its lease as well, where nobody lets it renew that in time: then it asks again, as programs do.
+        // The lease may also be lost if it cannot be renewed in time: then it is requested again, as programs do.
         loop {
             good(second.update(&[0], false, &mut put));
             if good(second.commit(&[(0, &[2; 4096])], true)).is_empty() {

@@ -1,4 +1,4 @@
-//! What the command makes in the file system, and who may use it: the table of SECURITY.md, looked at with no umask.
+//! The files that the command makes, and who may use them: the table of SECURITY.md, checked with an empty umask.
 
 mod support;
 
@@ -10,15 +10,16 @@ use std::process::{Command, Stdio};
 
 use support::{Ended, Run, signal, wait_until};
 
-/// The rows of which nothing is made here: the first is made by a user's node alone, the second by a switch with interfaces of
-/// its own, the third by commands that take minutes. Tests of `secret.rs`, `socket.rs` and `scratch.rs` look at their modes.
+/// The rows without files here: the first is made only by a node that a user starts, the second by a switch with
+/// interfaces of its own, the third by commands that take minutes. Tests of `secret.rs`, `socket.rs` and `scratch.rs`
+/// check their modes.
 const ELSEWHERE: [&str; 3] = [
     "secret of a user, for nodes that are started by hand",
     "socket of a switch",
     "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`",
 ];
 
-/// A folder that goes with its value.
+/// A folder that is removed with its value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -32,7 +33,7 @@ impl Folder {
         self.0.join(name).display().to_string()
     }
 
-    /// The command with these arguments, without an umask, whose places for files are all here.
+    /// The command with these arguments, with an empty umask, and with all its places for files in this folder.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "umask 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_trellis")]).args(arguments);
@@ -47,7 +48,7 @@ impl Folder {
         Run::start(self.command(arguments))
     }
 
-    /// Nodes in a role, until they end.
+    /// Starts nodes in a role.
     fn nodes(&self, role: &str, options: &[&str]) -> Run {
         let mut command = self.command(&["run"]);
         command.args(options).arg("--");
@@ -55,7 +56,7 @@ impl Folder {
         Run::start(command)
     }
 
-    /// Everything that is there, with its mode.
+    /// Everything in the folder, with its mode.
     fn list(&self) -> Vec<(PathBuf, u32)> {
         let mut found = Vec::new();
         let mut folders = vec![self.0.clone()];
@@ -173,7 +174,7 @@ fn everything_that_a_run_makes_has_the_mode_that_the_table_says() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Ends a command that would go on.
+/// Ends a command that does not end by itself.
 fn end(run: Run) -> Ended {
     signal(run.pid(), libc::SIGTERM);
     run.finish()

@@ -1,24 +1,25 @@
-//! Programs that were not written for Trellis, compiled in every mode and run in page mode without compiling: Lua (C),
-//! SQLite (C), and nlohmann's json with threads (C++17). What they print must be what they print without Trellis.
+//! Programs that were not written for Trellis, compiled in every mode and run in page mode without compiling: Lua
+//! (C), SQLite (C), and nlohmann's json with threads (C++17). Their output must be the same as without Trellis.
 //!
-//! Their sources are crates, pinned and checked by `compiler/tests/foreign/Cargo.lock`, fetched by cargo and read where it
-//! keeps them. `TRELLIS_FOREIGN=all` compiles at every level and puts every mode on a real Redis, which takes many minutes.
+//! Their sources are crates, pinned and checked by `compiler/tests/foreign/Cargo.lock`, fetched by cargo and read
+//! where it keeps them. `TRELLIS_FOREIGN=all` compiles at every level and puts every mode on a real Redis, which
+//! takes many minutes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Sources, how they are compiled, and what the program is asked to do.
+/// The sources, the options for compiling them, and the program's arguments.
 struct Program {
     name: &'static str,
     language: &'static str,
     options: Vec<String>,
     /// The word before the size, if there is one.
     before: Option<String>,
-    /// How much it does: in words, where every access is a call; else.
+    /// The amount of work: in word modes, where every access is a call; and in the others.
     sizes: [&'static str; 2],
-    /// How it is compiled where not every level is tried.
+    /// The optimisation level where not every one is tried.
     level: &'static str,
 }
 
@@ -29,7 +30,7 @@ enum Way {
     Mode(&'static str),
 }
 
-/// A folder that goes with this value.
+/// A folder that is removed with this value.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -45,7 +46,7 @@ struct Redis {
 }
 
 impl Redis {
-    /// Listens on a socket in the folder, so that no port can be somebody else's.
+    /// Listens on a socket in the folder, so that no port can belong to another process.
     fn start(folder: &Path) -> Option<Redis> {
         let socket = folder.join("redis");
         let mut command = Command::new("redis-server");
@@ -70,7 +71,7 @@ fn drivers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compiler/tests/foreign")
 }
 
-/// The folder of a crate, which cargo fetches if it must.
+/// The folder of a crate, which cargo fetches if necessary.
 fn source_of(test: &str, package: &str) -> Option<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
@@ -93,7 +94,7 @@ fn text(path: &Path) -> String {
     path.to_str().expect("a name that is text").to_owned()
 }
 
-/// Compiles; the words before the options say with what.
+/// Compiles with the compiler that is named by the first words.
 fn compiled(first: &[&str], program: &Program, level: &str, to: &Path) -> Output {
     let mut command = Command::new(first[0]);
     command.args(&first[1..]).arg(level).arg("-w").args(&program.options).args(["-lm", "-pthread", "-o"]).arg(to);
@@ -105,7 +106,7 @@ fn asked(command: &mut Command, program: &Program, size: &str, store: &str) -> O
     command.output().expect("the program can be started")
 }
 
-/// What it printed, if it ended well.
+/// The output of a successful run.
 #[track_caller]
 fn printed(output: &Output, what: &str) -> String {
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -152,7 +153,8 @@ fn compare(test: &str, program: &Program) {
             } else {
                 native.clone()
             };
-            // Word by word a program makes a call for each access, and Redis answers a hundred thousand in seconds.
+            // In word modes a program makes a call for each access, and a hundred thousand calls of Redis take
+            // seconds.
             let on_redis = redis.as_ref().filter(|_| everything || !words).map(|redis| redis.url.as_str());
             for store in ["embedded:"].into_iter().chain(on_redis) {
                 let mut command = Command::new(&path);
@@ -197,8 +199,8 @@ fn sqlite_runs_in_every_mode() {
         text(&drivers().join("rows.c")),
         text(&source.join("sqlite3.c")),
     ];
-    // Its hundred thousand lines in one file take a minute for each mode at -O1, most of it in clang's own allocation of
-    // registers, and seconds at -O0.
+    // Its hundred thousand lines in one file take a minute for each mode at -O1, most of it in clang's own allocation
+    // of registers, and seconds at -O0.
     let sizes = ["20", "10000"];
     compare(test, &Program { name: "sqlite", language: "cc", options, before: None, sizes, level: "-O0" });
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A folder that goes with this value, and the program in it.
+/// A folder that is removed with this value, and the program in it.
 struct Program(PathBuf);
 
 impl Program {
@@ -11,7 +11,7 @@ impl Program {
         Program::changed(name, "", "")
     }
 
-    /// With another text in place of one that its source has.
+    /// The program with one text in its source replaced by another.
     fn changed(name: &str, from: &str, to: &str) -> Program {
         let folder = std::env::temp_dir().join(format!("trellis-graph-test-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -36,7 +36,7 @@ impl Program {
         Command::new(self.path()).args(arguments).current_dir(&self.0).output().expect("it can be started")
     }
 
-    /// What it prints, without times and the number of threads.
+    /// Its output, without times and the number of threads.
     fn said(&self, arguments: &[&str]) -> Vec<String> {
         results(&self.output(arguments))
     }

@@ -1,10 +1,11 @@
-//! The guides about remote memory, carried out as they are written: every command of their code blocks and every one that stands in
-//! their text, in this order, each on the machine that the guide names. Machines are hosts of a lab, or network namespaces that
-//! the guide's own commands set up; nothing is changed outside.
+//! Runs the guides about remote memory as they are written: every command of their code blocks and of their text, in
+//! order, each on the machine that the guide names. Machines are hosts of a lab, or network namespaces that the
+//! guide's own commands set up; nothing is changed outside.
 //!
-//! A block that begins with `# on host 7` (`server`, `machine`, `the switch's machine`) says where its commands run, until the next
-//! such line. What ends with another status than 0 fails the test, unless the lists below name it. A server or controller in the
-//! text, with a few options, is the one that a block starts, started anew with these.
+//! A line `# on host 7` (`server`, `machine`, `the switch's machine`) in a block says where its commands run, until
+//! the next such line. A command that ends with another status than 0 fails the test, unless the lists below name it.
+//! A server or controller in the text, with a few options, is the one that a block starts, restarted with these
+//! options.
 
 #[path = "support/fabric.rs"]
 mod inside;
@@ -22,8 +23,8 @@ use serde_json::{Value, json};
 const GIVE: &str = "give-a-program-the-racks-memory.md";
 const OPERATE: &str = "operate-a-memory-fabric.md";
 
-/// What stands in a guide's text and is no command that one could give: parts of commands, names of commands, and commands with a
-/// word in place of a number.
+/// Text in a guide's backquotes that is not a command to run: parts of commands, names of commands, and commands with
+/// a word in place of a number.
 const NO_COMMANDS: &[(&str, &[&str])] = &[
     (GIVE, &["trellis lab status", "trellis run --home memory-server"]),
     (
@@ -40,24 +41,24 @@ const NO_COMMANDS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What is not run, and why.
+/// Commands that are not run, and why.
 const NOT_HERE: &[(&str, &str)] = &[
     ("openssl rand -hex 3", "it draws a number and is no part of Trellis"),
     ("trellis bench remote-paging", "it takes minutes; bench_switch.rs runs it with less memory"),
 ];
 
-/// How other commands than those that end well end.
+/// Exit statuses of commands that do not end with 0.
 const STATUSES: &[(&str, i32)] = &[
     // The program whose memory was at the server that was killed.
     ("wait $!", 70),
 ];
 
-/// What is too large for a machine that runs tests, and what it gets, one after the other. A program whose memory is elsewhere
-/// waits for each page; on a busy machine each wait takes a turn of the scheduler.
+/// Sizes that are too large for a test machine, and their replacements, applied one after the other. A program whose
+/// memory is elsewhere waits for each page; on a busy machine each wait takes a turn of the scheduler.
 const SIZES: &[(&str, &str)] =
     &[("16GiB", "16MiB"), ("64GiB", "64MiB"), ("128GiB", "128MiB"), ("8MiB", "2MiB"), ("32MiB", "8MiB")];
 
-/// What does not end by itself, and what it says when others may go on.
+/// Commands that do not end by themselves, and their output when others may go on.
 const LASTING: &[(&str, &str)] = &[
     ("trellis serve ", "serving "),
     ("trellis switch run ", "switch "),
@@ -65,7 +66,7 @@ const LASTING: &[(&str, &str)] = &[
     ("trellis switch events", ""),
 ];
 
-/// What is started anew, with other options, where it runs.
+/// Commands that are restarted, with other options, where they run.
 const STARTED: [&str; 2] = ["trellis serve ", "trellis controller run "];
 
 /// The cluster of the guides.
@@ -78,19 +79,19 @@ const SERVER: u16 = 0x1001;
 /// Where a command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// Nothing is said.
+    /// The guide does not say.
     Here,
     /// The machine of the switch.
     Switch,
     Host(u16),
     /// On this host as written, and on each other one with its number in place of this one's.
     EachHost(u16),
-    /// The same with servers.
+    /// Like [`Place::EachHost`], for servers.
     EachServer(u16),
 }
 
 impl Place {
-    /// Of a line of a block that begins with `# on `.
+    /// Parses the rest of a line that begins with `# on `.
     fn parse(line: &str) -> Place {
         if line.starts_with("the switch's machine") {
             return Place::Switch;
@@ -110,7 +111,7 @@ impl Place {
     }
 }
 
-/// A command, and where it stands.
+/// A command, and its location in the guide.
 #[derive(Debug, Clone)]
 struct Step {
     place: Place,
@@ -118,7 +119,7 @@ struct Step {
     section: String,
 }
 
-/// A guide, and what its blocks that are not commands hold, by their language.
+/// A guide, and the content of its blocks that are not commands, by their language.
 struct Guide {
     name: &'static str,
     steps: Vec<Step>,
@@ -165,7 +166,7 @@ impl Guide {
         assert!(begun.is_empty(), "{section}: a line goes on nowhere");
     }
 
-    /// Commands in a sentence or a table: between two backquotes.
+    /// Adds the commands in a sentence or a table: between two backquotes.
     fn inline(&mut self, line: &str, section: &str) {
         let known = NO_COMMANDS.iter().find(|(guide, _)| *guide == self.name).map_or(&[][..], |(_, known)| known);
         for text in line.split('`').skip(1).step_by(2) {
@@ -190,7 +191,7 @@ impl Guide {
     }
 }
 
-/// A shell on a machine: what it is told it does one after the other, as who types it.
+/// A shell on a machine; it runs its commands one after the other, as if they were typed.
 struct Shell {
     child: Child,
     input: ChildStdin,
@@ -198,7 +199,7 @@ struct Shell {
     count: usize,
 }
 
-/// A folder with the programs of the guides, which goes with its value.
+/// A folder with the programs of the guides, removed with its value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -236,7 +237,7 @@ impl Shell {
         let (heard, from) = (Arc::clone(&said), child.stdout.take().expect("it is a pipe"));
         std::thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
-                // What is asked again and again is seen when it is not what it shall be.
+                // Answers to repeated requests are not printed here; they are shown if they are wrong.
                 if !line.starts_with(['{', '-']) && !line.is_empty() {
                     println!("  {line}");
                 }
@@ -248,13 +249,13 @@ impl Shell {
         Shell { child, input, said, count: 0 }
     }
 
-    /// What was said from a place on.
+    /// The output from a position on.
     fn since(&self, place: usize) -> Vec<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)[place..].to_vec()
     }
 
     fn wait_for(&mut self, since: usize, what: &str, mut is_it: impl FnMut(&str) -> bool) -> (usize, String) {
-        // The deadline counts from the last output: a long program is not a program that hangs.
+        // The deadline counts from the last output: a long program is not a hanging program.
         let (mut deadline, mut lines) = (Instant::now() + LONG, 0);
         loop {
             let said = self.since(since);
@@ -270,7 +271,7 @@ impl Shell {
         }
     }
 
-    /// Does this, and returns the status and what was said meanwhile.
+    /// Runs a command, and returns its status and the output meanwhile.
     fn run(&mut self, text: &str) -> (i32, Vec<String>) {
         let (since, end) = (self.since(0).len(), format!("-- {}: ", self.count));
         self.count += 1;
@@ -280,7 +281,7 @@ impl Shell {
         (status, self.since(since)[..at].to_vec())
     }
 
-    /// Starts what lasts, and returns when it says so.
+    /// Starts a lasting command, and returns when it prints that it is ready.
     fn begin(&mut self, text: &str, ready: &str) {
         let since = self.since(0).len();
         let background = if text.ends_with('&') { "" } else { " &" };
@@ -303,7 +304,7 @@ fn lasting(text: &str) -> Option<&'static str> {
     LASTING.iter().find(|(part, _)| text.contains(part)).map(|(_, ready)| *ready)
 }
 
-/// Does what a step says, and returns what was said.
+/// Runs the command of a step, and returns the output.
 fn carry_out(shell: &mut Shell, step: &Step, text: &str) -> Vec<String> {
     let text = SIZES
         .iter()
@@ -319,7 +320,7 @@ fn carry_out(shell: &mut Shell, step: &Step, text: &str) -> Vec<String> {
     said
 }
 
-/// Whether programs can have their memory in a store here; the reason is said.
+/// Whether programs can have their memory in a store here; if not, the reason is printed.
 fn has_store(test: &str) -> bool {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     let output = command.args(["store", "run", "--store", "embedded:", "--", "true"]).output();
@@ -335,13 +336,13 @@ struct Lab(String);
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // Where the guide has ended it, there is nothing to end.
+        // The guide may already have ended it.
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
         let _ = command.args(["lab", "down", "--lab", &self.0]).output();
     }
 }
 
-/// Whether nobody may make a lab here, which is said. Any other failure fails the test.
+/// Whether labs cannot be made here, which is printed. Any other failure fails the test.
 fn is_refused(test: &str, status: i32, said: &[String]) -> bool {
     let said = said.join(" ");
     let is_refused = status == 71 && said.contains("user namespace");
@@ -384,24 +385,24 @@ fn a_lab_gives_a_program_the_racks_memory() {
     assert!(sums.iter().all(|found| *found == sums[0]), "the sums are the same: {sums:?}");
 }
 
-/// Machines of the guides, each with a shell.
+/// The machines of the guides, each with a shell.
 struct Machines {
     shells: BTreeMap<Place, Shell>,
-    /// The lab that they are the hosts of; none where they are machines by themselves.
+    /// The lab of which they are the hosts; `None` if they are separate machines.
     lab: Option<Lab>,
     folder: Folder,
     /// `fdCC:CCCC`.
     cluster: String,
     hosts: Vec<u16>,
-    /// Those with a memory server or a controller.
+    /// The hosts with a memory server or a controller.
     running: BTreeSet<u16>,
-    /// How a block of the guide started those last.
+    /// The command with which a block of the guide last started each.
     started: BTreeMap<&'static str, String>,
 }
 
 impl Machines {
-    /// What every machine has before somebody reads a guide: network devices, joined by cables to the switch's machine. And folders
-    /// that are this test's.
+    /// Makes what every machine has before a guide is read: network devices, connected to the switch's machine. The
+    /// folders belong to this test.
     fn new(name: &str, rack: &str) -> Machines {
         let folder = Folder::new(name);
         std::fs::write(folder.0.join("rack.txt"), rack).expect("a file");
@@ -438,7 +439,7 @@ impl Machines {
         Machines { shells, lab: None, folder, cluster, hosts, running, started }
     }
 
-    /// The hosts of a lab, under its switch; none where nobody may make one, and the reason is said.
+    /// The hosts of a lab, with its switch; `None` if no lab can be made, and then the reason is printed.
     fn in_a_lab(test: &str, clients: u16, servers: u16) -> Option<Machines> {
         let folder = Folder::new("lab");
         let name = format!("operated-{}", std::process::id());
@@ -465,7 +466,7 @@ impl Machines {
         Some(Machines { shells, lab: Some(lab), folder, cluster, hosts, running, started })
     }
 
-    /// Does what a step says, on all machines that it is for.
+    /// Runs the command of a step on all its machines.
     fn carry_out(&mut self, step: &Step) {
         if NOT_HERE.iter().any(|(command, _)| *command == step.text) {
             return;
@@ -495,7 +496,7 @@ impl Machines {
                 }
                 _ => text.clone(),
             };
-            // Who starts a server where one runs has ended that.
+            // The guide restarts a server: the running one ends first.
             if started.is_some() && !self.running.insert(host) {
                 self.end(host, "TERM");
             }
@@ -512,7 +513,7 @@ impl Machines {
         }
     }
 
-    /// How many ranges and copies there are now.
+    /// The number of ranges and copies now.
     fn served(&mut self) -> usize {
         let mut found = 0;
         self.controller_says("anything", |status| {
@@ -527,7 +528,7 @@ impl Machines {
         carry_out(self.shell(place), step, &text)
     }
 
-    /// As the guide says for a lab, or as it is.
+    /// The command in the guide's form for a lab, or unchanged.
     fn worded(&self, place: Place, text: &str) -> String {
         let Some(Lab(lab)) = &self.lab else { return text.to_owned() };
         let words = text.split_whitespace();
@@ -545,7 +546,7 @@ impl Machines {
             }
             _ => words.chain(["--lab", lab]).collect::<Vec<_>>().join(" "),
         };
-        // A folder that is the machine's, and a device that has another name in a lab.
+        // The machine's folder, and a device that has another name in a lab.
         let folder = self.folder.0.display().to_string();
         text.replace(CLUSTER, &self.cluster).replace("/var/lib/trellis", &folder).replace(" eth0", " e0")
     }
@@ -559,12 +560,12 @@ impl Machines {
         self.shell(Place::Host(host)).run(&format!("kill -{signal} $STARTED; wait $STARTED"));
     }
 
-    /// What the controller says, when it is what shall be.
+    /// Waits until the controller's status is as expected.
     fn controller_says(&mut self, what: &str, mut is_so: impl FnMut(&Value) -> bool) {
         let asked = self.worded(Place::Host(CONTROLLER), "trellis controller status --json");
         let deadline = Instant::now() + LONG;
         loop {
-            // Into a file: what lasts says something at any moment.
+            // Into a file: lasting commands may print at any moment.
             let (status, told) = self.shell(Place::Host(CONTROLLER)).run(&format!("{asked} > status.json"));
             assert_eq!(status, 0, "{told:?}");
             let said = std::fs::read_to_string(self.folder.0.join("status.json")).expect("it was written");
@@ -576,7 +577,7 @@ impl Machines {
         }
     }
 
-    /// All servers die, and are there again, as the guide starts them.
+    /// All servers die, and are restarted as the guide starts them.
     fn lose_all_memory(&mut self, guide: &Guide) {
         for host in self.running.clone().into_iter().filter(|host| *host >= SERVER) {
             self.end(host, "KILL");
@@ -589,7 +590,7 @@ impl Machines {
         });
     }
 
-    /// Memory under a controller, from its start to everything that an operator may tell it and look at.
+    /// Runs memory with a controller, from its start to all commands of an operator.
     fn operate(&mut self, guide: &Guide) {
         for step in guide.of("Keep memory when a server dies") {
             if step.text == "trellis controller reset 0x1001" {
@@ -609,7 +610,7 @@ impl Machines {
     }
 }
 
-/// How something is started, with these options in place of those with the same names.
+/// The command that starts something, with these options in place of those with the same names.
 fn with_options(start: &str, options: &str) -> String {
     let options: Vec<&str> = options.split(' ').skip_while(|word| !word.starts_with("--")).collect();
     let mut is_replaced = false;
@@ -620,12 +621,12 @@ fn with_options(start: &str, options: &str) -> String {
     kept.chain(options.iter().copied()).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether all three in this list of a controller's status are so.
+/// Whether all three entries in this list of a controller's status satisfy a condition.
 fn has_all(status: &Value, list: &str, is_so: impl Fn(&Value) -> bool) -> bool {
     status[list].as_array().is_some_and(|list| list.len() == 3 && list.iter().all(is_so))
 }
 
-/// How many ranges and complete copies a controller's status has.
+/// The number of ranges and complete copies in a controller's status.
 fn served(status: &Value) -> usize {
     let ranges = status["ranges"].as_array().expect("a list");
     let copies = |range: &Value| range["complete"].as_array().map_or(0, Vec::len);
@@ -647,7 +648,7 @@ fn machines_become_a_fabric_and_are_operated() {
 fn a_lab_is_a_fabric_and_is_operated() {
     let Some(mut machines) = Machines::in_a_lab("a_lab_is_a_fabric_and_is_operated", 3, 3) else { return };
     let guide = Guide::read(OPERATE);
-    // A lab's hosts and switch are set up.
+    // A lab's hosts and switch are already set up.
     let is_server = |step: &&Step| matches!(step.place, Place::EachServer(_));
     guide.of("Set up").filter(is_server).for_each(|step| machines.carry_out(step));
     machines.operate(&guide);

@@ -1,5 +1,5 @@
-//! Hot pages: another server answers READs of them, nothing stale is ever read, and the end of that server costs a repeat. In
-//! labs that are made without rights over the machine, with the real processes.
+//! Hot pages: another server answers READs of them, nothing stale is ever read, and if that server dies, requests are
+//! repeated. In labs that are made without root rights, with the real processes.
 
 #[path = "support/fabric.rs"]
 mod inside;
@@ -14,19 +14,20 @@ use rack::{Rack, Times, count_of, page_of};
 use serde_json::Value;
 use trellis::remote::{Client, Pointer};
 
-/// Long enough that a machine that is busy loses no rights.
+/// Long enough that a busy machine loses no rights.
 const TIMES: Times = Times { lease_term: Duration::from_secs(3), tenure: Duration::from_secs(2) };
-/// So often in a second a page is asked for that has a replica. One client on a busy machine manages that.
+/// The number of READs in a second from which a page gets a replica. One client on a busy machine achieves it.
 const HOT_FROM: &str = "100";
 
-/// What the controller says of hot pages.
+/// The hot pages in the controller's status.
 fn replicas(rack: &Rack) -> Vec<Value> {
     let told = rack.ask(&["status", "--json"]);
     let status: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
     status["replicas"].as_array().cloned().unwrap_or_default()
 }
 
-/// Reads one page again and again until that is so; each is what was written last, or what is being written.
+/// Reads one page repeatedly until a condition is met; each result is the last written value, or the one being
+/// written.
 fn read_until(
     client: &mut Client,
     object: Pointer,
@@ -73,12 +74,12 @@ fn a_hot_page_is_read_at_a_replica_and_never_stale() {
             let replica = wait_for(&rack, |replica| replica["answered"].as_u64() > Some(200));
             println!("{replica}");
             assert_ne!(replica["host"], number(&rack.lab, "s1").0, "home is no replica");
-            // Somebody else writes: who reads next reads that.
+            // After another client writes, the next READ returns the new value.
             for count in 1..=20 {
                 write(count);
             }
             wait_until(|| rack.has_said(rack::CONTROLLER, "is answered at home again, because it is being changed"));
-            // It is hot and not changed: there is a replica again, and that one dies.
+            // The page is hot and no longer changed: there is a replica again, and that one dies.
             let replica = wait_for(&rack, |replica| replica["answered"].as_u64() > Some(200));
             let host = ["s2", "s3"].into_iter().find(|host| replica["host"] == number(&rack.lab, host).0);
             rack.kill(host.expect("it is one of the others"));
@@ -94,7 +95,7 @@ fn a_hot_page_is_read_at_a_replica_and_never_stale() {
     });
 }
 
-/// Ends the readers, also where the test fails.
+/// Ends the readers, also if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -111,7 +112,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// The hot page, when that is so of it.
+/// Returns the hot page when it satisfies a condition.
 fn wait_for(rack: &Rack, is_so: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + LONG;
     loop {
@@ -132,7 +133,7 @@ fn who_asks_any_server_gets_one_that_is_there() {
         ["s1", "s2"].into_iter().for_each(|host| rack.serve(host));
         ["s1", "s2"].into_iter().for_each(|host| rack.is_at(host, host, 0));
         let mut client = client(&rack.lab, "c1", LONG);
-        // They know that they are homes, too.
+        // The servers know that they are homes.
         for host in ["s1", "s2"] {
             good(client.create(number(&rack.lab, host), 8));
         }

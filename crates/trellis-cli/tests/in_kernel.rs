@@ -1,9 +1,9 @@
-//! A memory server in the kernel and one that is a process answer the same to everything, and share one memory.
+//! A memory server in the kernel and one in a process give the same answers to everything, and share one memory.
 //!
-//! A lab with two servers, one of each kind. Every request is sent to both, with the same bytes but for what differs between
-//! two servers: home, generation, epochs of sessions and leases. What one answers is compared with what the other does,
-//! silence too: behind every request goes a PING, which the process answers, and what comes before its answer is the
-//! request's.
+//! A lab has one server of each kind. Every request is sent to both, with the same bytes except for what differs
+//! between two servers: home, generation, epochs of sessions and leases. The answers of both are compared, including
+//! silence: every request is followed by a PING, which the process answers, and what comes before that answer belongs
+//! to the request.
 
 #![cfg(feature = "bpf")]
 
@@ -29,7 +29,7 @@ use trellis_transport::links::ipv6::{Endpoint, Way};
 const MEMORY_BYTES: u64 = 48 << 20;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of the objects that requests are about.
+/// Bytes of the objects in the requests.
 const OBJECTS: [u64; 5] = [4096, 3 * 4096, 100, 20_000, 17 << 20];
 
 fn is_possible(test: &str) -> bool {
@@ -90,7 +90,7 @@ impl Running {
         Running { prefix, watch, stop, thread: Some(thread) }
     }
 
-    /// One that somebody else has.
+    /// A server that is run elsewhere.
     fn elsewhere(prefix: HostPrefix) -> Running {
         Running { prefix, watch: None, stop: Stop::default(), thread: None }
     }
@@ -118,21 +118,21 @@ fn client(host: &Host) -> Client {
     host.run(|| Client::open(options)).expect("there are threads").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A request, but for what differs between two servers.
+/// A request, without what differs between two servers.
 #[derive(Clone, Debug)]
 struct Wanted {
     command: u8,
     arguments: u8,
-    /// Which object, or none: then generation and offset are as they stand here.
+    /// Which object, or none: then generation and offset are used as they are.
     object: Option<usize>,
     offset: u64,
     generation: u16,
-    /// Added to the byte of the address.
+    /// The index of a byte of the address, and the bit that is flipped in it.
     spoilt_destination: Option<(usize, u8)>,
     spoilt_source: Option<(usize, u8)>,
     header: Option<Header>,
     body: Vec<u8>,
-    /// Cut off from the end, or put behind it.
+    /// The number of bytes that are cut off from the end, and of those appended to it.
     cut: usize,
     more: usize,
 }
@@ -145,7 +145,7 @@ struct Header {
     length: i64,
     request: u64,
     epoch: u64,
-    /// Added to the right tag.
+    /// XORed to the right tag.
     tag: u64,
 }
 
@@ -213,7 +213,7 @@ struct Side {
     objects: Vec<Pointer>,
 }
 
-/// Who sends the requests.
+/// The client that sends the requests.
 struct Asker {
     endpoint: Endpoint,
     prefix: HostPrefix,
@@ -229,7 +229,7 @@ impl Asker {
         source
     }
 
-    /// The datagram, and the answer to it.
+    /// Sends the request, and returns the answer to it.
     fn ask(&mut self, wanted: &Wanted, side: &Side) -> Option<Vec<u8>> {
         self.number += 2;
         let (number, ping) = (self.number, self.number + 1);
@@ -250,7 +250,7 @@ impl Asker {
         destination.0[7] = wanted.arguments;
         let mut source = self.source(number);
         for (address, spoilt) in [(&mut destination, wanted.spoilt_destination), (&mut source, wanted.spoilt_source)] {
-            // What says which host it is stays: else the switch delivers it nowhere.
+            // The bytes of the host are not changed: otherwise the switch would not deliver it.
             if let Some((at, bit)) = spoilt.filter(|(at, _)| *at >= 6) {
                 address.0[at] ^= bit;
             }
@@ -271,7 +271,7 @@ impl Asker {
         assert!(self.endpoint.send(&way, &[payload]).expect("it can be sent"), "there is room");
     }
 
-    /// What came for `source` before the answer for `ping`.
+    /// The answer for `source` that came before the answer for `ping`.
     fn receive(&mut self, source: Address, ping: Address) -> Option<Vec<u8>> {
         let deadline = Instant::now() + PATIENCE;
         let mut answer = None;
@@ -290,7 +290,7 @@ impl Asker {
     }
 }
 
-/// An answer whose tag is right, without it.
+/// Checks the tag of an answer, and returns the answer without it.
 fn checked(mut payload: Vec<u8>, from: [u8; 16], to: Address) -> Vec<u8> {
     let (from, to) = (Address(from), to);
     if let Ok(asked) = Destination::decode(from) {
@@ -324,12 +324,12 @@ fn sealed(header: &Header, body: &[u8], from: Address, to: Address, number: u64)
     bytes
 }
 
-/// What may differ between two servers made the same: whose address it is, generations, and epochs of leases. Numbers of
-/// requests go up by themselves.
+/// Removes what may differ between two servers that were set up the same: addresses, generations, and epochs of
+/// leases. Request numbers also differ.
 fn without_differences(wanted: &Wanted, answer: Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut answer = answer?;
     let is_moved = answer[1] == Status::Moved as u8;
-    // What a spoilt bit made of the command is what is answered.
+    // The server answers the command that results from the flipped bit.
     let command = wanted.spoilt_destination.filter(|(at, _)| *at == 6).map_or(0, |(_, bit)| bit) ^ wanted.command;
     if command >= 0x30 || is_moved {
         answer[16..24].fill(0);
@@ -372,7 +372,8 @@ fn both_answer_the_same(lab: &Lab, rounds: u64) -> Outcomes {
         let [first, second] = [0, 1].map(|side| without_differences(&wanted, asker.ask(&wanted, &sides[side])));
         assert!(first == second, "seed {seed}, round {round}: {wanted:?}\nkernel:  {first:?}\nprocess: {second:?}");
     }
-    // What all of these left behind is the same; but for the object of the leases, which is not read without one.
+    // The content after all of these is the same, except for the object of the leases, which cannot be read without
+    // one.
     let mut reader = client(host(lab, "c2"));
     for (object, bytes) in OBJECTS.iter().enumerate().filter(|(number, bytes)| *number != 3 && **bytes < 1 << 20) {
         let read = |client: &mut Client, side: &Side| {
@@ -416,7 +417,7 @@ fn what_the_network_takes_only_in_parts_is_left_to_the_process() {
     assert!(outcomes.too_long > 0 && outcomes.reads > 0 && outcomes.writes > 0, "{outcomes:?}");
 }
 
-/// Starts the command in a host; what it says first.
+/// Starts the command in a host; returns its first line.
 fn serve(host: &Host, more: &[&str]) -> (Child, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     command.args(["serve", "--memory", "16MiB", "--prefix", &host.plan().prefix.to_string()]).args(more);
@@ -440,7 +441,7 @@ fn a_server_that_is_killed_leaves_nothing_in_the_kernel() {
         assert!(line.ends_with("/48 at port 5000, READ and WRITE in the kernel at e0\n"), "{line}");
         let mut client = client(host(&lab, "c1"));
         let mut bytes = [0; 64];
-        // A program of a life before would answer this from its memory.
+        // A program of a previous server process would answer this from its memory.
         if let Some(pointer) = before {
             let error = client.read(pointer, &mut bytes).expect_err("that memory is gone");
             assert!(error.to_string().contains("refused"), "{error}");
@@ -492,7 +493,7 @@ fn what_the_process_adds_and_the_kernel_writes_is_all_there() {
     let pointer = client.create(server.prefix.host, 4096).unwrap_or_else(|error| panic!("{error}"));
     const ADDITIONS: u64 = 1_000;
     std::thread::scope(|scope| {
-        // Whole pages but for the first word: half of one must never be read.
+        // Whole pages except for the first word: half of one must never be read.
         let writer = scope.spawn(|| {
             let from = host(&lab, "c2");
             let endpoint = from.run(|| Endpoint::open(0)).expect("there are threads").expect("a socket");

@@ -1,7 +1,7 @@
 //! Processes that join a running cluster and leave it, driven from outside: `trellis run --join`, `trellis leave`.
 //!
-//! This very executable, started with `CLI_TEST_ROLE`, stands for the programs. No test asserts a duration; one that
-//! would hang is ended by a watchdog and fails.
+//! This executable, started with `CLI_TEST_ROLE`, stands for the programs. No test asserts a duration; a test that
+//! hangs is ended by a watchdog and fails.
 
 mod support;
 
@@ -102,7 +102,7 @@ fn several_processes_join_at_once_and_a_full_cluster_says_so() {
     let refused = founders.join("visit", &[]).finish();
     assert_eq!(refused.code, Some(70), "{refused:?}");
     assert!(refused.stderr.contains("all 1 places were given away"), "{}", refused.stderr);
-    // Another cluster's secret, and an address where nobody is any more.
+    // The secret of another cluster, and an address where nobody listens any more.
     let folder = support::Folder::new();
     let foreign = folder.path().join("secret");
     fs::write(&foreign, secret).unwrap();
@@ -110,7 +110,7 @@ fn several_processes_join_at_once_and_a_full_cluster_says_so() {
     let stranger = founders.join_with("visit", foreign.to_str().unwrap(), &[]).finish();
     assert_eq!(stranger.code, Some(70), "{stranger:?}");
     assert!(stranger.stderr.contains("another secret"), "{}", stranger.stderr);
-    // That cluster is still there, and so is another one: not all of both are meant.
+    // Both clusters still run: `--all` must not mean the processes of both.
     let more = Founders::start(1, 1, &[]);
     let mut other = more.join("wait", &[]);
     other.wait_for_output("up 1 ", 1);
@@ -138,7 +138,7 @@ fn a_joined_process_that_is_killed_ends_the_run_and_is_named() {
     signal(joined.node_pid(2), libc::SIGKILL);
     let ended = founders.run.finish();
     assert_eq!(ended.code, Some(70), "{ended:?}");
-    // Both founders see it go. The one whose sentence is printed may have heard it from the other first.
+    // Both founders notice its end. The one whose sentence is printed may have heard of it from the other first.
     let sentences = ["is gone", "was reported as failed by another node"];
     let named = |sentence: &str| ended.stderr.contains(&format!("node 2 (which joined later) {sentence}"));
     assert!(sentences.into_iter().any(named), "{}", ended.stderr);
@@ -195,7 +195,7 @@ fn a_cluster_without_places_takes_nobody_in() {
     let refused = start_role("visit", &["--join", &address, "--secret-file", secret]).finish();
     assert_eq!(refused.code, Some(70), "{refused:?}");
     assert!(refused.stderr.contains("started without places for others"), "{}", refused.stderr);
-    // The founders report both the refused process and a stranger that sends garbage.
+    // The founders report both the refused process and an unauthenticated peer that sends garbage.
     let mut stranger = std::net::TcpStream::connect(address.trim()).expect("it listens");
     std::io::Write::write_all(&mut stranger, &[7; 512]).expect("it is taken");
     for said in [

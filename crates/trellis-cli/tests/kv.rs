@@ -1,13 +1,13 @@
 //! `trellis reproduce kv`, driven from outside: the published YCSB against real servers, and compiled programs.
 //!
-//! Sizes are small: what is checked is what is printed, how many calls there are and how many instructions, never how fast
-//! it was. What is not installed is skipped with the reason.
+//! Sizes are small: the output and the numbers of calls and instructions are checked, never the speed. A test whose
+//! tools are not installed is skipped with the reason.
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Not under a watchdog: the first run builds YCSB.
+/// Without a watchdog: the first run builds YCSB.
 fn reproduce(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     command.args(["reproduce", "kv"]).args(arguments).stdin(Stdio::null());
@@ -18,7 +18,7 @@ fn is_installed(tool: &str) -> bool {
     Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Whether all tools are there; a test that needs them says that it was skipped and why.
+/// Whether all tools are there; a test that needs them prints that it was skipped and why.
 fn works(test: &str, tools: &[&str]) -> bool {
     let missing = tools.iter().find(|tool| !is_installed(tool));
     if let Some(missing) = missing {
@@ -27,7 +27,7 @@ fn works(test: &str, tools: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// A folder for pictures, which goes with this value.
+/// A folder for pictures, which is removed with this value.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -48,7 +48,7 @@ impl Drop for Folder {
     }
 }
 
-/// The object of a run, if it could be made: what the compiler or Maven lacks here skips the test.
+/// The object of a run; if the compiler or Maven lacks something here, the test is skipped.
 #[track_caller]
 fn object(test: &str, output: &Output) -> Option<Value> {
     let complaint = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! `trellis lab`, driven from outside, in a user namespace and, where the tests run as root, without one.
+//! `trellis lab`, driven from outside, in a user namespace and, if the tests run as root, without one.
 
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A lab, ended with this value however the test ends.
+/// A lab that ends with this value, however the test ends.
 struct Lab {
     name: String,
 }
@@ -48,7 +48,7 @@ impl Lab {
         self.host(host)["counters"][counter].as_u64().expect("a number")
     }
 
-    /// Sends a datagram from one host to another's address, with what every machine has.
+    /// Sends a datagram from one host to another's address, with a tool that every machine has.
     fn send(&self, from: &str, to: &str) {
         let address = self.host(to)["address"].as_str().expect("an address").to_owned();
         let script = format!("echo hello > /dev/udp/{address}/5000");
@@ -56,7 +56,7 @@ impl Lab {
         assert!(output.status.success(), "{}", told(&output));
     }
 
-    /// Starts something that does not end by itself, and waits until it is seen in the host.
+    /// Starts something that does not end by itself, and waits until it is in the host.
     fn start(&self, host: &str) -> Child {
         let before = self.processes(host);
         let child = self.command("run", &[host, "--", "sleep", "1000"]).spawn().expect("started");
@@ -76,7 +76,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // Where the test has ended it, there is nothing to end.
+        // The test may already have ended it.
         let _ = self.ask("down", &[]);
     }
 }
@@ -98,7 +98,7 @@ fn is_root() -> bool {
     output.stdout == b"0\n"
 }
 
-/// The ways in which labs can be made here; says so when there is none.
+/// The ways in which labs can be made here; prints a message if there is none.
 fn ways(test: &str) -> Vec<&'static [&'static str]> {
     let mut ways: Vec<&[&str]> = Vec::new();
     let possible =
@@ -164,7 +164,7 @@ fn a_lab_runs_commands_and_ends_with_their_status() {
         let ended: Vec<_> = running[..2].iter_mut().map(|child| child.wait().expect("ended").code()).collect();
         assert_eq!(ended, [Some(128 + 9); 2]);
         assert_eq!((lab.processes("s1"), lab.processes("s2")), (0, 1));
-        // Who runs a command takes it along.
+        // When `lab run` is killed, its command ends with it.
         running[2].kill().expect("signalled");
         running[2].wait().expect("ended");
         wait_until("it has gone along", || lab.processes("s2") == 0);
@@ -215,7 +215,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         let page = prefix.replace("::/48", ":100::5000");
         let port = lab.host("c2")["port"].to_string();
         done(&["redirect", &page, &port]);
-        // In a host it is told by the connection that the host was given.
+        // In a host the command uses the connection that the host was given.
         let inside = lab.ask("run", &["c1", "--", trellis, "switch", "status", "--json"]);
         let status: Value = serde_json::from_slice(&inside.stdout).expect("JSON");
         assert_eq!(
@@ -263,7 +263,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
             assert_eq!(refused.status.code(), Some(1));
             assert!(told(&refused).contains("nothing is plugged in at port 99"), "{}", told(&refused));
         }
-        // It forgets what it was told, and goes on.
+        // It forgets its entries, and goes on.
         assert!(lab.ask("restart", &[]).status.success());
         let forgotten = switch(&["redirect", &page]);
         assert!(forgotten.status.code() == Some(1) && told(&forgotten).contains("has no redirect"));
@@ -271,7 +271,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         lab.send("c1", "s1");
         wait_until("it arrives", || lab.count("s1", "packets_out") == 1);
         assert_eq!(lab.status()["is_without_switch"], false);
-        // Whoever reads what is printed may go away; here nobody has ever read it.
+        // The reader of the output may go away; here nobody has ever read it.
         for words in [&["lab", "status", "--lab"][..], &["switch", "status", "--lab"], &["switch", "pages", "--lab"]] {
             let (reader, writer) = std::io::pipe().expect("a pipe");
             drop(reader);
@@ -279,7 +279,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
             let output = command.args(words).arg(&lab.name).stdout(writer).output().expect("it starts");
             assert!(output.status.code() == Some(141) && output.stderr.is_empty(), "{words:?}: {}", told(&output));
         }
-        // One that cannot start again leaves a lab that says so, with all that runs in it.
+        // If the switch cannot restart, the lab reports that and keeps everything that runs in it.
         let mut child = lab.start("s1");
         assert!(lab.ask("run", &["c2", "--", "ip", "link", "delete", "e0"]).status.success());
         assert_eq!(lab.ask("restart", &[]).status.code(), Some(71));
@@ -300,7 +300,7 @@ fn what_a_killed_controller_listened_at_goes_with_its_lab() {
         let lab = Lab::up("sockets", way);
         let folder = std::env::temp_dir().join(format!("trellis-{}", lab.name));
         fs::create_dir(&folder).expect("a folder");
-        // Whoever looks for a folder tries to write to it.
+        // The check of a folder tries to write to it.
         let is_socket = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|name| name == "sock");
         let sockets = || fs::read_dir(&folder).expect("it is there").flatten().filter(is_socket).count();
         let start = |records: &str| {
@@ -349,7 +349,7 @@ fn a_lab_runs_a_switch_that_takes_only_its_own_socket_away() {
 fn a_lab_does_not_meet_another() {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
-    // Sockets of other programs may have names that are no text.
+    // Sockets of other programs may have names that are not text.
     let name = [b"\xff\xfe-".as_slice(), &std::process::id().to_ne_bytes()].concat();
     let other = SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name));
     let _other = other.expect("the name is free");

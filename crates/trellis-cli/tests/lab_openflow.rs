@@ -1,4 +1,4 @@
-//! `trellis lab up --switch openflow`: Open vSwitch comes with the lab and goes with it.
+//! `trellis lab up --switch openflow`: Open vSwitch starts and ends with the lab.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ struct Ended<'a>(&'a str);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        // Where the test has ended it, there is nothing to end.
+        // The test may already have ended it.
         lab(self.0, "down", &[]);
     }
 }
@@ -39,7 +39,7 @@ fn status(name: &str) -> Value {
     serde_json::from_str(&fine(lab(name, "status", &["--json"]))).expect("JSON")
 }
 
-/// The processes whose parent is this one and that are of Open vSwitch.
+/// The child processes of this one that belong to Open vSwitch.
 fn switches_of(parent: &Value) -> BTreeSet<String> {
     let parent = parent.to_string();
     let of_parent = |pid: &String| {
@@ -77,7 +77,7 @@ fn open_vswitch_comes_and_goes_with_its_lab() {
     assert_eq!(counters(1)["packets_out"], 1);
     let first = switches_of(&there["keeper"]);
     assert_eq!(first.len(), 2, "the database and the switch");
-    // The lab stays when its switch ends and comes again, and so does who runs in it.
+    // The lab, and everything that runs in it, stays when its switch restarts.
     fine(lab(&name, "restart", &[]));
     assert_eq!(status(&name)["is_without_switch"], false);
     fine(lab(&name, "run", &["c1", "--", "bash", "-c", &format!("echo hello > /dev/udp/{address}/5000")]));

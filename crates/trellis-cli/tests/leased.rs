@@ -1,5 +1,5 @@
-//! `trellis run --home memory-server`, driven from outside: unchanged programs, little memory, pages that all want, litmus
-//! tests, and servers that go away.
+//! `trellis run --home memory-server`, driven from outside: unchanged programs, little memory, contended pages,
+//! litmus tests, and servers that go away.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{Run, start_command, start_role};
 use trellis::Cluster;
 use trellis_base::Random;
 
-/// Whether a run can have a memory server of its own here; a test says that it was skipped and why.
+/// Whether a run can have its own memory server here; a test prints that it was skipped and why.
 fn works(test: &str) -> bool {
     let answer = start_command(&["run", "--home", "memory-server", "--set", "region_bytes=64KiB", "true"]).finish();
     if answer.code != Some(0) {
@@ -49,7 +49,8 @@ fn meet(cluster: &Cluster, barrier: u64) {
     cluster.barrier(barrier).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Numbers in all of the region: each node draws and sorts its part, then node 0 merges what it reads from all parts.
+/// Sorts numbers in the whole region: each node generates and sorts its part, then node 0 merges what it reads from
+/// all parts.
 fn sort(cluster: &Cluster) {
     let (me, nodes) = (cluster.node(), cluster.nodes());
     let each = cluster.region().bytes() / 8 / nodes;
@@ -89,7 +90,7 @@ fn sort(cluster: &Cluster) {
 
 const TURNS: u64 = 1_000;
 
-/// Word 0 says whose turn it is, word 1 counts: in the same page.
+/// Word 0 says whose turn it is, and word 1, in the same page, counts.
 fn alternate(cluster: &Cluster) {
     for turn in (cluster.node() as u64..2 * TURNS).step_by(2) {
         while word(cluster, 0).load(Ordering::SeqCst) != turn {
@@ -103,7 +104,7 @@ fn alternate(cluster: &Cluster) {
     meet(cluster, 2);
 }
 
-/// Hardware atomics on pages that all nodes want, and counters under locks.
+/// Hardware atomics on contended pages, and counters under locks.
 fn add(cluster: &Cluster) {
     const ROUNDS: u64 = 300;
     for round in 0..ROUNDS {
@@ -121,7 +122,7 @@ fn add(cluster: &Cluster) {
     meet(cluster, 2);
 }
 
-/// What pages under leases have not is refused, and nothing has happened.
+/// Operations that pages under leases lack are refused, without any effect.
 fn refused(cluster: &Cluster) {
     let lock = cluster.region().lock_range(0, 8).err().map(|error| error.to_string());
     let change = cluster.region().set_protocol(0, 4096, "migrate").err().map(|error| error.to_string());
@@ -130,7 +131,7 @@ fn refused(cluster: &Cluster) {
     println!("catcher: {}, coherence: {}", cluster.region().catcher(), cluster.config().coherence_word());
 }
 
-/// Says that it is up, and stores to one page after the other for ever.
+/// Prints that it is up, and stores to one page after the other for ever.
 fn touch_until_the_end(cluster: &Cluster) {
     println!("up {} {}", cluster.node(), std::process::id());
     let pages = cluster.region().bytes() / 4096;

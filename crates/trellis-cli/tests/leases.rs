@@ -1,5 +1,5 @@
-//! Pages under leases in a lab of this machine, through a switch that grants leases and redirects requests to owners: over a
-//! good network and a bad one, with one server and with a controller that has another one keep copies.
+//! Pages under leases in a lab of this machine, through a switch that grants leases and redirects requests to owners:
+//! over a good network and a bad one, with one server and with a controller that makes another one keep copies.
 
 #[path = "support/lab.rs"]
 mod lab;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use trellis::remote::leased::{Bytes, Events, Leased, LeasedOptions};
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteError};
 
-/// Set where this test program is a client in a host of the lab: the object, and how many rounds.
+/// Set where this test program is a client in a host of the lab: the object, and the number of rounds.
 const OBJECT: &str = "TRELLIS_TEST_OBJECT";
 const ROUNDS: &str = "TRELLIS_TEST_ROUNDS";
 /// The number of the server `s1` in a lab.
@@ -21,12 +21,12 @@ const SERVER: Host = Host(0x1001);
 const PAGE: usize = 4096;
 /// For what must happen, however slow the machine is.
 const LONG: Duration = Duration::from_secs(60);
-/// The switch sends who asks for a page to the one that asked before, until that gives it back.
+/// The switch sends a request for a page to the host that asked before, until that host gives the page back.
 const GRANTS: [&str; 2] = ["--lease", "60000"];
-/// What a bad network does.
+/// The impairments of a bad network.
 const FAULTS: &str = "drop=10%,duplicate=5%,reorder=5%,delay=200us,seed=7";
-/// In these rounds, of those about the first page, a lease is held until somebody else wants it, so that each client asks for
-/// a page that the other one has.
+/// In this many first rounds, the lease of the first page is held until the other client wants it, so that each
+/// client requests a page that the other one has.
 const HELD: u64 = 16;
 
 /// Starts a role of this program in a host.
@@ -41,7 +41,7 @@ fn run(lab: &Lab, host: &str, test: &str, object: &str, rounds: u64) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started")
 }
 
-/// What a process said, when it ended well.
+/// The output of a process that ended well.
 fn told(child: Child) -> String {
     let output = child.wait_with_output().expect("it ends");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -61,7 +61,7 @@ fn client() -> Client {
     good(Client::open(ClientOptions { deadline: LONG, ..ClientOptions::new(prefix()) }))
 }
 
-/// Whether somebody else wants the page that is held.
+/// Whether another client wants the page that is held.
 #[derive(Default)]
 struct Wanted(Mutex<bool>, Condvar);
 
@@ -90,7 +90,7 @@ impl Events for Wanted {
     fn lost(&self, _: u64) {}
 }
 
-/// What a host of the lab does; nothing in a plain run.
+/// The role of a host of the lab; does nothing in a plain run.
 #[test]
 #[ignore = "a role that tests start"]
 fn who_makes_the_object() {
@@ -108,7 +108,7 @@ fn who_makes_the_object() {
     println!("counted {:?}", counts.map(u64::from_le_bytes));
 }
 
-/// What a host of the lab does; nothing in a plain run.
+/// The role of a host of the lab; does nothing in a plain run.
 #[test]
 #[ignore = "a role that tests start"]
 fn who_increments() {
@@ -134,7 +134,7 @@ fn who_increments() {
     }
 }
 
-/// How often the switch did this, in all.
+/// How often the switch did this, in total.
 fn counted(lab: &Lab, what: &str) -> u64 {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     let output = command.args(["switch", "status", "--json", "--lab", &lab.name]).output().expect("it can be started");
@@ -177,7 +177,7 @@ fn what_is_lost_repeated_or_late_changes_no_page_twice() {
 fn what_two_servers_keep_is_changed_once_over_a_bad_network() {
     let test = "what_two_servers_keep_is_changed_once_over_a_bad_network";
     let Some(mut lab) = Lab::up(test, "leases-backups", 3, 2, &GRANTS) else { return };
-    // Nobody is taken for dead because reports are lost: a lease would be over then.
+    // No server is considered dead because reports are lost: a lease would then end.
     lab.serve_with_copies("c3", "16MiB", &["--tenure", "6s"]);
     assert!(lab.ask("faults", &[FAULTS]).status.success());
     both_count(&lab, 40);

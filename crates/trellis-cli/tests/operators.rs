@@ -1,5 +1,6 @@
-//! What operators ask of a controller, with the command, while clients work: servers that are drained, backups that are wished for,
-//! ranges that move and begin anew, what is said meanwhile. What was answered is still so when the controller is killed at once.
+//! Operators' commands to a controller while clients work: servers that are drained, requested backups, ranges that
+//! move and are reset, and the events meanwhile. What was acknowledged still holds when the controller is killed at
+//! once.
 
 #[path = "support/fabric.rs"]
 mod inside;
@@ -15,10 +16,11 @@ use rack::{CONTROLLER, Ends, Ledger, Rack, Times};
 use trellis::remote::RemoteError;
 use trellis_fabric_protocol::wire::datagram::Status;
 
-/// Rights last for longer than a controller needs to start again.
+/// Rights last for longer than a controller needs to restart.
 const STEADY: Times = Times { lease_term: Duration::from_secs(5), tenure: Duration::from_secs(3) };
 
-/// Three servers, whose ranges have one backup each, with one who writes and one who reads the pages of `s1`.
+/// Three servers, whose ranges have one backup each, with one client that writes and one that reads the pages of
+/// `s1`.
 fn in_use(test: &str, happens: impl FnOnce(&mut Rack, &[String; 3])) {
     in_a_lab(test, 3, 3, |lab| {
         let mut rack = Rack::new(lab, STEADY, "4MiB");
@@ -54,7 +56,7 @@ fn in_use(test: &str, happens: impl FnOnce(&mut Rack, &[String; 3])) {
 #[test]
 fn a_server_is_drained_while_clients_work_and_stays_so() {
     in_use("a_server_is_drained_while_clients_work_and_stays_so", |rack, [s1, s2, _]| {
-        // Decided and written when it is answered.
+        // The decision is recorded before it is acknowledged.
         rack.ask(&["drain", s1, "--no-wait"]);
         rack.kill(CONTROLLER);
         rack.control(1);
@@ -72,7 +74,7 @@ fn a_server_is_drained_while_clients_work_and_stays_so() {
     });
 }
 
-/// Each range has one copy besides its home, so two servers are the least.
+/// Each range has one copy besides its home, so at least two servers are needed.
 #[test]
 fn a_drain_that_has_nowhere_to_go_ends_with_what_is_missing() {
     in_use("a_drain_that_has_nowhere_to_go_ends_with_what_is_missing", |rack, [s1, s2, _]| {
@@ -81,7 +83,7 @@ fn a_drain_that_has_nowhere_to_go_ends_with_what_is_missing() {
         let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{sentence}");
         assert!(sentence.contains("no other server has room for ") && sentence.contains("--cancel"), "{sentence}");
-        // It goes on when it can.
+        // The drain continues when it can.
         rack.ask(&["drain", s1, "--cancel"]);
         rack.ask_until_it_can_be(&["drain", s2]);
     });
@@ -131,7 +133,7 @@ fn pages_go_and_come_home_with_the_command_while_clients_work() {
         let output = rack.try_to_ask(&["move", s1, s3, "--pages", "8-9"]);
         let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && sentence.contains("let all of them go with --pages 4-11"), "{sentence}");
-        // What was answered is so when the controller is killed at once, and another goes on with it.
+        // What was acknowledged holds when the controller is killed at once, and another one continues with it.
         rack.kill(CONTROLLER);
         rack.control(1);
         rack.ask_until_it_can_be(&["move", s1, s3, "--pages", "4-11", "--wait"]);
@@ -155,7 +157,7 @@ fn pages_go_to_a_server_near_who_asks_for_them() {
         servers.into_iter().for_each(|host| rack.serve(host));
         servers.into_iter().for_each(|host| rack.is_at(host, host, 0));
         let mut client = client(&rack.lab, "c1", LONG);
-        // More than are looked at one by one.
+        // More than are examined one by one.
         const PAGES: u64 = 512;
         let object = good(client.create(number(&rack.lab, "s1"), PAGES * 4096));
         let (near, deadline) = (number(&rack.lab, "s2").0, Instant::now() + LONG);
@@ -167,7 +169,7 @@ fn pages_go_to_a_server_near_who_asks_for_them() {
         };
         while !is_there(&rack) {
             assert!(Instant::now() < deadline, "the pages stay: {}", rack.status());
-            // All at once: one after the other they are too few in a second on a loaded machine.
+            // All at once: single requests would be too few in a second on a loaded machine.
             let pointers = (0..PAGES).map(|page| object.plus(page * 4096).expect("it is in the object"));
             let mut bytes = vec![[0; 8]; PAGES as usize];
             let mut reads: Vec<_> = pointers.zip(bytes.iter_mut().map(|bytes| &mut bytes[..])).collect();
@@ -200,7 +202,7 @@ fn events_are_followed_and_what_nobody_has_is_reset() {
         says("nobody answers for it");
         rack.serve("s1");
         says("came back without it");
-        // Who asks hears that nobody has it, not that another is home or that it shall wait.
+        // A client learns that nobody has the range, not that another server is home or that it shall wait.
         let deadline = Instant::now() + LONG;
         loop {
             let refused = client(&rack.lab, "c1", Duration::from_secs(1)).read(lost, &mut [0; 8]);

@@ -1,4 +1,4 @@
-//! Outputs that fail: full disks, files that may not grow, folders that cannot be written, readers that leave.
+//! Outputs that fail: full disks, files that may not grow, folders without write access, readers that leave.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{in_role, start_command};
 
 const TRELLIS: &str = env!("CARGO_BIN_EXE_trellis");
 
-/// A folder that goes with its value.
+/// A folder that is removed with its value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -89,7 +89,7 @@ fn a_file_that_may_not_grow_is_no_signal() {
 #[test]
 fn a_record_that_cannot_be_written_is_a_status() {
     let folder = Folder::new("record");
-    // A file system of our own that has room for the folder, and for nothing in it.
+    // A file system of our own with room for the folder, and for nothing in it.
     let script = "mount -t tmpfs -o size=4k trellis \"$1\" && mkdir \"$1/record\" && \
         head -c 4096 /dev/zero > \"$1/full\"; shift; exec \"$@\"";
     let mut command = Command::new("unshare");

@@ -1,5 +1,5 @@
-//! Pages of a range that have a home of their own: they go to another server, die with it or outlive it, and come back, while
-//! clients work on both sides of their borders. In labs that are made without rights over the machine, with the real
+//! Pages of a range that have a home of their own: they move to another server, die with it or outlive it, and come
+//! back, while clients work on both sides of their borders. In labs that are made without root rights, with the real
 //! processes.
 
 #[path = "support/fabric.rs"]
@@ -17,22 +17,23 @@ use trellis::remote::{Call, Pointer, RemoteError};
 use trellis_base::Random;
 use trellis_switch::lab::Lab;
 
-/// Where rights last long: a machine that is busy loses none of them.
+/// Rights last long: a busy machine loses none of them.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
-/// So many pages each of two objects has, unless a test says otherwise.
+/// The number of pages of each of two objects, unless a test chooses another.
 const PAGES: usize = 64;
-/// So many requests come between two things that happen.
+/// The number of requests between two events.
 const SOME: u64 = 200;
 
-/// Runs are routed in the kernel: the rack's other tests have the switch `user`.
+/// Page routes are in the kernel here: the rack's other tests use the switch `user`.
 const SWITCH: &str = "nft";
 
-/// Runs a test with three clients, the last of which has the controller, and so many servers, each home of its own range.
+/// Runs a test with three clients, the last of which has the controller, and these servers, each the home of its own
+/// range.
 fn in_a_rack(test: &str, servers: &[&'static str], backups: u16, times: Times, body: impl FnOnce(Rack)) {
     in_a_lab_of(SWITCH, test, 3, servers.len() as u16, |lab| body(rack_in(lab, servers, backups, times)));
 }
 
-/// Such a rack in a lab.
+/// Makes such a rack in a lab.
 fn rack_in(lab: Lab, servers: &[&'static str], backups: u16, times: Times) -> Rack {
     let mut rack = Rack::new(lab, times, "32MiB");
     rack.control(backups);
@@ -41,7 +42,7 @@ fn rack_in(lab: Lab, servers: &[&'static str], backups: u16, times: Times) -> Ra
     rack
 }
 
-/// What the controller says of the parts of a range, in their order.
+/// The parts of a range in the controller's status, in their order.
 fn parts(rack: &Rack, of: &str) -> Vec<Value> {
     let (status, of) = (rack.status(), number(&rack.lab, of).0);
     let ranges = status["ranges"].as_array().expect("a list");
@@ -50,7 +51,7 @@ fn parts(rack: &Rack, of: &str) -> Vec<Value> {
     parts
 }
 
-/// Returns when what the controller says of the parts of a range is so.
+/// Returns when the parts of a range in the controller's status satisfy a condition.
 fn wait_for_parts(rack: &Rack, of: &str, is_so: impl Fn(&[Value]) -> bool) {
     let deadline = Instant::now() + LONG;
     loop {
@@ -62,7 +63,8 @@ fn wait_for_parts(rack: &Rack, of: &str, is_so: impl Fn(&[Value]) -> bool) {
     }
 }
 
-/// Moves pages of the range of a host to another one, and returns when they are served there with so many complete copies.
+/// Moves pages of the range of a host to another one, and returns when they are served there with this many complete
+/// copies.
 fn move_pages(rack: &Rack, of: &str, pages: std::ops::RangeInclusive<u64>, to: &str, backups: usize) {
     let [range, host] = [of, to].map(|host| number(&rack.lab, host).0);
     let run = format!("{}-{}", pages.start(), pages.end());
@@ -77,13 +79,13 @@ fn move_pages(rack: &Rack, of: &str, pages: std::ops::RangeInclusive<u64>, to: &
     println!("pages {run} of {of} are at {to} after {:?}", began.elapsed());
 }
 
-/// Objects of a range that lie beside each other, and the run from the middle of the first to the middle of the last.
+/// Adjacent objects of a range, and the page range from the middle of the first to the middle of the last.
 struct Objects {
     /// Its pages are written and read.
     written: Pointer,
-    /// Eight bytes that are added to.
+    /// Eight bytes for additions.
     counter: Pointer,
-    /// Its pages are raised under leases.
+    /// Its pages are incremented under leases.
     raised: Pointer,
     pages: usize,
 }
@@ -97,14 +99,14 @@ impl Objects {
         Objects { written, counter, raised, pages }
     }
 
-    /// From the middle of the first to that of the last.
+    /// The pages from the middle of the first object to that of the last.
     fn middle(&self) -> std::ops::RangeInclusive<u64> {
         let half = self.pages as u64 / 2;
         self.written.page() + half..=self.raised.page() + half
     }
 }
 
-/// Everything that clients do goes on while something happens; then everything that was acknowledged is there, once.
+/// All kinds of client work go on while something happens; then everything that was acknowledged is there, once.
 fn worked_while(rack: &mut Rack, objects: &Objects, happens: impl FnOnce(&mut Rack, &Ledger)) {
     let (written, raised) = (Ledger::new(objects.pages), Ledger::new(objects.pages));
     let mut clients = ["c1", "c1", "c2", "c2"].map(|host| client(&rack.lab, host, LONG));
@@ -153,7 +155,7 @@ fn worked_while(rack: &mut Rack, objects: &Objects, happens: impl FnOnce(&mut Ra
     assert_eq!(good(client.fetch_add(objects.counter, 0)), added);
 }
 
-/// The page that a counter is in goes to another server and comes back, while clients work.
+/// The page of a counter moves to another server and comes back, while clients work.
 fn a_page_goes_and_comes_back(mut rack: Rack) {
     let objects = Objects::new(&rack, "s1", 2);
     let page = objects.counter.page();
@@ -279,7 +281,7 @@ fn an_object_with_pages_elsewhere_is_deleted_as_any() {
         let [object, beside] = [40 * PAGE, PAGE].map(|bytes| good(client.create_with(home, &vec![7; bytes])));
         let (first, last) = (object.page() + 10, object.page() + 60);
         move_pages(&rack, "s1", first..=last, "s2", 0);
-        // Behind what is elsewhere.
+        // It is placed behind the pages that are elsewhere.
         let other = good(client.create(home, PAGE as u64));
         assert!(other.page() > last, "{other}");
         assert_eq!(good(client.inquire(at(object, 20))), (object, 40 * PAGE as u64));
@@ -311,7 +313,7 @@ fn bytes_on_both_sides_of_a_border_are_one_object() {
         let mut bytes = vec![0; text.len() - 77];
         good(client.read(inside(77), &mut bytes));
         assert!(bytes == text[77..]);
-        // Across each border, and over all of the part.
+        // Across each border, and over the whole part.
         for (offset, length) in [(5 * PAGE - 10, 20), (10 * PAGE - 3, 7), (4 * PAGE + 9, 7 * PAGE)] {
             let new: Vec<u8> = (0..length).map(|at| (at * 13) as u8).collect();
             good(client.write(inside(offset), &new));
@@ -367,7 +369,7 @@ fn a_controller_that_starts_again_knows_the_parts() {
     });
 }
 
-/// What a server still gives to ranges of others.
+/// The memory that a server still has for the ranges of others.
 fn spare_bytes(rack: &Rack, host: &str) -> u64 {
     let (status, number) = (rack.status(), number(&rack.lab, host).0);
     let servers = status["servers"].as_array().expect("a list");
@@ -384,7 +386,7 @@ fn what_nobody_counts_on_is_forgotten_and_its_room_is_given_again() {
         let text: Vec<u8> = (0..8 * PAGE).map(|at| ((at * 7) >> 4) as u8).collect();
         let object = good(client.create_with(number(&rack.lab, "s1"), &text));
         let [home, other] = ["s1", "s2"].map(|host| written(number(&rack.lab, host).0));
-        // Some pages go and come home; then the whole range does.
+        // Some pages move away and come back; then the whole range does.
         move_pages(&rack, "s1", object.page() + 2..=object.page() + 5, "s2", 0);
         rack.ask_until_it_can_be(&[
             "move",
@@ -408,7 +410,7 @@ fn what_nobody_counts_on_is_forgotten_and_its_room_is_given_again() {
         let mut bytes = vec![0; text.len()];
         good(client.read(object, &mut bytes));
         assert!(bytes == text);
-        // It comes again as to a server that never had it.
+        // They come again as to a server that never had them.
         move_pages(&rack, "s1", object.page() + 2..=object.page() + 5, "s2", 0);
         good(client.read(object, &mut bytes));
         assert!(bytes == text);
@@ -443,7 +445,7 @@ fn objects_are_made_and_deleted_while_pages_go_and_come() {
             }
             for _ in 0..6 {
                 ledger.wait_for(20);
-                // What is to be deleted calls its pages home, so they may be there before this is asked.
+                // A DELETE recalls its pages to their home, so they may be there before this request.
                 rack.ask_until_it_can_be(&["move", &range, &to, "--pages", "2-11"]);
                 ledger.wait_for(20);
                 rack.try_to_ask(&["move", &range, &range, "--pages", "2-11"]);

@@ -1,4 +1,4 @@
-//! Ordinary programs whose memory lies at memory servers of a lab, over a good network and a bad one.
+//! Ordinary programs whose memory is at memory servers of a lab, over a good network and a bad one.
 
 #[path = "support/lab.rs"]
 mod with_servers;
@@ -13,7 +13,7 @@ use with_servers::Lab;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder that goes with this value.
+/// A folder that is removed with this value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -40,7 +40,7 @@ impl Drop for Folder {
     }
 }
 
-/// A lab with a client and two servers. None where nobody may make one, or a part is not there; the reason is said.
+/// A lab with a client and two servers. `None` if none can be made, or a part is missing; then the reason is printed.
 fn lab(test: &str, name: &str, more: &[&str]) -> Option<Lab> {
     let command = [env!("CARGO_BIN_EXE_trellis"), "store", "run", "--store", "embedded:", "--", "true"];
     let output = Command::new(command[0]).args(&command[1..]).output().expect("it can be started");
@@ -98,7 +98,7 @@ fn a_server_that_is_killed_ends_the_program_with_a_sentence() {
     let program = folder.working_set();
     let [first, second] = [serve(&mut lab, "s1"), serve(&mut lab, "s2")];
     let store = format!("memory-server:{first},{second}?object=4MiB&deadline=1");
-    // So many touches that it cannot end by itself before the server is gone.
+    // Enough touches that it cannot end before the server is gone.
     let mut child =
         store_run(&lab, &store, &program, &["8MiB", "--touches", "1000GiB"]).spawn().expect("it can be started");
     let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();

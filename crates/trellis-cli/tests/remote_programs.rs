@@ -1,6 +1,6 @@
-//! Programs that know nothing of memory servers, with four times as much memory as they have here: psort, word count, and a
-//! search and ranks of a graph. Their results are those that they find in memory of their own; also where the server that has
-//! theirs is killed while they run, and another one has copies.
+//! Programs that know nothing of memory servers, with four times as much memory as is local: psort, word count, and a
+//! search and ranks of a graph. Their results are the same as in local memory, also when the server with their memory
+//! is killed while they run and another one has copies.
 
 #[path = "support/lab.rs"]
 mod with_servers;
@@ -15,16 +15,16 @@ use with_servers::Lab;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What a program with its heap in a store has here, and a node of psort.
+/// The local memory of a program with its heap in a store, and of a node of psort.
 const CACHE: &str = "1MiB";
 const NODE_CACHE: &str = "2MiB";
 /// Integers that psort sorts: 8 MiB.
 const INTEGERS: &str = "1000000";
 const REGION: [&str; 4] = ["--set", "region_bytes=9MiB", "--set", "heap_bytes=0"];
-/// So many packets of a server later a program is in the midst of its work.
+/// After this many packets of a server, a program is in the middle of its work.
 const SOME_PACKETS: u64 = 1_000;
 
-/// A folder with programs, which goes with its value.
+/// A folder with programs, which is removed with its value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -50,14 +50,14 @@ impl Folder {
         program
     }
 
-    /// psort, with the library of this build. None where that is not there; the reason is said.
+    /// psort, with the library of this build. `None` if that is missing; then the reason is printed.
     fn psort(&self, test: &str) -> Option<String> {
         let library = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("a folder").join("libtrellis_c.so");
         if !library.is_file() {
             println!("SKIPPED {test}: {} is not built (cargo build -p trellis-c)", library.display());
             return None;
         }
-        // What a linker looks for, and what a program looks for when it starts.
+        // The names that a linker and a starting program look for.
         for name in ["libtrellis.so", "libtrellis.so.0"] {
             std::os::unix::fs::symlink(&library, self.0.join(name)).expect("a link");
         }
@@ -78,7 +78,7 @@ impl Drop for Folder {
     }
 }
 
-/// A program with its arguments, and what it says in memory of its own.
+/// A program with its arguments, and its output in local memory.
 struct Work {
     command: Vec<String>,
     results: Vec<String>,
@@ -99,7 +99,7 @@ impl Work {
         command.spawn().expect("it can be started")
     }
 
-    /// It found the same, and its memory was elsewhere.
+    /// Checks that its results are the same, and that its memory was elsewhere.
     fn compare(&self, output: &Output) {
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(results(output), self.results, "{:?}: {told}", self.command);
@@ -108,7 +108,7 @@ impl Work {
     }
 }
 
-/// What a program found, without times.
+/// The results of a program, without times.
 fn results(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
@@ -116,7 +116,7 @@ fn results(output: &Output) -> Vec<String> {
     text.lines().map(without).collect()
 }
 
-/// A graph that is made up, and one from a file, each with some 4 MiB.
+/// A generated graph, and one from a file, each with some 4 MiB.
 fn graphs(folder: &Folder) -> Vec<Work> {
     let graph = folder.compiled("c++", "graph/graph.cpp", &["-std=c++20"]);
     let edges = folder.path("edges");
@@ -134,7 +134,8 @@ fn words(folder: &Folder) -> Work {
     Work::new(&[&folder.compiled("cc", "stored/word_count.c", &[]), &text])
 }
 
-/// Edges of which few vertices have the most: one end is drawn evenly, the other as its square.
+/// Edges of which few vertices have the most: one end is uniformly distributed, the other is the square of a uniform
+/// number.
 fn edge_list(vertices: u64, edges: u64) -> String {
     let mut random = Random::new(1);
     let mut text = String::from("# from to\n");
@@ -145,7 +146,8 @@ fn edge_list(vertices: u64, edges: u64) -> String {
     text
 }
 
-/// A lab with two clients, the last of which is for a controller, and two servers. None where something is missing; it is said.
+/// A lab with two clients, the last of which is for a controller, and two servers. `None` if something is missing,
+/// which is printed.
 fn lab(test: &str, name: &str) -> Option<Lab> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     let output = command.args(["store", "run", "--store", "embedded:", "--", "true"]).output();
@@ -162,7 +164,7 @@ fn status_of(lab: &Lab) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// What the lab says of a host.
+/// The description of a host in the lab's status.
 fn host(lab: &Lab, name: &str) -> Value {
     let status = status_of(lab);
     let hosts = status["hosts"].as_array().expect("hosts");
@@ -181,7 +183,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a controller, and servers of which one has a copy of what the other has; returns when they are complete.
+/// Starts a controller and two servers, the second with a copy of the first's memory; returns when the copies are
+/// complete.
 fn place(lab: &mut Lab, folder: &Folder) {
     let controller = format!("{:#x}", host(lab, "c2")["number"].as_u64().unwrap());
     let control = folder.path(&format!("{}-control", lab.name));
@@ -201,7 +204,7 @@ fn place(lab: &mut Lab, folder: &Folder) {
     });
 }
 
-/// Kills a server when a program that uses its memory is in the midst of its work.
+/// Kills a server when a program that uses its memory is in the middle of its work.
 fn kill_in_the_midst(lab: &Lab, server: &str, program: &mut Child) {
     let packets = || host(lab, server)["counters"]["packets_out"].as_u64().expect("a number");
     let before = packets();
@@ -238,7 +241,7 @@ fn graphs_outlive_the_server_with_their_memory() {
     }
 }
 
-/// Sorts with two nodes of a host, and returns what it wrote.
+/// Sorts with two nodes of a host, and returns the output file.
 fn sorted(folder: &Folder, psort: &str, begin: &[&str], options: &[&str]) -> Vec<u8> {
     let file = folder.path("sorted");
     let (own, sort) = (env!("CARGO_BIN_EXE_trellis"), ["--", psort, INTEGERS, "--output", &file]);
@@ -263,7 +266,7 @@ fn psort_has_its_region_at_memory_servers() {
     let alone = sorted(&folder, &psort, &[], &[]);
     assert_eq!(alone.len(), 8_000_000);
     assert!(sorted(&folder, &psort, &[], &remote) == alone, "at the run's own server");
-    // At servers that are named, through the switch of a lab.
+    // At named servers, through the switch of a lab.
     let Some(mut lab) = Lab::up(test, "programs-psort", 1, 2, &[]) else { return };
     for server in ["s1", "s2"] {
         lab.serve(server, "64MiB");
@@ -288,7 +291,7 @@ fn psort_outlives_the_server_with_its_region() {
     let mut command =
         lab.command("run", &[&begin, &options[..], &["--", &psort, INTEGERS, "--output", &file]].concat());
     let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
-    // Its nodes have pages under leases with changes that nobody else has.
+    // Its nodes have pages under leases, with changes that no other process has.
     kill_in_the_midst(&lab, "s1", &mut run);
     let output = run.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,7 +1,7 @@
 //! `trellis run`, driven from outside: what the nodes get, how a run ends, and that nothing is left behind.
 //!
-//! Scripts stand for programs that know nothing of Trellis; this very executable, started with `CLI_TEST_ROLE`, stands
-//! for those that join. No test asserts a duration; one that would hang is ended by a watchdog and fails.
+//! Scripts stand for programs that do not use Trellis; this executable, started with `CLI_TEST_ROLE`, stands for
+//! those that join. No test asserts a duration; a test that hangs is ended by a watchdog and fails.
 
 mod support;
 
@@ -141,7 +141,7 @@ fn a_second_ctrl_c_kills_and_one_is_enough_in_the_end() {
     for signals in [&[libc::SIGINT, libc::SIGQUIT][..], &[libc::SIGINT]] {
         let mut run = start(&["-n", "2", "sh", "-c", program]).begin();
         run.wait_for_output("up", 2);
-        // The launcher finds both when it goes on, however busy the machine is.
+        // The launcher finds both ends when it goes on, however busy the machine is.
         signal(run.pid(), libc::SIGSTOP);
         wait_until("the launcher is stopped", || state(run.pid()) == Some('T'));
         signals.iter().for_each(|number| signal(run.pid(), *number));
@@ -273,7 +273,7 @@ fn a_member_that_exits_or_panics_is_the_cause() {
     assert!(panicked.stderr.contains("exited with status 101 (a Rust panic)"), "{}", panicked.stderr);
 }
 
-/// Others end with status 70 because of it, so its own status says nothing.
+/// Others end with status 70 because of it, so its own status proves nothing.
 #[test]
 fn a_member_that_ends_with_the_status_of_a_lost_cluster_is_the_cause() {
     for role in ["seventy", "give up"] {
@@ -287,7 +287,8 @@ fn a_member_that_ends_with_the_status_of_a_lost_cluster_is_the_cause() {
     }
 }
 
-/// Nodes that wait in a barrier, started through a command that sets what SIGHUP does: the tests themselves may run under `nohup`.
+/// Starts nodes that wait in a barrier through a command that sets the action of SIGHUP: the tests themselves may run
+/// under `nohup`.
 fn start_through(starter: &[&str]) -> support::Run {
     let mut command = std::process::Command::new(starter[0]);
     command.args(&starter[1..]).args([env!("CARGO_BIN_EXE_trellis"), "run", "-n", "3", "--"]);
@@ -314,14 +315,14 @@ fn a_terminal_that_hangs_up_ends_everything_and_nobody_is_blamed() {
 fn a_terminal_that_hangs_up_ends_nothing_that_was_started_with_nohup() {
     let run = start_through(&["nohup"]);
     signal(run.pid(), libc::SIGHUP);
-    // What ends it is told apart.
+    // Another signal ends it, so that the two can be told apart.
     signal(run.pid(), libc::SIGTERM);
     let run = run.finish();
     assert_eq!(run.code, Some(128 + libc::SIGTERM), "{run:?}");
     assert!(run.stderr.contains("interrupted by SIGTERM"), "{}", run.stderr);
 }
 
-/// Who may not have faults of the kernel handled gets another catcher than root does, and hears so.
+/// A user who may not handle faults of the kernel gets another catcher than root does, and is told so.
 #[test]
 fn an_ordinary_user_hears_which_catcher_is_used_and_why() {
     let test = "an_ordinary_user_hears_which_catcher_is_used_and_why";

@@ -10,11 +10,11 @@ use lab::Lab;
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, RemoteError};
 use trellis_fabric_protocol::wire::datagram::Status;
 
-/// Set where this test program is a client in a host of the lab; it says how many rounds.
+/// Set where this test program is a client in a host of the lab: the number of rounds.
 const ROUNDS: &str = "TRELLIS_TEST_ROUNDS";
 /// The number of the server `s1` in a lab.
 const SERVER: Host = Host(0x1001);
-/// What each host may have of it, and how that is written.
+/// The quota of each host, and its notation.
 const QUOTA_BYTES: u64 = 1 << 20;
 const QUOTA: &str = "1MiB";
 
@@ -30,7 +30,7 @@ fn good<T>(result: Result<T, RemoteError>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What a host of the lab does; nothing in a plain run.
+/// The role of a host of the lab; does nothing in a plain run.
 #[test]
 #[ignore = "a role that tests start"]
 fn a_client() {
@@ -43,7 +43,7 @@ fn a_client() {
     let counter = good(client.create(SERVER, 16 + 8 * u64::from(rounds)));
     let word = |number: u32| counter.plus(8 * u64::from(number)).expect("it is inside");
     for round in 0..rounds {
-        // Sizes below, at and above what goes into a datagram, and into a page.
+        // Sizes below, at and above the size of a datagram, and of a page.
         let bytes: Vec<u8> = (0..1 + round * 977 % 20_000).map(|at| (at + round) as u8).collect();
         let object = good(client.create_with(SERVER, &bytes));
         let mut read = vec![0; bytes.len()];
@@ -53,15 +53,15 @@ fn a_client() {
         good(client.delete(object));
         assert!(matches!(client.read(object, &mut read), Err(RemoteError::Refused { .. })), "round {round}");
         assert_eq!(good(client.fetch_add(counter, 1)), u64::from(round), "each addition is done once");
-        // One that were done again would find what it put there itself, and say so.
+        // A repeated exchange would find its own new value, and return it.
         let (swapped, at) = (word(1), u64::from(round));
         assert_eq!(good(client.compare_swap(swapped, at, at + 1)), at, "each exchange is done once");
         assert_eq!(good(client.compare_swap(swapped, at, 0)), at + 1, "and none that does not find what it expects");
-        // An exchange that comes late must not put back what was there before.
+        // A late exchange must not restore the old value.
         let turned = word(2 + round);
         assert_eq!(good(client.compare_swap(turned, 0, 1)), 0);
         assert_eq!(good(client.compare_swap(turned, 1, 0)), 1);
-        // All but the page of these words is left of the quota, whatever the other host has.
+        // All of the quota but the page of these words is left, whatever the other host uses.
         let refused = client.create(SERVER, QUOTA_BYTES);
         assert!(matches!(refused, Err(RemoteError::Refused { status: Status::Quota, .. })), "{refused:?}");
         good(client.create(SERVER, QUOTA_BYTES - 4096).and_then(|most| client.delete(most)));

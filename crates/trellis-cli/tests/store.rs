@@ -1,4 +1,4 @@
-//! `trellis store`, driven from outside: looking, cleaning up, the front end, and ordinary programs in page mode.
+//! `trellis store`, driven from outside: inspection, clean-up, the front end, and ordinary programs in page mode.
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use support::start_command;
 
-/// A folder that goes with this value.
+/// A folder that is removed with this value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,7 +31,7 @@ impl Drop for Folder {
     }
 }
 
-/// `trellis store serve`, ended with this value.
+/// `trellis store serve`, which ends with this value.
 struct Front {
     child: Child,
     address: String,
@@ -48,7 +48,7 @@ impl Front {
         Front { child, address }
     }
 
-    /// What is answered to some commands, as it comes.
+    /// The raw answers to some commands.
     fn ask(&self, commands: &str, answer_bytes: usize) -> String {
         let mut stream = TcpStream::connect(&self.address).expect("somebody listens");
         stream.write_all(commands.as_bytes()).expect("sent");
@@ -84,7 +84,7 @@ fn a_durable_store_is_looked_through_copied_and_salvaged() {
     let copied = start_command(&["store", "backup", &file("store"), &file("copy")]).finish();
     assert_eq!((copied.code, copied.stdout.contains(" is a whole copy: ")), (Some(0), true), "{copied:?}");
 
-    // A page of the file with four values is gone, and another has a wrong bit.
+    // A page of the file with four values is gone, and another has a flipped bit.
     let mut bytes = std::fs::read(file("store")).expect("a store");
     let of = |number: u64| {
         let value = format!("{number:08}").repeat(100);
@@ -117,7 +117,7 @@ fn a_durable_store_is_looked_through_copied_and_salvaged() {
 fn a_store_without_regions_says_so() {
     let folder = Folder::new("empty");
     let store = folder.durable();
-    // Who uses a store first makes its file.
+    // The first user of a store makes its file.
     drop(Front::start(&store));
     let listed = start_command(&["store", "ls", "--store", &store]).finish();
     assert_eq!((listed.code, listed.stdout.starts_with("no regions in store")), (Some(0), true), "{listed:?}");
@@ -173,12 +173,13 @@ fn ordinary_clients_reach_any_store_through_the_front_end() {
 #[test]
 fn a_size_that_is_none_is_refused_before_the_program_starts() {
     let ended = start_command(&["store", "run", "--store", "embedded:", "--cache", "much", "true"]).finish();
-    // Where the library was not built that is said first.
+    // If the library was not built, that is reported first.
     let is_named = ended.code == Some(78) && ended.stderr.starts_with("trellis: --cache much is not possible");
     assert!(is_named || ended.stderr.contains("the compiler's parts"), "{ended:?}");
 }
 
-/// A script, a shell and a program without a loader: the first two crash in forked children, the third never asks the store.
+/// A script, a shell and a program without a loader: the first two crash in forked children, the third never uses the
+/// store.
 #[test]
 fn a_program_whose_heap_cannot_lie_in_a_store_is_refused_before_it_starts() {
     let folder = Folder::new("programs");
@@ -211,7 +212,8 @@ fn a_program_whose_heap_cannot_lie_in_a_store_is_refused_before_it_starts() {
     }
 }
 
-/// The launcher sees `env` alone; the shell that `env` becomes says it itself. One that a program starts is no concern.
+/// The launcher sees only `env`; the shell that `env` becomes reports it itself. A shell that a program starts is no
+/// concern.
 #[test]
 fn a_shell_behind_another_program_is_refused_and_one_that_a_program_starts_is_not() {
     let run = ["store", "run", "--store", "embedded:", "--"];
@@ -245,7 +247,7 @@ fn compiled(folder: &Folder, compiler: &str, source: &str) -> PathBuf {
     program
 }
 
-/// The same program on its own, and with its heap in a store; both say the same.
+/// Runs the same program alone and with its heap in a store; both must have the same output.
 fn says_the_same(test: &str, store: &str, cache: &str, program: &std::path::Path, arguments: &[&str]) {
     let alone = Command::new(program).args(arguments).output().expect("it can be started");
     assert!(alone.status.success());

@@ -1,6 +1,6 @@
-//! The stores that an ordinary build leaves out, through the command and the library: ordinary programs in page mode, two
-//! processes of one region, looking and cleaning up, the front end. Each test starts its own server: etcd itself, Google's
-//! emulator of Bigtable, our servers of Spanner and Datastore.
+//! The stores that are not in the default build, through the command and the library: ordinary programs in page mode,
+//! two processes of one region, inspection and clean-up, the front end. Each test starts its own server: etcd itself,
+//! Google's emulator of Bigtable, our servers of Spanner and Datastore.
 //!
 //! Needs the library of the same build beside the command, and the compiler's parts for page mode.
 
@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 use servers::kinds::Kind;
 use support::{Ended, Folder, start_command};
 
-/// Several times what is cached.
+/// Several times the size of the cache.
 const BYTES: &str = "4194304";
 const PAGES: u64 = 4_194_304 / 4096;
 const ITEMS: &str = "50";
@@ -120,7 +120,7 @@ fn front_end_offers(url: &str) {
     assert_eq!(answer.as_deref(), Some("+OK\r\n$5\r\nhello\r\n:41\r\n:42\r\n"), "{line}");
 }
 
-/// A program that is linked with the library of this build.
+/// Compiles a program and links it with the library of this build.
 fn compiled(folder: &Folder, source: &Path) -> PathBuf {
     let libraries = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("it lies in a folder");
     let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-c/include");
@@ -133,13 +133,13 @@ fn compiled(folder: &Folder, source: &Path) -> PathBuf {
     program
 }
 
-/// What a program printed that ended well.
+/// The output of a program that ended well.
 fn said(ended: &Output) -> String {
     assert!(ended.status.success(), "{}: {}", ended.status, String::from_utf8_lossy(&ended.stderr));
     String::from_utf8_lossy(&ended.stdout).into_owned()
 }
 
-/// `trellis store`, which ends well.
+/// Runs `trellis store`, which must end well.
 fn store(url: &str, task: &[&str]) -> Ended {
     let ended = start_command(&[&["store"], task, &["--store", url]].concat()).finish();
     assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -1,7 +1,7 @@
-//! `trellis reproduce vismi` and the execution-time breakdown, driven from outside: real nodes, and every field that the
-//! reference promises.
+//! `trellis reproduce vismi` and the execution-time breakdown, driven from outside: real nodes, and every field that
+//! the reference promises.
 //!
-//! Sizes are small: what is checked is what is printed and which share is the largest, never how fast it was.
+//! Sizes are small: the output and the largest share are checked, never the speed.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn acts_as_a_node_when_started_as_one() {
     }
 }
 
-/// Whether the programs can be built and run here; a test that needs them says that it was skipped and why.
+/// Whether the programs can be built and run here; a test that needs them prints that it was skipped and why.
 fn works(test: &str) -> bool {
     let library = std::path::Path::new(env!("CARGO_BIN_EXE_trellis")).with_file_name("libtrellis_c.so");
     let catcher = start_command(&["doctor", "--json"]).finish();
@@ -80,7 +80,7 @@ fn every_program_is_verified_and_its_time_is_broken_down() {
         let each = row["each_node"].as_array().expect("a breakdown for each node");
         assert_eq!(each.len() as u64, row["nodes"].as_u64().expect("a number"));
         each.iter().for_each(assert_shares);
-        // A share that nobody has on one node: nothing is fetched there.
+        // A share that must be zero on one node: nothing is fetched there.
         assert!(row["nodes"] != 1 || number(row, "page_fetch") == 0.0, "{row}");
     }
     for name in programs {
@@ -92,7 +92,7 @@ fn every_program_is_verified_and_its_time_is_broken_down() {
     assert!(drawn.contains("radix, node 3 of 4, Computation"), "{drawn}");
 }
 
-/// The catchers that work here; a fault is waited for in another place with each.
+/// The catchers that work here; with each, a fault is waited for in another place.
 fn catchers(test: &str) -> Vec<&'static str> {
     let found: Value = serde_json::from_str(&start_command(&["doctor", "--json"]).finish().stdout).expect("JSON");
     let works = |catcher: &&str| {
@@ -105,7 +105,7 @@ fn catchers(test: &str) -> Vec<&'static str> {
     ["signal", "handler", "mprotect"].into_iter().filter(works).collect()
 }
 
-/// What a node counted in the phase "waiting", as `trellis report --json` says it.
+/// The counters of a node in the phase "waiting", from `trellis report --json`.
 fn waiting_of(role: &str, catcher: &str, node: usize) -> Value {
     let folder = Folder::new();
     let record = folder.path().join("record").to_string_lossy().into_owned();
@@ -123,7 +123,7 @@ fn waiting_of(role: &str, catcher: &str, node: usize) -> Value {
     phases.iter().find(|phase| phase["name"] == "waiting").expect("the phase")["counters"].clone()
 }
 
-/// Of what a node counted in the phase, at least this was waiting: for so long the other was away while it waited.
+/// Checks that a node waited at least as long as the other one was away.
 #[track_caller]
 fn assert_waited(counters: &Value, part: &str) {
     let away = support::node::AWAY.as_nanos() as f64;
@@ -148,7 +148,8 @@ fn who_waits_for_a_lock_sees_it_in_the_breakdown() {
     }
 }
 
-/// With `handler` the thread that faulted waits in the kernel, and the service thread for it: it counts once, as waiting.
+/// With `handler`, the thread that faulted waits in the kernel, and the service thread waits for it: this counts
+/// once, as waiting.
 #[test]
 fn who_waits_for_a_page_sees_it_in_the_breakdown() {
     for catcher in catchers("who_waits_for_a_page_sees_it_in_the_breakdown") {

@@ -1,9 +1,9 @@
-//! One suite for every protocol, with every home, in one shard and in four: random programs on a
-//! network that delivers in any order, with alarms that go off when the seed says: in half of the
-//! runs at any time, on a clock that stands still, as in the explorer; else late, on one that runs.
+//! One suite for every protocol with every home, in one shard and in four: random programs on a network that delivers
+//! in any order. In half of the runs alarms expire at any time, on a clock that stands still, as in the explorer; in
+//! the others they expire late, on a clock that runs.
 //!
-//! A run is decided by its seed. A failure names it; `TRELLIS_SEED=<seed> cargo test -p
-//! trellis-cluster-protocol --test conformance` runs that one alone.
+//! The seed determines the run. A failure names it; `TRELLIS_SEED=<seed> cargo test -p trellis-cluster-protocol
+//! --test conformance` runs only that seed.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod cluster;
@@ -15,29 +15,29 @@ use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 
 const PAGES: u32 = 5 * 512;
-/// Pages that programs touch: neighbours, ends of chunks, chunks of every shard.
+/// The pages that programs touch: adjacent ones, ends of chunks, chunks of every shard.
 const HOT: [u32; 12] = [0, 1, 2, 3, 4, 510, 511, 512, 513, 1024, 1536, 2559];
 const OPERATIONS: u32 = 60;
-/// Calls of each node that lock pages.
+/// The calls of each node that lock pages.
 const CALLS: u32 = 12;
 const RUNS: u64 = 40;
 /// Far more than any correct run needs.
 const STEPS_MAX: u32 = 200_000;
 
-/// A cluster whose threads do what the seed says.
+/// A cluster whose threads act as the seed determines.
 struct Run {
     cluster: Cluster,
     random: Random,
     nodes: u16,
-    /// Operations that each node's threads have not begun yet.
+    /// The operations that each node's threads have not begun yet.
     left: Vec<u32>,
     threads: usize,
-    /// How many neighbouring pages of [`HOT`] are used: few pages make much contention.
+    /// How many adjacent pages of [`HOT`] are used: fewer pages mean more contention.
     spread: usize,
     can_lock: bool,
-    /// Calls that lock pages which each node has not begun yet.
+    /// The locking calls that each node has not begun yet.
     calls_left: Vec<u32>,
-    /// Whether time passes.
+    /// Whether the clock runs.
     has_clock: bool,
 }
 
@@ -68,7 +68,7 @@ impl Run {
         panic!("still not done after {STEPS_MAX} steps");
     }
 
-    /// Does one thing that is possible; `false` when nothing is left to do.
+    /// Takes one possible step; `false` if none is left.
     fn step(&mut self) -> bool {
         if self.random.once_in(40) {
             self.guess();
@@ -124,7 +124,7 @@ impl Run {
         }
     }
 
-    /// A woken thread looks again; now and then it is declared late before it does.
+    /// A woken thread retries; sometimes `Resumed` is reported before it does.
     fn look(&mut self, node: u16) {
         let waiting = &self.cluster.waiting[usize::from(node)];
         let Some(index) = waiting.iter().position(|waiting| waiting.woken) else { return };
@@ -148,7 +148,7 @@ impl Run {
         }
     }
 
-    /// Some alarm goes off: late, never early, where there is a clock.
+    /// Lets one alarm expire: late, never early, if there is a clock.
     fn alarm(&mut self) {
         let alarms: Vec<_> = self.cluster.alarms.iter().map(|(&alarm, &due)| (alarm, due)).collect();
         let Some(&((node, page, purpose), due)) = alarms.get(self.random.index(alarms.len().max(1))) else { return };
@@ -158,7 +158,7 @@ impl Run {
         self.cluster.alarm(node, page, purpose);
     }
 
-    /// A thread locks pages, lets go what it has, or now and then waits no longer.
+    /// A thread locks pages, unlocks them, or sometimes stops waiting.
     fn call(&mut self, node: u16) {
         let mine: Vec<_> = self.cluster.calls.iter().filter(|call| call.node == node).copied().collect();
         if self.calls_left[usize::from(node)] > 0 && mine.len() < self.threads && self.random.once_in(2) {
@@ -172,7 +172,7 @@ impl Run {
         {
             self.cluster.unlock(node, call.range, call.number);
             if self.random.once_in(10) {
-                // Once more, as after a lock that ended by itself.
+                // A second time, as after a lock that ended by itself.
                 self.cluster.unlock(node, call.range, call.number);
             }
         }
@@ -197,7 +197,7 @@ impl Run {
     }
 }
 
-/// The seeds to run: the one that whoever runs the tests chose, or the first few.
+/// The seeds to run: the one from the environment, or the first few.
 fn seeds() -> std::ops::RangeInclusive<u64> {
     let chosen = std::env::var("TRELLIS_SEED").ok().map(|seed| seed.parse().expect("TRELLIS_SEED is a whole number"));
     chosen.map_or(1..=RUNS, |seed| seed..=seed)
@@ -207,7 +207,7 @@ fn suite(nodes: u16, shards: u32) {
     for protocol in Protocol::all() {
         for home in Home::all(NodeId(nodes / 2)) {
             for seed in seeds() {
-                // Before the run, so that the output shows which seeds ran also when all is well.
+                // Printed before the run, so that the output lists the seeds of successful runs too.
                 println!("{protocol} {} TRELLIS_SEED={seed} nodes={nodes} shards={shards}", home.name());
                 let mut run = Run::new(protocol, home, nodes, shards, seed);
                 let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.finish()));

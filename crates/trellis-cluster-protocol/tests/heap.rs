@@ -1,5 +1,5 @@
-//! The heap of a few nodes: random calls against a model, with messages in any order, and every interleaving of small
-//! programs.
+//! The heap of a few nodes: random calls compared with a model, with messages in any order, and every interleaving of
+//! small programs.
 
 mod heap_nodes;
 
@@ -14,7 +14,7 @@ use trellis_cluster_protocol::heap::{Answer, Debt, Input, Request};
 const NODES: u16 = 3;
 const HEAP_PAGES: u32 = 4096;
 
-/// Names the seed when a test ends by a panic.
+/// Prints the seed if a test panics.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -39,13 +39,13 @@ fn a_call_knows_whom_it_waits_for() {
     deliver_all(&mut nodes);
     assert_eq!(nodes.heaps[1].debt(7), None);
     let offset = *nodes.model.live.keys().next().expect("the block");
-    // Node 2 knows nothing and asks node 0; from the answer it knows better.
+    // Node 2 knows nothing and asks node 0; the answer names the owner.
     nodes.call(2, 8, Call::Measure, Input::Measure(offset, 8));
     assert_eq!(nodes.heaps[2].debt(8), Some(Debt::Block(NodeId(0))));
     deliver_all(&mut nodes);
     nodes.call(2, 9, Call::Measure, Input::Measure(offset, 9));
     assert_eq!(nodes.heaps[2].debt(9), Some(Debt::Block(NodeId(1))));
-    // The directory knows at once who has the block.
+    // The directory knows the owner of the block at once.
     nodes.call(0, 8, Call::Measure, Input::Measure(offset, 8));
     assert_eq!(nodes.heaps[0].debt(8), Some(Debt::Block(NodeId(1))));
     deliver_all(&mut nodes);
@@ -78,10 +78,10 @@ fn random_calls_in_any_order_agree_with_a_model() {
 struct RandomRun {
     nodes: Nodes,
     random: Random,
-    /// Offsets that the programs have.
+    /// Offsets of the programs' blocks.
     blocks: Vec<u64>,
     calls: u32,
-    /// Allocations for which there was no room.
+    /// Allocations that failed for lack of room.
     without_room: u32,
 }
 
@@ -156,7 +156,7 @@ impl RandomRun {
         }
     }
 
-    /// Delivers everything.
+    /// Delivers all messages.
     fn settle(&mut self) {
         while !self.nodes.is_quiet() {
             self.deliver();
@@ -187,7 +187,7 @@ impl RandomRun {
         }
     }
 
-    /// A call while nothing else happens.
+    /// Makes a call while nothing else happens.
     fn call(&mut self, node: u16, call: Call, input: impl Fn(u32) -> Input) -> Answer {
         let waiter = self.number();
         self.nodes.call(node, waiter, call, input(waiter));
@@ -225,14 +225,14 @@ impl RandomRun {
     }
 }
 
-/// What a program of the explorer does; blocks have numbers.
+/// A step of a program of the explorer; blocks have numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A block of its own pages, so many; or a small one for 0.
+    /// Allocates this block: so many pages of its own, or a small block if 0.
     Allocate(usize, u64),
-    /// Once the block is there.
+    /// Frees the block once it is there.
     Free(usize),
-    /// Once the block is there; somebody else frees it too.
+    /// Frees the block once it is there, although another program frees it too.
     FreeToo(usize),
 }
 
@@ -245,15 +245,15 @@ struct World {
     next: Vec<(usize, Option<u32>)>,
     /// The block that each node's program waits for.
     wanted: Vec<Option<usize>>,
-    /// Where the blocks are that the programs have, or had.
+    /// The offsets of the blocks that the programs have, or had.
     blocks: Vec<Option<u64>>,
-    /// Frees that were done and refused.
+    /// Frees that succeeded, and those that were refused.
     freed: u32,
     refused: u32,
     no_room: u32,
 }
 
-/// Every state that the programs can reach; calls `end` with each where nothing can happen any more.
+/// Visits every state that the programs can reach; calls `end` with each state in which no step is left.
 fn explore(programs: &[&[Step]], end: impl Fn(&World)) -> usize {
     let nodes = programs.len() as u16;
     let start = World {
@@ -295,7 +295,7 @@ fn explore(programs: &[&[Step]], end: impl Fn(&World)) -> usize {
     seen.count
 }
 
-/// States that were looked at, by a hash that is the same in every run.
+/// The states that were visited, by a hash that is the same in every run.
 #[derive(Default)]
 struct Seen {
     worlds: BTreeMap<u64, Vec<World>>,
@@ -303,7 +303,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether it is new.
+    /// Whether the state is new.
     fn insert(&mut self, world: &World) -> bool {
         let mut hasher = DefaultHasher::new();
         world.hash(&mut hasher);
@@ -322,13 +322,13 @@ fn order(underway: &Underway) -> String {
 }
 
 impl World {
-    /// The next step of a node's program, if there is one that it can do now.
+    /// Runs the next step of a node's program, if it can do one now.
     fn run(&mut self, node: u16, program: &[Step]) -> bool {
         let me = usize::from(node);
         let (next, None) = self.next[me] else { return false };
         let waiter = next as u32 + 1;
         if let Some(first) = self.nodes.surplus[me].pop() {
-            // A number of its own: it happens between two steps.
+            // A separate number, because this happens between two steps.
             let waiter = 100 + first;
             self.next[me].1 = Some(waiter);
             self.nodes.call(node, waiter, Call::GiveBack, Input::GiveBack(first, waiter));
@@ -387,7 +387,7 @@ fn blocks_freed_at_other_nodes_come_back_in_every_order() {
         assert_eq!((world.freed, world.refused, world.no_room), (4, 0, 0));
         let live: u64 = world.nodes.heaps.iter().map(|heap| heap.statistics().blocks).sum();
         assert_eq!(live, 0);
-        // Only the pool of small blocks keeps a page.
+        // Only the pool of small blocks still has a page.
         assert_eq!(world.nodes.heaps[0].pages_free(), Some(u64::from(PAGES) - 1));
     });
     assert!(states > 200, "{states} states");
@@ -395,7 +395,7 @@ fn blocks_freed_at_other_nodes_come_back_in_every_order() {
 
 #[test]
 fn memory_is_there_for_everybody_when_a_free_has_returned() {
-    // The heap has five pages: node 2 gets its four only if what was freed elsewhere is back.
+    // The heap has five pages: node 2 gets its four only if the pages freed elsewhere are back.
     let programs: [&[Step]; 3] =
         [&[], &[Step::Allocate(0, 4), Step::Allocate(1, 1)], &[Step::Free(0), Step::Allocate(2, 4), Step::Free(1)]];
     let states = explore(&programs, |world| {

@@ -1,8 +1,9 @@
-//! `hlrc` in random clusters: every load that is ordered after a store by locks and barriers finds it.
+//! `hlrc` in random clusters: every load that locks and barriers order after a store returns its value.
 //!
-//! A small world: pages of a few words, nodes with one thread each, a network that delivers in any order, locks and
-//! barriers that only carry knowledge. Words of one page are under different locks, so pages are falsely shared all the
-//! time. A failure names the seed; `TRELLIS_SEED=… cargo test -p trellis-cluster-protocol --test release_consistency` replays it.
+//! The model is small: pages of a few words, nodes with one thread each, a network that delivers in any order, and
+//! locks and barriers that only carry knowledge. The words of one page are under different locks, so pages are
+//! falsely shared all the time. A failure names the seed; `TRELLIS_SEED=… cargo test -p trellis-cluster-protocol
+//! --test release_consistency` replays it.
 
 // The seed to replay comes from the environment.
 #![allow(clippy::disallowed_methods)]
@@ -15,7 +16,7 @@ use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Mi
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, PageSet};
 
 const WORDS: usize = 4;
-/// What nobody releases.
+/// A value that is never released.
 const SCRIBBLE: u32 = 1 << 30;
 type Page = [u32; WORDS];
 type Diff = Vec<(usize, u32)>;
@@ -34,9 +35,9 @@ enum Letter {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Doing {
     Idle,
-    /// Waits for the lock.
+    /// Waits for this lock.
     Acquiring(usize),
-    /// Holds the lock; accesses left.
+    /// Holds this lock; accesses left.
     Inside(usize, usize),
     Touching {
         lock: Option<usize>,
@@ -45,16 +46,16 @@ enum Doing {
         write: bool,
         asked: bool,
     },
-    /// Has stored what will change back, or on.
+    /// Has stored a value that it will replace by the old one or a new one.
     Scribbling {
         lock: Option<usize>,
         left: usize,
         word: usize,
     },
-    /// Publishes before giving the lock back, or before the barrier.
+    /// Publishes before it releases the lock, or before the barrier.
     Publishing(Option<usize>),
     AtBarrier,
-    /// All have come; waits for what the others tell.
+    /// All have arrived; waits for the knowledge of the others.
     Leaving,
     Checking(usize),
 }
@@ -86,15 +87,16 @@ struct World {
     is_ordered: bool,
     marks: bool,
     locks: Vec<LockState>,
-    /// What each word holds by the order of its lock; a word at a multiple of three belongs to a node and a barrier.
+    /// The value of each word by the order of its lock; a word at a multiple of three belongs to a node and a
+    /// barrier.
     truth: Vec<u32>,
     at_last_barrier: Vec<u32>,
-    /// Words that were scribbled on since.
+    /// Words that were scribbled on since the last barrier.
     scribbled: Vec<bool>,
     rounds_left: usize,
-    /// Carried pages that were put into copies.
+    /// Piggybacked pages that were merged into copies.
     merged: u64,
-    /// Publications that nobody waited for to the end.
+    /// Publications whose end was not awaited.
     gave_up: u64,
     seed: u64,
 }
@@ -214,7 +216,7 @@ impl World {
         }
     }
 
-    /// An acquire ends: what was learnt is respected.
+    /// An acquire ends: apply what was learnt.
     fn acquired(&mut self, node: usize) {
         let mut notices = Vec::new();
         assert!(!self.nodes[node].intervals.take_unapplied(&mut notices));
@@ -286,7 +288,8 @@ impl World {
                     }
                 }
             }
-            // The time to wait is over: what the publication was for has not come about, and the next one goes on with it.
+            // The time-out is over: what the publication was for did not happen, and the next publication continues
+            // it.
             Doing::Publishing(Some(lock)) if self.random.once_in(16) => {
                 self.gave_up += 1;
                 self.nodes[node].doing = Doing::Inside(lock, self.random.index(3));
@@ -300,7 +303,7 @@ impl World {
             Doing::AtBarrier | Doing::Leaving => {}
             Doing::Checking(word) if word >= self.truth.len() => self.nodes[node].doing = Doing::Idle,
             Doing::Checking(word) => {
-                // What its owner stored before the barrier, or since.
+                // The owner's last store before the barrier, or a later one.
                 let (page, place) = (word / WORDS, word % WORDS);
                 if !is_owned(word) {
                     self.nodes[node].doing = Doing::Checking(word + 1);
@@ -309,7 +312,7 @@ impl World {
                 } else {
                     let seen = self.nodes[node].memory[page][place];
                     let (least, most) = (self.at_last_barrier[word], self.truth[word]);
-                    // Its owner may have been at it again since.
+                    // The owner may have scribbled on it since.
                     assert!(
                         (least..=most).contains(&seen) || seen == SCRIBBLE && self.scribbled[word],
                         "seed {}: node {node} sees {seen} in word {word} after a barrier, not {least} to {most}",
@@ -364,7 +367,7 @@ impl World {
         self.nodes[node].doing = after;
     }
 
-    /// The final value of a store: a new one, or the one before.
+    /// Stores the final value: a new one, or the old one.
     fn settle(&mut self, node: usize, lock: Option<usize>, left: usize, word: usize) {
         let (page, place) = (word / WORDS, word % WORDS);
         let view = self.nodes[node].view[page];
@@ -382,7 +385,7 @@ impl World {
         };
     }
 
-    /// A guess, or an announcement.
+    /// Makes a prefetch, guessed or announced.
     fn prefetch(&mut self, node: usize) {
         let pages = self.nodes[node].memory.len();
         let page = self.random.index(pages) as u32;
@@ -414,7 +417,7 @@ impl World {
 
     fn barrier(&mut self) {
         if self.nodes.iter().any(|node| node.doing != Doing::AtBarrier) {
-            // Whoever has nothing to wait for comes, too.
+            // A node that waits for nothing arrives, too.
             return self.drive_to_barrier();
         }
         self.rounds_left -= 1;

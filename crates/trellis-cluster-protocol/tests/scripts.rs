@@ -1,36 +1,38 @@
-//! Text scripts: `tests/scripts/<base or layer>/*.txt`, each a story that a reader can follow.
+//! Text scripts: `tests/scripts/<base or layer>/*.txt`, each of which tells one story.
 //!
-//! What a script is says `trellis_testing::scripts`. The blocks of a coherence protocol know
+//! `trellis_testing::scripts` defines what a script is. The blocks of a coherence protocol have these commands:
 //!
-//! * `cluster nodes=3 pages=4 [home=manager|interleaved] [manager=0] [protocol=lock(ivy, spin 100us)]`: a new cluster;
-//!   the protocol, which comes last, is that of the folder (of `dynamic(forward)` in the folders of layers) unless told;
-//! * `read n1 p0 [wish=0-3]`, `write n1 p0 [wish=0-3]`: a thread of node 1 touches page 0, and
-//!   looks again by itself once it is woken;
+//! * `cluster nodes=3 pages=4 [home=manager|interleaved] [manager=0] [protocol=lock(ivy, spin 100us)]`: a new
+//!   cluster. The protocol, which comes last, defaults to that of the folder (`dynamic(forward)` in the folders of
+//!   layers);
+//! * `read n1 p0 [wish=0-3]`, `write n1 p0 [wish=0-3]`: a thread of node 1 touches page 0, and retries by itself when
+//!   it is woken;
 //! * `prefetch n1 0-3 [write] [guess]`: the program announces an access (or the node guesses it);
-//! * `deliver`: every message that is under way, the oldest first, until none is left;
-//!   `deliver n0->n1 [kind]`: the oldest one of that link (and kind) alone;
+//! * `deliver`: every message that is under way, the oldest first, until none is left; `deliver n0->n1 [kind]`: only
+//!   the oldest one of that link (and kind);
 //! * `resume n1 p0`: the thread for which page 0 was held has run on;
-//! * `lock n1 p0-3 [stay=500us]`, `unlock n1 p0-3 [call=1]`: the program locks pages, and lets them go;
-//! * `wait 500us`: time passes, and alarms go off when they are due; `alarm n1 p0 retry|expiry|threshold`: that one goes
-//!   off at once;
+//! * `lock n1 p0-3 [stay=500us]`, `unlock n1 p0-3 [call=1]`: the program locks pages, and unlocks them;
+//! * `wait 500us`: time passes, and alarms expire when they are due; `alarm n1 p0 retry|expiry|threshold`: that alarm
+//!   expires at once;
 //! * `gone n2 n0`: node 2 left, and node 0 took over what it had;
 //! * `state`: what every node's view allows, with the value, and what is under way.
 //!
-//! The blocks of `hlrc`, where a page has four words, know
+//! The blocks of `hlrc`, in which a page has four words, have these commands:
 //!
 //! * `cluster nodes=3 pages=1 [home=manager|interleaved|first-touch|migrating] [manager=0] [marks]
-//!   [protocol=hlrc(update)]`: a new cluster, of `hlrc(invalidate)` unless told; `marks`: the kernel marks stores;
-//! * `read n1 p0.2 [wish=0-3]`, `write n1 p0.2=7 [wish=0-3]`: a thread of node 1 touches word 2 of page 0; `prefetch`,
-//!   `deliver` and `state` as above; `place n1 0-3 n2`: the program wants pages 0 to 3 to be at home at node 2;
-//! * `publish n1`: what node 1 stored goes to the homes; over when it says `published`;
-//! * `release n1->n2`: node 2 acquires what node 1 releases, as with a lock that is handed over; `carry n1->n2` before it:
-//!   the pages that go with the lock; `barrier`: all release to all.
+//!   [protocol=hlrc(update)]`: a new cluster, by default of `hlrc(invalidate)`; `marks`: the kernel marks stores;
+//! * `read n1 p0.2 [wish=0-3]`, `write n1 p0.2=7 [wish=0-3]`: a thread of node 1 touches word 2 of page 0;
+//!   `prefetch`, `deliver` and `state` as above; `place n1 0-3 n2`: the program requests node 2 as the home of pages
+//!   0 to 3;
+//! * `publish n1`: node 1's stores go to the homes; the publication ends with `published`;
+//! * `release n1->n2`: node 2 acquires what node 1 releases, as with a lock that is handed over; before it,
+//!   `carry n1->n2`: the pages that go with the lock; `barrier`: all release to all.
 //!
-//! The blocks of `sync` know `cluster nodes=3`, `acquire n1 lock=0`, `release n1 lock=0`, `abandon
-//! n1 lock=0`, `arrive n1 barrier=0`, `add n1 word=0 by=5`, `exchange n1 word=0 to=5`, `compare n1
-//! word=0 from=5 to=6`, `load n1 word=0`, and the same `deliver`.
+//! The blocks of `sync` have `cluster nodes=3`, `acquire n1 lock=0`, `release n1 lock=0`, `abandon n1 lock=0`,
+//! `arrive n1 barrier=0`, `add n1 word=0 by=5`, `exchange n1 word=0 to=5`, `compare n1 word=0 from=5 to=6`,
+//! `load n1 word=0`, and the same `deliver`.
 //!
-//! `TRELLIS_REWRITE_SCRIPTS=1 cargo test -p trellis-cluster-protocol --test scripts` writes down what happens now.
+//! `TRELLIS_REWRITE_SCRIPTS=1 cargo test -p trellis-cluster-protocol --test scripts` records the present behaviour.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod cluster;

@@ -1,5 +1,5 @@
-//! How long anybody waits, on a network without surprises: with every protocol nobody is overtaken without end, and
-//! `delay` keeps what its documentation promises.
+//! The length of waits on a network without faults: with every protocol no thread is overtaken without end, and
+//! `delay` keeps its documented promises.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod cluster;
@@ -12,7 +12,7 @@ use trellis_cluster_protocol::{PageIndex, PageRange};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// While one thread waits, its page comes to another node at most so often for each thread of the others.
+/// While one thread waits, other nodes receive its page at most this often for each thread of theirs.
 const OVERTAKEN_PER_THREAD_MAX: u64 = 4;
 
 #[test]
@@ -46,7 +46,7 @@ fn nobody_is_overtaken_without_end() {
     }
 }
 
-/// Stores or turns, and how often the page moved, in so many nanoseconds.
+/// Runs the program for so many nanoseconds: stores or turns, and how often the page moved.
 fn measured(protocol: &str, nodes: u16, program: Program, time: u64) -> Timed {
     let programs: Vec<(u16, Program)> = (0..nodes).map(|node| (node, program)).collect();
     let mut timed = Timed::new(protocol, nodes, &programs);
@@ -86,7 +86,7 @@ fn the_worst_case_is_slower_by_no_more_than_the_bound() {
             let turns = |protocol: &str| measured(protocol, nodes, Program::Exchange { page: 0 }, SECOND / 10).turns;
             let (without, with) = (turns(base), turns(&format!("delay({base})")));
             println!("{base}, {nodes} nodes: {without} turns, {with} with delay");
-            // From fault to grant are at most four messages; a page that is waited for comes with one.
+            // A fault takes at most four messages until its grant; a page that is waited for arrives with one.
             let bound = (1 + 4 * STAY_PER_TRANSFER_MAX) * (with + 1);
             assert!(without <= bound, "{base}, {nodes} nodes: {without} turns, {with} with delay");
         }
@@ -103,7 +103,7 @@ fn a_request_waits_for_the_stays_before_it_and_no_longer() {
             };
             let (without, _) = waited(base);
             let (with, overtaken) = waited(&format!("delay({base})"));
-            // What a page takes here from fault to grant, when nobody delays it.
+            // The time from fault to grant here, if no node delays the page.
             let transfer = 4 * LATENCY;
             let bound = without + (overtaken + 1) * STAY_PER_TRANSFER_MAX * transfer;
             println!("{base}, {nodes} nodes: {without} ns at most, {with} with delay, of {bound}");

@@ -1,4 +1,4 @@
-//! What a client makes of answers that come late. Every order of events is for the explorer and the swarm of `trellis-check`.
+//! How a client treats late answers. The explorer and the swarm of `trellis-check` cover every order of events.
 
 use trellis_fabric_protocol::lease::client::{Client, Input};
 use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Outcome, Party, Status, Timing, epoch_of};
@@ -18,7 +18,7 @@ fn reply(client: &mut Client, now: u64, request: u64, ask: Ask, status: Status, 
     step(client, now, Input::Message(Party::of(HOME), message))
 }
 
-/// The numbers of the requests that are made.
+/// The numbers of the requests in the effects.
 fn requests(effects: &[Effect]) -> Vec<u64> {
     let request = |effect: &Effect| match effect {
         Effect::Send { message: Message::Request { request, .. }, .. } => Some(*request),
@@ -27,7 +27,7 @@ fn requests(effects: &[Effect]) -> Vec<u64> {
     effects.iter().filter_map(request).collect()
 }
 
-/// A client that changes a page and asks twice to commit it, what it asks, and by which requests.
+/// A client that changes a page and asks twice to commit it, with what it asks and the numbers of the requests.
 fn asked_twice(release: bool) -> (Client, Ask, [u64; 2]) {
     let mut client = Client::new(ME, Party::of(9), Timing::new(1_000, 5_000, RETRY, 100), HOME);
     let epoch = epoch_of(1) + 1;
@@ -48,7 +48,7 @@ fn a_commit_counted_whichever_of_its_requests_hears_it() {
         let (mut client, ask, [first, second]) = asked_twice(release);
         let effects = reply(&mut client, 13, first, ask, Status::Ok, counted);
         assert!(effects.contains(&Effect::Done(0, Outcome::Committed)), "{effects:?}");
-        // A home that came after does not know it; nobody waits for that any more.
+        // A later home does not know the request, and nothing waits for it any more.
         assert_eq!(reply(&mut client, 14, second, ask, Status::Fenced, counted), []);
         assert_eq!(client.owns(14, 0), !release);
     }

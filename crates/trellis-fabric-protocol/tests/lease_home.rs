@@ -1,5 +1,5 @@
-//! A home of leases alone: who waits is served in turn, backups that lack pages get them in order, and a range begins where
-//! nobody has anything. What all machines do together is tried out by `trellis-check`.
+//! A single home of leases: waiting clients are served in turn, backups that lack pages get them in order, and a
+//! range is reset only if no host has anything. `trellis-check` tests what all machines do together.
 
 use core::ops::Range;
 use trellis_fabric_protocol::lease::controller::{Controller, Input as Fact, Record};
@@ -30,7 +30,7 @@ fn step(server: &mut Server, now: u64, from: Party, message: Message) -> Vec<Eff
     effects
 }
 
-/// What clients are told about their requests.
+/// The answers that clients get to their requests.
 fn replies(effects: &[Effect]) -> Vec<(Party, u64, Status)> {
     let reply = |effect: &Effect| match effect {
         Effect::Send { to, message: Message::Reply { request, status, .. }, .. } => Some((*to, *request, *status)),
@@ -47,7 +47,7 @@ fn home(pages: u64, own: u64, backups: &[Host]) -> (Server, Vec<Effect>) {
     home_of_changed(pages, own, backups, 0..0)
 }
 
-/// The same where these pages were changed before anybody had copies.
+/// The same with pages that were changed before any host had copies.
 fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) -> (Server, Vec<Effect>) {
     let mut server = Server { own, ..Server::new(HOME, Party::of(CONTROLLER), pages, timing(), 7, HOME) };
     server.memory.stamps.extend(changed.map(|page| (page, Stamp { incarnation: 0, epoch: 1 + page })));
@@ -76,14 +76,14 @@ fn who_waits_is_served_in_turn_and_copies_together() {
     for (number, what) in [(1, Ask::Copy), (2, Ask::Copy), (3, Ask::Update), (4, Ask::Copy)] {
         assert_eq!(ask(&mut server, 3, number, 1, what), [(client(number), 1, Status::Busy)]);
     }
-    // Asking again keeps the place; the old request again gives nothing else.
+    // Asking again keeps the place; a repetition of the old request gets the same answer.
     assert_eq!(ask(&mut server, 4, 2, 5, Ask::Copy), [(client(2), 5, Status::Busy)]);
     assert_eq!(ask(&mut server, 4, 2, 1, Ask::Copy), [(client(2), 1, Status::Busy)]);
     let epoch = server.home.as_ref().unwrap().leased[&0].epoch;
     assert_eq!(ask(&mut server, 5, 0, 2, Ask::Renew(epoch)), [(client(0), 2, Status::Busy)], "others wait");
     assert_eq!(ask(&mut server, 6, 0, 3, Ask::Release(epoch)), [ok(1, 1), ok(2, 5)]);
     assert_eq!(ask(&mut server, 7, 2, 5, Ask::Copy), [], "that was answered");
-    // One more copy has to wait for the update that came first.
+    // One more copy has to wait for the earlier update.
     assert_eq!(ask(&mut server, 7, 5, 1, Ask::Copy), [(client(5), 1, Status::Busy)]);
     let epoch = server.home.as_ref().unwrap().leased[&0].epoch;
     let gone = |number| (client(number), Message::Invalidated { page: 0, epoch });
@@ -109,7 +109,7 @@ fn a_queue_is_bounded_and_who_asks_no_more_has_no_place() {
         assert_eq!(busy(3, number), epoch_of(1));
     }
     assert_eq!(busy(4, 1000), 0, "there is no place left");
-    // All but one are gone; the lease ends, and so do their places.
+    // All but one have stopped asking; the lease ends, and their places are dropped.
     assert_eq!(busy(900, 40), epoch_of(1));
     let mut effects = Vec::new();
     server.step(3 + TERM, Input::Tick, &mut effects);
@@ -123,7 +123,7 @@ fn a_copy_that_was_given_up_unasked_holds_nobody_up() {
     let first = server.home.as_ref().unwrap().leased[&0].epoch;
     ask(&mut server, 3, 0, 2, Ask::Copy);
     let second = server.home.as_ref().unwrap().leased[&0].epoch;
-    // What is said of the first copy is not about the second.
+    // A message about the first copy does not concern the second.
     step(&mut server, 4, client(0), Message::Invalidated { page: 0, epoch: first });
     assert_eq!(server.home.as_ref().unwrap().leased[&0].copies.len(), 1);
     step(&mut server, 5, client(0), Message::Invalidated { page: 0, epoch: second });
@@ -131,12 +131,12 @@ fn a_copy_that_was_given_up_unasked_holds_nobody_up() {
     assert_eq!(ask(&mut server, 6, 1, 1, Ask::Update), [(client(1), 1, Status::Ok)]);
 }
 
-/// The first pages of what is given.
+/// The first pages of the STORE messages.
 fn stores(effects: &[Effect]) -> Vec<u64> {
     runs(effects).into_iter().map(|(run, _)| run.start).collect()
 }
 
-/// What is given, and what bytes go with it.
+/// The pages of the STORE messages, and the bytes that go with them.
 fn runs(effects: &[Effect]) -> Vec<(Range<u64>, Bytes)> {
     let store = |effect: &Effect| match effect {
         Effect::Send { message: Message::Store { page, pages, .. }, bytes, .. } => Some((*page..page + pages, *bytes)),
@@ -163,7 +163,7 @@ fn pages_that_nothing_ever_changed_are_given_by_one_message() {
         under_way.extend(runs(&effects).into_iter().map(|(run, _)| run));
     }
     assert!(server.home.as_ref().is_some_and(|home| home.is_settled()) && messages < 300, "{messages} messages");
-    // What was changed goes by itself, with its bytes, and so do the pages of home's own.
+    // Changed pages go separately, with their bytes, and so do the home's own pages.
     let (mut server, effects) = home_of_changed(100, 2, &[2], 40..42);
     assert_eq!(runs(&effects), [(98..99, Bytes::Page), (99..100, Bytes::Page)]);
     let given = |server: &Server| [39, 40, 42].map(|page| server.home.as_ref().unwrap().settling.is_given(page));
@@ -183,7 +183,7 @@ fn a_run_of_zero_pages_that_is_said_again_says_nothing_of_what_was_changed_since
     let (mut server, effects) = home(40, 0, &[2]);
     assert_eq!(runs(&effects), [(0..40, Bytes::Zero)]);
     assert!(server.unchanged(0..40).eq(0..40));
-    // The answer is late; a client changes page 0 meanwhile, which counts when the backup has it.
+    // The answer is late; meanwhile a client changes page 0, which counts once the backup has it.
     ask(&mut server, 2, 0, 1, Ask::Update);
     let epoch = server.home.as_ref().unwrap().leased[&0].epoch;
     let staged = step(
@@ -230,7 +230,7 @@ fn a_new_backup_gets_homes_own_pages_first_and_all_of_them() {
         assert!(is_own(&page) || !under_way.iter().any(is_own), "page {page} goes before {under_way:?}");
         assert!(!server.home.as_ref().unwrap().is_settled());
         let stored = stored(page..page + 1);
-        // What arrives twice counts once.
+        // A repeated message counts once.
         for _ in 0..2 {
             let sent = stores(&step(&mut server, now, Party::of(2), stored.clone()));
             order.extend(&sent);
@@ -291,7 +291,7 @@ fn a_range_begins_where_nobody_has_anything_and_anew_when_that_is_lost() {
     let placed = placed.expect("it may begin");
     assert!(placed.anew && placed.incarnation == 1);
     assert!(matches!(&effects[0], Effect::Persist(record) if record.life == Some(7) && record.anew));
-    // That is what a server without memory needs; nobody can have a lease, so it gives one at once.
+    // A server without memory needs that; no client can have a lease, so it grants one at once.
     let blank = Memory { is_blank: true, ..Memory::default() };
     let mut server = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 4, timing(), 7, HOME) };
     server.step(1, Input::Tick, &mut Vec::new());
@@ -301,7 +301,7 @@ fn a_range_begins_where_nobody_has_anything_and_anew_when_that_is_lost() {
         assert_eq!(server.serves(3), serves);
     }
     assert_eq!(ask(&mut server, 3, 0, 1, Ask::Update), [(client(0), 1, Status::Ok)]);
-    // Another life without memory is told nothing, until the range begins anew.
+    // A server with another boot id and no memory is told nothing until the range is reset.
     assert_eq!(tell(&mut controller, 4, Fact::Message(from, report(8, 1))).0, None);
     tell(&mut controller, 5, Fact::Anew(HOME));
     assert_eq!(controller.record.incarnation, 1, "the tenure lasts");
@@ -326,12 +326,12 @@ fn a_range_does_not_begin_anew_while_somebody_has_it() {
 
 #[test]
 fn who_asks_for_what_nobody_has_hears_that() {
-    // The range has begun with that life, and nobody said yet that it has.
+    // The range has been reset for that boot id, and its home has not reported yet.
     let record = Record { anew: true, life: Some(7), backups: vec![2], ..Record::first(HOME) };
     let mut controller = Controller::new(timing(), record, 0);
     let mut backup = Server::new(2, Party::of(CONTROLLER), 10, timing(), 3, HOME);
     backup.memory.incarnation = 1;
-    // The backup asks, as it does when it is called up, and is told.
+    // The backup asks, as it does when it is called, and is told.
     let tell = |controller: &mut Controller, backup: &mut Server, now, cause| {
         let mut effects = Vec::new();
         controller.step(now, cause, &mut effects);
@@ -355,7 +355,7 @@ fn who_asks_for_what_nobody_has_hears_that() {
     tell(&mut controller, &mut backup, TENURE, Fact::Tick);
     assert_eq!(read(&mut backup, TENURE), Status::Unserved, "this backup lacks some of it");
     assert_eq!(backup.may_read(TENURE, 0..1), Err(Status::Unserved));
-    // A home that lost what it held is told, too: it says so to who asks there.
+    // A home that lost its pages is told so, too, and tells the clients that ask there.
     let mut effects = Vec::new();
     let report = |life, state| Message::Report { request: 1, life, state, call: 0 };
     controller.step(TENURE + 1, Fact::Message(Party::of(HOME), report(8, State::Blank)), &mut effects);
@@ -372,7 +372,7 @@ fn who_asks_for_what_nobody_has_hears_that() {
     step(&mut home, TENURE + 2, Party::of(CONTROLLER), placed);
     assert!(!home.serves(TENURE + 2), "it may not be home");
     assert_eq!(read(&mut home, TENURE + 2), Status::Unserved);
-    // The home is heard again, with what it had: whom it gives pages names it.
+    // The home is heard again, with its pages: hosts to which it gives pages name it.
     controller.step(TENURE + 3, Fact::Message(Party::of(HOME), report(7, State::Idle)), &mut effects);
     assert!(!controller.is_unserved());
     let store = Message::Store { page: 0, pages: 1, incarnation: controller.record.incarnation, epoch: 0 };

@@ -1,6 +1,7 @@
-//! Parts of ranges: what goes with them when they are cut and joined, by whose word, and what the controller lets be.
+//! Parts of ranges: what goes with them when they are split and merged, who decides it, and what the controller
+//! rejects.
 //!
-//! Every order of events is for the explorer and the swarm of `trellis-check`; here is what no client can see.
+//! The explorer and the swarm of `trellis-check` cover every order of events; this file tests what no client can see.
 
 use trellis_fabric_protocol::lease::controller::{Controller, Input as Fact, Record};
 use trellis_fabric_protocol::lease::home::Stamp;
@@ -106,7 +107,8 @@ fn leases_and_versions_go_with_a_part_and_come_back() {
     assert!(!range.memory.stamps.contains_key(&5) && range.memory.stamps.is_empty());
     let leased = |server: &Server| server.home.as_ref().map(|home| home.leased.keys().copied().collect::<Vec<_>>());
     assert_eq!((leased(&of_part), leased(&range)), (Some(vec![1, 2]), Some(vec![9])));
-    // Who repeats a commit whose answer was lost hears that it counted, and who has a lease goes on.
+    // A client that repeats a commit whose answer was lost learns that it counted, and a client with a lease keeps
+    // it.
     let again = ask(&mut of_part, 5, 2, Ask::Commit { epoch: done, release: false });
     assert!(granted(&again).is_some());
     assert_eq!(granted(&ask(&mut of_part, 6, 1, Ask::Renew(lease))), Some(lease));
@@ -133,7 +135,7 @@ fn a_commit_under_way_is_forgotten_and_its_page_is_given_anew() {
     };
     assert_eq!(status(&ask(&mut of_part, 3, 1, Ask::Read)), Some(Status::Restarting), "the backup may have the other");
     assert_eq!(status(&ask(&mut of_part, 4, 2, Ask::Read)), Some(Status::Ok), "of this one nothing was under way");
-    // In the part's first incarnation it is given, and no other page.
+    // In the part's first incarnation this page is sent to the backup, and no other page.
     reported(&mut of_part, 5);
     let placed = answer(&of_part, placement(2, Vec::new()));
     let said = hear(&mut of_part, 5, Party::of(CONTROLLER), placed);
@@ -142,7 +144,7 @@ fn a_commit_under_way_is_forgotten_and_its_page_is_given_anew() {
     assert!(said.iter().any(|effect| matches!(effect, Effect::Send { bytes: Bytes::Page, .. })), "as home has it");
     hear(&mut of_part, 6, Party::of(BACKUP), Message::Stored { page: 1, pages: 1, incarnation: 2, epoch: 0 });
     assert_eq!(status(&ask(&mut of_part, 5, 1, Ask::Read)), Some(Status::Ok));
-    // The lease goes on, and so does the commit under it.
+    // The lease continues, and so does the commit under it.
     let again = ask(&mut of_part, 6, 1, Ask::Commit { epoch: lease, release: false });
     assert_eq!(again.iter().find_map(stored), Some((1, 1, 2, lease)));
 }
@@ -152,7 +154,7 @@ fn a_home_gives_no_pages_of_parts() {
     let mut range = home();
     let _ = range.cut(4, &part(2), 0);
     reported(&mut range, 5);
-    // It has missed an incarnation, and gives everything anew.
+    // It has missed an incarnation, and sends all pages again.
     let placed = answer(&range, placement(3, vec![part(2)]));
     let mut said = hear(&mut range, 5, Party::of(CONTROLLER), placed);
     let mut given = Vec::new();
@@ -184,7 +186,7 @@ fn what_cannot_hold_cuts_and_joins_nothing() {
     assert_eq!(next(&range, &[part(2)], &stale), Step::Hear, "it was replaced");
     let joined = answer(&range, without);
     assert_eq!(next(&range, &[part(2)], &joined), Step::Join(part(2)));
-    // Another part of the same number and pages: the one before ends first.
+    // Another part of the same number and pages: the previous one ends first.
     let other = answer(&range, placement(4, vec![part(4)]));
     assert_eq!(next(&range, &[part(2)], &other), Step::Join(part(2)));
     range.join(5, &part(2), of_part);

@@ -1,4 +1,4 @@
-//! What a memory server promises, one promise at a time, in datagrams.
+//! The promises of a memory server, one at a time, in datagrams.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod served;
@@ -94,7 +94,7 @@ fn an_object_is_made_of_what_comes_along() {
     let made = caller.call(&mut served, destination, operation, &data);
     let Body::Object { pointer, bytes: 5000 } = made.body else { panic!("{made:?}") };
     assert_eq!(caller.read(&mut served, pointer, 5000).data, data);
-    // The same in three datagrams, the last first.
+    // The same in three datagrams, the last one first.
     let request = caller.request(destination, Operation::Bytes(Extent::part(0, 2000, 5000)));
     let part = |position: usize, bytes: usize| {
         let operation = Operation::Bytes(Extent::part(position as u32, bytes as u32, 5000));
@@ -108,7 +108,7 @@ fn an_object_is_made_of_what_comes_along() {
     let second = pointer_of(&answered(&whole[0]));
     assert!(decoded(&whole[0]).is_last);
     assert_eq!(caller.read(&mut served, second, 5000).data, data);
-    // What comes late is answered, and makes nothing.
+    // A late datagram is answered, and creates nothing.
     assert_eq!(served.deliver(&part(4000, 1000)), whole);
     let now = served.server.statistics();
     assert_eq!((now.objects, now.slots_used, now.repeated), (2, 0, 1));
@@ -176,11 +176,11 @@ fn what_is_done_once_is_done_once_however_often_it_comes() {
     }
     assert_eq!(caller.read(&mut served, pointer, 8).data, 3u64.to_le_bytes());
     assert_eq!(served.server.statistics().repeated, 4);
-    // Another place under the same id is no repetition.
+    // A request with the same id and another address is not a repetition.
     let elsewhere = pointer.plus(8).expect("an offset").request(Command::FetchAdd, Arguments::NONE);
     let other = Request { destination: elsewhere, ..request };
     assert!(refused(Status::Malformed)(&answered(&served.deliver(&datagram(&other, &[]))[0])));
-    // A deletion and a creation, too.
+    // The same holds for a deletion and a creation.
     let request = caller.request(pointer.request(Command::Delete, Arguments::NONE), Operation::Plain);
     let gone = served.deliver(&datagram(&request, &[]));
     assert_eq!(served.deliver(&datagram(&request, &[])), gone, "not that it is stale");
@@ -276,7 +276,7 @@ fn an_object_of_a_session_goes_with_it_and_with_no_other() {
     };
     let (mine, others) = (of_session(&mut caller, &mut served), of_session(&mut other, &mut served));
     let kept = caller.object(&mut served, 64);
-    // The other one says something now and then.
+    // The other session sends something now and then.
     for _ in 0..2 {
         served.now += 16 * SECOND;
         other.epoch = other.hello(&mut served).epoch;
@@ -286,7 +286,7 @@ fn an_object_of_a_session_goes_with_it_and_with_no_other() {
     assert_eq!(served.server.quota(caller.client.host).1, PAGE_BYTES, "nor does it count any more");
     assert_eq!(caller.read(&mut served, others, 8).status, Status::Ok);
     assert_eq!(caller.read(&mut served, kept, 8).status, Status::Ok, "it was not made for a session");
-    // A client that comes back has another session, and nothing of the one before.
+    // A client that comes back has another session, and nothing of the previous one.
     caller.epoch = caller.hello(&mut served).epoch;
     let again = of_session(&mut caller, &mut served);
     served.step(Input::Gone(other.client), &[]);
@@ -328,7 +328,7 @@ fn a_host_has_no_more_than_its_quota() {
     assert!(refused(Status::Quota)(&neighbour.create(&mut served, PAGE_BYTES + 1)), "the host, not the process");
     assert_eq!(neighbour.create(&mut served, PAGE_BYTES).status, Status::Ok);
     assert_eq!(served.server.quota(Host(3)), (4 * PAGE_BYTES, 4 * PAGE_BYTES));
-    // Whoever deletes, it was the maker's.
+    // A deletion by any client reduces the use of the object's creator.
     assert_eq!(other.plain(&mut served, Command::Delete, pointer).status, Status::Ok);
     assert_eq!((served.server.quota(Host(3)).1, served.server.quota(Host(4)).1), (PAGE_BYTES, 0));
     served.server.set_quota(Host(4), Some(64 * PAGE_BYTES));

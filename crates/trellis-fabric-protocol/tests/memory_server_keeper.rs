@@ -1,6 +1,6 @@
-//! A memory server that leases its pages, with clients, a reader and one that asks for no lease, over a network that loses,
-//! repeats and delays: after every step no page has two owners and no copy differs from the page, and at the end every
-//! commit that was said to count is in the memory, and no other.
+//! A memory server that leases its pages, with clients, a reader and a client without leases, over a network that
+//! loses, repeats and delays. After every step no page has two owners and no copy differs from its page. At the end
+//! the memory has every commit that was acknowledged, and no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ fn cluster() -> Cluster {
     Cluster::new(0x12_3456).expect("24 bits")
 }
 
-/// What travels.
+/// A packet of the network.
 #[derive(Clone, Debug)]
 enum Packet {
     Request(Request, Vec<u8>),
@@ -172,18 +172,19 @@ struct Process {
     client: Client,
     owner: Owner,
     reader: Reader,
-    /// The last bytes of each page, and as of which epoch they are the page's, if they are.
+    /// The last bytes of each page, and the epoch as of which they are the page's, if they are.
     bytes: BTreeMap<u64, (Vec<u8>, u64)>,
     copies: BTreeMap<u64, Vec<u8>>,
     owned: BTreeMap<u64, Vec<u8>>,
     committing: BTreeSet<u64>,
     wanted: BTreeSet<u64>,
     recalled: BTreeSet<u64>,
-    /// It neither hears nor does anything until then.
+    /// Until then it neither receives nor does anything.
     asleep_until: Nanoseconds,
     counted: u64,
     fenced: u64,
-    /// Of these, those of which home did not say that they never counted: it forgets two terms after a client's last commit.
+    /// The fenced commits of which the home did not say that they never counted: it forgets two terms after a
+    /// client's last commit.
     in_doubt: u64,
     known: u64,
     out: Vec<Packet>,
@@ -236,7 +237,7 @@ impl Process {
                     if outcome == Outcome::Committed {
                         self.counted += 1;
                         let epoch = came.expect("it comes with an answer").1;
-                        // A copy may have come before this answer, with what others committed since.
+                        // A copy with later commits of others may have arrived before this answer.
                         if self.bytes.get(&page).is_none_or(|(_, known)| *known < epoch) {
                             self.bytes.insert(page, (self.owned[&page].clone(), epoch));
                         }
@@ -319,7 +320,7 @@ impl Process {
                     Status::Busy => LeaseStatus::Busy,
                     other => panic!("{other:?} to {destination:?}"),
                 };
-                // It had them when it asked, and changed them since: as good as lost.
+                // The client had the bytes when it asked, and has changed them since: they count as lost.
                 let is_known = matches!(reply.body, Body::Leased { bytes: 0, .. });
                 if is_known && destination.command != Command::Renew && !self.bytes.contains_key(&page) {
                     return;
@@ -340,7 +341,7 @@ impl Process {
         }
     }
 
-    /// Does something of its own.
+    /// Takes a step of its own accord.
     fn act(&mut self, now: Nanoseconds, random: &mut Random) {
         self.own(now, OwnerInput::Tick, None);
         self.read(now, ReaderInput::Tick, None);
@@ -386,7 +387,7 @@ fn request_of(client: Client, request: u64, offset: u64, command: Command, epoch
     }
 }
 
-/// Who asks for no lease: it adds to the second word of pages, one addition after the other.
+/// A client without leases: it adds to the second word of pages, one addition after the other.
 struct Plain {
     client: Client,
     session: u64,
@@ -422,7 +423,7 @@ struct World {
     home: Home,
     processes: Vec<Process>,
     plain: Plain,
-    /// What travels, and when it arrives.
+    /// The packets under way, and when they arrive.
     network: Vec<(Nanoseconds, Packet)>,
     is_bad: bool,
 }
@@ -455,7 +456,7 @@ impl World {
         world
     }
 
-    /// Puts what was said on its way.
+    /// Puts outgoing packets into the network.
     fn post(&mut self) {
         let mut out = std::mem::take(&mut self.home.out);
         self.processes.iter_mut().for_each(|process| out.append(&mut process.out));
@@ -494,7 +495,7 @@ impl World {
             if self.is_bad {
                 process.act(now, &mut self.random);
             } else {
-                // It comes to its end.
+                // The process ends.
                 process.own(now, OwnerInput::Tick, None);
                 let is_over = |page: &u64| !process.committing.contains(page);
                 let owned: Vec<u64> = process.owned.keys().copied().filter(is_over).collect();
@@ -532,7 +533,7 @@ impl World {
         }
     }
 
-    /// What holds at every instant.
+    /// Checks what must hold at every instant.
     fn check(&self) {
         for page in 0..PAGES {
             let owners = self.processes.iter().filter(|it| it.owner.owns(self.now, page)).count();
@@ -589,7 +590,7 @@ fn scripted() -> (Home, Vec<Client>) {
     (world.home, (0..3).map(|number| Client { host: Host(20 + number), incarnation: Incarnation::new(1) }).collect())
 }
 
-/// What the server says to one request: statuses with epochs, in order.
+/// The server's answers to one request: statuses with epochs, in order.
 fn say(home: &mut Home, now: Nanoseconds, request: Request, data: &[u8]) -> Vec<(Client, Status, u64)> {
     home.take(now, request, data);
     let said = |packet: Packet| match packet {
@@ -615,13 +616,13 @@ fn who_was_busy_is_granted_when_the_page_is_free_and_hears_it_to_its_request() {
     );
     assert!(said[1].2 > said[0].2 && said[0].2 > granted.2, "epochs rise");
     assert_eq!(&home.page(0)[..5], b"after");
-    // The commit comes again, after the next owner's: it counted, and is not written again.
+    // The commit is repeated after the next owner's: it counted, and is not written again.
     let theirs = Request { is_release: true, ..request_of(clients[1], 2, 0, Command::Commit, said[1].2, b"later") };
     assert_eq!(say(&mut home, 4, theirs, b"later")[0].1, Status::Ok);
     let again = Request { source: Source { request: 3, ..commit.source }, ..commit };
     assert_eq!(say(&mut home, 5, again, b"after"), [(clients[0], Status::Ok, granted.2)]);
     assert_eq!(&home.page(0)[..5], b"later");
-    // One that never counted is fenced.
+    // A commit that never counted is fenced.
     let wrong = request_of(clients[2], 1, 0, Command::Commit, granted.2, b"wrong");
     assert_eq!(say(&mut home, 6, wrong, b"wrong")[0].1, Status::Fenced);
     assert_eq!(&home.page(0)[..5], b"later");
@@ -640,7 +641,7 @@ fn a_page_is_guarded_while_it_is_used_and_for_a_term_after() {
     assert!(is_guarded(&home));
     home.tick(2 * TERM);
     assert!(!is_guarded(&home));
-    // What changes without a lease is noticed where bytes might be left out.
+    // Changes without a lease are noticed if an answer might leave out bytes.
     let mut clone = request_of(clients[0], 3, PAGE_BYTES, Command::Clone, 0, b"");
     let epoch = say(&mut home, 3 * TERM, clone, &[])[0].2;
     let left_out = |home: &mut Home, now, clone| {

@@ -1,4 +1,4 @@
-//! The seam between a memory server and whoever keeps leases: what is asked, handed over, decided and then done.
+//! The interface between a memory server and its lease keeper: what is asked, handed over, decided and then done.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod served;
@@ -88,7 +88,7 @@ fn a_commit_is_written_when_it_is_accepted_and_not_before() {
     assert_eq!(commit(&mut caller, &mut served, 0, &[1; 4096]), []);
     let lease = served.handed.pop().expect("it was handed over");
     assert!(lease.request.is_release && lease.request.epoch == 5);
-    // It may wait, for replicas for instance, while other datagrams come.
+    // The lease may wait, for replicas for instance, while other datagrams arrive.
     caller.write(&mut served, pointer, &[2; 4096]);
     assert_eq!(commit(&mut caller, &mut served, 4096, &[3; 100]), []);
     let other = served.handed.pop().expect("it was handed over");

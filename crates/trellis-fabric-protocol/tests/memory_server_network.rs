@@ -1,5 +1,5 @@
-//! Clients of a memory server over a network that loses, repeats and delays datagrams, in both directions: what is to be
-//! done once is done once, nothing is forgotten, and everybody gets an answer.
+//! Clients of a memory server over a network that loses, repeats and delays datagrams in both directions: what is to
+//! be done once is done once, nothing is forgotten, and every client gets an answer.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod served;
@@ -18,14 +18,14 @@ use trellis_fabric_protocol::wire::datagram::{Body, Operation, Request, Status};
 /// A client that adds to counters, keeps an object of its own, and makes and deletes others.
 struct Worker {
     caller: Caller,
-    /// Its own, and what is in it.
+    /// Its own object, and the object's content.
     own: Pointer,
     content: Vec<u8>,
-    /// What was sent and is not answered, by request id.
+    /// Requests that were sent and not answered, by request id.
     open: BTreeMap<u64, Vec<Datagram>>,
-    /// What was there before each addition of this client, by counter.
+    /// The counter and its value before each addition of this client.
     values_before: Vec<(usize, u64)>,
-    /// Objects that it has made and not deleted.
+    /// Objects that it has created and not deleted.
     made: Vec<Pointer>,
     adding: BTreeMap<u64, usize>,
     /// The write of its own object that is under way.
@@ -43,15 +43,15 @@ struct Network {
     served: Served,
     workers: Vec<Worker>,
     counters: Pointer,
-    /// Under way, in both directions.
+    /// Datagrams under way, in both directions.
     to_server: Vec<Datagram>,
     to_clients: Vec<Datagram>,
-    /// What comes again when everybody has forgotten it.
+    /// Duplicates that arrive after their request was forgotten.
     very_late: VecDeque<Datagram>,
     random: Random,
     lost: u64,
     repeated: u64,
-    /// Nothing is lost any more.
+    /// Nothing is lost or repeated any more.
     is_calm: bool,
 }
 
@@ -95,7 +95,7 @@ impl Network {
         }
     }
 
-    /// What becomes of something in the network: which one, and whether it stays there too.
+    /// Picks a datagram of the network: its index, whether it is lost, and whether a copy stays.
     fn pick(&mut self, length: usize) -> Option<(usize, bool, bool)> {
         if length == 0 {
             return None;
@@ -136,7 +136,7 @@ impl Network {
         let reply = served::decoded(&datagram);
         let worker = self.workers.iter_mut().find(|worker| worker.caller.client.host == reply.to.host);
         let worker = worker.expect("only workers ask");
-        // Of one that was answered before, or only that a part came.
+        // An answer to a request that was answered before, or to a part of one.
         if reply.is_several && !reply.is_last || !worker.open.contains_key(&reply.to.request) {
             return;
         }
@@ -171,14 +171,14 @@ impl Network {
         }
     }
 
-    /// Everything is answered, and what is still under way arrives, too late for anything.
+    /// Everything is answered, and what is still under way arrives too late to matter.
     fn settle(&mut self) {
         self.is_calm = true;
         let mut rounds = 0;
         while self.workers.iter().any(|worker| !worker.open.is_empty()) || !self.to_server.is_empty() {
             rounds += 1;
             assert!(rounds < 5_000_000, "somebody waits for ever");
-            // No slot stays with a write that nobody goes on with.
+            // No abandoned write keeps its slot.
             self.served.now += 1_000_000;
             match self.random.below(8) {
                 0 => self.ask_again(),
@@ -193,7 +193,7 @@ impl Network {
         }
     }
 
-    /// What each counter was before an addition: every number once, and none left out.
+    /// The values before the additions of a counter: every number once, and none left out.
     fn additions_happened_once(&mut self) {
         let start = self.counters.offset() as usize;
         for counter in 0..COUNTERS {
@@ -228,7 +228,7 @@ impl Worker {
         }
     }
 
-    /// The rule of the window: everything that is older by as much is answered.
+    /// The rule of the window: every request that is older by its length is answered.
     fn may_ask(&self) -> bool {
         self.open.keys().next().is_none_or(|oldest| self.caller.next - oldest < WINDOW) && self.open.len() < 12
     }
@@ -249,7 +249,7 @@ impl Worker {
         let data = any_bytes(random, OWN_BYTES);
         let destination = self.own.request(Command::Write, Arguments::NONE);
         let request = self.caller.request(destination, Operation::Plain);
-        // Once, or a late duplicate would put old bytes back.
+        // Executed once; otherwise a late duplicate would restore old bytes.
         let request = Request { is_once: true, ..request };
         let bytes_max = if random.once_in(2) { 1400 } else { OWN_BYTES };
         let datagrams = parts_of(&request, &data, bytes_max);
@@ -282,7 +282,7 @@ impl Worker {
         self.open.remove(&id).expect("it is open");
         self.done += 1;
         if let Some((_, data)) = self.writing.take_if(|writing| writing.0 == id) {
-            // No slot was free: it was not done, and never will be.
+            // No slot was free: the write was not done, and never will be.
             match answer.status {
                 Status::Ok => self.content = data,
                 status => assert_eq!(status, Status::Busy),

@@ -1,5 +1,5 @@
-//! A keeper that a controller places: what it says as a blank server, as a home with pages of its own, and as a backup whose
-//! pages are of no object any more.
+//! A keeper that a controller places: what it reports as a blank server, as a home with pages of its own, and as a
+//! backup whose pages no longer belong to an object.
 
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::lease::server::Server;
@@ -31,7 +31,7 @@ fn orders(keeper: &mut Keeper) -> Vec<Order> {
     std::iter::from_fn(|| keeper.next_order()).collect()
 }
 
-/// The report that is due, and what it says.
+/// The report that is due: its number, and the state it names.
 fn report(keeper: &mut Keeper, now: u64) -> (u64, State) {
     keeper.tick(now);
     match &orders(keeper)[..] {
@@ -48,7 +48,7 @@ fn placed(request: u64, incarnation: u16, home: u16, backups: &[u16], anew: bool
     What::Placed { request, life: LIFE, placement, call: 0, pages: PAGES, within: None }
 }
 
-/// A server that is nothing, and whom a home may tell to keep pages.
+/// A server without a role, which a home may tell to keep pages.
 fn idle() -> Keeper {
     let mut keeper = blank();
     let (request, state) = report(&mut keeper, 0);
@@ -58,7 +58,7 @@ fn idle() -> Keeper {
     keeper
 }
 
-/// Whether what a STORE brings is kept; it is acknowledged in any case.
+/// Whether the content of a STORE is kept; the message is acknowledged in any case.
 fn keeps(keeper: &mut Keeper, incarnation: u16, page: u64, epoch: Epoch) -> bool {
     keeper.told(1, OTHER, What::Store { incarnation, pages: 1, page, epoch });
     let orders = orders(keeper);
@@ -106,7 +106,7 @@ fn a_home_changes_a_page_of_its_own_when_every_backup_has_it() {
     };
     keeper.told(18 * MILLISECOND, OTHER, What::Stored { incarnation: 2, pages: 1, page: PAGES, epoch });
     assert!(orders(&mut keeper).contains(&Order::Changed(PAGES, true)));
-    // Its tenure has ended: nothing happens, and no backup is told.
+    // Its home lease has ended: nothing happens, and no backup is told.
     keeper.change(200 * MILLISECOND, PAGES);
     let orders = orders(&mut keeper);
     assert_eq!(orders[0], Order::Changed(PAGES, false));
@@ -129,16 +129,16 @@ fn what_a_page_held_before_its_object_was_made_is_not_kept() {
 #[test]
 fn what_the_next_home_has_is_kept_whatever_was_zero_before() {
     let mut keeper = idle();
-    // The table comes before the page, from a home that has both from the home before.
+    // The table arrives before the page, from a home that has both from its predecessor.
     let (committed, since) = (epoch_of(2) + 3, epoch_of(2) + 5);
     assert!(keeper.is_zero_since(0, 3, since));
     assert!(keeps(&mut keeper, 3, 0, committed), "this home says what the page is");
-    // And after it.
+    // And after the page.
     assert!(keeps(&mut keeper, 3, 1, epoch_of(3) + 1));
     assert!(!keeper.is_zero_since(1, 3, since), "it was committed since");
 }
 
-/// What a client asks about a page, under an epoch.
+/// Makes a client's request about a page, under an epoch.
 fn asked(keeper: &mut Keeper, command: Command, page: u64, epoch: Epoch, request: u64) -> Vec<Decision> {
     let cluster = Cluster::new(1).expect("24 bits");
     let pointer = Pointer::new(cluster, Host(ME), 1, page * PAGE_BYTES).expect("an offset");
@@ -177,7 +177,7 @@ fn pages_that_get_a_keeper_of_their_own_take_what_is_known_of_them_along_and_bac
     let part = Part { number: 0xf000, first: 1, pages: 2, since: 2 };
     let mut cut = keeper.cut(3, &part, 1);
     assert_eq!((orders(&mut keeper), orders(&mut cut)), (vec![], vec![]));
-    // A commit that counted before is known, and a lease goes on; pages are numbered from the first.
+    // A commit that counted before is known, and a lease continues; pages are numbered from the part's first.
     assert!(matches!(asked(&mut cut, Command::Commit, 1, committed, 4)[..], [Decision::Counted { .. }]));
     assert!(matches!(asked(&mut cut, Command::Renew, 0, kept, 5)[..], [Decision::Granted { .. }]));
     let again = take(&mut cut, 1, 6);
@@ -187,7 +187,7 @@ fn pages_that_get_a_keeper_of_their_own_take_what_is_known_of_them_along_and_bac
     assert_eq!(orders(&mut keeper), []);
     assert!(matches!(asked(&mut keeper, Command::Renew, 1, kept, 8)[..], [Decision::Granted { .. }]));
     assert!(matches!(asked(&mut keeper, Command::Commit, 2, again, 9)[..], [Decision::Counted { .. }]));
-    // One of before the last never counted again, and its client is told what was.
+    // An earlier commit than the last does not count again, and its client is told the epoch of the last.
     let old = asked(&mut keeper, Command::Commit, 2, committed, 10);
     assert!(matches!(old[..], [Decision::Refused { status: Status::Fenced, epoch }] if epoch > 0), "{old:?}");
 }

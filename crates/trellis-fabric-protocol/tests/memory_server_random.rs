@@ -1,4 +1,4 @@
-//! A memory server against a model: random requests, one after the other.
+//! A memory server compared with a model: random requests, one after the other.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod served;
@@ -23,7 +23,7 @@ struct Object {
     maker: usize,
 }
 
-/// What a server must do, in the simplest way.
+/// The simplest implementation of what a server must do.
 struct Model {
     served: Served,
     settings: Settings,
@@ -133,7 +133,7 @@ impl Model {
         (!self.live.is_empty()).then(|| self.random.index(self.live.len()))
     }
 
-    /// A place near an object, which may begin before its end and end behind it.
+    /// A range near an object, which may begin before its end and end behind it.
     fn place(&mut self, bytes_max: u64) -> Option<(usize, u64, u64, Pointer)> {
         let at = self.some()?;
         let size = self.live[at].bytes.len() as u64;
@@ -143,11 +143,11 @@ impl Model {
         Some((at, start, bytes, self.live[at].pointer.plus(start)?))
     }
 
-    /// Whether an access is inside; the model knows no pages.
+    /// Checks the status of an access; returns whether it is inside the object. The model has no pages.
     fn judge(&mut self, at: usize, start: u64, bytes: u64, answer: &Answered) -> bool {
         let is_inside = start + bytes <= self.live[at].bytes.len() as u64;
-        // The page behind an object that ends with its page may be another object's: then the pointer is of its generation
-        // or stale, and it is that object which is meant.
+        // The page behind an object that ends with its page may belong to another object: then the pointer has that
+        // object's generation or is stale, and the access concerns that object.
         let is_behind = start == self.live[at].bytes.len() as u64;
         if is_behind {
             return false;
@@ -184,7 +184,7 @@ impl Model {
         }
     }
 
-    /// In several datagrams, in any order, some of them more than once; the last answer.
+    /// Writes in several datagrams, in any order, some of them repeated; returns the last answer.
     fn write_parts(&mut self, caller: usize, pointer: Pointer, data: &[u8]) -> Answered {
         let destination = pointer.request(Command::Write, Arguments::NONE);
         let request = self.callers[caller].request(destination, Operation::Plain);
@@ -239,7 +239,7 @@ impl Model {
         self.live[at].bytes[start as usize..][..8].copy_from_slice(&after.to_le_bytes());
     }
 
-    /// Through the pointer of an object that is gone.
+    /// Accesses a deleted object through its pointer.
     fn stale(&mut self) {
         let caller = self.caller();
         if self.gone.is_empty() {
@@ -270,7 +270,7 @@ impl Model {
         }
     }
 
-    /// The server is started again with its memory and its page table.
+    /// Restarts the server with its memory and its page table.
     fn restart(&mut self) {
         let lives: BTreeMap<u64, Host> =
             self.served.server.objects().map(|object| (object.first_page, object.maker)).collect();
@@ -362,7 +362,7 @@ fn any_datagram_leaves_the_server_in_order() {
         for _ in 0..1 + random.below(2) {
             answers += model.served.deliver(&sent).len();
         }
-        // Whoever keeps leases has no opinion of its own here.
+        // The test refuses every lease request.
         for lease in std::mem::take(&mut model.served.handed) {
             let status = Status::Busy;
             let decision = Decision::Refused { status, epoch: 0 };

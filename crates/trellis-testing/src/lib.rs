@@ -1,3 +1,3 @@
-//! What tests of several crates share. It is no part of the product: crates have it as a dependency of their tests alone.
+//! What tests of several crates share. It is not part of the product: crates have it only as a dev-dependency.
 
 pub mod scripts;

@@ -1,17 +1,17 @@
-//! Text scripts: stories that a reader can follow and a test replays.
+//! Text scripts: commands and their expected results, which a reader can follow and a test replays.
 //!
-//! A script is blocks of commands, `----`, and everything that happened. Each folder of scripts knows commands of its own; the test
-//! that replays it lists them. With `TRELLIS_REWRITE_SCRIPTS=1` a test writes down what happens now; review the difference as you
-//! would review code. A script must end with nothing under way and nobody waiting.
+//! A script consists of blocks: commands, `----`, and everything that happened. Each folder of scripts has its own
+//! commands; the test that replays it lists them. With `TRELLIS_REWRITE_SCRIPTS=1` a test writes what happens now;
+//! review the difference as you would review code. A script must end with nothing in flight and nobody waiting.
 
 use std::path::{Path, PathBuf};
 
-/// Something that a script can tell.
+/// What executes the commands of a script.
 pub trait Story {
-    /// Carries out one line, returns what happened.
+    /// Executes one line; returns what happened.
     fn command(&mut self, line: &str) -> Result<Vec<String>, String>;
 
-    /// Who waits and what is under way.
+    /// Who waits and what is in flight.
     fn left_over(&self) -> Vec<String>;
 }
 
@@ -25,7 +25,7 @@ impl<'a> Words<'a> {
         (words.next().unwrap_or(""), Words(words.collect()))
     }
 
-    /// The word at this place; an error where there is none.
+    /// The word at this place; an error if there is none.
     pub fn at(&self, index: usize) -> Result<&'a str, String> {
         self.0.get(index).copied().ok_or_else(|| "a word is missing".to_string())
     }
@@ -35,7 +35,7 @@ impl<'a> Words<'a> {
         self.0.contains(&word)
     }
 
-    /// Whether there are none.
+    /// Whether there are no words.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -45,18 +45,18 @@ impl<'a> Words<'a> {
         name(self.at(index)?, letter)
     }
 
-    /// The text behind `key=`.
+    /// The text after `key=`.
     pub fn value(&self, key: &str) -> Option<&'a str> {
         self.0.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// The text behind `key=`, to the end of the line.
+    /// The text after `key=`, to the end of the line.
     pub fn rest(&self, key: &str) -> Option<String> {
         let place = self.0.iter().position(|word| word.strip_prefix(key).is_some_and(|rest| rest.starts_with('=')))?;
         Some(self.0[place..].join(" ")[key.len() + 1..].to_string())
     }
 
-    /// The number behind `key=`; an error where it is missing or no number.
+    /// The number after `key=`; an error if it is missing or not a number.
     pub fn number(&self, key: &str) -> Result<u64, String> {
         let value = self.value(key).ok_or_else(|| format!("`{key}=` is missing"))?;
         value.parse().map_err(|_| format!("`{key}={value}` is no number"))
@@ -74,16 +74,16 @@ fn name(word: &str, letter: char) -> Result<u16, String> {
     number.ok_or_else(|| format!("`{word}` is not `{letter}` and a number"))
 }
 
-/// Whether to write down what happens now instead of comparing.
+/// Whether to write the current results instead of comparing.
 fn rewrites() -> bool {
     std::env::var_os("TRELLIS_REWRITE_SCRIPTS").is_some()
 }
 
-/// Replays every script of `folder`, each with a story of its own, and fails where one tells something else now.
+/// Replays every script of `folder`, each with a story of its own, and fails if one has other results now.
 ///
 /// # Panics
 ///
-/// Then, and where a script cannot be read, has no title, or ends while something is under way.
+/// If one has other results, cannot be read, has no title, or ends while something is in flight.
 pub fn run_all(folder: &Path, start: impl Fn() -> Box<dyn Story>) {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
@@ -109,7 +109,7 @@ pub fn run_all(folder: &Path, start: impl Fn() -> Box<dyn Story>) {
     );
 }
 
-/// The script with the output that its commands have now.
+/// The script with the results that its commands have now.
 fn replay(file: &Path, script: &str, mut story: Box<dyn Story>) -> String {
     assert!(script.starts_with("# "), "{} does not begin with a title", file.display());
     let mut text = String::new();

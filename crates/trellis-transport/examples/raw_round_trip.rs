@@ -1,9 +1,9 @@
-//! What the link costs beside bare system calls on the same machine in the same minute.
+//! The cost of the link compared with bare system calls, on the same machine in the same minute.
 //!
-//! Two threads on loopback, both polling. A request of 32 bytes is answered with 4,128 bytes (a header
-//! and a page): once with bare `send` and `recv` over tcp, then with `Link::send` and `Link::poll` over tcp and
-//! over udp in each security. Then bodies of 1 MiB in one direction. The kinds take turns in short batches, so
-//! that whatever else the machine does hits all of them alike.
+//! Two threads on loopback, both polling. A request of 32 bytes is answered with 4,128 bytes (a header and a page):
+//! once with bare `send` and `recv` over tcp, then with `Link::send` and `Link::poll` over tcp and over udp in each
+//! security. Then bodies of 1 MiB in one direction. The kinds alternate in short batches, so that other load of the
+//! machine affects all of them alike.
 //!
 //! `cargo run --release -p trellis-transport --example raw_round_trip`
 
@@ -26,14 +26,14 @@ const BULK_BATCHES: usize = 7;
 const SECURITIES: [Security; 3] = [Security::Plain, Security::Signed, Security::Sealed];
 const KINDS: usize = 7;
 const NAMES: [&str; KINDS] = ["raw", "tcp plain", "tcp signed", "tcp sealed", "udp plain", "udp signed", "udp sealed"];
-/// The first kind over udp; the same securities over tcp are so many less.
+/// The first kind over udp; the same security over tcp has an index lower by three.
 const UDP: usize = 4;
-/// What the far thread serves: a kind by its index, or it ends.
+/// What the far thread serves: a kind by its index; this value ends it.
 const END: usize = usize::MAX;
 
 fn main() {
     let (mut near_raw, far_raw) = raw_pair();
-    // Before the links, so that they outlive them: bodies are sent from where they lie.
+    // Before the links, so that they outlive them: bodies are sent without a copy.
     let (page, body) = (vec![7; PAGE_BYTES], vec![5; BULK_BYTES]);
     let pairs: Vec<[Box<dyn Link>; 2]> =
         SECURITIES.into_iter().map(tcp_pair).chain(SECURITIES.into_iter().map(udp_pair)).collect();
@@ -131,7 +131,7 @@ fn bulk(
     }
 }
 
-/// The far side: answers short frames with a page, swallows long ones.
+/// The far side: answers short frames with a page, discards long ones.
 fn serve(mut raw: TcpStream, far: &[&dyn Link], page: &[u8], kind: &AtomicUsize, served: &AtomicUsize) {
     let mut bulk_place = vec![0; BULK_BYTES];
     loop {
@@ -235,7 +235,7 @@ fn raw_round_trip(raw: &mut TcpStream) {
     read_whole(raw, &mut room, || true);
 }
 
-/// A header whose first bytes say how long the body is.
+/// A header whose first bytes state the length of the body.
 fn header(body_bytes: usize) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&(body_bytes as u64).to_le_bytes());
@@ -299,7 +299,7 @@ fn udp_pair(security: Security) -> [Box<dyn Link>; 2] {
     })
 }
 
-/// Reads until the room is full; gives up, between two messages only, when `go_on` says no.
+/// Reads until the room is full; gives up, between two messages only, if `go_on` returns false.
 fn read_whole(stream: &mut TcpStream, room: &mut [u8], go_on: impl Fn() -> bool) -> bool {
     let mut filled = 0;
     while filled < room.len() {

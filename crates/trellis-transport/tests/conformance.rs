@@ -64,7 +64,7 @@ fn bodies_of_every_size_and_form_arrive_in_order(kind: Kind) {
         }
         plan.push((Form::Nothing, 0));
     }
-    // Made before the links and kept until they are closed: the promise of a pinned body.
+    // Created before the links and kept until they are closed: the promise of a pinned body.
     let bodies: Vec<_> = plan.iter().zip(0..).map(|(&(_, bytes), sequence)| body(sequence, bytes)).collect();
     let links = build(kind, 3);
     let mut sinks = recorders(3);
@@ -117,7 +117,7 @@ fn frames_of_many_threads_keep_the_order_of_each_thread(kind: Kind) {
     }
 }
 
-/// A sink that several threads share: it notices two threads inside one peer, and frames out of order.
+/// A sink that several threads share: it detects two threads inside one peer, and frames out of order.
 struct Shared<'a> {
     inside: &'a [AtomicBool],
     next: &'a [AtomicU64],
@@ -130,7 +130,7 @@ impl Sink for Shared<'_> {
         assert!(!self.inside[peer].swap(true, Ordering::SeqCst), "two threads receive from {peer}");
         let seen = read_header(header);
         self.body.resize(seen.bytes, 0);
-        // Whole bodies only come along with their header here, so this thread also delivers it.
+        // Whole bodies arrive only together with their header here, so this thread also delivers it.
         self.inside[peer].store(false, Ordering::SeqCst);
         Ok(Placement::Inline(seen.bytes))
     }
@@ -187,7 +187,7 @@ fn several_pollers_never_receive_from_one_peer_at_once(kind: Kind) {
     });
 }
 
-/// Answers every frame to its sender and tells the third node.
+/// Answers every frame to its sender and informs the third node.
 struct Echo<'a> {
     link: &'a dyn Link,
     third: usize,
@@ -249,7 +249,7 @@ fn a_full_queue_gives_the_frame_back_and_recovers(kind: Kind) {
     assert!(queued_bytes <= QUEUE_BYTES_MAX);
     assert!(queued_bytes + BYTES + QUEUED_FRAME_BYTES > QUEUE_BYTES_MAX, "not before it is full");
     assert_eq!(links[0].statistics().peers[1].queued_bytes, queued_bytes as u64);
-    // Ciphers are slow in a build without optimisation, so with them not all of it has to arrive.
+    // Ciphers are slow in a build without optimisation, so with them not everything has to arrive.
     let all = matches!(
         kind,
         Kind::InProcess
@@ -262,7 +262,7 @@ fn a_full_queue_gives_the_frame_back_and_recovers(kind: Kind) {
     let enough = if all { taken } else { 60 };
     poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() as u64 >= enough);
     if all {
-        // Over datagrams a frame is held until the word that it arrived has come back.
+        // Over datagrams a frame is held until its acknowledgement has arrived.
         poll_until(&links, &mut sinks, |_| links[0].statistics().peers[1].queued_bytes == 0);
     }
     links[0].send(1, &header(Form::At, 0, taken, BYTES), Payload::Copy(&bytes_of_body)).expect("room again");
@@ -281,7 +281,7 @@ fn pinned_bodies_wait_by_reference_and_arrive_whole(kind: Kind) {
     let links = build(kind, 2);
     let mut sinks = recorders(2);
     connect(&links, &mut sinks);
-    // Far more than the socket buffers hold, in between frames that are copied.
+    // Far more than the socket buffers hold, interleaved with frames that are copied.
     for (sequence, bytes_of_body) in bodies.iter().enumerate() {
         let frame = header(Form::At, 0, sequence as u64, BYTES);
         links[0].send(1, &frame, Payload::Pinned(bytes_of_body.as_ptr(), BYTES)).unwrap();
@@ -388,7 +388,7 @@ fn readiness_tells_when_what_waits_can_leave(kind: Kind) {
             links[0].poll(&mut sinks[0]);
         }
     }
-    // Nothing waits, so a writable socket is no news.
+    // Nothing waits, so a writable socket must not make the link ready.
     settle(&links[0], &mut sinks[0], &outer);
 }
 
@@ -397,7 +397,7 @@ fn closing_flushes_and_the_peer_is_lost_after_the_last_frame(kind: Kind) {
     let links = build(kind, 2);
     let mut sinks = recorders(2);
     connect(&links, &mut sinks);
-    // Something unread on the leaving side must not turn its farewell into a reset.
+    // Unread data on the leaving side must not turn its farewell into a reset.
     send_frame(&*links[1], 0, Form::At, 0, 100_000);
     for sequence in 0..FRAMES {
         send_frame(&*links[0], 1, Form::At, sequence, 200_000);
@@ -422,7 +422,7 @@ fn a_refused_frame_costs_its_sender_the_connection_and_nobody_else(kind: Kind) {
     connect(&links, &mut sinks);
     send_frame(&*links[0], 1, Form::Inline, 0, 5);
     if !links[1].is_ordered() {
-        // Or the refusal may come first.
+        // The refusal may arrive first.
         poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() == 1);
     }
     send_frame(&*links[0], 1, Form::Refuse, 1, 5);
@@ -493,7 +493,8 @@ fn a_mesh_of_many_nodes_exchanges_all_pairs(kind: Kind) {
     }
 }
 
-/// Every node sends to sets of others, sometimes of one and sometimes of none, in between frames for one of them.
+/// Every node sends to sets of others, sometimes of one and sometimes of none, interleaved with frames for one of
+/// them.
 fn a_frame_for_several_nodes_reaches_each_of_them_once(kind: Kind) {
     const NODES: usize = 4;
     let sizes = [0, 1, 100, 4096, 4096, 30_000, 70_000, 300_000];
@@ -507,7 +508,7 @@ fn a_frame_for_several_nodes_reaches_each_of_them_once(kind: Kind) {
             let peers: Vec<_> = (0..NODES).filter(|&to| to != from && (round >> to) & 1 == 0).collect();
             for (at, &bytes) in sizes.iter().enumerate() {
                 let sequence = round * 100 + at as u64;
-                // Bodies say by themselves which they are.
+                // Bodies identify themselves.
                 let own = body(sequence, bytes);
                 let pinned = round == 0 && bytes > 0;
                 let payload = match (bytes, pinned) {
@@ -553,14 +554,14 @@ fn a_frame_for_several_nodes_says_who_does_not_get_it_and_the_others_do(kind: Ki
     assert_eq!(links[0].send_to_all(&[1, 3], &frame, Payload::Nothing), Err((1, SendError::Closed)));
 }
 
-/// All nodes have heard of all others.
+/// Polls until all nodes are connected to all others.
 fn connect(links: &[Arc<dyn Link>], sinks: &mut [Recorder]) {
     let others = links.len() - 1;
     poll_until(links, sinks, |sinks| sinks.iter().all(|sink| sink.connected.len() == others));
 }
 
-/// Polls until there is nothing to do: a link that stays ready without a reason hangs here. (A peer may
-/// be announced by a poll just before the thread that connected it says that there is news.)
+/// Polls until there is nothing to do: a link that stays ready without a reason hangs here. (A poll may announce a
+/// peer just before the thread that connected it reports the news.)
 fn settle(link: &Arc<dyn Link>, sink: &mut Recorder, outer: &Outer) {
     wait_until(|| {
         link.poll(sink);

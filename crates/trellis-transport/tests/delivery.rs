@@ -1,19 +1,19 @@
-//! Two delivery machines and a bag between them: the network may hand out any datagram at any time, twice, or never.
+//! Two delivery machines and a bag between them: the network may deliver any datagram at any time, twice, or never.
 //!
-//! Everything here is decided by one seed. A failure prints the command that repeats it.
+//! One seed decides everything here. A failure prints the command that repeats it.
 
 use trellis_base::Random;
 use trellis_transport::links::udp::delivery::{
     Acknowledgement, Arrival, Fragment, Nanoseconds, Plan, Receiver, Sender, WINDOW,
 };
 
-/// Runs in one test; `TRELLIS_DELIVERY_SEED` runs one alone.
+/// The number of runs in one test; `TRELLIS_DELIVERY_SEED` runs one alone.
 const SEEDS: u64 = 3_000;
 const STEPS_MAX: usize = 400_000;
-/// Datagrams under way in the bag; more are lost, as in a full router.
+/// The maximum number of datagrams in flight in the bag; more are lost, as in a full router.
 const BAG_MAX: usize = 64;
 
-/// A frame: which one, and the bytes of its body.
+/// A frame: its number, and the bytes of its body.
 #[derive(Clone, Debug)]
 struct Frame {
     number: usize,
@@ -27,7 +27,7 @@ struct Datagram {
     fragment: Option<(Fragment, usize, Vec<u8>)>,
 }
 
-/// Where a frame is put together: its number and its bytes.
+/// Where a frame is assembled: its number and its bytes.
 type Place = (usize, Vec<u8>);
 
 struct End {
@@ -37,7 +37,7 @@ struct End {
     released: usize,
     delivered: Vec<Option<Vec<u8>>>,
     room_bytes: u32,
-    /// Of one body: a frame is not cut into more than a few dozen fragments.
+    /// The maximum size of one body: a frame is not split into more than a few dozen fragments.
     bytes_max: usize,
 }
 
@@ -78,7 +78,7 @@ impl End {
         self.submitted += 1;
     }
 
-    /// All that may go now.
+    /// Sends everything that may be sent now.
     fn transmit(&mut self, now: Nanoseconds, bag: &mut Vec<Datagram>) -> usize {
         self.sender.tick(now);
         let mut count = 0;
@@ -142,7 +142,7 @@ impl End {
     }
 }
 
-/// Takes one datagram out of the bag, or loses it; where it came from is index 0 or 1.
+/// Takes one datagram out of the bag, or loses it; its direction is index 0 or 1.
 fn pick(bag: &mut Vec<Datagram>, random: &mut Random, fault_mix: &FaultMix, drop: u8) -> Option<Datagram> {
     while bag.len() > BAG_MAX {
         bag.pop();
@@ -155,7 +155,8 @@ fn pick(bag: &mut Vec<Datagram>, random: &mut Random, fault_mix: &FaultMix, drop
     (!random.percent(drop)).then_some(datagram)
 }
 
-/// One run: frames in both directions through a bad network, until all have arrived. Returns how many datagrams went.
+/// Performs one run: frames in both directions through a bad network, until all have arrived. Returns the number of
+/// datagrams.
 fn run(seed: u64) -> usize {
     let mut random = Random::new(seed);
     let fault_mix = FaultMix {
@@ -255,14 +256,14 @@ fn a_quiet_exchange_costs_no_datagram_more_than_its_frames() {
         }
     }
     assert_eq!(went, 2000);
-    // The last answer is acknowledged by itself, when its time has come and no sooner.
+    // The last answer is acknowledged separately, when its time has come and no sooner.
     let due = near.0.due();
     assert_eq!(near.0.next(due - 1), None);
     assert_eq!(near.0.next(due), Some(Plan::Acknowledge));
     assert_eq!(near.0.resent + far.0.resent, 0);
 }
 
-/// Losses make a sender slower and never quicker than its window; without them it opens up.
+/// Losses make a sender slower, and the window limits its rate; without losses the window opens up.
 #[test]
 fn the_window_opens_with_arrivals_and_closes_with_losses() {
     let mut sender = Sender::<u32>::new(0, 100, 101);

@@ -1,7 +1,8 @@
-//! One sender, several receivers, and datagrams for all of them at once, on a network that loses each copy by itself,
-//! doubles and reorders: each receiver gets each frame once, and who has all says nothing.
+//! One sender, several receivers, and datagrams for all of them at once.
+//! The network loses, duplicates and reorders each copy independently: each receiver gets each frame once, and a
+//! receiver that has everything sends nothing.
 //!
-//! Everything here is decided by one seed. A failure prints the command that repeats it.
+//! One seed decides everything here. A failure prints the command that repeats it.
 
 use trellis_base::Random;
 use trellis_transport::links::udp::delivery::{
@@ -9,14 +10,14 @@ use trellis_transport::links::udp::delivery::{
     Receiver, Sender, WINDOW,
 };
 
-/// Runs in one test; `TRELLIS_DELIVERY_SEED` runs one alone.
+/// The number of runs in one test; `TRELLIS_DELIVERY_SEED` runs one alone.
 const SEEDS: u64 = 3_000;
 const STEPS_MAX: usize = 400_000;
-/// Datagrams under way to one node; more are lost, as in a full router.
+/// The maximum number of datagrams in flight to one node; more are lost, as in a full router.
 const BAG_MAX: usize = 64;
 const ROOM_BYTES: u32 = 1 << 20;
 
-/// Which frame, and the bytes of its body.
+/// A frame's number, and the bytes of its body.
 #[derive(Clone, Debug)]
 struct Frame {
     number: usize,
@@ -33,7 +34,7 @@ type Piece = (Fragment, usize, Vec<u8>);
 enum Datagram {
     /// For one node.
     Alone { acknowledgement: Acknowledgement, prompt: bool, piece: Option<Piece> },
-    /// The part of a multicast that says what it is to this node: a piece, or how many there were.
+    /// The part of a multicast for this node: a piece, or how many fragments there were.
     Common { prompt: bool, low: u32, piece: Option<Piece> },
 }
 
@@ -149,7 +150,7 @@ impl End {
 struct Group {
     near: Vec<End>,
     far: Vec<End>,
-    /// What is under way to each receiver, and back.
+    /// What is in flight to each receiver, and back.
     there: Vec<Vec<Datagram>>,
     back: Vec<Vec<Datagram>>,
     heartbeats: Heartbeats,
@@ -173,8 +174,8 @@ impl Group {
         }
     }
 
-    /// A frame to some receivers: by multicast to those that may begin, in steps as large as the one with the least room
-    /// allows, and by itself to all others.
+    /// Sends a frame to some receivers: by multicast to those that may begin, in steps as large as the one with the
+    /// least room allows, and separately to all others.
     fn send_to(&mut self, now: Nanoseconds, to: &[usize], bytes: usize) {
         let number = self.frames;
         self.frames += 1;
@@ -246,7 +247,7 @@ impl Group {
         pairs().all(|(near, far)| near.sender.is_idle() && far.sender.is_idle())
     }
 
-    /// Every frame arrived once at every receiver that it was for, and back.
+    /// Checks that every frame arrived once at every receiver that it was for, and back.
     fn check(&self) {
         for (near, far) in self.near.iter().zip(&self.far) {
             for (from, to) in [(near, far), (far, near)] {
@@ -279,7 +280,7 @@ fn pick(bag: &mut Vec<Datagram>, random: &mut Random, fault_mix: &FaultMix) -> O
     (!random.percent(fault_mix.drop)).then_some(datagram)
 }
 
-/// One run; returns what it came to: multicasts, fragments repaired, datagrams that said that something is missing.
+/// Performs one run; returns the numbers of multicasts, of repaired fragments and of negative acknowledgements.
 fn run(seed: u64) -> (usize, u64, usize) {
     let mut random = Random::new(seed);
     let fault_mix = FaultMix {
@@ -347,7 +348,7 @@ fn every_frame_arrives_once_at_each_receiver_whatever_the_network_does() {
             }
         }
     }
-    // Otherwise the seeds try nothing.
+    // Otherwise the seeds test nothing.
     assert!(all.0 > 10_000 && all.1 > 1_000 && all.2 > 1_000, "multicasts, repaired, negative: {all:?}");
 }
 
@@ -358,7 +359,7 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// Delivers everything that is under way at once; `loses` says which receiver loses what comes now.
+/// Delivers everything in flight at once; `loses` is the receiver that loses what arrives now.
 fn settle(group: &mut Group, now: Nanoseconds, loses: Option<usize>) {
     while group.there.iter().chain(&group.back).any(|bag| !bag.is_empty()) {
         for at in 0..group.far.len() {
@@ -381,7 +382,7 @@ fn receivers_that_have_all_say_nothing_until_they_must() {
     group.send_to(0, &[0, 1, 2, 3, 4], 4096);
     settle(&mut group, 10, None);
     assert!(group.far.iter().all(|end| end.delivered == [0] && end.sent_alone == 0));
-    // Heartbeats are heard, and nobody answers.
+    // Heartbeats arrive, and no receiver answers.
     while group.due() < MULTICAST_ACKNOWLEDGE_NS {
         let now = group.due();
         group.tick(now);
@@ -393,7 +394,7 @@ fn receivers_that_have_all_say_nothing_until_they_must() {
     settle(&mut group, now, None);
     assert!(group.far.iter().all(|end| end.sent_alone == 1 && end.negative == 0), "one word, when it is time");
     assert!(group.is_done() && group.near.iter().all(|end| end.sender.resent == 0));
-    // Whoever has something to say anyway says it with that.
+    // A receiver with something to send piggybacks its acknowledgement.
     group.send_to(now, &[0, 1, 2, 3, 4], 4096);
     group.far.iter_mut().for_each(|end| end.submit(0, 8));
     settle(&mut group, now, None);

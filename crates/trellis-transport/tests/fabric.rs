@@ -1,6 +1,6 @@
-//! What the link `fabric` promises beside the contract of all links: bodies are read one-sidedly out of memory that was
-//! registered once, whoever cannot take part is told why, and no read from a killed peer writes anything after that peer
-//! was reported lost. (What is written one-sidedly is in `fabric_writes.rs`.)
+//! What the link `fabric` promises besides the contract of all links.
+//! Bodies are read one-sidedly from memory that was registered once. A node that cannot take part is told why. No read
+//! from a killed peer writes anything after that peer was reported lost. (One-sided writes are in `fabric_writes.rs`.)
 
 #![cfg(feature = "fabric")]
 
@@ -140,12 +140,12 @@ fn node_that_is_killed() {
     }
 }
 
-/// Ends with its test.
+/// A process that ends with its test.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may be gone already, which is what this wants.
+        // It may have ended already, which is the wanted result.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -155,7 +155,7 @@ impl Drop for Killed {
 fn a_killed_node_is_lost_and_writes_nothing_after_that() {
     for provider in PROVIDERS {
         let (mut sockets, mut addresses) = listeners(1);
-        // A port that was free just now, for the other process.
+        // A port that was just free, for the other process.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
         addresses.push(free.to_string());
         let tcp = options(0, &addresses, Some(sockets.swap_remove(0)), Security::Plain);
@@ -171,7 +171,7 @@ fn a_killed_node_is_lost_and_writes_nothing_after_that() {
                 .expect("this test can be started"),
         );
         let start = std::time::Instant::now();
-        // The first body has come and the reads of the next are under way.
+        // The first body has arrived and the reads of the next are in flight.
         while memory.pages.len() < 2 || link.one_sided_reads() < 60 {
             link.poll(&mut memory);
             assert!(start.elapsed().as_secs() < HANG_SECONDS, "the test hangs");

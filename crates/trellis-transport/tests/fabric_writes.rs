@@ -1,5 +1,6 @@
-//! Bodies that their sender writes into the receiver's memory over the link `fabric`: which ones, that their frames are
-//! delivered after them and in their turn, and that a node that leaves ends its writes first.
+//! One-sided writes of bodies into the receiver's memory over the link `fabric`.
+//! Which bodies are written, that their frames are delivered after them and in order, and that a node that leaves ends
+//! its writes first.
 
 #![cfg(feature = "fabric")]
 #![allow(unsafe_code)]
@@ -24,7 +25,7 @@ fn pair(provider: &str, pages: usize) -> (Vec<Arc<Fabric>>, [Memory; 2]) {
     for (link, memory) in links.iter().zip(&mut memories) {
         link.share(memory.shared()).expect("memory of this process");
     }
-    // Where the peer's memory is comes by another way than frames: until then pages are read.
+    // The address of the peer's memory arrives by another path than frames: until then pages are read.
     let start = Instant::now();
     while links.iter().any(|link| link.one_sided_writes() == 0) {
         for (node, link) in links.iter().enumerate() {
@@ -89,7 +90,7 @@ fn a_senders_copy_outside_of_the_shared_memory_is_written_too() {
         let (links, mut memories) = pair(provider, 8);
         let mut before = [(0, 0); 2];
         one_sided(&links, &mut before);
-        // What fits into a packet is copied anyway.
+        // What fits into a packet is copied nevertheless.
         for (bytes, writes) in [(PAGE_BYTES, 0), (5 * PAGE_BYTES, 1)] {
             let outside = support::body(7, bytes);
             links[0].send_placed(1, &page_header(1, bytes), Payload::Copy(&outside), PAGE_BYTES).expect("room");
@@ -105,7 +106,7 @@ fn a_senders_copy_outside_of_the_shared_memory_is_written_too() {
 const FRAMES_PER_ROUND: usize = 96;
 const PAGES_PER_FRAME: usize = 12;
 
-/// Checks at the moment of delivery that the body is here: one byte value for each frame and round.
+/// Checks at the moment of delivery that the body has arrived: one byte value for each frame and round.
 struct Rounds {
     memory: Memory,
     frames: u64,
@@ -144,7 +145,7 @@ impl Sink for Rounds {
     }
 }
 
-/// Frames that are written, that are read, and that travel in their packets, one after the other.
+/// Frames that are written, that are read, and that are sent in their packets, in turn.
 #[test]
 fn a_frame_is_delivered_after_its_bytes_and_in_its_turn() {
     const ROUNDS: usize = 40;
@@ -229,7 +230,7 @@ fn a_place_past_the_end_and_a_peer_without_shared_memory_are_not_written_to() {
     }
 }
 
-/// Everything that was sent arrives though the sender leaves at once, and nothing lands after that.
+/// Everything that was sent arrives although the sender leaves at once, and nothing arrives after that.
 #[test]
 fn a_node_that_leaves_ends_its_writes_first() {
     const PAGES: usize = 256;
@@ -277,7 +278,7 @@ fn whoever_sleeps_is_woken_by_a_write() {
                 for page in 0..ROUNDS {
                     while receiver.pages.len() == page {
                         let mut ready = libc::pollfd { fd: link.readiness(), events: libc::POLLIN, revents: 0 };
-                        // SAFETY: one descriptor that the link keeps open; the time ends only a test that is broken.
+                        // SAFETY: one descriptor that the link keeps open; the time-out ends only a broken test.
                         let count = unsafe { libc::poll(&raw mut ready, 1, HANG_SECONDS as i32 * 1000) };
                         assert!(count == 1, "{provider}: nobody woke the receiver");
                         while link.poll(&mut receiver) {}

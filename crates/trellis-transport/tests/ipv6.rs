@@ -1,5 +1,5 @@
-//! The link `ipv6` in networks of its own: one in which every address of a cluster is this host's, and two hosts that reach
-//! each other through one next hop.
+//! The link `ipv6` in its own networks.
+//! In one, every address of a cluster is this host's; in the other, two hosts reach each other through one next hop.
 
 #![cfg(target_os = "linux")]
 
@@ -28,7 +28,7 @@ fn address(host: u16, rest: u64) -> Address {
     address
 }
 
-/// Answers everything with what it was about and what it said, as often as `times` says for the count of datagrams.
+/// Answers everything with its address and content, as often as `times` returns for the count of datagrams.
 struct Server {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
@@ -39,7 +39,7 @@ impl Server {
         Server::start_where(|| {}, times)
     }
 
-    /// In the network that `enter` makes the thread's own.
+    /// Starts it in the network that `enter` gives to its thread.
     fn start_where(enter: impl FnOnce() + Send + 'static, times: impl Fn(u64) -> u32 + Send + 'static) -> Server {
         let is_over = Arc::new(AtomicBool::new(false));
         let (says_ready, ready) = std::sync::mpsc::channel();
@@ -66,7 +66,7 @@ impl Server {
         Server { is_over, thread: Some(thread) }
     }
 
-    /// How many datagrams came.
+    /// Stops it; returns how many datagrams arrived.
     fn stop(mut self) -> u64 {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.take().expect("it runs").join().expect("it ended well")
@@ -77,7 +77,7 @@ fn exchange() -> Exchange {
     Exchange::new(Endpoint::open(0).expect("some port is free"), SOURCE, PORT, 1, Timing::default())
 }
 
-/// Asks about each address; every answer must be the one to its question.
+/// Asks about each address; every answer must match its question.
 fn ask_all(exchange: &mut Exchange, about: &[Address], within: Duration) -> Result<(), NoAnswer> {
     let payloads: Vec<[u8; 8]> = (0..about.len() as u64).map(u64::to_le_bytes).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
@@ -107,7 +107,7 @@ fn ten_thousand_addresses_are_asked_through_one_next_hop() {
         let (says_thread, thread) = std::sync::mpsc::channel();
         let (says_plugged, plugged) = std::sync::mpsc::channel::<()>();
         let cable = std::thread::spawn({
-            // This thread's network is what the new one's cable comes from.
+            // The new network's cable is made from this thread's network.
             let network = std::fs::File::open("/proc/thread-self/ns/net").expect("there is /proc");
             move || {
                 let tid: i32 = thread.recv().expect("the server's thread says its number");
@@ -158,7 +158,7 @@ fn what_is_lost_or_comes_twice_is_answered_once() {
 #[test]
 fn a_host_that_is_silent_is_named_and_delays_no_other() {
     in_own_network("a_host_that_is_silent_is_named_and_delays_no_other", &ALONE, || {
-        // It answers what is about host 1 only: nobody listens at the other's port.
+        // It answers what is about host 1 only: nothing listens at the other's port.
         let server = Server::start(|_| 1);
         let mut exchange = exchange();
         ask_all(&mut exchange, &[address(1, 5)], Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
@@ -168,7 +168,7 @@ fn a_host_that_is_silent_is_named_and_delays_no_other() {
         assert!(text.starts_with("the host fd01:203:2::/48 did not answer within 0.0"), "{text}");
         assert!(text.contains("about fd01:203:2::5"), "{text}");
         assert!(error.sent > 1, "it was asked again");
-        // The questions that got no answer take no room of later ones.
+        // Unanswered questions take no room from later ones.
         let server = Server::start(|_| 1);
         let about: Vec<Address> = (0..200).map(|place| address(2, place)).collect();
         ask_all(&mut exchange, &about, Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
@@ -219,7 +219,7 @@ fn a_question_of_several_datagrams_is_answered_once() {
         let mut exchange = exchange();
         let numbers: Vec<[u8; 1]> = (0..PARTS as u8).map(|number| [number]).collect();
         let parts: Vec<[&[u8]; 1]> = numbers.iter().map(|number| [&number[..]]).collect();
-        // One datagram before and one behind, so that places and numbers differ.
+        // One datagram before and one behind, so that indices and numbers differ.
         let several = parts.iter().enumerate().map(|(at, parts)| (address(3, 7), &parts[..], at > 0));
         let asks: Vec<Ask<'_>> = [(address(3, 6), &parts[1][..], false)]
             .into_iter()
@@ -230,7 +230,8 @@ fn a_question_of_several_datagrams_is_answered_once() {
         for is_forgotten in [false, true] {
             let first = exchange.numbers(3);
             let source = exchange.source(first + 1);
-            // What the other side has of the question; it is answered when all of it came, twice where it is forgotten once.
+            // What the other side has of the question. It answers when everything has arrived, the second time if it
+            // forgets everything once.
             let (mut came, mut rounds, mut accepted) = ([false; PARTS], 0, [0; 3]);
             let mut judge = |question: usize, arrived: &Arrived, payload: &[u8]| {
                 assert_eq!(arrived.source, address(3, 6 + question as u64));
@@ -262,7 +263,7 @@ fn a_question_of_several_datagrams_is_answered_once() {
 #[test]
 fn a_host_that_was_silent_is_found_when_it_is_there_again() {
     in_own_network("a_host_that_was_silent_is_found_when_it_is_there_again", &ALONE, || {
-        // So many are lost that a question which is sent ever less often would not have been sent that often in time.
+        // So many are lost that with an unbounded back-off the question would not have been sent that often in time.
         let server = Server::start(|count| u32::from(count >= 300));
         ask_all(&mut exchange(), &[address(7, 1)], Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
         assert!(server.stop() >= 300);

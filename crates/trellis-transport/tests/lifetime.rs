@@ -16,7 +16,7 @@ use trellis_transport::{HELLO_BYTES_MAX, Link, Lost, Payload, Security, SendErro
 fn a_peer_that_starts_late_gets_what_was_sent_before() {
     for security in SECURITIES {
         let (mut ports, addresses) = listeners(2);
-        // Nobody listens at node 0's address until it starts.
+        // Nothing listens at node 0's address until it starts.
         drop(ports.remove(0));
         let late_listener = ports.remove(0);
         let early: Arc<dyn Link> = start(options(1, &addresses, Some(late_listener), security));
@@ -71,7 +71,7 @@ fn a_node_that_never_starts_holds_up_nobody() {
 fn nodes_may_start_in_any_order() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let (ports, addresses) = listeners(3);
-        // Free the ports: the nodes bind them themselves, one after the other.
+        // Frees the ports: the nodes bind them themselves, one after the other.
         drop(ports);
         let mut links: Vec<Option<Arc<dyn Link>>> = vec![None, None, None];
         for node in order {
@@ -101,7 +101,7 @@ fn a_peer_that_goes_is_lost_and_the_others_go_on() {
     }
 }
 
-/// Node 0 sees the greetings of 1 and 2 and does not want that of 2.
+/// Node 0 sees the hellos of nodes 1 and 2 and refuses that of node 2.
 #[test]
 fn a_node_whose_greeting_is_not_wanted_is_told_why() {
     let (ports, addresses) = listeners(3);
@@ -202,7 +202,7 @@ fn a_start_that_cannot_work_says_why() {
     assert!(matches!(error, StartError::Listen { node: 0, .. }), "{error}");
     assert!(error.to_string().contains(&addresses[0]), "{error}");
     drop(ports);
-    // A node alone needs neither socket nor thread.
+    // A single node needs neither socket nor thread.
     let alone = Tcp::start(options(0, &addresses, None, Security::Sealed)).unwrap();
     assert!(!alone.poll(&mut Recorder::new()));
 }
@@ -256,7 +256,7 @@ fn sending_to_a_peer_that_is_gone_raises_no_signal() {
     assert_eq!(PIPE_SIGNALS.load(Ordering::SeqCst), 0);
 }
 
-/// A child that lives on must neither speak for its parent nor hide its end: it has no socket of it.
+/// A child that lives on must neither speak for its parent nor hide its end: it has none of its sockets.
 #[test]
 fn a_forked_child_has_no_link() {
     let (mut links, addresses) = build_with_addresses(2);
@@ -273,7 +273,7 @@ fn a_forked_child_has_no_link() {
     if child == 0 {
         let closed = links[0].send(1, &frame, Payload::Nothing) == Err(SendError::Closed);
         let silent = links[0].readiness() == -1 && sockets_at(&ports) == 0;
-        // SAFETY: lives until the parent writes or ends; then says what it saw.
+        // SAFETY: lives until the parent writes or ends; then its exit status reports what it saw.
         unsafe {
             libc::close(gate[1]);
             libc::read(gate[0], (&raw mut gate[0]).cast(), 1);
@@ -281,7 +281,7 @@ fn a_forked_child_has_no_link() {
         }
     }
     assert!(child > 0);
-    // While the child lives, both nodes still talk, and the end of node 0 is the end.
+    // While the child lives, both nodes still communicate, and the end of node 0 is noticed.
     send_frame(&*links[0], 1, Form::At, 0, 9000);
     send_frame(&*links[1], 0, Form::At, 0, 9000);
     poll_until(&links, &mut sinks, |sinks| sinks.iter().all(|sink| sink.frames.len() == 1));
@@ -298,8 +298,8 @@ fn a_forked_child_has_no_link() {
     assert_eq!(libc::WEXITSTATUS(status), 0, "the child had no link");
 }
 
-/// How many sockets of this process have one of these ports at either end. Allocates nothing: a child
-/// of a process with many threads may not.
+/// How many sockets of this process have one of these ports at either end. Allocates nothing, because a child of a
+/// process with many threads must not.
 fn sockets_at(ports: &[u16]) -> usize {
     type NameCall = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
     let has_port = |socket: i32, call: NameCall| {
@@ -319,8 +319,8 @@ fn a_link_that_waits_for_nobody_costs_no_time() {
     let links = build(Kind::Tcp(Security::Plain), 2);
     let mut sinks = recorders(2);
     poll_until(&links, &mut sinks, |sinks| sinks.iter().all(|sink| sink.connected.len() == 1));
-    // The threads of the links sleep: no voluntary wake-up of theirs while nothing happens. Counted
-    // in switches, not in seconds, so a busy machine changes nothing.
+    // The threads of the links sleep: no voluntary wake-up while nothing happens. Counted in context switches, not in
+    // seconds, so a busy machine changes nothing.
     let switches = || -> u64 { door_threads().iter().map(|path| voluntary_switches(path)).sum() };
     wait_until(|| {
         let before = switches();

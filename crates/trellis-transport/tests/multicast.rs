@@ -1,6 +1,6 @@
-//! One datagram for several nodes: how many there are, what is lost, who may send one, and who is sent to by itself.
+//! One datagram for several nodes: their number, losses, allowed senders, and nodes that are sent to separately.
 //!
-//! The numbers of the wire format are written out here on purpose: a change of the format must change this file.
+//! The numbers of the wire format are repeated here on purpose: a change of the format must change this file.
 
 mod support;
 
@@ -16,7 +16,7 @@ use trellis_transport::{Link, Multicast, Payload, Security, Udp};
 const NODES: usize = 4;
 const OTHERS: [usize; 3] = [1, 2, 3];
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 77, 1);
-/// Epoch and number: what everybody may read of a datagram.
+/// Epoch and number: the part of a datagram that is always readable.
 const CLEAR_BYTES: usize = 16;
 
 #[test]
@@ -26,7 +26,7 @@ fn a_body_for_three_nodes_is_one_transmission_and_nothing_is_said_about_it() {
     }
     for security in SECURITIES {
         let (links, mut sinks) = cluster(security, |_, _| {});
-        // 10 are as many as may be under way at first; each is one datagram on loopback.
+        // At first 10 may be in flight; each is one datagram on loopback.
         for sequence in 0..10 {
             let before = links[0].statistics();
             send_to_all(&*links[0], &OTHERS, sequence, 4096);
@@ -36,7 +36,7 @@ fn a_body_for_three_nodes_is_one_transmission_and_nothing_is_said_about_it() {
             assert_eq!(after.frames_out, before.frames_out + 3);
         }
         poll_until(&links, &mut sinks, |sinks| sinks[1..].iter().all(|sink| sink.frames.len() == 10));
-        // Nobody answers: what tells the sender is a word that goes when it must.
+        // No receiver answers at once: the sender learns it from an acknowledgement that is sent when it must be.
         poll_until(&links, &mut sinks, |_| links[0].statistics().peers.iter().all(|peer| peer.queued_bytes == 0));
         let all = links[0].statistics();
         assert_eq!((all.packets_resent, all.multicast_repaired), (0, 0), "{security}");
@@ -56,7 +56,7 @@ fn who_is_not_named_gets_nothing() {
     let (links, mut sinks) = cluster(Security::Sealed, |_, _| {});
     send_to_all(&*links[0], &[1, 3], 0, 5000);
     poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() == 1 && sinks[3].frames.len() == 1);
-    // A word of its own comes to node 2 later than the multicast did.
+    // A later datagram for node 2 alone arrives after the multicast did.
     send_frame(&*links[0], 2, Form::At, 1, 10);
     poll_until(&links, &mut sinks, |sinks| sinks[2].frames.len() == 1);
     assert_eq!(sinks[2].sequences(0, 0), [1]);
@@ -109,7 +109,7 @@ fn a_node_that_does_not_listen_is_sent_to_by_itself() {
     };
     let links = start(Security::Sealed, deaf);
     let mut sinks = recorders(NODES);
-    // Also to the one that does not listen: what is sent to it goes at once.
+    // Also to the one that does not listen: what is sent to it leaves at once.
     poll_until(&links, &mut sinks, |_| {
         let listen = [0, 1, 3].iter().all(|&node| links[node].statistics().multicast_peers == 2);
         listen && OTHERS.iter().all(|&peer| links[0].is_connected(peer))
@@ -159,7 +159,7 @@ fn forged_replayed_and_misdirected_multicasts_are_refused_and_counted() {
         for datagram in &hostile {
             attacker.send_to(datagram, SocketAddrV4::new(GROUP, first)).unwrap();
         }
-        // As if they were node 1's, whose multicasts node 2 listens to at the next port.
+        // As if they were node 1's, to whose multicasts node 2 listens at the next port.
         for datagram in &recorded {
             attacker.send_to(datagram, SocketAddrV4::new(GROUP, first + 1)).unwrap();
         }
@@ -194,8 +194,8 @@ fn a_node_that_leaves_has_delivered_what_it_multicast() {
     }
 }
 
-/// Four nodes in four network namespaces, on a bridge in a fifth: as on four hosts and a switch, where packets have 1,500
-/// bytes and a body of 8 KiB several fragments.
+/// Four nodes in four network namespaces, on a bridge in a fifth: as on four hosts and a switch, where packets have
+/// 1,500 bytes and a body of 8 KiB several fragments.
 #[test]
 fn nodes_of_several_hosts_multicast_over_their_network() {
     let Some(hosts) = Hosts::new() else {
@@ -228,7 +228,7 @@ fn nodes_of_several_hosts_multicast_over_their_network() {
     });
 }
 
-/// Network namespaces with an interface each, joined by a bridge; gone when dropped.
+/// Network namespaces with an interface each, joined by a bridge; removed on drop.
 struct Hosts {
     prefix: String,
 }
@@ -263,7 +263,7 @@ impl Hosts {
         done.status.success().then_some(())
     }
 
-    /// Moves this thread to a host, and what it makes and starts with it.
+    /// Moves this thread to a host, and with it everything it creates and starts.
     fn enter(&self, node: usize) {
         let file = std::fs::File::open(format!("/run/netns/{}", self.name(node))).expect("made in `new`");
         // SAFETY: no pointers are passed.
@@ -295,7 +295,7 @@ fn start(security: Security, change: impl Fn(usize, &mut trellis_transport::UdpO
     links.collect()
 }
 
-/// Nodes of which every one hears every other.
+/// Nodes of which each receives the multicasts of every other.
 fn cluster(
     security: Security,
     change: impl Fn(usize, &mut trellis_transport::UdpOptions),
@@ -307,7 +307,7 @@ fn cluster(
     (links, sinks)
 }
 
-/// Ports for the nodes of one test, which no other test of this process has.
+/// Ports for the nodes of one test that no other test of this process uses.
 fn ports() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     30_000 + (std::process::id() % 80) as u16 * 32 + NEXT.fetch_add(NODES as u16, Ordering::Relaxed) % 32
@@ -326,7 +326,7 @@ fn sender() -> UdpSocket {
     socket
 }
 
-/// A socket that hears what goes to a port of the group.
+/// A socket that receives what goes to a port of the group.
 fn spy(port: u16) -> UdpSocket {
     let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
@@ -358,7 +358,7 @@ fn recorded(spy: &UdpSocket) -> Vec<Vec<u8>> {
     all
 }
 
-/// Whether this host carries multicasts over loopback; says why a test is skipped where it does not.
+/// Whether this host carries multicasts over loopback; if not, prints why a test is skipped.
 fn multicast_works(test: &str) -> bool {
     let port = ports();
     let heard = std::panic::catch_unwind(|| {

@@ -1,7 +1,6 @@
-//! What strangers and tamperers achieve: nothing, and it is counted.
+//! Attacks on the tcp link have no effect and are counted: unauthenticated peers, and changes in transit.
 //!
-//! The numbers of the wire format are written out here on purpose: a change of the format must change
-//! this file.
+//! The numbers of the wire format are repeated here on purpose: a change of the format must change this file.
 
 mod support;
 
@@ -23,7 +22,7 @@ use trellis_transport::{Link, Lost, Security, Tcp};
 const FIRST_MESSAGE_BYTES: usize = 332;
 /// 32 ephemeral, 276 card, 16 tag.
 const SECOND_MESSAGE_BYTES: usize = 324;
-/// Where frames begin in what the dialling node sends: after the first message and 16 confirmation.
+/// Where frames begin in the dialling node's stream: after the first message and 16 bytes of confirmation.
 const FRAMES_FROM_DIALLER: usize = FIRST_MESSAGE_BYTES + 16;
 const HEADER_ON_WIRE: usize = 32 + 16;
 const PROTECTED: [Security; 2] = [Security::Signed, Security::Sealed];
@@ -52,9 +51,8 @@ fn strangers_get_silence_are_counted_and_change_nothing() {
     }
 }
 
-/// A stranger that speaks first and waits for an answer, as browsers and scanners do, is hung up on
-/// without waiting for the deadline.
-/// Somebody who knows the secret may ask before it is a node; nobody else learns anything, and nothing is answered twice.
+/// A process that knows the secret may ask a question before it is a node; no other process learns anything, and
+/// nothing is answered twice.
 #[test]
 fn a_question_is_answered_once_and_only_to_those_who_know_the_secret() {
     let (mut listening, addresses) = listeners(2);
@@ -79,7 +77,7 @@ fn a_question_is_answered_once_and_only_to_those_who_know_the_secret() {
     assert!(matches!(ask(None, &support::SECRET, &[0; 300]), Err(AskError::TooLong { bytes: 300 })));
     let expected = [(true, b"who?".to_vec()), (false, b"no".to_vec())];
     assert_eq!(*asked.lock().unwrap(), expected);
-    // What the first asker sent, sent once more.
+    // The first question again, as recorded.
     let recording = proxy.said.lock().unwrap()[..FIRST_MESSAGE_BYTES].to_vec();
     let mut replay = TcpStream::connect(&addresses[0]).unwrap();
     replay.write_all(&recording).unwrap();
@@ -88,6 +86,8 @@ fn a_question_is_answered_once_and_only_to_those_who_know_the_secret() {
     assert_eq!(node.statistics().strangers_refused, 3);
 }
 
+/// The connection of a peer that sends something else first and waits for an answer, as browsers and scanners do, is
+/// closed without waiting for the deadline.
 #[test]
 fn a_foreign_protocol_is_hung_up_on_at_once() {
     let scene = Scene::new(Security::Signed);
@@ -134,7 +134,7 @@ fn a_recorded_first_message_gets_silence_wherever_it_is_sent() {
         assert_eq!(answer_to(elsewhere, &recorded), b"", "replayed to another node");
         assert_eq!(scene.links[1].statistics().strangers_refused, before + 1);
         scene.expect_others_go_on();
-        // The node whose words were repeated is still there too.
+        // The node whose messages were replayed is still connected too.
         send_frame(&**node.link(), 0, Form::At, 77, 5000);
         scene.poll_with(&node, |scene, _| scene.sinks[0].count_from(1) == 1);
     }
@@ -142,7 +142,7 @@ fn a_recorded_first_message_gets_silence_wherever_it_is_sent() {
 
 #[test]
 fn a_tampered_handshake_comes_to_nothing_and_the_next_one_succeeds() {
-    // In the first message: magic, ephemeral, card, tag; then the confirmation.
+    // In the first message: magic, ephemeral, card, tag; then in the confirmation.
     for at in [3, 8, 60, 330, 340] {
         let mut scene = Scene::new(Security::Sealed);
         let proxy = Proxy::start(scene.address, Tamper { flip_said: Some(at), ..Tamper::default() });
@@ -151,7 +151,7 @@ fn a_tampered_handshake_comes_to_nothing_and_the_next_one_succeeds() {
             // Only the first connection is tampered with: the node tries again.
             scene.poll_with(&node, |scene, _| scene.sinks[0].connected.contains(&1));
         } else {
-            // The dialling node believed it was through: it sees the hang-up as a loss.
+            // The dialling node considered the handshake complete: it sees the hang-up as a loss.
             scene.poll_with(&node, |_, node| node.lost.len() == 1);
             assert!(!scene.links[0].is_connected(1));
         }
@@ -260,12 +260,12 @@ fn a_sealed_link_shows_nothing_and_a_signed_one_shows_everything() {
         let (frame, text) = (&said[FRAMES_FROM_DIALLER..], body(3, 6000));
         assert_eq!(frame.windows(64).any(|window| window == &text[1000..1064]), shown);
         assert_eq!(frame.windows(16).any(|window| window == [0xA5; 16]), shown, "the header");
-        // The greeting is encrypted whatever the frames are.
+        // The hello is encrypted whatever the security of frames.
         assert!(!said.windows(16).any(|window| window == b"the same for all"));
     }
 }
 
-/// Strangers that connect and say nothing take the places of other strangers only.
+/// Unauthenticated peers that connect and send nothing take places only from other unauthenticated peers.
 #[test]
 fn a_crowd_of_silent_strangers_keeps_no_node_out() {
     let mut scene = Scene::new(Security::Sealed);
@@ -282,7 +282,7 @@ fn a_crowd_of_silent_strangers_keeps_no_node_out() {
     scene.expect_others_go_on();
 }
 
-/// Node 0 under attack, and node 2, which talks to it all the time. Node 1 is for the test to play.
+/// Node 0 under attack, and node 2, which communicates with it all the time. The test plays node 1.
 struct Scene {
     security: Security,
     address: SocketAddr,
@@ -321,7 +321,7 @@ impl Scene {
         scene
     }
 
-    /// Nodes 0 and 2 exchange a frame each way, and have not lost each other.
+    /// Checks that nodes 0 and 2 exchange a frame each way, and have not lost each other.
     fn expect_others_go_on(&mut self) {
         let sequence = self.sequence;
         self.sequence += 1;
@@ -369,23 +369,23 @@ impl Scene {
 /// What to do to the first connection through a proxy; later ones pass untouched.
 #[derive(Clone, Copy, Default)]
 struct Tamper {
-    /// Flip a bit of this byte of what the dialling node says.
+    /// Flip a bit of this byte of what the dialling node sends.
     flip_said: Option<usize>,
     /// The same for what is answered.
     flip_answered: Option<usize>,
-    /// Send these bytes twice, leave them out.
+    /// Send these bytes twice; leave these bytes out.
     repeat_said: Option<(usize, usize)>,
     drop_said: Option<(usize, usize)>,
     /// End the connection after so many bytes.
     cut_said: Option<usize>,
-    /// Send everything from here on back to where it came from, and nothing on.
+    /// Send everything from here on back to its sender, and nothing onward.
     reflect_from: Option<usize>,
 }
 
 /// Stands between a dialling node and node 0.
 struct Proxy {
     address: SocketAddr,
-    /// What the dialling node said, over all connections.
+    /// What the dialling node sent, over all connections.
     said: Arc<Mutex<Vec<u8>>>,
     answered_bytes: Arc<AtomicUsize>,
 }
@@ -412,7 +412,7 @@ impl Proxy {
     }
 }
 
-/// Carries what the dialling node says, tampered with, until it or the connection ends.
+/// Forwards what the dialling node sends, tampered with, until it or the connection ends.
 fn pump_said(mut near: TcpStream, mut far: TcpStream, tamper: Tamper, said: &Mutex<Vec<u8>>) {
     let mut offset = 0;
     let mut room = vec![0; 64 << 10];
@@ -441,7 +441,7 @@ fn pump_said(mut near: TcpStream, mut far: TcpStream, tamper: Tamper, said: &Mut
             break;
         }
     }
-    // Only this direction's end first: the other still carries what was answered.
+    // Ends only this direction first: the other still carries the answers.
     let _ = far.shutdown(Shutdown::Write);
     if tamper.cut_said.is_some() {
         let _ = near.shutdown(Shutdown::Both);
@@ -469,10 +469,10 @@ fn pump_answers(near: &TcpStream, far: &TcpStream, tamper: Tamper, answered: Arc
     })
 }
 
-/// Says `bytes`, ends that direction, and gives everything that comes back until the hang-up.
+/// Sends `bytes`, ends that direction, and returns everything that is received until the connection ends.
 fn answer_to(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
-    // Hung up on in the middle of it: then there is nothing more to say.
+    // If the connection is closed during this, there is nothing more to send.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     all_answered(&mut stream)

@@ -1,4 +1,4 @@
-//! Pairs that share memory: what decides it, where bodies come from, who is woken, and what a killed process leaves.
+//! Pairs that share memory: what decides it, where bodies come from, wake-ups, and what a killed process leaves.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{Form, Recorder, body, build_shm, header, listeners, options, poll_
 use trellis_base::Random;
 use trellis_transport::{Choice, Link, Lost, Manner, Payload, Security, SharedMemory, Shm, ShmOptions};
 
-/// Memory as a region has it: a sealed file, mapped.
+/// Memory like that of a region: a sealed file, mapped.
 struct Memory {
     pointer: *mut u8,
     bytes: usize,
@@ -23,7 +23,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(bytes: usize) -> Memory {
-        // SAFETY: plain system calls; the new mapping is nobody else's.
+        // SAFETY: plain system calls; nothing else uses the new mapping.
         unsafe {
             let file = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
             assert!(file >= 0 && libc::ftruncate(file, bytes as libc::off_t) == 0);
@@ -75,11 +75,11 @@ fn bodies_in_shared_memory_take_no_room_on_the_way() {
     for sequence in 0..FRAMES {
         let payload = memory.write(sequence as usize * BYTES, &body(sequence, BYTES));
         links[0].send(1, &header(Form::At, 0, sequence, BYTES), payload).unwrap();
-        // 25 MiB, and nobody receives: what the rings cannot hold would wait.
+        // 25 MiB, and nothing is received: what the rings cannot hold would wait.
         assert_eq!(links[0].statistics().peers[1].queued_bytes, 0);
     }
     poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() as u64 == FRAMES);
-    // The ends of the memory, and what lies across them, which is sent as any other body.
+    // Bodies at both ends of the memory.
     let last = memory.bytes - 5000;
     for (sequence, at) in [(FRAMES, 0), (FRAMES + 1, last)] {
         let payload = memory.write(at, &body(sequence, 5000));
@@ -136,7 +136,7 @@ fn nodes_of_different_hosts_that_must_share_memory_refuse_each_other() {
     }
 }
 
-/// One end of a conversation in which each side sleeps until the other has said something.
+/// One end of a conversation in which each side sleeps until the other has sent something.
 fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
     let mut sink = Recorder::new();
     let mut random = Random::new(seed);
@@ -159,14 +159,15 @@ fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
         for _ in 0..polls {
             link.poll(&mut sink);
         }
-        // So that the answer often comes between the last look and the sleep.
+        // So that the answer often arrives between the last check and the sleep.
         for _ in 0..random.below(2000) {
             std::hint::spin_loop();
         }
         if attends {
             link.attend(false);
         }
-        // Nothing new has come: whatever comes from now on must end this sleep, and so must what came just before it.
+        // Nothing new has arrived: whatever arrives from now on must end this sleep, and so must what arrived just
+        // before it.
         if !may_speak(&sink, sent) && (sink.frames.len() as u64) < rounds && polls.is_multiple_of(2) {
             let mut ready = libc::pollfd { fd: link.readiness(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid structure.
@@ -214,7 +215,7 @@ fn attending_keeps_readiness_silent_and_leaving_off_tells_of_what_came() {
 
 const CHILD: &str = "TRELLIS_TEST_SHM_CHILD";
 
-/// Not a test of its own: the process that is killed. It sends for ever, from shared memory and not.
+/// Not a test of its own: the process that is killed. It sends forever, from shared memory and not.
 #[test]
 #[ignore = "a role that tests start"]
 fn the_process_that_is_killed() {
@@ -240,7 +241,7 @@ fn the_process_that_is_killed() {
             assert!(sink.lost.is_empty(), "{:?}", sink.lost);
         }
         link.poll(&mut sink);
-        // A place is used again only after its frame was taken.
+        // A place is reused only after its frame was taken.
         while link.statistics().peers[0].queued_bytes > 1 << 20 {
             link.poll(&mut sink);
             assert!(sink.lost.is_empty(), "{:?}", sink.lost);

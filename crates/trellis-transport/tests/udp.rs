@@ -1,7 +1,6 @@
-//! What strangers, tamperers and bad luck achieve against the udp link: nothing, and it is counted. And how its peers
-//! come up and go.
+//! Attacks and losses on the udp link have no effect and are counted; how its peers come up and go.
 //!
-//! The numbers of the wire format are written out here on purpose: a change of the format must change this file.
+//! The numbers of the wire format are repeated here on purpose: a change of the format must change this file.
 
 mod support;
 
@@ -104,7 +103,7 @@ fn a_recorded_conversation_said_again_changes_nothing() {
         let before = links[0].statistics();
         let recorded = scene.proxy.said();
         assert!(recorded.len() > 20 && recorded[0].len() == HANDSHAKE_BYTES);
-        // From the address of the one who said it, and from another.
+        // From the address of the original sender, and from another.
         let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
         for datagram in &recorded {
             scene.proxy.back.send(datagram).unwrap();
@@ -135,8 +134,8 @@ fn a_sealed_link_shows_nothing_and_a_signed_one_shows_everything() {
     }
 }
 
-/// The supplier's page changes after the receiver has it, while the supplier, which did not hear of that, sends it again
-/// and again: the receiver's copy stays what it was.
+/// The supplier's page changes after the receiver has it, while the supplier, which got no acknowledgement, sends it
+/// again and again: the receiver's copy stays unchanged.
 #[test]
 fn a_page_that_is_sent_again_after_it_changed_changes_nothing_at_the_receiver() {
     struct Keeper(Vec<u8>, usize);
@@ -170,7 +169,7 @@ fn a_page_that_is_sent_again_after_it_changed_changes_nothing_at_the_receiver() 
                 links[0].poll(keeper);
                 links[1].poll(&mut sinks[1]);
             };
-            // Only what the first window holds gets through while no answer does; then the rest is let through.
+            // Only what the first window holds passes while no answer does; then the rest is let through.
             if bytes > 4096 {
                 scene.proxy.tamper(Tamper::Nothing);
             }
@@ -204,7 +203,7 @@ fn a_peer_whose_socket_is_gone_is_noticed_and_the_sender_told() {
     let mut sinks = recorders(2);
     connect(&scene.links, &mut sinks);
     let Scene { links, proxy, .. } = scene;
-    // For node 1 the proxy is its peer, and it goes without a word, as a process that is killed.
+    // For node 1 the proxy is its peer, and it disappears silently, like a killed process.
     drop(proxy);
     poll_until(&links[1..], &mut sinks[1..], |sinks| sinks[0].lost.len() == 1);
     assert_eq!(sinks[1].lost, [(0, Lost::Ended)]);
@@ -214,7 +213,7 @@ fn a_peer_whose_socket_is_gone_is_noticed_and_the_sender_told() {
 fn a_peer_that_starts_late_gets_what_was_sent_before() {
     for security in SECURITIES {
         let (mut ports, addresses) = sockets(2);
-        // Nobody listens at node 0's address until it starts.
+        // Nothing listens at node 0's address until it starts.
         drop(ports.remove(0));
         let early = start(1, &addresses, ports.pop(), security);
         for sequence in 0..50 {
@@ -260,7 +259,7 @@ fn a_node_whose_greeting_is_not_wanted_is_told_why_and_so_is_its_user() {
     assert!(!links[0].is_connected(1) && !links[0].is_lost(1));
 }
 
-/// The kernel of loopback takes 64 KiB at a time: a page goes in one datagram, and so does its request.
+/// The loopback kernel takes 64 KiB at a time, so a page is one datagram, and so is its request.
 #[test]
 fn a_page_on_loopback_is_one_datagram() {
     let (links, mut sinks, _) = pair(Security::Sealed);
@@ -284,7 +283,7 @@ fn connect(links: &[Arc<dyn Link>], sinks: &mut [Recorder]) {
     poll_until(links, sinks, |sinks| sinks.iter().all(|sink| sink.connected.len() == 1));
 }
 
-/// A frame each way.
+/// Sends a frame in each direction.
 fn exchange(links: &[Arc<dyn Link>], sinks: &mut [Recorder], sequence: u64) {
     send_frame(&*links[0], 1, Form::At, sequence, 20_000);
     send_frame(&*links[1], 0, Form::At, sequence, 20_000);
@@ -320,9 +319,10 @@ impl Scene {
 #[derive(Clone, Copy, PartialEq)]
 enum Tamper {
     Nothing,
-    /// A copy with a bit flipped, one cut short, one of long ago and one's own go along with each; some go only changed.
+    /// Each datagram is accompanied by a copy with a flipped bit, a truncated one, an old one and a forged one; some
+    /// are sent only changed.
     Everything,
-    /// What the listening node answers goes nowhere.
+    /// Answers of the listening node are dropped.
     NoAnswers,
 }
 
@@ -331,7 +331,7 @@ struct Counts {
     answered: usize,
 }
 
-/// Stands between a dialling node and node 0, and carries what each says to the other.
+/// Stands between a dialling node and node 0, and forwards the datagrams of each to the other.
 struct Proxy {
     address: SocketAddr,
     back: UdpSocket,
@@ -353,7 +353,7 @@ impl Proxy {
         let back = UdpSocket::bind("127.0.0.1:0").unwrap();
         back.connect(target).unwrap();
         for socket in [&front, &back] {
-            // Only so that the threads notice that they are to end.
+            // Only so that the threads notice that they must end.
             socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         }
         let shared = Arc::new(Shared {
@@ -436,7 +436,7 @@ fn carry_answers(front: &UdpSocket, back: &UdpSocket, shared: &Shared) {
     }
 }
 
-/// A copy with a bit flipped, one cut short, and one of earlier.
+/// Sends a copy with a flipped bit, a truncated one, and an earlier one.
 fn spoil(count: usize, datagram: &[u8], old: &mut Vec<u8>, send: impl Fn(&[u8])) {
     let mut changed = datagram.to_vec();
     let at = count * 131 % changed.len();

@@ -1,6 +1,8 @@
-//! Two nodes of the real protocol, and a memory server that grants a lease, in a program without `std`, without libc and without a loader: node 1 stores into a
-//! page whose home is node 0, over the real wire format, with several protocols. Ends with 0 if node 1 may store and
-//! node 0 may not even load, 1 if that is not so, 2 if something panicked, 3 if the memory did not suffice.
+//! Two nodes of the real protocol, and a memory server that grants a lease, in a program without `std`, libc and
+//! loader.
+//!
+//! Node 1 stores into a page whose home is node 0, over the real wire format, with several protocols. The exit status
+//! is 0 if node 1 may store and node 0 may not even load, 1 if not, 2 after a panic, 3 if the memory did not suffice.
 #![no_std]
 #![no_main]
 // The functions below must not be compiled into calls of themselves.
@@ -30,7 +32,7 @@ fn prove_all() -> bool {
     prove(Protocol::IVY) && prove(Protocol::DYNAMIC) && locked.is_ok_and(prove) && prove_lease()
 }
 
-/// A server that nobody else has copies of grants what the first client asks for.
+/// A server grants the first client's request if no other host has copies.
 fn prove_lease() -> bool {
     let mut effects = Vec::new();
     let mut server = Server::alone(1, 4, Timing::new(1_000, 600, 10, 0), 1, 0, None);
@@ -83,7 +85,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     exit(2)
 }
 
-// The kernel enters with an aligned stack and nothing on it that a function could return to.
+// The kernel enters with an aligned stack without a return address.
 #[cfg(target_arch = "x86_64")]
 global_asm!(".globl _start", "_start:", "xor ebp, ebp", "and rsp, -16", "call pure_main", "ud2");
 #[cfg(target_arch = "aarch64")]
@@ -103,17 +105,17 @@ fn exit(code: usize) -> ! {
 
 const MEMORY_BYTES: usize = 4 << 20;
 
-/// Memory that is handed out once and never taken back.
+/// Memory that is allocated once and never freed.
 #[repr(align(64))]
 struct Memory(UnsafeCell<[u8; MEMORY_BYTES]>, AtomicUsize);
 
-// SAFETY: every byte is handed out once, and the count is atomic.
+// SAFETY: every byte is allocated once, and the count is atomic.
 unsafe impl Sync for Memory {}
 
 #[global_allocator]
 static MEMORY: Memory = Memory(UnsafeCell::new([0; MEMORY_BYTES]), AtomicUsize::new(0));
 
-// SAFETY: blocks are aligned, as long as asked, inside the array, and disjoint.
+// SAFETY: blocks are aligned, of the requested length, inside the array, and disjoint.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let start = self.1.load(Ordering::Relaxed).next_multiple_of(layout.align());
@@ -128,7 +130,7 @@ unsafe impl GlobalAlloc for Memory {
     unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
 }
 
-// What the compiler itself calls, and what a C library would bring otherwise.
+// Functions that the compiler itself calls, and that a C library would otherwise provide.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
@@ -142,7 +144,7 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
     if (to as usize) <= from as usize {
-        // SAFETY: ascending never overwrites what is still to be read when the target comes first.
+        // SAFETY: with the target first, ascending order never overwrites bytes that are still to be read.
         return unsafe { memcpy(to, from, count) };
     }
     for index in (0..count).rev() {
@@ -173,7 +175,7 @@ unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> 
     0
 }
 
-/// `core` and `alloc` come compiled for unwinding and name these two; with `panic=abort` nobody calls them.
+/// `core` and `alloc` are compiled for unwinding and refer to these two; with `panic=abort` they are never called.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() -> ! {
     exit(2)

@@ -1,17 +1,17 @@
-//! The checkers in the short form in which every change goes through them: random clusters with faults, litmus tests in
-//! the simulator and on real processes, histories, explorations, mutants. `cargo xtask soak` runs the long form.
+//! The checkers in the short form that every change must pass: random clusters with faults, litmus tests in the
+//! simulator and on real processes, histories, explorations, mutants. `cargo xtask soak` runs the long form.
 //!
-//! Promises: what counts states runs in release, from a build of the checkers alone (the whole command would take minutes
-//! more to build); what runs processes uses the command as the tests built it. One after the other; each prints what it
-//! found; the first that fails ends the step with the command that repeats it. Never chooses seeds by the clock: what
-//! passed once passes again.
+//! Promises: commands that count states run in release, from a build of only the checkers (building the whole command
+//! would take minutes more); commands that run processes use the command as built for the tests. The commands run one
+//! after the other, and each prints its findings. The first failure ends the step with the command that repeats it.
+//! It must never choose seeds by the clock: what passed once passes again.
 
 use anyhow::{Context, Result, bail};
 
 use crate::step;
 use crate::workspace::Workspace;
 
-/// What `trellis check` is asked for.
+/// The arguments of the `trellis check` calls.
 const COMMANDS: &[&str] = &[
     "mutants",
     "explore --protocol all --nodes 3 --pages 1 --operations 2 --must-end --overtaken-max",
@@ -31,7 +31,7 @@ const COMMANDS: &[&str] = &[
     "scale --nodes 2,64,1024 --operations 1000",
 ];
 
-/// The same, of what needs processes.
+/// The arguments of those calls that need processes.
 const WITH_PROCESSES: &[&str] = &[
     "litmus --protocol release --runs 64 --nodes 3 --shape MP --shape SB --shape CoRR --shape MP+flags --shape ISA2+flags --shape SB+barrier --shape WRC+locks --shape HANDED-ON+locks --shape TURNS+lock --shape NEIGHBOURS+barrier",
     "litmus --protocol all --runs 64 --nodes 2 --shape MP --shape SB --shape LB --shape S --shape R --shape 2+2W",
@@ -40,7 +40,7 @@ const WITH_PROCESSES: &[&str] = &[
     "history --protocol dynamic --nodes 2 --operations 5000 --set link=udp --set link_faults=drop=10%,duplicate=5%,reorder=5%,seed=7",
 ];
 
-/// Builds what is missing and runs all of them.
+/// Builds what is missing and runs all checkers.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--locked", "--quiet", "-p", "trellis-check"]);

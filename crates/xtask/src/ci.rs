@@ -1,6 +1,6 @@
-//! `cargo xtask ci`: every check, the quick ones first, all in one target folder.
+//! `cargo xtask ci`: runs every check, the quick ones first, all in one target folder.
 //!
-//! Stops at the first check that fails, because the later ones take minutes.
+//! It stops at the first check that fails, because the later ones take minutes.
 
 use anyhow::{Context, Result, bail};
 
@@ -35,7 +35,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The test command a reader of the README would type: the only line of its code blocks that begins so.
+/// The test command of the README: the only line of its code blocks with this beginning.
 fn test_command(readme: &str) -> Result<Vec<String>> {
     let mut inside_block = false;
     let mut found = Vec::new();

@@ -1,7 +1,7 @@
-//! The compiler pass: built with CMake, and its tests.
+//! The compiler pass: builds it with CMake, and runs its tests.
 //!
-//! Promises: everything lies under `compiler` in the target folder, as it will lie under `lib/trellis` of a prefix; what is
-//! built already is not built again.
+//! Promises: everything is under `compiler` in the target folder, in the layout of `lib/trellis` of a prefix. What is
+//! already built is not built again.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use crate::step;
 use crate::workspace::{self, Profile, Workspace};
 
-/// Builds the pass and what compiled programs are linked with, and puts it where the command of a profile finds it, with
-/// the library under the name that programs know.
+/// Builds the pass and what compiled programs are linked with, and places it where the command of a profile finds it,
+/// with the library under the name that programs use.
 pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
     let folder = folder(workspace);
     let mut configure = workspace.command("cmake");
@@ -23,7 +23,7 @@ pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
     place(workspace, workspace, profile)
 }
 
-/// Puts what was built where the command of another folder finds it: one that was built with features.
+/// Places what was built where the command of another folder finds it: one that was built with features.
 pub(crate) fn place(workspace: &Workspace, built: &Workspace, profile: Profile) -> Result<()> {
     workspace::link(&folder(workspace).join("trellis"), &built.target.join("lib/trellis"))?;
     built.name_library(profile)
@@ -37,7 +37,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     step::command("test the compiler pass", &mut command)
 }
 
-/// Installs it under a prefix.
+/// Installs the pass under a prefix.
 pub(crate) fn install(workspace: &Workspace, prefix: &Path) -> Result<()> {
     build(workspace, Profile::Release)?;
     quietly(workspace.command("cmake").arg("--install").arg(folder(workspace)).arg("--prefix").arg(prefix))
@@ -47,7 +47,7 @@ fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("compiler")
 }
 
-/// What it prints is shown when it fails.
+/// Runs a command and shows its output only if it fails.
 fn quietly(command: &mut std::process::Command) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot start `{}`", step::shown(command)))?;
     if !output.status.success() {

@@ -1,6 +1,7 @@
-//! `cargo xtask demo`: ten million integers, sorted on 1, 2 and 4 nodes, each result compared with a plain sort.
+//! `cargo xtask demo`: sorts ten million integers on 1, 2 and 4 nodes, and compares each result with a plain sort.
 //!
-//! Leaves its files in the target folder and nothing else. Never prints a time for a result that is wrong.
+//! Promises: it leaves its files in the target folder and nothing else. It must never print a time for a wrong
+//! result.
 
 use std::path::Path;
 use std::time::Instant;
@@ -59,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace, elements: u64) -> Result<()> {
     Ok(())
 }
 
-/// One row of the table.
+/// Measures one row of the table.
 fn sort(
     workspace: &Workspace,
     psort: &Path,
@@ -93,25 +94,26 @@ fn sort(
     ])
 }
 
-/// Room for the numbers and the program's own words, in steps of 64 MiB; at least the default.
+/// Room for the integers and the program's own data, in steps of 64 MiB; at least the default.
 fn region_bytes(elements: u64) -> u64 {
     (elements * 8 + (1 << 20)).next_multiple_of(64 << 20).max(256 << 20)
 }
 
-/// Installs the command, the library, the headers, and what pkg-config and CMake need; the first two with these features.
+/// Installs the command, the library, the headers, and the files for pkg-config and CMake; the first two with these
+/// features.
 pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[String]) -> Result<()> {
     let built = features::build_release(workspace, features)?;
     let prefix = workspace.root.join(prefix);
     programs::install_library(&built, Profile::Release, &prefix)?;
     programs::separate_symbols(&prefix.join(format!("lib/libtrellis.so.{}", env!("CARGO_PKG_VERSION"))))?;
-    // Whoever does not compile for a store needs no clang.
+    // Users who do not compile for a store need no clang.
     match setup::ensure(setup::PASS) {
         Ok(()) => compiler::install(workspace, &prefix)?,
         Err(error) => eprintln!("    left out: `trellis cc` and the library of `trellis store run`: {error:#}"),
     }
     let command = prefix.join("bin/trellis");
     std::fs::create_dir_all(prefix.join("bin"))?;
-    // A program that runs cannot be written, but it can be replaced.
+    // A running program cannot be written, but it can be replaced.
     let unfinished = prefix.join("bin/.trellis.new");
     std::fs::copy(built.trellis(), &unfinished)
         .and_then(|_| std::fs::rename(&unfinished, &command))
@@ -129,7 +131,7 @@ fn number(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { grouped(value.round() as u64) }
 }
 
-/// A whole number with thin groups of three digits.
+/// A whole number with thin spaces between groups of three digits.
 fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();

@@ -1,6 +1,8 @@
-//! What is linked: licences and sources from `deny.toml`, and the layers of our own crates. Works without a network.
+//! Checks what is linked: licences and sources from `deny.toml`, and the layers of our own crates. Works without a
+//! network.
 //!
-//! Each layer knows those below it that a table names, so that none of them can grow into another's work.
+//! Promises: each layer depends only on the lower layers that a table lists, so that none of them can grow into
+//! another's work.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +12,8 @@ use serde_json::Value;
 use crate::step;
 use crate::workspace::Workspace;
 
-/// Crates of ours, and those of ours that each may be built on. What only tests need is `trellis-testing` or `trellis-base`.
+/// Our crates, and those of our crates that each may depend on. Tests may also depend on `trellis-testing` or
+/// `trellis-base`.
 const LAYERS: [(&str, &[&str]); 12] = [
     ("trellis-base", &[]),
     ("trellis-testing", &[]),
@@ -35,7 +38,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ),
     ("trellis-stored", &["trellis-base", "trellis-cache", "trellis-memory", "trellis-remote", "trellis-store"]),
 ];
-/// Which crate tests of all layers may use.
+/// The crate that tests of all layers may use.
 const TESTING: &str = "trellis-testing";
 
 /// Checks every crate that a build for this machine links.
@@ -56,7 +59,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Asks cargo; `--locked` fails if `Cargo.lock` does not belong to the manifests.
+/// Calls cargo; `--locked` fails if `Cargo.lock` does not match the manifests.
 fn metadata(workspace: &Workspace) -> Result<Value> {
     let host = step::output(workspace.command("rustc").arg("-vV"))?;
     let host = host.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?.to_owned();
@@ -150,7 +153,7 @@ fn layer_violations(packages: &[Value]) -> Vec<String> {
     wrong
 }
 
-/// A licence expression of SPDX: names, `AND`, `OR`, parentheses; the old slash means `OR`.
+/// An SPDX licence expression: names, `AND`, `OR`, parentheses; the old slash means `OR`.
 #[derive(Debug, PartialEq, Eq)]
 enum Expression {
     Licence(String),

@@ -1,9 +1,10 @@
-//! `cargo xtask documents`: the README and the guides, carried out as they are written.
+//! `cargo xtask documents`: carries out the README and the guides as they are written.
 //!
-//! Promises: every `sh` block of a document runs, in the order of the text, in one shell that ends with the first command that
-//! fails. A block whose paragraph names a file (`heat.cpp`) is saved under this name where the shell is then. Each document gets
-//! a home folder, a network and processes of its own, which end with it, and a copy of the examples; nothing that it writes comes
-//! into the repository. The guides that name several hosts are carried out by a test of `trellis-cli` instead, which has a lab.
+//! Promises: every `sh` block of a document runs, in the order of the text, in one shell that ends with the first
+//! command that fails. A block whose paragraph names a file (`heat.cpp`) is saved under this name in the shell's
+//! current folder. Each document gets a home folder, a network and processes of its own, which end with it, and a
+//! copy of the examples; it writes nothing into the repository. The guides that name several hosts are carried out by
+//! a test of `trellis-cli` instead, which has a lab.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,21 +18,21 @@ use crate::{setup, step};
 const ON_SEVERAL_HOSTS: [&str; 2] =
     ["docs/guides/give-a-program-the-racks-memory.md", "docs/guides/operate-a-memory-fabric.md"];
 
-/// Lines that CI carries out by itself, of any document.
+/// Lines that CI carries out elsewhere, in any document.
 const ELSEWHERE: [&str; 1] = ["cargo xtask test "];
 
-/// What is too large for a machine that runs tests, and what it gets.
+/// Arguments that are too large for a test machine, and their replacements.
 const SIZES: [(&str, &str); 3] = [
     ("--seeds 1000", "--seeds 20"),
     ("--runs 1000000", "--runs 1000"),
     ("--nodes 3 --pages 2 --operations 2", "--nodes 3 --pages 1 --operations 1"),
 ];
 
-/// What a command prints and a reader types again in place of the document's example, and the shell function that finds it.
+/// Output that a reader types in place of the document's example, and the shell function that finds it.
 const PRINTED: [(&str, &str); 1] =
     [("127.0.0.1:40213 --secret-file /run/user/1000/trellis-8211.secret", "$(how_to_join)")];
 
-/// What a reader brings along: the document, the file, and the shell command that makes it.
+/// Files that a reader provides: the document, the file, and the shell command that creates it.
 const BROUGHT: [(&str, &str, &str); 3] = [
     ("docs/guides/a-program-bigger-than-memory.md", "text", "printf 'one word and another word\\n' > text"),
     ("docs/guides/migrate-from-libivy.md", "input.txt", "seq 1 1000 > input.txt"),
@@ -39,16 +40,16 @@ const BROUGHT: [(&str, &str, &str); 3] = [
 ];
 const PROGRAM: &str = "c++ -std=c++20 -O2 examples/hello/hello.cpp $(pkg-config --cflags --libs trellis) -o program";
 
-/// The languages of blocks that can be files, and how the names of these end.
+/// The languages of blocks that can be files, and the endings of the file names.
 const FILES: [(&str, &[&str]); 5] =
     [("cpp", &[".cpp", ".cc"]), ("c", &[".c"]), ("rust", &[".rs"]), ("toml", &[".toml"]), ("json", &[".json"])];
 
-/// Far beyond what any document needs: only one that hangs reaches it.
+/// Far more than any document needs: only a hanging one reaches it.
 const LONGEST_SECONDS: u32 = 1200;
-/// How much of a document's output is shown when it fails.
+/// The lines of output that are shown if a document fails.
 const SHOWN_LINES: usize = 40;
 
-/// What every shell begins with. `cargo xtask` and `cargo test` work on the repository, whose build folder is there already.
+/// The beginning of every shell script. `cargo xtask` and `cargo test` use the repository, whose build folder exists.
 const BEGIN: &str = r#"set -eE -o pipefail
 trap 'echo "$document:$line: \`$BASH_COMMAND\` ended with status $?" >&2' ERR
 cargo() {
@@ -69,7 +70,7 @@ ip link set lo up
 cd "$HOME/source/trellis"
 "#;
 
-/// What every shell ends with: what was started in the background and is to end by itself ends well.
+/// The end of every shell script: background jobs that end by themselves must succeed.
 const END: &str = "for job in ${started-}; do wait $job; done\n";
 
 /// Carries out all documents, or those whose path contains `only`.
@@ -80,14 +81,14 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<()> {
     if chosen.is_empty() {
         bail!("no document with commands has {:?} in its name; there are {}", only.unwrap_or_default(), all.join(", "));
     }
-    // A document has no network, so what it builds must be here before.
+    // A document has no network, so the crates that it builds must be fetched before.
     step::command("fetch crates", workspace.cargo().args(["fetch", "--locked"]))?;
     chosen
         .into_iter()
         .try_for_each(|name| step::step(&format!("the commands of {name}"), || carry_out(workspace, name)))
 }
 
-/// The documents that have commands, by their path in the repository.
+/// The documents with commands, by their path in the repository.
 fn documents(root: &Path) -> Result<Vec<String>> {
     let mut all = vec!["README.md".to_owned()];
     for entry in std::fs::read_dir(root.join("docs/guides")).context("docs/guides cannot be read")? {
@@ -111,16 +112,16 @@ fn carry_out(workspace: &Workspace, name: &str) -> Result<()> {
     let log = std::fs::File::create(home.0.join("log"))?;
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    // Who is not root gets the rights for this in a user namespace.
+    // A user other than root gets the necessary rights in a user namespace.
     if step::output(Command::new("id").arg("-u"))?.trim() != "0" {
         command.arg("--map-root-user");
     }
     command.args(["timeout", "--foreground", &LONGEST_SECONDS.to_string(), "bash"]).arg(home.0.join("script"));
     command.env_clear().env("HOME", &home.0).env("PATH", std::env::var("PATH").unwrap_or_default());
     command.env("CARGO_HOME", kept("CARGO_HOME", ".cargo")).env("RUSTUP_HOME", kept("RUSTUP_HOME", ".rustup"));
-    // There is no other network: crates are those that the build has fetched.
+    // There is no other network: only crates that the build has fetched are available.
     command.env("CARGO_NET_OFFLINE", "true").env("repository", &workspace.root).env("document", name);
-    // Of the repository alone: what a reader builds lies in the reader's own folder.
+    // Only for the repository: a reader's own builds are in the reader's own folder.
     if let Some(target) = std::env::var_os("CARGO_TARGET_DIR") {
         command.env("built", target);
     }
@@ -136,7 +137,7 @@ fn carry_out(workspace: &Workspace, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A home folder with the sources that a document is about; removed when dropped.
+/// A home folder with a copy of the sources; removed when dropped.
 struct Home(PathBuf);
 
 impl Home {
@@ -203,24 +204,24 @@ fn script(name: &str, text: &str) -> Result<String> {
     Ok(script + END)
 }
 
-/// A line of a block, as it can be run here.
+/// A line of a block, adapted to this environment.
 fn command(line: &str) -> String {
     if ELSEWHERE.iter().any(|elsewhere| line.starts_with(elsewhere)) {
         return String::new();
     }
     let replaced = SIZES.iter().chain(&PRINTED);
     let line = replaced.fold(line.to_owned(), |line, (written, here)| line.replace(written, here));
-    // The shell knows how each ended, however long ago that was.
+    // The shell remembers how each background job ended, however long ago.
     if is_background(&line) { line + "\nstarted=\"${started-} $!\"\n" } else { line + "\n" }
 }
 
-/// Whether a line starts something and goes on.
+/// Whether a line starts a background job.
 fn is_background(line: &str) -> bool {
     let bare = line.split(" #").next().unwrap_or(line).trim_end();
     bare.ends_with('&') && !bare.ends_with("&&")
 }
 
-/// The file that the paragraph above a block names as the block's.
+/// The file name that the paragraph above a block gives to the block.
 fn file_name<'a>(language: &str, paragraph: &'a str) -> Option<&'a str> {
     let endings = FILES.iter().find(|(known, _)| *known == language)?.1;
     let words = paragraph.split('`').skip(1).step_by(2);

@@ -1,6 +1,6 @@
 //! Optimised builds with the cargo feature `fabric`, for benchmarks and for the matrix.
 //!
-//! Promises: everything is built in a folder of its own, so that the default build never holds libfabric.
+//! Promises: everything is built in a separate folder, so that the default build never contains libfabric.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::step;
 use crate::workspace::Workspace;
 
-/// The command `trellis` with the feature, optimised.
+/// Builds the command `trellis` with the feature, optimised.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let mut build = cargo(workspace, &["build", "--release", "--quiet"]);
     step::command("build trellis with the feature fabric", build.args(["-p", "trellis-cli"]))?;
@@ -27,7 +27,7 @@ pub(crate) fn install(workspace: &Workspace, prefix: &Path) -> Result<(PathBuf, 
     Ok((build(workspace)?, prefix.join("lib")))
 }
 
-/// What [`build`] built.
+/// The program that [`build`] built.
 pub(crate) fn program(workspace: &Workspace) -> PathBuf {
     folder(workspace).join("release/trellis")
 }

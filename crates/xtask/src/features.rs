@@ -1,7 +1,8 @@
-//! What a user may ask for that an ordinary build leaves out: stores with heavy clients, the link `fabric`, the switch `bpf`.
+//! Optional features that an ordinary build omits: stores with heavy clients, the link `fabric`, the switch `bpf`.
 //!
-//! Promises: a wrong name is answered with the right ones before anything is built; what a feature needs of the system is
-//! installed first. Never builds in the folder of the ordinary build, which would then hold what nobody asked for.
+//! Promises: a wrong name is refused with the list of valid ones before anything is built. System packages that a
+//! feature needs are installed first. It must never build in the folder of the ordinary build, which would then
+//! contain features that were not requested.
 
 use std::path::PathBuf;
 
@@ -11,9 +12,9 @@ use crate::setup::{self, Needed};
 use crate::step;
 use crate::workspace::Workspace;
 
-/// The features of the command and of the library, and what they need of the system.
+/// The features of the command and of the library, and the system packages that they need.
 ///
-/// `bpf` is the command's alone: no library makes labs.
+/// `bpf` is only for the command: no library creates labs.
 const FEATURES: &[(&str, &[Needed])] = &[
     ("bpf", &[setup::BPF_COMPILER, setup::KERNEL_HEADERS]),
     ("bigtable", &[]),
@@ -24,7 +25,7 @@ const FEATURES: &[(&str, &[Needed])] = &[
     ("fabric", &[setup::PACKAGE_FINDER, setup::FABRIC]),
 ];
 
-/// Builds the command and the library with these features, optimised; returns where they lie.
+/// Builds the command and the library with these features, optimised; returns their location.
 pub(crate) fn build_release(workspace: &Workspace, features: &[String]) -> Result<Workspace> {
     let needed = needed(features)?;
     let target = match features.is_empty() {
@@ -53,7 +54,7 @@ fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("features")
 }
 
-/// What these features need; a sentence for one that there is not.
+/// The system packages that these features need; an error for an unknown feature.
 fn needed(features: &[String]) -> Result<Vec<Needed>> {
     let mut all = Vec::new();
     for feature in features {

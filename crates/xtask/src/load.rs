@@ -1,8 +1,8 @@
-//! `cargo xtask soak --load N`: the tests on a machine that has much else to do.
+//! `cargo xtask soak --load N`: runs the tests on a heavily loaded machine.
 //!
-//! Promises: so many threads of this process compute at the usual priority while the whole suite runs once, and then the tests that
-//! wait or name peers run [`ROUNDS`] times; everything is built before. The threads end with this process, however that ends. Must
-//! never change a time-out for it.
+//! Promises: N threads of this process compute at normal priority while the whole suite runs once, and then the tests
+//! that wait or name peers run [`ROUNDS`] times; everything is built before. The threads end with this process,
+//! however it ends. It must never change a time-out for the load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,14 @@ use crate::test_programs::Tests;
 use crate::workspace::Workspace;
 use crate::{compiler, test};
 
-/// How often the tests run that wait or name peers.
+/// How often the tests that wait or name peers run.
 const ROUNDS: usize = 10;
 
-/// How many test programs run at a time. They add to the load; one by one they would get a twentieth of the machine.
+/// How many test programs run at a time. They add to the load; one at a time they would get a twentieth of the
+/// machine.
 const AT_ONCE: usize = 4;
 
-/// Those tests: the packages, and their programs. Programs that only compare values are left to the whole suite: `release`
+/// The packages and programs of those tests. Programs that only compare values run only in the whole suite: `release`
 /// alone takes longer at this load than all of these.
 const WAITING_PACKAGES: &[&str] =
     &["trellis", "trellis-cli", "trellis-c", "trellis-remote", "trellis-store", "trellis-stored", "trellis-transport"];
@@ -53,7 +54,7 @@ const WAITING: &[&str] = &[
     "waits",
 ];
 
-/// Threads that compute as long as this lives.
+/// Threads that compute while this value lives.
 struct Load {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -75,13 +76,13 @@ impl Drop for Load {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // It does nothing that could fail.
+            // The thread does nothing that could fail.
             let _ = thread.join();
         }
     }
 }
 
-/// Builds, and then tests beside so many threads that compute.
+/// Builds, and then runs the tests beside this many computing threads.
 pub(crate) fn run(workspace: &Workspace, count: u32) -> Result<()> {
     test::build(workspace)?;
     let load = Load::start(count);

@@ -1,9 +1,9 @@
-//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | documents | matrix | soak | tidy | pages | bench |
-//! install`.
+//! The tasks of the project, subcommands of `cargo xtask`: setup, demo, test, ci, documents, matrix, soak, tidy,
+//! pages, bench, install.
 //!
-//! Every long step says on standard error what it does and how long it took; results go to standard output. A task
-//! never changes anything outside of the target folder, except `setup` (system packages), `install` (the prefix it was
-//! given), `bench` (a new folder in `benchmarks/runs`) and `pages` (the documentation).
+//! Promises: every long step reports on standard error what it does and how long it took; results go to standard
+//! output. A task never changes anything outside the target folder, except `setup` (system packages), `install` (the
+//! given prefix), `bench` (a new folder in `benchmarks/runs`) and `pages` (the documentation).
 
 mod bench;
 mod checks;
@@ -52,7 +52,7 @@ enum Task {
     Setup,
     /// Build everything, sort ten million integers on 1, 2 and 4 nodes, and compare with a plain sort.
     Demo {
-        /// How many integers to sort.
+        /// The number of integers to sort.
         #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
         elements: u64,
     },
@@ -62,30 +62,30 @@ enum Task {
     Ci,
     /// Carry out the commands of the README and the guides as they are written.
     Documents {
-        /// Only those with this in their path, for example tutorial.
+        /// Only documents with this in their path, for example tutorial.
         #[arg(long)]
         only: Option<String>,
     },
     /// Run the PARMACS programs, which verify themselves, in every way a cluster can be set up; takes hours.
     Matrix {
-        /// About two hundred runs, in which every three values of different settings meet.
+        /// About two hundred runs, which combine every three values of different settings.
         #[arg(long)]
         quick: bool,
-        /// Stop after so long; without, everything is run.
+        /// Stop after this time; the default is to run everything.
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         minutes: Option<u32>,
     },
-    /// Explore more, try new seeds, and repeat the tests that have threads and processes, for as long as you like.
+    /// Explore more, try new seeds, and repeat the tests that have threads and processes, for a chosen time.
     Soak {
-        /// How long; building comes on top.
+        /// The duration, without building.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         minutes: u32,
-        /// Run the tests beside so many threads that compute instead: the whole suite once, and those that wait or name
-        /// peers ten times.
+        /// Run the tests beside this many computing threads instead: the whole suite once, and those that wait or
+        /// name peers ten times.
         #[arg(long, conflicts_with = "minutes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
         load: Option<u32>,
     },
-    /// Run the checks of the files alone: sizes, openings, unsafe code, links. Takes a second.
+    /// Run only the checks of the files: sizes, openings, unsafe code, links. Takes a second.
     Tidy,
     /// Put the text scripts of the protocols into their pages in `docs/protocols`.
     Pages,
@@ -94,19 +94,20 @@ enum Task {
         /// How often each benchmark runs; the median counts.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
         runs: u32,
-        /// Only print; keep nothing.
+        /// Only print the result; do not keep it.
         #[arg(long)]
         no_record: bool,
-        /// Only these benchmarks, by the name that `trellis bench` gives them, with the first of their arguments or without.
+        /// Only these benchmarks, by their name in `trellis bench`, with or without the first of their arguments.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
     },
     /// Install the command, the library, the headers, and the files for pkg-config and CMake.
     Install {
-        /// Where to, for example /usr/local.
+        /// The prefix, for example /usr/local.
         #[arg(long)]
         prefix: PathBuf,
-        /// What the default build leaves out: the stores bigtable, datastore, etcd, spanner (all: stores), the link fabric.
+        /// Features that the default build omits: the stores bigtable, datastore, etcd, spanner (all: stores), the
+        /// link fabric.
         #[arg(long, value_delimiter = ',', value_name = "FEATURE,...")]
         features: Vec<String>,
     },

@@ -1,10 +1,10 @@
-//! `cargo xtask matrix`: the programs of `examples/parmacs`, in C with the macros and in C++, on 1 to 8 nodes, under every
-//! mode of release consistency, over every link, with every catcher, home and way to notice stores.
+//! `cargo xtask matrix`: runs the programs of `examples/parmacs`, in C with the macros and in C++, on 1 to 8 nodes,
+//! under every mode of release consistency, over every link, with every catcher, home and way to notice stores.
 //!
-//! Promises: every program verifies its own result; a run that is wrong, fails or hangs is told with the command that
-//! repeats it, and the others are still run. What is run depends on nothing but this file: the short form meets every
-//! three values of different choices together, the long form everything. The short form runs what tests are built as, the
-//! long form what is built for use. Never leaves a process behind.
+//! Promises: every program verifies its own result. A run that is wrong, fails or hangs is reported with the command
+//! that repeats it, and the others are still run. The choice of runs depends only on this file: the short form
+//! combines every three values of different choices, the long form everything. The short form uses the build of the
+//! tests, the long form the build for use. It must never leave a process behind.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,7 +18,7 @@ use trellis_base::Random;
 use crate::workspace::{Profile, Workspace};
 use crate::{fabric, programs, setup, step};
 
-/// A program, and options that make it short but leave every node something to do.
+/// A program, and options that make it short but leave work for every node.
 struct Program {
     name: &'static str,
     options: &'static [&'static str],
@@ -47,17 +47,17 @@ const KEYS: [(&str, &[&str]); 5] = [
 /// Only in a library that is built for it.
 const FABRIC: &str = "fabric";
 
-/// Stands in every command. A run waits no longer than it takes to be sure that it hangs.
+/// Settings of every command. The time-out is only as long as is needed to be sure that a run hangs.
 const FIXED: &[&str] = &["region_bytes=64MiB", "wait_seconds_max=60"];
-/// When a run is ended that does not end by itself, far above what any of them needs.
+/// When a run that does not end by itself is ended; far more than any of them needs.
 const STUCK: Duration = Duration::from_secs(150);
 
 const CHOICES: usize = KEYS.len() + 3;
 
-/// One run: a value of every choice, by its position. In this order: program, interface, nodes, and the keys.
+/// One run: the index of a value of every choice, in this order: program, interface, nodes, and the keys.
 type Row = [u8; CHOICES];
 
-/// Runs it, for so many minutes at most.
+/// Runs the matrix, for at most so many minutes.
 pub(crate) fn run(workspace: &Workspace, quick: bool, minutes: Option<u32>) -> Result<()> {
     setup::ensure(&[setup::COMPILER, setup::MACRO_PROCESSOR])?;
     let with_fabric = !quick && setup::FABRIC.is_here();
@@ -72,7 +72,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool, minutes: Option<u32>) -> R
     step::step(&format!("programs verify themselves: {} runs, {form}", rows.len()), || bench.run_all(&rows, until))
 }
 
-/// What is built, and where runs leave what they print.
+/// The built programs, and the folder for the output of runs.
 struct Bench {
     folder: PathBuf,
     trellis: PathBuf,
@@ -90,7 +90,7 @@ impl Bench {
         step::step("build the programs of examples/parmacs", || {
             let mut make = workspace.command("make");
             make.args(["--silent", "-C", "examples/parmacs", "MACROS=../../parmacs/c.m4.trellis"]);
-            // A make that runs this task may not tell this one what to do.
+            // A make that runs this task must not influence this one.
             make.env_remove("MAKEFLAGS").env_remove("MFLAGS").arg(format!("OUT={}", folder.join("parmacs").display()));
             let (include, lib) = (prefix.join("include"), prefix.join("lib"));
             let (include, lib) = (include.display(), lib.display());
@@ -182,7 +182,7 @@ impl Bench {
     }
 }
 
-/// Waits for the end of a process; None, after ending it, when it hangs.
+/// Waits for the end of a process; None, after ending it, if it hangs.
 fn end_of(command: &mut Command) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     let mut child = command.spawn().with_context(|| format!("cannot start `{}`", step::shown(command)))?;
@@ -200,14 +200,14 @@ fn end_of(command: &mut Command) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// A command that a shell takes.
+/// The command as shell text.
 fn quoted(command: &Command) -> String {
     let words = step::shown(command);
     let quote = |word: &str| if word.contains('(') { format!("'{word}'") } else { word.to_owned() };
     words.split(' ').map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// How many values each choice has.
+/// The number of values of each choice.
 fn sizes(with_fabric: bool) -> Row {
     let mut sizes = [0; CHOICES];
     let keys = KEYS.iter().map(|(_, values)| values.iter().filter(|value| with_fabric || **value != FABRIC).count());
@@ -216,10 +216,10 @@ fn sizes(with_fabric: bool) -> Row {
     sizes
 }
 
-/// Every row, in an order in which neighbours differ in everything, so that a part of it is a sample.
+/// Every row, in an order in which adjacent rows differ in everything, so that a part of it is a sample.
 fn everything(sizes: &Row) -> Vec<Row> {
     let count: usize = sizes.iter().map(|&size| usize::from(size)).product();
-    // No size has this prime, so every row comes once.
+    // This prime divides no size, so every row occurs once.
     const STRIDE: usize = 10_007;
     let row = |index: usize| {
         let mut rest = index * STRIDE % count;
@@ -232,9 +232,10 @@ fn everything(sizes: &Row) -> Vec<Row> {
     (0..count).map(row).collect()
 }
 
-/// Rows in which every value of every choice meets every two values of two others.
+/// Rows in which every value of every choice is combined with every two values of two others.
 fn every_three(sizes: &Row) -> Vec<Row> {
-    /// Of so many rows with a set of values that is missing, the one is taken that has most of those.
+    /// The number of candidate rows that contain a missing set of values; the one with the most missing sets is
+    /// taken.
     const TRIED: usize = 20;
     let mut missing = all_triples(sizes);
     let mut rows = Vec::new();
@@ -267,7 +268,7 @@ fn all_triples(sizes: &Row) -> BTreeSet<[(u8, u8); 3]> {
     all
 }
 
-/// All sets of three values of a row, with the choices that they are of.
+/// All sets of three values of a row, with their choices.
 fn triples(row: &Row) -> impl Iterator<Item = [(u8, u8); 3]> {
     let row = *row;
     let three = move |one: usize, two: usize| {
@@ -297,7 +298,7 @@ mod tests {
         let sizes = sizes(false);
         let rows = every_three(&sizes);
         let all = all_triples(&sizes);
-        // Three of a row with the least and with the greatest values are among them.
+        // The sets of the rows with the least and with the greatest values are among them.
         assert!(triples(&[0; CHOICES]).chain(triples(&sizes.map(|size| size - 1))).all(|triple| all.contains(&triple)));
         let met: BTreeSet<_> = rows.iter().flat_map(triples).collect();
         assert_eq!(all, met);

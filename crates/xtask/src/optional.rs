@@ -1,8 +1,8 @@
-//! What is behind cargo features: the link `fabric`, with the providers of libfabric that need no hardware, the stores with
-//! heavy clients, each against its server, and the switch `bpf`, in namespaces of this machine.
+//! Tests of what is behind cargo features: the link `fabric`, with the providers of libfabric that need no hardware,
+//! the stores with heavy clients, each against its server, and the switch `bpf`, in namespaces of this machine.
 //!
-//! Promises: everything is built once, with all features, in the common target folder, and an ordinary build lies there
-//! again at the end. Never counts on a server or on hardware of this machine: tests start what they need.
+//! Promises: everything is built once, with all features, in the common target folder, which contains an ordinary
+//! build again at the end. It must never rely on a server or on hardware of this machine: tests start what they need.
 
 use anyhow::{Context, Result, bail};
 
@@ -12,7 +12,7 @@ use crate::test;
 use crate::test_programs::Tests;
 use crate::workspace::Workspace;
 
-/// Test programs that need a feature, by package: the others ran with everything else. A library has the package's name.
+/// Test programs that need a feature, by package; the others have run without it. A library has the package's name.
 const TESTS: &[(&str, &[&str])] = &[
     ("trellis-transport", &["trellis_transport", "fabric", "fabric_writes"]),
     ("trellis", &["fabric"]),
@@ -21,14 +21,14 @@ const TESTS: &[(&str, &[&str])] = &[
     ("trellis-switch", &["trellis_switch", "bpf", "memory"]),
     ("trellis-cli", &["stores", "controllers", "lab", "in_kernel", "bench_switch"]),
 ];
-/// Programs of which only some tests need one: the package, the program, and what their names have in common.
+/// Programs of which only some tests need one: the package, the program, and the common part of their names.
 const SOME_TESTS: &[(&str, &str, &str)] = &[
     ("trellis-transport", "conformance", "fabric_"),
     ("trellis-cli", "fabric", "a_program"),
     ("trellis-cli", "parts", "a_program"),
 ];
 
-/// What `trellis check` does over the link with processes.
+/// The `trellis check` commands over the link with processes.
 const COMMANDS: &[&str] = &[
     "history --protocol dynamic --nodes 2 --operations 5000",
     "litmus --protocol ivy --runs 64 --nodes 4 --shape IRIW",
@@ -36,7 +36,7 @@ const COMMANDS: &[&str] = &[
 
 const PROVIDERS: &[&str] = &["tcp", "shm"];
 
-/// Runs all of it.
+/// Runs all these tests.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     setup::ensure(setup::NEEDED)?;
     setup::ensure(&[setup::FABRIC])?;
@@ -47,14 +47,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     build.args(["build", "--quiet", "--locked", "--all-features", "-p", "trellis-c", "-p", "trellis-cli"]);
     step::command("features: build the command and the library", &mut build)?;
     let outcome = tests(workspace).and_then(|()| processes(workspace));
-    // What lies in the target folder under its ordinary name is the ordinary build again.
+    // The files of the target folder with ordinary names are those of the ordinary build again.
     let mut build = workspace.cargo();
     build.args(["build", "--quiet", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]);
     step::command("features: build without them again", &mut build)?;
     outcome
 }
 
-/// All are built by one call of cargo with the same arguments, so that everything is built once.
+/// One call of cargo with the same arguments builds all of them, so that everything is built once.
 fn tests(workspace: &Workspace) -> Result<()> {
     let all: Vec<(&str, &str)> =
         TESTS.iter().flat_map(|(package, names)| names.iter().map(|name| (*package, *name))).collect();

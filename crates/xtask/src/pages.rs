@@ -1,21 +1,21 @@
-//! `cargo xtask pages`: the parts of the documentation that are made from other files.
+//! `cargo xtask pages`: writes the parts of the documentation that are generated from other files.
 //!
-//! A page says `<!-- scripts NAME -->` where the text scripts of a protocol crate's `tests/scripts/NAME` shall
-//! stand; what is between that line and `<!-- end of scripts -->` is made here. Promises: a page whose scripts are up to
-//! date is not touched; [`check`] says which page is not. Never changes anything outside of the marks.
+//! A page contains `<!-- scripts NAME -->` where the text scripts of a protocol crate's `tests/scripts/NAME` belong;
+//! the text between that line and `<!-- end of scripts -->` is generated. Promises: a page whose scripts are up to
+//! date is not touched, and [`check`] names the pages that are not. It must never change anything outside the marks.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Where pages with scripts are.
+/// The folder of the pages with scripts.
 const PAGES: &str = "docs/protocols";
 const SCRIPTS: [&str; 2] =
     ["crates/trellis-cluster-protocol/tests/scripts", "crates/trellis-fabric-protocol/tests/scripts"];
 const END: &str = "<!-- end of scripts -->";
 
-/// Brings every page up to date.
+/// Updates every page.
 pub(crate) fn write(root: &Path) -> Result<()> {
     for page in pages(root)? {
         if page.is != page.should_be {
@@ -26,7 +26,7 @@ pub(crate) fn write(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sentences about pages that are not up to date.
+/// Errors for the pages that are not up to date.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let old: Vec<String> =
         pages(root)?.into_iter().filter(|page| page.is != page.should_be).map(|page| page.name).collect();
@@ -54,7 +54,7 @@ fn pages(root: &Path) -> Result<Vec<Page>> {
     Ok(pages)
 }
 
-/// The page with the scripts as they are now.
+/// The page with the present scripts.
 fn with_scripts(page: &str, scripts: &[PathBuf]) -> Result<String> {
     let mut made = String::new();
     let mut rest = page.lines();
@@ -73,7 +73,7 @@ fn with_scripts(page: &str, scripts: &[PathBuf]) -> Result<String> {
             let _ = write!(made, "\n### {}\n\n```text\n{}\n```\n", title(&name), text.trim_end());
         }
         let _ = write!(made, "\n{END}\n");
-        // What stands there already goes up to its end mark; a new page has none.
+        // Existing scripts extend to their end mark; a new page has none.
         let old: Vec<&str> = rest.clone().collect();
         if let Some(end) = old.iter().position(|line| *line == END) {
             rest.nth(end);
@@ -82,7 +82,7 @@ fn with_scripts(page: &str, scripts: &[PathBuf]) -> Result<String> {
     Ok(made)
 }
 
-/// `04-two-writers-queue` reads "Two writers queue".
+/// The title of a script: `04-two-writers-queue` becomes "Two writers queue".
 fn title(stem: &str) -> String {
     let words = stem.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '-').replace('-', " ");
     let mut letters = words.chars();

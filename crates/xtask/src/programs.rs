@@ -1,4 +1,4 @@
-//! Programs outside of cargo: the library under a prefix, the C++ examples built against it, and a run of psort.
+//! Programs outside cargo: the library under a prefix, the C++ examples built against it, and a run of psort.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::workspace::{Profile, Workspace};
 use crate::{install, step};
 
-/// Puts the library and its headers under a prefix.
+/// Installs the library and its headers under a prefix.
 pub(crate) fn install_library(workspace: &Workspace, profile: Profile, prefix: &Path) -> Result<()> {
     let source = workspace.root.join("crates/trellis-c");
     let library = workspace.built(profile, "libtrellis_c.so");
@@ -20,8 +20,8 @@ pub(crate) fn install_library(workspace: &Workspace, profile: Profile, prefix: &
     Ok(())
 }
 
-/// Takes what only debuggers need out of a file that was just installed, and puts it beside, into `.debug/NAME.debug`, where
-/// gdb and Rust's backtraces look for it. A program that runs keeps the file that it has.
+/// Moves the debug information of a newly installed file into `.debug/NAME.debug` beside it, where gdb and Rust's
+/// backtraces look for it. A running program keeps its file.
 pub(crate) fn separate_symbols(file: &Path) -> Result<()> {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { bail!("{} is no file", file.display()) };
     let name = name.to_string_lossy();
@@ -66,11 +66,11 @@ pub(crate) struct Psort<'a> {
     pub(crate) nodes: usize,
     pub(crate) settings: &'a [String],
     pub(crate) arguments: &'a [String],
-    /// Where the nodes leave their records; emptied before the run.
+    /// The folder of the nodes' records; emptied before the run.
     pub(crate) record: &'a Path,
 }
 
-/// What a run of psort says about itself.
+/// The result of a run of psort.
 pub(crate) struct Sorted {
     /// The program's own time.
     pub(crate) milliseconds: f64,
@@ -131,7 +131,7 @@ fn read_counters(folder: &Path, nodes: usize) -> Result<[u64; 3]> {
     Ok(sums)
 }
 
-/// Compares two files, and says where they first differ.
+/// Compares two files, and reports the first difference.
 pub(crate) fn compare(left: &Path, right: &Path) -> Result<()> {
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()));
     let (left_bytes, right_bytes) = (read(left)?, read(right)?);

@@ -1,8 +1,9 @@
-//! Proof that the protocols need no operating system: a program without `std`, without libc and without a loader links them, runs
-//! protocols of a cluster through a fault, an answer and a grant, has a memory server grant a lease, and leaves by a bare system call.
+//! Proof that the protocols need no operating system: a program without `std`, libc and loader links them, runs
+//! protocols of a cluster through a fault, a reply and a grant, has a memory server grant a lease, and exits by a
+//! bare system call.
 //!
-//! The linker is the judge: with nothing but these crates, `core` and `alloc` to search, any call into an operating
-//! system would stay undefined. Then the file itself is looked at: no interpreter, no shared library.
+//! The linker provides the proof: it searches only these crates, `core` and `alloc`, so any call into an operating
+//! system would stay undefined. Then the file itself is checked: no interpreter, no shared library.
 
 use std::path::Path;
 
@@ -46,7 +47,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         .context("the program must end with 0; pure.rs says what other numbers mean")
 }
 
-/// The crates, and those below each.
+/// The crates, and the dependencies of each.
 const CRATES: [(&str, &[&str]); 3] = [
     ("trellis-base", &[]),
     ("trellis-cluster-protocol", &["trellis-base"]),
@@ -54,7 +55,7 @@ const CRATES: [(&str, &[&str]); 3] = [
 ];
 const FLAGS: [&str; 5] = ["--edition=2024", "-Cpanic=abort", "-Copt-level=2", "-Cdebuginfo=0", "-Dwarnings"];
 
-/// Looks into the file: a program that wants an interpreter or dynamic linking wants an operating system's library.
+/// Inspects the file: a program that needs an interpreter or dynamic linking needs an operating system's library.
 fn inspect(program: &Path) -> Result<()> {
     const INTERPRETER: u32 = 3;
     const DYNAMIC: u32 = 2;

@@ -1,7 +1,7 @@
-//! What the system must provide beside Rust, and how to get it on Debian.
+//! The system packages that are needed beside Rust, and their installation on Debian.
 //!
-//! Never runs a package manager when nothing is missing, and never as another user: without the right to install it
-//! prints the command.
+//! It must never run a package manager if nothing is missing, and never as another user: without the right to install
+//! it prints the command.
 
 use std::process::Command;
 
@@ -10,18 +10,18 @@ use anyhow::{Context, Result, bail};
 use crate::workspace::Workspace;
 use crate::{spelling, step};
 
-/// A program, a library that pkg-config knows, a file or a module of Python, and the package of Debian that brings it.
+/// A program, a library that pkg-config knows, a file or a Python module, and the Debian package that provides it.
 #[derive(Clone, Copy)]
 pub(crate) struct Needed {
     program: &'static str,
     package: &'static str,
 }
 
-/// What stands before a name that pkg-config knows.
+/// The prefix of a name that pkg-config knows.
 const LIBRARY: &str = "pkg-config:";
-/// What stands before the path of a file.
+/// The prefix of the path of a file.
 const FILE: &str = "file:";
-/// What stands before the name of a module of Python.
+/// The prefix of the name of a Python module.
 const MODULE: &str = "python:";
 
 impl Needed {
@@ -29,7 +29,7 @@ impl Needed {
         Needed { program, package }
     }
 
-    /// Whether it is here.
+    /// Whether it is installed.
     pub(crate) fn is_here(&self) -> bool {
         if let Some(file) = self.program.strip_prefix(FILE) {
             return std::path::Path::new(file).is_file();
@@ -47,7 +47,7 @@ impl Needed {
     }
 }
 
-/// Everything any task needs.
+/// Everything that any task needs.
 pub(crate) const NEEDED: &[Needed] = &[
     COMPILER,
     Needed { program: "cc", package: "gcc" },
@@ -73,18 +73,18 @@ pub(crate) const NEEDED: &[Needed] = &[
     spelling::PYTHON,
 ];
 
-/// What the feature `fabric` needs: the checks build it, users need not.
+/// For the feature `fabric`: the checks build it, users need not.
 pub(crate) const FABRIC: Needed = Needed { program: "pkg-config:libfabric >= 1.17", package: "libfabric-dev" };
 
-/// What the feature `etcd` needs: the checks build it, users need not.
+/// For the feature `etcd`: the checks build it, users need not.
 pub(crate) const PROTOBUF: Needed = Needed { program: "protoc", package: "protobuf-compiler" };
-/// Google's types, which etcd's interface imports: Debian has them apart from their compiler.
+/// Google's types, which etcd's interface imports: Debian packages them apart from the compiler.
 pub(crate) const PROTOBUF_TYPES: Needed =
     Needed { program: "file:/usr/include/google/protobuf/descriptor.proto", package: "libprotobuf-dev" };
 
-/// What the feature `bpf` needs: the checks build it, users need not.
+/// For the feature `bpf`: the checks build it, users need not.
 pub(crate) const BPF_COMPILER: Needed = CLANG;
-/// The kernel's headers for programs, which the feature `bpf` needs, too.
+/// The kernel's headers for programs, also for the feature `bpf`.
 pub(crate) const KERNEL_HEADERS: Needed =
     Needed { program: "file:/usr/include/linux/bpf.h", package: "linux-libc-dev" };
 
@@ -93,15 +93,15 @@ pub(crate) const PACKAGE_FINDER: Needed = Needed { program: "pkg-config", packag
 
 const CLANG: Needed = Needed { program: "clang-19", package: "clang-19" };
 const LLVM: Needed = Needed { program: "llvm-config-19", package: "llvm-19-dev" };
-/// What the compiler pass is built with.
+/// The tools to build the compiler pass.
 pub(crate) const PASS: &[Needed] = &[COMPILER, Needed { program: "cmake", package: "cmake" }, CLANG, LLVM];
 
-/// The C++ compiler alone: all that the demonstration needs.
+/// The C++ compiler alone, which suffices for the demonstration.
 pub(crate) const COMPILER: Needed = Needed { program: "c++", package: "g++" };
 /// Expands the macros of PARMACS programs.
 pub(crate) const MACRO_PROCESSOR: Needed = Needed { program: "m4", package: "m4" };
 
-/// Makes sure that the programs are there; says so when it had nothing to do.
+/// Ensures that the programs are installed; reports if there was nothing to do.
 pub(crate) fn install(needed: &[Needed]) -> Result<()> {
     if missing(needed).is_empty() {
         eprintln!("==> setup: everything is there");
@@ -110,7 +110,7 @@ pub(crate) fn install(needed: &[Needed]) -> Result<()> {
     ensure(needed)
 }
 
-/// Makes sure that the programs are there, and is silent when they are.
+/// Ensures that the programs are installed, and is silent if they are.
 pub(crate) fn ensure(needed: &[Needed]) -> Result<()> {
     let packages = missing(needed);
     if packages.is_empty() {

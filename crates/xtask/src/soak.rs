@@ -1,10 +1,11 @@
-//! `cargo xtask soak`: for as long as one likes, what `cargo xtask test` does once and small: larger explorations, fresh
-//! seeds, and the tests with threads, processes and sockets again and again.
+//! `cargo xtask soak`: runs, for a chosen time, what `cargo xtask test` does once and small: larger explorations,
+//! fresh seeds, and repetitions of the tests with threads, processes and sockets.
 //!
-//! The time is divided among the steps; what a step does not need goes to those after it, and each does one thing at
-//! least. A failure never stops the other steps: the command that repeats it is printed at once, and the exit code is
-//! not 0. Whatever a run leaves behind is removed, and a process left behind is a failure. Never ends or removes what
-//! it did not start or make; the logs of failures stay in `soak` of the target folder until the next time.
+//! Promises: the time is divided among the steps; time that a step does not need goes to later ones, and each does at
+//! least one thing. A failure never stops the other steps: the command that repeats it is printed at once, and the
+//! exit code is not 0. Files that a run leaves behind are removed, and a process left behind is a failure. It must
+//! never end or remove what it did not start or create. The logs of failures stay in `soak` of the target folder
+//! until the next run.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,22 +23,22 @@ use crate::{compiler, setup, step};
 
 /// A run of a test program that takes longer hangs; none needs a tenth of it.
 const RUN_SECONDS_MAX: u64 = 600;
-/// What the first run of a step gets, even when there is less time.
+/// The time for the first run of a step, even if less is left.
 const FIRST_SECONDS_MIN: u64 = 10;
-/// A step with so many failures is given up: the first one tells the most.
+/// A step is given up after this many failures: the first one is the most informative.
 const FAILURES_MAX: u64 = 3;
-/// How long processes may take to be gone after their test has ended.
+/// How long processes may take to end after their test has ended.
 const GONE_SECONDS_MAX: u64 = 5;
-/// How often a step says how far it is, where nobody watches.
+/// How often a step reports its progress if the output is not a terminal.
 const PROGRESS_SECONDS: u64 = 30;
-/// States of one exploration: about five gigabytes.
+/// The limit of states of one exploration: about five gigabytes.
 const STATES_MAX: &str = "50000000";
-/// How much of a failure's log is shown.
+/// The number of lines of a failure's log that are shown.
 const LINES_SHOWN: usize = 25;
-/// Marks every process that a run starts.
+/// The variable that marks every process that a run starts.
 const MARK: &str = "XTASK_SOAK";
 
-/// What soaks, the quick steps first, so that those after them know what time there is.
+/// The steps, the quick ones first, so that later ones know how much time is left.
 const STEPS: [Step; 20] = [
     Step { name: "mutants", weight: 1, work: Work::Check(&["mutants"]) },
     Step {
@@ -127,7 +128,7 @@ const STEPS: [Step; 20] = [
     },
 ];
 
-/// Soaks for so many minutes, building not counted.
+/// Soaks for so many minutes, without building.
 pub(crate) fn run(workspace: &Workspace, minutes: u32) -> Result<()> {
     setup::ensure(setup::NEEDED)?;
     build(workspace)?;
@@ -152,7 +153,7 @@ pub(crate) fn run(workspace: &Workspace, minutes: u32) -> Result<()> {
 
 struct Step {
     name: &'static str,
-    /// Its part of the time, compared with the others.
+    /// Its share of the time, relative to the others.
     weight: u32,
     work: Work,
 }
@@ -162,9 +163,9 @@ enum Work {
     Check(&'static [&'static str]),
     /// Arguments for `trellis`, each once.
     Command(&'static [&'static str]),
-    /// One test program, again and again.
+    /// One test program, repeatedly.
     Repeat(&'static str),
-    /// The same, each time with a seed that no soak has used.
+    /// One test program, repeatedly, each time with a seed that no soak has used.
     Seeds(&'static str),
     /// Test programs with a variable that makes them long, each once.
     Long(&'static [(&'static str, &'static str)]),
@@ -173,22 +174,22 @@ enum Work {
 /// One command of a step.
 #[derive(Debug, PartialEq)]
 struct Trial {
-    /// What cargo is asked for.
+    /// The arguments of cargo.
     words: String,
     seed: Option<u64>,
     /// A variable, as `NAME=VALUE`.
     variable: Option<&'static str>,
-    /// Whether it can be ended when the time is over, without a verdict.
+    /// Whether it may be ended without a verdict when the time is over.
     may_be_cut: bool,
 }
 
-/// What a step came to.
+/// The result of a step.
 struct Total {
     name: &'static str,
     runs: u64,
     failures: u64,
     spent: Duration,
-    /// The commands that the end of the time cut off, or that it left no time for.
+    /// The commands that were ended early or not begun, for lack of time.
     cut: Vec<String>,
 }
 
@@ -200,14 +201,14 @@ enum Outcome {
     Failed(String),
 }
 
-/// The part of the time that the first of these steps gets, when all of them have to share it.
+/// The time for the first of these steps if all of them have to share the remaining time.
 fn share(left: Duration, steps: &[Step]) -> Duration {
     let all: u32 = steps.iter().map(|step| step.weight).sum();
     steps.first().map_or(Duration::ZERO, |first| left * first.weight / all)
 }
 
 impl Step {
-    /// What to do after so much was begun; nothing, when each thing that could be done was.
+    /// The next command after `begun` commands; `None` if every possible one was begun.
     fn trial(&self, begun: u64, first_seed: u64) -> Option<Trial> {
         match self.work {
             Work::Check(all) => all.get(begun as usize).map(|words| Trial {
@@ -226,7 +227,7 @@ impl Step {
                 Some(Trial { words: format!("test --locked {words}"), seed: None, variable: None, may_be_cut: false })
             }
             Work::Seeds(words) => Some(Trial {
-                // The output tells which seeds were run.
+                // The output lists the seeds that were run.
                 words: format!("test --locked {words} -- --nocapture"),
                 seed: Some(first_seed + begun),
                 variable: None,
@@ -241,13 +242,13 @@ impl Step {
         }
     }
 
-    /// The commands that would be missed, if none began after so many.
+    /// The commands that are omitted if only `begun` commands are begun.
     fn rest(&self, begun: u64) -> Vec<String> {
         let rest = (begun..).map_while(|begun| self.trial(begun, 0).filter(|trial| trial.may_be_cut));
         rest.map(|trial| trial.shown()).collect()
     }
 
-    /// What cargo is asked for before the time starts.
+    /// The arguments of cargo before the time starts.
     fn build(&self) -> Vec<String> {
         match self.work {
             Work::Check(_) => vec!["build --release --locked -p trellis-check".to_owned()],
@@ -258,7 +259,7 @@ impl Step {
     }
 }
 
-/// What a command of the checkers gets besides, if it explores: the others know no bound of states.
+/// The additional arguments of a command of the checkers, if it explores: the others have no limit of states.
 fn bound(words: &str) -> String {
     match words.split(' ').next() {
         Some("explore" | "sync" | "changes" | "mutants") => format!(" --states-max {STATES_MAX}"),
@@ -267,7 +268,7 @@ fn bound(words: &str) -> String {
 }
 
 impl Trial {
-    /// The command as one types it to see a failure again.
+    /// The command that a user types to reproduce a failure.
     fn shown(&self) -> String {
         let seed = self.seed.map_or_else(String::new, |seed| format!("TRELLIS_SEED={seed} "));
         let variable = self.variable.map_or_else(String::new, |variable| format!("{variable} "));
@@ -282,7 +283,7 @@ impl Trial {
             return Outcome::Failed(format!("it ended with {status}"));
         }
         match self.seed {
-            // A test that passes over a seed it does not know would pass for ever.
+            // A test that ignores an unknown seed would always pass.
             Some(seed) if !log.contains(&format!("TRELLIS_SEED={seed} ")) => {
                 Outcome::Failed(format!("it does not say that it ran the seed {seed}"))
             }
@@ -291,24 +292,24 @@ impl Trial {
     }
 }
 
-/// Builds each program the way its runs ask for it, so that no run builds.
+/// Builds each program with the arguments of its runs, so that no run builds.
 fn build(workspace: &Workspace) -> Result<()> {
     let builds: BTreeSet<String> = STEPS.iter().flat_map(Step::build).collect();
     step::step("build what soaks", || {
         builds.iter().try_for_each(|words| step::run(workspace.cargo().args(words.split(' ')).arg("--quiet")))?;
-        // What compiled programs are linked with.
+        // For compiled programs to link with.
         step::run(workspace.cargo().args(["build", "--quiet", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]))?;
         compiler::build(workspace, Profile::Debug)
     })
 }
 
-/// Where the runs happen.
+/// The environment of the runs.
 struct Soak<'a> {
     workspace: &'a Workspace,
-    /// Logs and temporary files; nothing else is there.
+    /// Only for logs and temporary files.
     folder: PathBuf,
     first_seed: u64,
-    /// What others left in cargo's folder for the files of tests.
+    /// Files of others in cargo's folder for the files of tests.
     foreign: BTreeSet<OsString>,
 }
 
@@ -319,7 +320,7 @@ impl<'a> Soak<'a> {
             std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
         }
         std::fs::create_dir_all(folder.join("tmp")).with_context(|| format!("cannot make {}", folder.display()))?;
-        // Seconds since 1970 with room for the runs of a second: later soaks have other seeds.
+        // Seconds since 1970, times the maximum of runs in a second: later soaks have other seeds.
         let first_seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs() * 1000;
         let foreign = names(&workspace.target.join("tmp"));
         Ok(Soak { workspace, folder, first_seed, foreign })
@@ -357,7 +358,7 @@ impl<'a> Soak<'a> {
         Ok(total)
     }
 
-    /// Runs one command to its end or to the end of its time, and removes what it leaves.
+    /// Runs one command to its end or to the end of its time, and removes the files that it leaves.
     fn run_trial(&self, trial: &Trial, limit: Duration, mut show: impl FnMut()) -> Result<Outcome> {
         let log = File::create(self.log()).with_context(|| format!("cannot write {}", self.log().display()))?;
         let mut command = self.workspace.cargo();
@@ -387,7 +388,7 @@ impl<'a> Soak<'a> {
         Ok(Outcome::Failed(format!("it left processes behind: {}", left.join("; "))))
     }
 
-    /// Says what failed, how to see it again, and the end of what it printed; the whole stays as a file.
+    /// Reports the failure, the command that repeats it, and the end of its output; the whole output stays as a file.
     fn tell(&self, total: &Total, trial: &Trial, why: &str) -> Result<()> {
         let name = format!("{}-{}.log", total.name.replace([' ', ','], "-"), total.failures);
         let kept = self.folder.join(name);
@@ -411,11 +412,11 @@ impl<'a> Soak<'a> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Removes the files that tests leave with cargo for people to look at: an hour of them fills a disk.
+    /// Removes the files that tests leave in cargo's folder for inspection: an hour of them fills a disk.
     fn remove_leftovers(&self) {
         let folder = self.workspace.target.join("tmp");
         for name in names(&folder).difference(&self.foreign).filter(|name| is_left(name)) {
-            // Whoever tests at the same time may be quicker.
+            // Another test run at the same time may remove it first.
             let _ = std::fs::remove_dir_all(folder.join(name));
         }
     }
@@ -426,7 +427,7 @@ impl<'a> Soak<'a> {
     }
 }
 
-/// Waits for a child; nothing when its time is over first.
+/// Waits for a child; `None` if its time is over first.
 fn wait(child: &mut Child, limit: Duration, show: &mut impl FnMut()) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
@@ -441,7 +442,7 @@ fn wait(child: &mut Child, limit: Duration, show: &mut impl FnMut()) -> Result<O
     }
 }
 
-/// The value of [`MARK`]: no other soak's.
+/// The value of [`MARK`], unique to this soak.
 fn mark() -> String {
     std::process::id().to_string()
 }
@@ -457,14 +458,14 @@ impl Process {
     }
 }
 
-/// The processes that carry a mark in their environment; one that ended has none.
+/// The processes with a mark in their environment; an ended one has none.
 fn marked(mark: &str) -> Vec<Process> {
     let wanted = format!("{MARK}={mark}");
     let is_number = |name: &OsString| name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
     let ids = names(Path::new("/proc")).into_iter().filter(is_number);
     ids.filter_map(|id| {
         let folder = Path::new("/proc").join(&id);
-        // Somebody else's process, or one that is gone by now, cannot be read.
+        // Processes of other users, and processes that have ended, cannot be read.
         let environment = std::fs::read(folder.join("environ")).ok()?;
         environment.split(|&byte| byte == 0).find(|variable| *variable == wanted.as_bytes())?;
         let command = std::fs::read(folder.join("cmdline")).ok()?;
@@ -474,7 +475,7 @@ fn marked(mark: &str) -> Vec<Process> {
     .collect()
 }
 
-/// The processes of a run that are still there some time after its end.
+/// The processes of a run that still exist some time after its end.
 fn wait_until_gone() -> Vec<Process> {
     let start = Instant::now();
     loop {
@@ -486,31 +487,31 @@ fn wait_until_gone() -> Vec<Process> {
     }
 }
 
-/// Kills processes. The shell has a `kill` of its own where no package brings one.
+/// Kills processes, with the shell's built-in `kill`, because the system may have no other.
 fn end(processes: &[Process]) -> Result<()> {
     if processes.is_empty() {
         return Ok(());
     }
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "kill -KILL \"$@\" 2>/dev/null", "sh"]);
-    // Not successful when one of them is gone already; that is what is wanted.
+    // It fails if one of them has already ended, which is fine.
     command.args(processes.iter().map(|process| &process.id)).status().context("cannot start sh")?;
     Ok(())
 }
 
-/// The names in a folder; none when it is not there.
+/// The names in a folder; empty if it does not exist.
 fn names(folder: &Path) -> BTreeSet<OsString> {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()
 }
 
-/// Whether a folder `name-ID` belongs to a process that is gone.
+/// Whether a folder `name-ID` belongs to a process that has ended.
 fn is_left(name: &OsString) -> bool {
     let id = name.to_str().and_then(|name| name.rsplit_once('-')).and_then(|(_, id)| id.parse::<u32>().ok());
     id.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists())
 }
 
-/// Says now and then how far a step is; on a terminal always, in one line.
+/// Reports the progress of a step at intervals; on a terminal continuously, in one line.
 struct Progress {
     watched: bool,
     last: Instant,
@@ -637,7 +638,7 @@ mod tests {
         let mark = format!("test-{}", std::process::id());
         assert!(marked(&mark).is_empty());
         let mut child = Command::new("sleep").arg("600").env(MARK, &mark).spawn().unwrap();
-        // Until the new program runs, its environment is ours.
+        // Until the new program runs, its environment is this process's.
         let start = Instant::now();
         while marked(&mark).is_empty() && start.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();

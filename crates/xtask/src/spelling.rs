@@ -1,7 +1,7 @@
-//! Spelling of everything that is written here, by `typos`, which comes from the Python package index as one program.
+//! Checks the spelling of the whole repository with `typos`, which is installed from the Python package index.
 //!
-//! Promises: the version is fixed, so that no new list of words fails a check that passed; it is installed once, into the
-//! target folder. Never changes a file of the repository.
+//! Promises: the version is fixed, so that no new word list fails a check that passed. It is installed once, into the
+//! target folder. It must never change a file of the repository.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,14 +14,14 @@ use crate::workspace::Workspace;
 
 const VERSION: &str = "1.52.0";
 
-/// What makes the folder that it is installed into.
+/// Creates the folder into which it is installed.
 pub(crate) const PYTHON: Needed = Needed::new("python:ensurepip", "python3-venv");
 
 fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join(format!("typos-{VERSION}"))
 }
 
-/// Makes sure that the program is there.
+/// Ensures that the program is installed.
 pub(crate) fn install(workspace: &Workspace) -> Result<PathBuf> {
     let folder = folder(workspace);
     let program = folder.join("bin/typos");
@@ -36,7 +36,7 @@ pub(crate) fn install(workspace: &Workspace) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Checks every file that git knows or could know.
+/// Checks every file that git tracks or could track.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let program = install(workspace)?;
     step::run(Command::new(program).args(["--format", "brief"]).current_dir(&workspace.root))

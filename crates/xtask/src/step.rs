@@ -1,11 +1,11 @@
-//! Steps that say what they do and how long they took, on standard error.
+//! Steps that report on standard error what they do and how long they took.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Runs a step: its name before, its time after, its name in front of its error.
+/// Runs a step: prints its name before and its time after, and puts its name in front of its error.
 pub(crate) fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("==> {name}");
     let start = Instant::now();
@@ -15,7 +15,7 @@ pub(crate) fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T>
     outcome
 }
 
-/// Runs a command as a step; its output goes where ours goes.
+/// Runs a command as a step; it inherits this process's output.
 pub(crate) fn command(name: &str, command: &mut Command) -> Result<()> {
     step(name, || run(command))
 }
@@ -39,7 +39,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{}` wrote something else than text", shown(command)))
 }
 
-/// A command as one would type it, for an error.
+/// A command as a user would type it, for an error.
 pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

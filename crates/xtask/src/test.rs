@@ -1,9 +1,9 @@
-//! `cargo xtask test`: every test of the workspace, and the skips that are allowed.
+//! `cargo xtask test`: runs every test of the workspace, and checks that only the allowed ones are skipped.
 //!
-//! Output of tests that passed is captured by the runner; it is asked for here and searched for lines
-//! `SKIPPED name: reason`. A skip that `tests/expected-skips.txt` does not list is a failure: a test that quietly does
-//! not run is worse than none. Everything else the runners print is passed on as it is. The last lines name every test that
-//! failed, because whoever reads a log reads its end.
+//! The runners capture the output of passed tests; this task requests it and searches it for lines
+//! `SKIPPED name: reason`. A skip that `tests/expected-skips.txt` does not list is a failure: a test that silently
+//! does not run is worse than none. All other output of the runners is passed on unchanged. The last lines name every
+//! test that failed, because readers of a log look at its end.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -31,30 +31,30 @@ pub(crate) fn all(at_once: usize) -> Tests<'static> {
     Tests { arguments: vec!["--workspace"], only: Vec::new(), filter: None, at_once }
 }
 
-/// How many test programs this machine runs at a time: most of a test is waiting.
+/// How many test programs run at a time on this machine: tests mostly wait.
 pub(crate) fn at_once() -> usize {
     available_parallelism().map_or(2, |count| count.get())
 }
 
-/// Builds all tests, and what they start.
+/// Builds all tests, and the programs that they start.
 pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     setup::ensure(setup::NEEDED)?;
     let mut build = workspace.cargo();
     build.args(["test", "--workspace", "--locked", "--no-run"]);
     step::command("build the tests", &mut build)?;
-    // Tests link programs with the library as it lies beside the command; for tests alone cargo does not put it there.
+    // Tests link programs with the library beside the command; cargo does not put it there when it builds only tests.
     let mut library = workspace.cargo();
     library.args(["build", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]);
     step::command("build the library beside the command", &mut library)?;
     compiler::build(workspace, Profile::Debug)
 }
 
-/// Runs tests, and compares what they skipped with the list.
+/// Runs tests, and compares their skips with the list.
 pub(crate) fn run_tests(workspace: &Workspace, name: &str, tests: &Tests<'_>) -> Result<()> {
     let mut log = Log::default();
     let passed = step::step(name, || {
         tests.run(workspace, |runner, output| {
-            // Whoever closed our standard output still wants the tests to end well.
+            // If standard output was closed, the tests must still run to their end.
             let _ = std::io::stdout().write_all(log.take(runner, output).as_bytes());
         })
     })?;
@@ -70,7 +70,7 @@ pub(crate) fn run_tests(workspace: &Workspace, name: &str, tests: &Tests<'_>) ->
     skips
 }
 
-/// What the runners printed: the skips, the closing lines, and the names of tests that failed.
+/// The runners' output: the skips, the closing lines, and the names of tests that failed.
 #[derive(Default)]
 struct Log {
     skips: Vec<(String, String)>,
@@ -79,8 +79,8 @@ struct Log {
 }
 
 impl Log {
-    /// Takes all that one runner printed, and returns what people should see of it. A test that starts itself in a process
-    /// of its own has the lines of a runner within its output, so the runner's own lines are its last ones.
+    /// Takes the whole output of one runner, and returns the part to be shown. The output of a test that starts
+    /// itself in a separate process contains lines of a runner, so the runner's own lines are the last ones.
     fn take(&mut self, runner: &str, output: &str) -> String {
         let lines: Vec<&str> = output.split_inclusive('\n').collect();
         let skips = lines.iter().filter_map(|line| skip_of(line));
@@ -104,7 +104,7 @@ impl Log {
         lines.iter().enumerate().filter(is_shown).map(|(_, line)| *line).collect()
     }
 
-    /// One line over all runners.
+    /// One line for all runners.
     fn summary(&self) -> String {
         let sum = |word: &str| self.results.iter().filter_map(|line| count_before(line, word)).sum::<u64>();
         format!(

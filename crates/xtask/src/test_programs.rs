@@ -1,8 +1,9 @@
-//! Test programs, several at a time: what `cargo test` builds, run as it would run them, and then the documentation's tests.
+//! Runs test programs, several at a time: what `cargo test` builds, run as cargo would run them, and then the tests
+//! in the documentation.
 //!
-//! Promises: a program runs in the folder of its package; what it prints is shown whole when it is over, so that two
-//! programs never mix their lines; whoever runs for a minute is named each minute. Must never run fewer programs than
-//! `cargo test` with the same arguments.
+//! Promises: a program runs in the folder of its package. Its output is shown as a whole after its end, so that the
+//! lines of two programs never mix. A program that runs for a minute is named every minute. It must never run fewer
+//! programs than `cargo test` with the same arguments.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +18,7 @@ use serde_json::Value;
 use crate::step;
 use crate::workspace::Workspace;
 
-/// How often those that still run are named.
+/// How often the programs that still run are named.
 const STILL_RUNNING_EVERY: Duration = Duration::from_secs(60);
 
 /// One program that cargo built.
@@ -29,11 +30,11 @@ struct Program {
     name: (String, String),
 }
 
-/// What is tested: the arguments of `cargo test`, and a filter for the names of tests.
+/// A choice of tests: the arguments of `cargo test`, and a filter for the names of tests.
 pub(crate) struct Tests<'a> {
     /// Packages and targets, for example `-p trellis --test cluster`.
     pub(crate) arguments: Vec<&'a str>,
-    /// Of the programs that these build only those, by package and name; all where there are none.
+    /// Of the resulting programs only these, by package and name; all if this is empty.
     pub(crate) only: Vec<(&'a str, &'a str)>,
     /// Only tests with this in their name.
     pub(crate) filter: Option<&'a str>,
@@ -42,7 +43,8 @@ pub(crate) struct Tests<'a> {
 }
 
 impl Tests<'_> {
-    /// Builds and runs them; `show` gets the name of each runner with all that it printed. False: something failed.
+    /// Builds and runs them; `show` gets the name and the whole output of each runner. Returns false if a test
+    /// failed.
     pub(crate) fn run(&self, workspace: &Workspace, mut show: impl FnMut(&str, &str)) -> Result<bool> {
         let mut passed = true;
         let mut programs = self.build(workspace)?;
@@ -71,7 +73,7 @@ impl Tests<'_> {
                 let over = over.clone();
                 std::thread::spawn(move || {
                     let output = command.output().with_context(|| format!("cannot start {}", step::shown(&command)));
-                    // Whoever would hear of it has given up.
+                    // If this fails, the receiver has given up.
                     let _ = over.send((program, output));
                 });
             }
@@ -84,7 +86,7 @@ impl Tests<'_> {
                     let took = running.remove(&program.executable).map_or(Duration::ZERO, |since| since.elapsed());
                     let name = name(&program.executable);
                     let mut printed = format!("     Running {name} ({})\n", step::seconds(took));
-                    // The runner's closing lines stay the last ones.
+                    // The runner's closing lines stay at the end.
                     printed.push_str(&String::from_utf8_lossy(&output.stderr));
                     printed.push_str(&String::from_utf8_lossy(&output.stdout));
                     if !output.status.success() {
@@ -115,13 +117,13 @@ impl Tests<'_> {
         programs(&step::output(&mut build)?)
     }
 
-    /// The tests in the documentation are built and run by rustdoc, which only cargo can start.
+    /// Rustdoc builds and runs the tests in the documentation, and only cargo can start it.
     fn document_tests(&self, workspace: &Workspace, show: &mut impl FnMut(&str, &str)) -> Result<bool> {
         let mut command = workspace.cargo();
         command.args(["test", "--doc", "--no-fail-fast", "--locked"]).args(&self.arguments);
         command.arg("--").args(self.filter).arg("--show-output").stderr(Stdio::inherit());
         let output = command.output().with_context(|| format!("cannot start `{}`", step::shown(&command)))?;
-        // Each library has a runner of its own.
+        // Each library has its own runner.
         let stdout = String::from_utf8_lossy(&output.stdout);
         let mut printed = String::new();
         for line in stdout.split_inclusive('\n') {
@@ -146,13 +148,13 @@ impl Program {
     }
 }
 
-/// The name of a program, without the number that cargo adds.
+/// The name of a program, without the hash that cargo adds.
 fn name(executable: &Path) -> &str {
     let stem = executable.file_name().and_then(OsStr::to_str).unwrap_or("a program");
     stem.rsplit_once('-').map_or(stem, |(name, _)| name)
 }
 
-/// The test programs among what cargo says that it built.
+/// The test programs in cargo's build messages.
 fn programs(messages: &str) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {

@@ -1,37 +1,38 @@
 //! The house rules that no other tool checks, over every file of the repository.
 //!
-//! A rule is a function from one file to sentences `file:line: what is wrong; what to do`. Never changes a file.
+//! A rule is a function from a file to messages `file:line: what is wrong; what to do`. It must never change a file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// The longest source file; longer ones hide more than one subject.
+/// The maximum length of a source file; longer ones contain more than one subject.
 const LINES_MAX: usize = 800;
 
-/// The widest line of C and C++, as `max_width` is in rustfmt.toml for Rust.
+/// The maximum width of a line of C and C++, like `max_width` in rustfmt.toml for Rust.
 const COLUMNS_MAX: usize = 120;
 
-/// Folders whose files are not ours to check: built, fetched or measured.
+/// Folders whose files are not checked: built, fetched or measured.
 const FOREIGN_FOLDERS: [&str; 4] = ["target", ".git", "benchmarks/runs", "node_modules"];
 
-/// The files that may contain `unsafe`. A file that joins them needs a reviewer; one that left must go from the list.
+/// The files that may contain `unsafe`. An addition to the list needs a reviewer; a file without `unsafe` must be
+/// removed from it.
 const UNSAFE_FILES: &str = include_str!("../assets/unsafe-files.txt");
 
-/// The page of the documentation that names all others.
+/// The page of the documentation that links to all others.
 const INDEX: &str = "docs/README.md";
 
 /// The page that names every wait.
 const WAITS: &str = "docs/reference/waits.md";
-/// Folders whose waits nobody who runs a product meets: tests, measurements, tasks.
+/// Folders whose waits users of a product never meet: tests, measurements, tasks.
 const WITHOUT_WAITS: [&str; 5] = ["/tests", "/bench/", "/reproduce/", "crates/xtask/", "/model.rs"];
 
-/// The page that gives each concept its word, and the heading above the words that were given up.
+/// The page that gives each concept its word, and the heading above the retired words.
 const GLOSSARY: &str = "docs/reference/glossary.md";
 const RETIRED: &str = "## Retired names";
 
-/// Words that promise work for later. Assembled, so that this file does not contain them.
+/// Words that promise later work. Assembled, so that this file does not contain them.
 const UNFINISHED: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -39,7 +40,7 @@ const UNFINISHED: [&str; 5] = [
     concat!("todo", "!("),
     concat!("unimplemented", "!("),
 ];
-/// What is no test is ignored for this reason; nothing else is. Assembled for the same.
+/// The only reason for which something may be ignored: it is not a test. Assembled likewise.
 const IGNORED: &str = concat!("#[igno", "re");
 const ROLE: &str = concat!("#[igno", "re = \"a role that tests start\"]");
 
@@ -66,7 +67,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Modules with a folder whose own file lies beside it: there is one way to lay out a module, `mod.rs` in the folder.
+/// Modules with a folder whose own file is beside it: the only allowed layout is `mod.rs` in the folder.
 fn module_violations(files: &[File]) -> Vec<String> {
     let is_source = |file: &&File| file.path.contains("/src/") && file.path.ends_with(".rs");
     let folders: BTreeSet<&str> =
@@ -78,7 +79,7 @@ fn module_violations(files: &[File]) -> Vec<String> {
     beside.collect()
 }
 
-/// Identifiers with a word that the glossary has retired.
+/// Identifiers that contain a word that the glossary has retired.
 fn name_violations(files: &[File]) -> Vec<String> {
     let glossary = files.iter().find(|file| file.path == GLOSSARY).map_or("", |file| &file.text);
     let Some((_, table)) = glossary.split_once(RETIRED) else {
@@ -110,7 +111,8 @@ fn has_part(line: &str, word: &str) -> bool {
     })
 }
 
-/// Limits of waits that the page of waits does not name as they are, and rows of that page without a limit in the sources.
+/// Limits of waits that the page of waits omits or states wrongly, and rows of that page without a limit in the
+/// sources.
 fn wait_violations(files: &[File]) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == WAITS) else { return vec![format!("{WAITS} is missing")] };
     let mut wrong = Vec::new();
@@ -205,7 +207,7 @@ fn is_source(path: &str) -> bool {
     ends_with_any(path, &[".rs", ".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".sh", ".cmake", ".py"])
 }
 
-/// C and C++, and what m4 makes C of; Rust has rustfmt.
+/// C and C++, and what m4 expands to C; Rust has rustfmt.
 fn is_c(path: &str) -> bool {
     ends_with_any(path, &[".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".c.in"])
 }
@@ -240,7 +242,7 @@ fn violations(file: &File, root: &Path) -> Vec<String> {
     wrong
 }
 
-/// A blank line ends a table; the rows behind it are shown as text.
+/// A blank line ends a table; rows behind it are shown as text.
 fn table_violations(file: &File, wrong: &mut Vec<String>) {
     let lines: Vec<(usize, &str)> = numbered(&file.text).collect();
     let is_row = |place: usize| lines.get(place).is_some_and(|(_, line)| line.starts_with('|'));
@@ -252,7 +254,7 @@ fn table_violations(file: &File, wrong: &mut Vec<String>) {
     }
 }
 
-/// What nothing asserts and nothing tests is a wish.
+/// An invariant needs an assertion or a test.
 fn invariant_violations(file: &File, wrong: &mut Vec<String>) {
     let section = |line: &&(usize, &str)| !line.1.starts_with("## ");
     let lines: Vec<(usize, &str)> = numbered(&file.text).collect();
@@ -302,7 +304,7 @@ fn unfinished_violations(file: &File, wrong: &mut Vec<String>) {
     }
 }
 
-/// Whether the word stands there by itself; `mkstemp` wants a longer one.
+/// Whether the line contains the word as a separate word; `mkstemp` requires a longer one.
 fn has_word(line: &str, word: &str) -> bool {
     let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
     line.match_indices(word).any(|(at, _)| {
@@ -344,7 +346,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
         if inside_block {
             continue;
         }
-        // Every second part stands between backticks.
+        // Every second part is between backticks.
         for prose in line.split('`').step_by(2) {
             let targets = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
             found.extend(targets.map(|target| (number, target)));
@@ -353,7 +355,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// The index of the documentation leads to every page.
+/// The index of the documentation must lead to every page.
 fn index_violations(files: &[File]) -> Vec<String> {
     let Some(index) = files.iter().find(|file| file.path == INDEX) else {
         return vec![format!("{INDEX}: the index of the documentation is missing")];
@@ -379,7 +381,7 @@ fn space_violations(file: &File, wrong: &mut Vec<String>) {
     }
 }
 
-/// `unsafe` only in listed files, every listed file with a reason, and no file listed in vain.
+/// `unsafe` only in listed files, every listed file with a reason, and no file listed without need.
 fn unsafe_violations(files: &[File], list: &str) -> Vec<String> {
     let listed: BTreeSet<&str> =
         list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
@@ -407,7 +409,8 @@ fn unsafe_violations(files: &[File], list: &str) -> Vec<String> {
     wrong
 }
 
-/// The first line with unsafe code: the word outside of comments, strings and attributes, before something it opens.
+/// The first line with unsafe code: the word outside comments, strings and attributes, before something that it
+/// opens.
 fn first_unsafe(text: &str) -> Option<usize> {
     const OPENED: [&str; 5] = ["{", "impl", "fn", "extern", "trait"];
     numbered(text)

@@ -1,4 +1,4 @@
-//! Where things are: the root of the repository and the folder cargo builds into.
+//! The paths of the project: the root of the repository and the folder into which cargo builds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 
 use crate::step;
 
-/// How something is built.
+/// The kind of a build.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// As tests are: in a fraction of the time.
+    /// As for tests, which builds in a fraction of the time.
     Debug,
     /// For use.
     Release,
@@ -20,14 +20,14 @@ pub(crate) enum Profile {
 pub(crate) struct Workspace {
     /// The root of the repository.
     pub(crate) root: PathBuf,
-    /// Where cargo builds.
+    /// The folder into which cargo builds.
     pub(crate) target: PathBuf,
 }
 
 impl Workspace {
-    /// Finds the repository this program was built from.
+    /// Finds the repository from which this program was built.
     pub(crate) fn find() -> Result<Workspace> {
-        // Cargo says where the manifest is when it runs us; a copied target folder would remember another place.
+        // Cargo sets the variable when it runs this program; a copied target folder would lead to another repository.
         let manifest = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest).join("../..");
         let root = root.canonicalize().with_context(|| format!("{} does not exist", root.display()))?;
@@ -35,7 +35,7 @@ impl Workspace {
         Ok(Workspace { root, target })
     }
 
-    /// A cargo command in the root, with the cargo that runs us.
+    /// A cargo command in the root, with the cargo that runs this program.
     pub(crate) fn cargo(&self) -> Command {
         self.command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
     }
@@ -62,7 +62,7 @@ impl Workspace {
         step::command("build the command and the library", &mut build)
     }
 
-    /// Gives the library that was built the names that programs know; cargo has one of its own.
+    /// Gives the built library the names that programs use; cargo has another one.
     pub(crate) fn name_library(&self, profile: Profile) -> Result<()> {
         for name in ["libtrellis.so", "libtrellis.so.0"] {
             link(&self.built(profile, "libtrellis_c.so"), &self.built(profile, name))?;
@@ -84,14 +84,14 @@ impl Workspace {
         self.target.join(folder).join(name)
     }
 
-    /// A program in the path, if it is there.
+    /// A program in the path, if it exists.
     pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         let path = std::env::var_os("PATH")?;
         std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
     }
 }
 
-/// Makes `link` lead to `to`.
+/// Makes `link` point to `to`.
 pub(crate) fn link(to: &Path, link: &Path) -> Result<()> {
     let parent = link.parent().unwrap_or(Path::new("/"));
     let make = || {

@@ -7,8 +7,8 @@
 //     cluster.view<numbers*>(0, 1)[0] = shared;                               // other nodes find it here
 //
 // Part of trellis.hpp. Memory that one node allocates never shares a page with memory that another allocates, and may
-// be freed at any node. The functions use the cluster that this process is a node of. This header touches no memory
-// that it hands out.
+// be freed at any node. The functions use the cluster of this process. This header touches no memory that it
+// allocates.
 #ifndef TRELLIS_HEAP_HPP
 #define TRELLIS_HEAP_HPP
 
@@ -26,10 +26,10 @@
 
 namespace trellis {
 
-/// Which node shall keep the pages of an allocation, where their protocol lets that be chosen. A hint.
+/// The node that is to keep the pages of an allocation, if their protocol allows a choice. A hint.
 class home {
 public:
-    /// Large allocations as their protocol places them, small ones here.
+    /// The protocol decides for large allocations, and small ones are kept here.
     constexpr home() noexcept = default;
     [[nodiscard]] static constexpr home here() noexcept { return home(TRELLIS_HOME_HERE); }
     /// The nodes in turn, for allocations with pages of their own.
@@ -45,14 +45,14 @@ private:
     std::size_t value_ = TRELLIS_HOME_UNSPECIFIED;
 };
 
-/// How far an allocation stays from others.
+/// The distance of an allocation from others.
 enum class padding : int {
     packed = TRELLIS_PACKED,
     per_cache_line = TRELLIS_PER_CACHE_LINE,  ///< for what threads of one node use at the same time
     per_page = TRELLIS_PER_PAGE,              ///< for what different nodes write
 };
 
-/// Memory that could not be had; what() is the sentence that says why.
+/// A failed allocation; what() is the message.
 class allocation_error : public std::bad_alloc {
 public:
     explicit allocation_error(const char* sentence) : sentence_(sentence) {}
@@ -74,8 +74,8 @@ inline void* allocate_bytes(std::size_t bytes, std::size_t alignment, home where
     return got(trellis_allocate(trellis_current(), bytes, alignment, where.value(), static_cast<int>(apart)));
 }
 
-/// For destructors: a pointer that is no block is a broken program and ends here. A lost cluster is reported by the
-/// next call that can throw, and what a cluster held is gone with it.
+/// For destructors: a pointer that is not a block is a broken program and ends it here. A lost cluster is reported by
+/// the next call that can throw; its memory is gone anyway.
 inline void free_bytes(void* block) noexcept {
     trellis_cluster* cluster = trellis_current();
     if (cluster != nullptr && trellis_free(cluster, block) == TRELLIS_ERROR_ARGUMENT) {
@@ -92,7 +92,7 @@ template <typename T>
 
 }  // namespace detail
 
-/// Room for `count` objects of type T, none of which is made; throws allocation_error.
+/// Room for `count` objects of type T, which are not constructed; throws allocation_error.
 template <typename T>
 [[nodiscard]] T* allocate(std::size_t count, home where = {}, padding apart = padding::packed) {
     return static_cast<T*>(detail::allocate_bytes(detail::bytes_of<T>(count), alignof(T), where, apart));
@@ -105,11 +105,11 @@ template <typename T>
                                                                alignof(T), where.value(), static_cast<int>(apart))));
 }
 
-/// Give memory back, at whichever node; no object in it is destroyed. Throws trellis::error if it was freed before, or
-/// is not what an allocation returned. A null pointer is nothing.
+/// Free memory, at any node; no object in it is destroyed. Throws trellis::error if it was freed before, or no
+/// allocation returned it. A null pointer is ignored.
 inline void deallocate(void* block) { detail::check(trellis_free(trellis_current(), block)); }
 
-/// How many bytes a block has: what was asked for, or a little more.
+/// The size of a block in bytes: what was requested, or a little more.
 [[nodiscard]] inline std::size_t usable_size(const void* block) {
     const std::size_t bytes = trellis_usable_size(trellis_current(), block);
     if (bytes == 0)
@@ -117,16 +117,15 @@ inline void deallocate(void* block) { detail::check(trellis_free(trellis_current
     return bytes;
 }
 
-/// What this node has allocated.
+/// The allocations of this node.
 [[nodiscard]] inline trellis_heap_counts heap_statistics() {
     trellis_heap_counts counts{};
     detail::check(trellis_heap_statistics(trellis_current(), &counts, sizeof counts));
     return counts;
 }
 
-/// For standard containers: std::vector<int, trellis::allocator<int>>. The elements are in the region; where the
-/// container itself shall be seen by other nodes, put it there too. Every allocator frees what any other allocated, on
-/// any node.
+/// For standard containers: std::vector<int, trellis::allocator<int>>. The elements are in the region; if other nodes
+/// are to see the container itself, put it there too. Every allocator frees what any other allocated, on any node.
 template <typename T>
 class allocator {
 public:
@@ -159,8 +158,8 @@ private:
     padding apart_ = padding::packed;
 };
 
-/// For std::pmr containers. A container keeps a pointer to its resource, which is of the process that made it: other
-/// nodes may read the elements, and only that process may change or destroy the container.
+/// For std::pmr containers. A container keeps a pointer to its resource, which belongs to the process that created
+/// it: other nodes may read the elements, and only that process may change or destroy the container.
 class memory_resource : public std::pmr::memory_resource {
 public:
     explicit memory_resource(home where = {}, padding apart = padding::packed) noexcept

@@ -1,10 +1,10 @@
-/* trellis/parmacs.h - what the macros of parmacs/c.m4.trellis expand to.
+/* trellis/parmacs.h - the expansions of the macros of parmacs/c.m4.trellis.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Programs do not include this file: MAIN_ENV, EXTERN_ENV and INCLUDES do. It is C; nothing here is meant to be called
- * but through the macros, whose meaning is in the guide "Port a PARMACS program". No function reports an error: what
- * fails ends the program, on all nodes, with one sentence.
+ * Programs do not include this file: MAIN_ENV, EXTERN_ENV and INCLUDES do. It is C; its functions are only to be
+ * called through the macros, whose meaning is in the guide "Port a PARMACS program". No function reports an error: a
+ * failure ends the program, on all nodes, with one sentence.
  *
  * An object (lock, barrier, ...) is a word at an address that is the same on every node: in G_MALLOC memory, or a
  * global. The word is never read; the address is its name.
@@ -13,14 +13,14 @@
  *   TRELLIS_PARMACS_PAUSE_SEMAPHORE   a pause is a semaphore, as in Splash-3: SETPAUSE lets one waiter through, and
  *                                     CLEARPAUSE does nothing. Without it a pause is an event: set until cleared.
  *   TRELLIS_PARMACS_CLOCK_SECONDS     CLOCK gives seconds instead of microseconds.
- *   TRELLIS_PARMACS_LIBC_MALLOC       malloc stays that of the C library: workers do not see what it gave main.
- *   TRELLIS_PARMACS_GLOBALS_SHARED    the program's globals and what malloc gives are shared, as between threads; needs
- *                                     flags of the linker, too.
+ *   TRELLIS_PARMACS_LIBC_MALLOC       malloc stays that of the C library: workers do not see main's malloc memory.
+ *   TRELLIS_PARMACS_GLOBALS_SHARED    the program's globals and its malloc memory are shared, as between threads; needs
+ *                                     linker flags, too.
  */
 #ifndef TRELLIS_PARMACS_H
 #define TRELLIS_PARMACS_H
 
-/* What programs that were written for the original macros expect to be there. */
+/* Headers and definitions that programs for the original macros expect. */
 #include <assert.h>
 #include <malloc.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ extern "C" {
 
 #define TRELLIS_PARMACS_VERSION 1
 
-/* Most processes that a program can have. */
+/* The maximum number of processes of a program. */
 #ifndef MAX_THREADS
 #define MAX_THREADS 64
 #endif
@@ -50,7 +50,7 @@ extern "C" {
 #define PAGE_SIZE 4096
 #endif
 
-/* The program. begin() is called before main; it returns on node 0 alone. `shares` says whether the program was
+/* The program. begin() is called before main; it returns only on node 0. `shares` says whether the program was
  * compiled to share its globals. */
 void trellis_parmacs_begin(int version, int count, char **arguments, int shares);
 void trellis_parmacs_initenv(void);
@@ -87,7 +87,7 @@ void trellis_parmacs_fence(int kind);
 #define TRELLIS_PARMACS_ACQUIRE 2
 #define TRELLIS_PARMACS_FULL 3
 
-/* The private heap, which workers get a copy of. */
+/* The private heap, of which workers get a copy. */
 void *trellis_parmacs_malloc(size_t bytes);
 void *trellis_parmacs_calloc(size_t count, size_t bytes);
 void *trellis_parmacs_realloc(void *pointer, size_t bytes);
@@ -100,7 +100,7 @@ char *trellis_parmacs_strdup(const char *text);
 }
 #endif
 
-/* What MAIN_ENV puts into the program: a constructor, so that nothing of main runs on the other nodes; and, where the
+/* What MAIN_ENV adds to the program: a constructor, so that nothing of main runs on the other nodes; and, if the
  * globals are shared, a variable far behind them, up to which there is room for shared memory. */
 #ifdef TRELLIS_PARMACS_GLOBALS_SHARED
 #define TRELLIS_PARMACS_SHARES 1
@@ -134,7 +134,7 @@ char *trellis_parmacs_strdup(const char *text);
 #define TRELLIS_PARMACS_CLOCK() trellis_parmacs_clock()
 #endif
 
-/* With arguments, so that a variable or a member of that name stays what it is. */
+/* With arguments, so that a variable or a member of that name is unaffected. */
 #if !defined(TRELLIS_PARMACS_LIBC_MALLOC) && !defined(__cplusplus)
 #undef malloc
 #undef calloc

@@ -13,8 +13,8 @@
 //         client.erase(object);
 //     }
 //
-// Failures are thrown as trellis::error; its status() is a code of trellis.h or of trellis/remote.h. What is said there
-// of calls, threads and failures is true here. Values go as the bytes that they are in memory, so that a program that
+// Failures are thrown as trellis::error; its status() is a code of trellis.h or of trellis/remote.h. The statements
+// there about calls, threads and failures apply here too. Values are sent as their bytes in memory, so a program that
 // reads them must know their type and have the same byte order.
 #ifndef TRELLIS_REMOTE_HPP
 #define TRELLIS_REMOTE_HPP
@@ -45,16 +45,16 @@
 
 namespace trellis::remote {
 
-/// As a server: whichever the switch chooses.
+/// As a server's number: the switch chooses the server.
 inline constexpr std::uint16_t anywhere = TRELLIS_REMOTE_ANYWHERE;
 
 /// A byte of an object. A value of 16 bytes, which may be kept anywhere, also in objects; one that was not set names
-/// nothing and is false. Its order is that of its bytes: one object's pointers follow each other.
+/// nothing and converts to false. Its order is that of its bytes: pointers into one object are adjacent.
 class pointer {
 public:
     constexpr pointer() noexcept = default;
     explicit pointer(const trellis_remote_pointer& raw) noexcept { std::memcpy(bytes_.data(), raw.bytes, sizeof raw); }
-    /// Of a text such as "fd12:3456:7:0:1::1000".
+    /// From a text such as "fd12:3456:7:0:1::1000".
     explicit pointer(const std::string& text) {
         trellis_remote_pointer raw{};
         trellis::detail::check(trellis_remote_parse(text.c_str(), &raw));
@@ -71,11 +71,11 @@ public:
         trellis::detail::check(trellis_remote_format(raw(), text.data(), text.size()));
         return text.data();
     }
-    /// The number of the server that has it.
+    /// The number of the server that has the object.
     [[nodiscard]] std::uint16_t home() const {
         return static_cast<std::uint16_t>(trellis::detail::check(trellis_remote_home(raw())));
     }
-    /// Where it lies in that server's memory.
+    /// The offset in that server's memory.
     [[nodiscard]] std::uint64_t offset() const noexcept { return trellis_remote_offset(raw()); }
 
     pointer& operator+=(std::int64_t bytes) {
@@ -88,7 +88,7 @@ public:
     }
     [[nodiscard]] friend pointer operator+(pointer from, std::int64_t bytes) { return from += bytes; }
     [[nodiscard]] friend pointer operator-(pointer from, std::int64_t bytes) { return from -= bytes; }
-    /// How many bytes lie between two pointers into one object; throws where they cannot be of one.
+    /// The distance in bytes between two pointers into one object; throws if they cannot be of one.
     [[nodiscard]] friend std::int64_t operator-(const pointer& later, const pointer& earlier) {
         if (!std::ranges::equal(std::span(later.bytes_).first<object_bytes>(),
                                 std::span(earlier.bytes_).first<object_bytes>())) {
@@ -103,7 +103,7 @@ public:
     friend std::ostream& operator<<(std::ostream& stream, const pointer& which) { return stream << which.text(); }
 
 private:
-    /// What two pointers into one object have in common: cluster, home and generation.
+    /// The common bytes of two pointers into one object: cluster, home and generation.
     static constexpr std::size_t object_bytes = 10;
 
     std::array<std::uint8_t, sizeof(trellis_remote_pointer)> bytes_{};
@@ -111,28 +111,28 @@ private:
 
 static_assert(sizeof(pointer) == 16 && std::is_trivially_copyable_v<pointer>, "it may lie in an object");
 
-/// What is no pointer to memory of this process and may be copied as bytes.
+/// A type that may be copied as bytes and is not a pointer to memory of this process.
 template <typename T>
 concept plain = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_const_v<T>;
 
-/// Values that lie one behind the other: an array, a vector, a span.
+/// Contiguous values: an array, a vector, a span.
 template <typename R>
 concept values =
     std::ranges::contiguous_range<R> && std::ranges::sized_range<R> && plain<std::ranges::range_value_t<R>>;
 
-/// Of a client; what is not set has its default.
+/// The options of a client; what is not set has its default.
 struct options {
-    /// The addresses of this host; else TRELLIS_PREFIX.
+    /// The addresses of this host; default: TRELLIS_PREFIX.
     std::string prefix{};
-    /// How long a call may take; else 10 s.
+    /// The time-out of a call; default: 10 s.
     std::chrono::milliseconds deadline{0};
-    /// So many bytes go into one datagram; else 4,096.
+    /// The bytes in one datagram; default: 4,096.
     std::uint32_t piece_bytes = 0;
-    /// Where servers listen; else 5000.
+    /// The port on which servers listen; default: 5000.
     std::uint16_t port = 0;
 };
 
-/// What inquire() finds.
+/// The result of inquire().
 struct object {
     /// Its first byte.
     pointer first;
@@ -152,7 +152,7 @@ std::size_t bytes_of(const R& range) noexcept {
 
 }  // namespace detail
 
-/// Who asks memory servers; for one thread at a time. Movable, not copyable.
+/// A client of memory servers; for one thread at a time. Movable, not copyable.
 class client {
 public:
     explicit client(const options& wanted = {}) {
@@ -167,13 +167,13 @@ public:
         client_.reset(opened);
     }
 
-    /// An object of so many zero bytes.
+    /// Create an object of so many zero bytes.
     [[nodiscard]] pointer create(std::uint64_t bytes, std::uint16_t server = anywhere) {
         trellis_remote_pointer made{};
         trellis::detail::check(trellis_remote_create(handle(), server, bytes, &made));
         return pointer(made);
     }
-    /// An object of these values.
+    /// Create an object with these values.
     template <values R>
     [[nodiscard]] pointer create_with(const R& from, std::uint16_t server = anywhere) {
         trellis_remote_pointer made{};
@@ -181,15 +181,15 @@ public:
                                                           detail::bytes_of(from), &made));
         return pointer(made);
     }
-    /// An object of one value.
+    /// Create an object with one value.
     template <plain T>
         requires(!values<T>)
     [[nodiscard]] pointer create_with(const T& value, std::uint16_t server = anywhere) {
         return create_with(std::span(&value, 1), server);
     }
-    /// End an object, by its first byte.
+    /// Delete an object, by its first byte.
     void erase(const pointer& first) { trellis::detail::check(trellis_remote_delete(handle(), first.raw())); }
-    /// The object that a pointer is into.
+    /// The object into which a pointer points.
     [[nodiscard]] object inquire(const pointer& inside) {
         trellis_remote_pointer first{};
         object found;
@@ -198,7 +198,7 @@ public:
         return found;
     }
 
-    /// One value.
+    /// Read one value.
     template <plain T>
     [[nodiscard]] T read(const pointer& from) {
         static_assert(std::is_default_constructible_v<T>, "a value to read into is made first");
@@ -206,7 +206,7 @@ public:
         read(from, std::span(&value, 1));
         return value;
     }
-    /// As many values as `into` has room for.
+    /// Read as many values as `into` has room for.
     template <values R>
     void read(const pointer& from, R&& into) {
         trellis::detail::check(
@@ -222,8 +222,8 @@ public:
     void write(const pointer& to, const T& value) {
         write(to, std::span(&value, 1));
     }
-    /// At most 65,536 bytes, in one step. Where the range has backups, or some of its pages another home, what lies in
-    /// one page of 4,096 bytes; else TRELLIS_REMOTE_LEASE is thrown, and nothing was written.
+    /// Write at most 65,536 bytes in one step. If the range has backups, or some of its pages have another home, at
+    /// most what is in one page of 4,096 bytes; otherwise TRELLIS_REMOTE_LEASE is thrown, and nothing was written.
     template <values R>
     void write_whole(const pointer& to, const R& from) {
         trellis::detail::check(
@@ -241,12 +241,12 @@ public:
         trellis::detail::check(trellis_remote_fetch_add(handle(), word.raw(), addend, &before));
         return before;
     }
-    /// True when `expected` was replaced; otherwise `expected` becomes what is there.
+    /// True if `expected` was replaced; otherwise `expected` becomes the present value.
     bool compare_exchange(const pointer& word, std::uint64_t& expected, std::uint64_t desired) {
         return trellis::detail::check(trellis_remote_compare_swap(handle(), word.raw(), &expected, desired)) == 1;
     }
 
-    /// What a server lets this host have.
+    /// This host's quota at a server.
     trellis_remote_welcome hello(std::uint16_t server) {
         trellis_remote_welcome welcome{};
         trellis::detail::check(trellis_remote_hello(handle(), server, &welcome));
@@ -259,8 +259,8 @@ private:
     std::unique_ptr<trellis_remote_client, detail::close_client> client_;
 };
 
-/// Calls that go at the same time, in no order. Each member adds one and gives its number; run() carries them out. What
-/// is read into or written from must stay where it is until then.
+/// Calls that are carried out at the same time, in no order. Each member adds one and returns its number; run()
+/// carries them out. Buffers must stay valid until then.
 class batch {
 public:
     template <values R>
@@ -308,23 +308,23 @@ public:
         return add(call);
     }
 
-    /// Carry all out; throws what the first that failed says. status() tells of each.
+    /// Carry out all calls; throws the first failure. status() is the result of each.
     void run(client& who) { trellis::detail::check(try_run(who)); }
-    /// The same, with the status of the first that failed, or TRELLIS_OK.
+    /// The same, but returns the status of the first failed call, or TRELLIS_OK.
     [[nodiscard]] int try_run(client& who) noexcept {
         return trellis_remote_batch(who.handle(), calls_.data(), calls_.size());
     }
 
     [[nodiscard]] std::size_t size() const noexcept { return calls_.size(); }
-    /// How a call ended.
+    /// The result of a call.
     [[nodiscard]] int status(std::size_t number) const { return calls_.at(number).status; }
-    /// What was made or found.
+    /// The object that was created or found.
     [[nodiscard]] remote::object object(std::size_t number) const {
         return {pointer(calls_.at(number).pointer), calls_.at(number).bytes};
     }
-    /// What the eight bytes were before.
+    /// The old value of the eight bytes.
     [[nodiscard]] std::uint64_t before(std::size_t number) const { return calls_.at(number).value; }
-    /// Begin anew.
+    /// Remove all calls.
     void clear() noexcept { calls_.clear(); }
 
 private:
@@ -360,7 +360,7 @@ struct std::hash<trellis::remote::pointer> {
 };
 
 #ifdef __cpp_lib_format
-/// As text, with what a text may have: "{:>40}".
+/// As text, with the format options of a text: "{:>40}".
 template <>
 struct std::formatter<trellis::remote::pointer> : std::formatter<std::string> {
     template <typename Context>

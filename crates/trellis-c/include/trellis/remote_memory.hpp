@@ -1,4 +1,4 @@
-// trellis/remote_memory.hpp - memory of this process that lies at memory servers: an allocator and a memory resource.
+// trellis/remote_memory.hpp - memory of this process at memory servers: an allocator and a memory resource.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
@@ -6,11 +6,11 @@
 //     std::pmr::vector<double> row(1 << 30, &memory);                                // 8 GiB
 //     std::vector<long, trellis::remote_allocator<long>> other(1 << 20);             // from the same memory
 //
-// Loads and stores just work; a page that is not here is fetched when it is touched, and goes back when another one
-// needs its room. A program that `trellis store run` started has all of malloc there and needs none of this: here a
-// program says itself what lies there. A process has one such memory, which is gone with it. A page that cannot be had,
-// because its server is gone, ends the process with one sentence and status 70. Over trellis/stored.h; this header
-// touches no memory that it hands out.
+// Loads and stores work as usual; a page that is not here is fetched when it is touched, and evicted when another one
+// needs its room. A program that `trellis store run` started has all its malloc memory there and needs none of this:
+// here a program chooses what is there. A process has one such memory, which ends with the process. If a page is not
+// available because its server is gone, the process ends with one sentence and status 70. Based on trellis/stored.h;
+// this header touches no memory that it allocates.
 #ifndef TRELLIS_REMOTE_MEMORY_HPP
 #define TRELLIS_REMOTE_MEMORY_HPP
 
@@ -28,28 +28,29 @@ namespace trellis {
 
 namespace detail {
 
-/// Whatever is asked for has an address of its own.
+/// Every allocation has a unique address.
 inline void* allocate_remote(std::size_t bytes, std::size_t alignment) {
     return got(trellis_store_aligned_alloc(alignment, bytes == 0 ? 1 : bytes));
 }
 
 }  // namespace detail
 
-/// For std::pmr containers: memory at memory servers. Every object of this type stands for the memory of this process.
+/// For std::pmr containers: memory at memory servers. All objects of this type stand for the one memory of this
+/// process.
 class remote_memory : public std::pmr::memory_resource {
 public:
-    /// What happened so far: faults, pages_fetched, pages_fetched_ahead, pages_evicted, bytes_written_back and so on.
+    /// The activity so far: faults, pages_fetched, pages_fetched_ahead, pages_evicted, bytes_written_back and so on.
     using counters = trellis_store_statistics_t;
 
-    /// The memory that this process has already: one that `trellis store run` or an earlier object opened; else what
-    /// TRELLIS_STORE and its like say. Throws trellis::error.
+    /// The existing memory of this process, opened by `trellis store run` or an earlier object; otherwise the one
+    /// that TRELLIS_STORE and related variables name. Throws trellis::error.
     remote_memory() {
         if (trellis_store_base() == nullptr) open(nullptr, 0, 0);
     }
 
-    /// Memory at these servers, "memory-server:PREFIX,PREFIX" or "memory-server:anywhere", of which at most
-    /// `cache_bytes_max` are here at a time (256 MiB unless told); all of it together is `bytes` at most (64 GiB unless
-    /// told), which cost nothing until they are used. Throws trellis::error.
+    /// Memory at these servers, "memory-server:PREFIX,PREFIX" or "memory-server:anywhere". At most `cache_bytes_max`
+    /// bytes of it are here at a time (default 256 MiB); in total it has at most `bytes` bytes (default 64 GiB),
+    /// which cost nothing until they are used. Throws trellis::error.
     explicit remote_memory(const std::string& servers, std::size_t cache_bytes_max = 0, std::size_t bytes = 0) {
         open(servers.c_str(), cache_bytes_max, bytes);
     }
@@ -79,8 +80,8 @@ private:
     }
 };
 
-/// For standard containers: std::vector<int, trellis::remote_allocator<int>>. The process's memory must be there before
-/// the first element is: make a remote_memory, or start the program with `trellis store run`. Throws
+/// For standard containers: std::vector<int, trellis::remote_allocator<int>>. The process's memory must exist before
+/// the first element: create a remote_memory, or start the program with `trellis store run`. Throws
 /// trellis::allocation_error.
 template <typename T>
 class remote_allocator {

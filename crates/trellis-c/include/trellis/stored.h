@@ -2,10 +2,11 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * A region has a name in a store and lies at the same address in every process that opens it. Loads and stores just
- * work; pages come from the store when they are touched and go back by difference, so that a region may be far larger
- * than the memory of the machine. What a process stored is seen by others after it released and they acquired: with
- * the locks and their like of trellis/stored_synchronisation.h, or with the two functions here. A whole program:
+ * A region has a name in a store and the same address in every process that opens it. Loads and stores work as usual:
+ * pages are fetched from the store when they are touched, and their changes are written back, so a region may be far
+ * larger than the memory of the machine. Others see what a process stored after it has released and they have
+ * acquired, with the locks and other objects of trellis/stored_synchronisation.h, or with the two functions here. A
+ * whole program:
  *
  *     #include <stdio.h>
  *     #include <stdlib.h>
@@ -37,14 +38,14 @@
  *     }
  *
  * A program that `trellis cc` compiled has its region open before main(), from the environment: TRELLIS_STORE
- * (address), TRELLIS_STORE_REGION (name; without, the region is this process's alone and is removed at its end),
- * TRELLIS_STORE_REGION_BYTES, TRELLIS_STORE_CACHE_BYTES_MAX, TRELLIS_STORE_HEAP, TRELLIS_STORE_LEASE_MS,
+ * (address), TRELLIS_STORE_REGION (name; without it the region belongs to this process alone and is removed at its
+ * end), TRELLIS_STORE_REGION_BYTES, TRELLIS_STORE_CACHE_BYTES_MAX, TRELLIS_STORE_HEAP, TRELLIS_STORE_LEASE_MS,
  * TRELLIS_STORE_WAIT_SECONDS_MAX, TRELLIS_STORE_DELAY_US, TRELLIS_STORE_STATISTICS. trellis_store_open() reads the
- * same, and its options go first.
+ * same variables; its options take precedence.
  *
- * Errors and statuses are those of trellis.h. A process whose page cannot be had, because its store is gone, ends
- * with one sentence on standard error and status 70. A forked child has no region: what it touches of it ends it with
- * a sentence. At exit the region is released and closed.
+ * Errors and statuses are those of trellis.h. If a page is not available because its store is gone, the process ends
+ * with one sentence on standard error and status 70. A forked child has no region: touching it ends the child with a
+ * message. At exit the region is released and closed.
  */
 #ifndef TRELLIS_STORED_H
 #define TRELLIS_STORED_H
@@ -58,59 +59,57 @@
 extern "C" {
 #endif
 
-/* What a process wants. A member that is NULL or 0 is taken from the environment, or has the default. */
+/* The options of a region. A member that is NULL or 0 is taken from the environment, or has the default. */
 typedef struct trellis_store_options {
     /* The store's address, such as "redis://127.0.0.1:6379" or "memory-server:fd12:3456:7::/48"; default "embedded:",
      * which is memory of this process. */
     const char *store;
-    /* The region's name; without, it is this process's alone. */
+    /* The region's name; a region without a name belongs to this process alone. */
     const char *region;
-    /* How large a new region is; default 64 GiB. It costs nothing until it is used. */
+    /* The size of a new region; default 64 GiB. Unused bytes cost nothing. */
     size_t region_bytes;
-    /* How much memory pages and their twins may take here; default 256 MiB. */
+    /* The memory that pages and their twins may use here; default 256 MiB. */
     size_t cache_bytes_max;
 } trellis_store_options;
 
-/* Open the region of this process, once, in pages. `options` may be NULL.
- * Where `trellis store run` or `trellis cc` opened it before main(), the same store and region may be asked for, and
- * are there. Errors: ARGUMENT, CONFIGURATION (a variable makes no sense), STATE (one is open), JOIN (the store, or
- * this machine).
- */
+/* Open the region of this process, once, in mode `pages`. `options` may be NULL. If `trellis store run` or
+ * `trellis cc` opened it before main(), a call for the same store and region succeeds. Errors: ARGUMENT,
+ * CONFIGURATION (a variable is invalid), STATE (one is open), JOIN (the store, or this machine). */
 int trellis_store_open(const trellis_store_options *options);
 
-/* Release, and leave the region; one without a name is removed. Nobody may touch it any more. Called at exit as well.
- * Errors: STATE (none is open), NODE_LOST (the others declared this process dead), JOIN. */
+/* Release and close the region; one without a name is removed. No thread may touch it any more. Called at exit as
+ * well. Errors: STATE (none is open), NODE_LOST (the others declared this process dead), JOIN. */
 int trellis_store_close(void);
 
-/* The region: its first byte (the same address in every process) and its size. NULL and 0 without one. */
+/* The region: its first byte (the same address in every process) and its size. NULL and 0 without a region. */
 void *trellis_store_base(void);
 size_t trellis_store_bytes(void);
 
-/* How many calls of the store this process made so far; 0 without a region. */
+/* The number of store calls that this process has made; 0 without a region. */
 uint64_t trellis_store_calls(void);
 
-/* Make everything that this process stored part of the region: all of it or nothing, also when the process dies
- * meanwhile. One call of the store, none when nothing was stored. Errors: STATE, NODE_LOST, JOIN. */
+/* Publish everything that this process stored: all of it or nothing, even if the process dies meanwhile. One call of
+ * the store, none if nothing was stored. Errors: STATE, NODE_LOST, JOIN. */
 int trellis_store_release(void);
 
-/* Find everything that other processes released before. One call of the store. Errors: STATE, JOIN. */
+/* Make visible everything that other processes have released. One call of the store. Errors: STATE, JOIN. */
 int trellis_store_acquire(void);
 
-/* The address that some process made known under a name, and everything that it had released by then; NULL in
- * `*address` when there is none. Errors: ARGUMENT, STATE, JOIN. */
+/* The address that a process published under a name, and everything that it had released by then; NULL in `*address`
+ * if there is none. Errors: ARGUMENT, STATE, JOIN. */
 int trellis_store_root(const char *name, void **address);
 
-/* Release, and make an address of the region known under a name. Answers 1; or 0 when the name was taken, and then
- * nothing was released. Errors: ARGUMENT, STATE, NODE_LOST, JOIN. */
+/* Release, and publish an address of the region under a name. Returns 1; or 0 if the name was taken, and then nothing
+ * was released. Errors: ARGUMENT, STATE, NODE_LOST, JOIN. */
 int trellis_store_set_root(const char *name, const void *address);
 
-/* Memory of the region. Any process that has the region open may free it. NULL when there is no room. */
+/* Memory of the region. Any process that has the region open may free it. NULL if there is no room. */
 void *trellis_store_malloc(size_t bytes);
 /* The same at a multiple of `alignment`, a power of two. */
 void *trellis_store_aligned_alloc(size_t alignment, size_t bytes);
 void trellis_store_free(void *address);
 
-/* What this process did so far. */
+/* The activity of this process so far. */
 typedef struct trellis_store_counts {
     /* Calls of the store: all, and by kind: pages and other values, reads of several things at once, changes, changes
      * that wait, lists. */
@@ -120,8 +119,8 @@ typedef struct trellis_store_counts {
     uint64_t changes;
     uint64_t waits;
     uint64_t listings;
-    /* Pages: accesses that had to be served; pages that came from the store, and those of them that came before they
-     * were touched; pages that were given up; bytes that were written back before a release; what is here now. */
+    /* Pages: accesses that faulted; pages fetched from the store, and those of them that were fetched ahead; evicted
+     * pages; bytes written back before a release; bytes in memory now. */
     uint64_t faults;
     uint64_t pages_fetched;
     uint64_t pages_fetched_ahead;

@@ -1,5 +1,5 @@
-// trellis/stored_synchronisation.hpp - how threads of different processes wait for each other when their memory is in
-// a key-value store, in the shape of the standard library: its guards take these.
+// trellis/stored_synchronisation.hpp - synchronisation of threads of different processes whose memory is in a
+// key-value store, with the interface of the standard library: its guards take these.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
@@ -11,11 +11,11 @@
 //     changed.notify_all()
 //
 // Each object is named by an address in the region, or by a text: mutex lock(trellis::stored::name("jobs")).
-// Constructing one makes nothing and costs nothing, and two with the same address are the same object. What an
-// operation costs, and what it carries from one process to another, stands in trellis/stored_synchronisation.h. A
+// Constructing one creates nothing and costs nothing, and two with the same address are the same object.
+// trellis/stored_synchronisation.h documents what an operation costs and what it makes visible to other processes. A
 // wait throws trellis::error with TRELLIS_ERROR_DEADLINE after TRELLIS_STORE_WAIT_SECONDS_MAX; what() says who has
-// the object or who is missing. One that is given a time (`_for`, `_until`) waits for that time instead, and says by
-// its result that it is over.
+// the object or who is missing. A wait with a time (`_for`, `_until`) waits for that time instead, and its result
+// says when it is over.
 #ifndef TRELLIS_STORED_SYNCHRONISATION_HPP
 #define TRELLIS_STORED_SYNCHRONISATION_HPP
 
@@ -45,7 +45,7 @@ using trellis::detail::ended;
 using trellis::detail::microseconds;
 using trellis::detail::until;
 
-/// What has an address for a name.
+/// An object that is named by an address.
 class object {
 public:
     object(const object&) = delete;
@@ -62,7 +62,7 @@ protected:
 
 }  // namespace detail
 
-/// A lock: a TimedLockable. Not recursive; any thread of the process may give it back.
+/// A lock: a TimedLockable. Not recursive; any thread of the process may release it.
 class mutex : public detail::object {
 public:
     explicit mutex(const void* address) noexcept : object(address) {}
@@ -79,7 +79,7 @@ public:
     }
     void unlock() noexcept { detail::ended(trellis_store_unlock(address_)); }
 
-    /// The number of this taking, larger than that of every earlier one by anybody.
+    /// The token of this acquisition, larger than that of every earlier acquisition by any process.
     [[nodiscard]] std::uint64_t token() const {
         std::uint64_t token = 0;
         detail::check(trellis_store_lock_token(address_, &token));
@@ -87,8 +87,8 @@ public:
     }
 };
 
-/// A read-write lock: a SharedTimedLockable, so std::shared_lock takes it to read, std::unique_lock and the others to
-/// write. A writer that waits comes before readers that come later. Not recursive.
+/// A read-write lock: a SharedTimedLockable, for std::shared_lock to read, and for std::unique_lock and the others to
+/// write. A waiting writer comes before later readers. Not recursive.
 class shared_mutex : public detail::object {
 public:
     explicit shared_mutex(const void* address) noexcept : object(address) {}
@@ -120,15 +120,15 @@ public:
     void unlock_shared() noexcept { detail::ended(trellis_store_rwlock_end_read(address_)); }
 };
 
-/// A condition variable for threads of all processes. A notification wakes all who wait, so look again.
+/// A condition variable for threads of all processes. A notification wakes all waiters, so check the condition again.
 class condition_variable : public detail::object {
 public:
     explicit condition_variable(const void* address) noexcept : object(address) {}
 
     void notify_all() { detail::check(trellis_store_condition_notify(address_)); }
-    /// Wakes all, too: who waits looks again.
+    /// Wakes all waiters, too: they check the condition again.
     void notify_one() { notify_all(); }
-    /// Give `lock` back and wake all, in one call of the store.
+    /// Release `lock` and wake all waiters, in one call of the store.
     void unlock_and_notify(std::unique_lock<mutex>& lock) {
         detail::check(trellis_store_unlock_and_notify(lock.mutex()->address(), address_));
         (void)lock.release();
@@ -169,13 +169,13 @@ public:
 
 private:
     static int woken(std::unique_lock<mutex>& lock, int status) {
-        // After other errors than these the lock is not held, so nobody may give it back.
+        // After errors other than these the lock is not held, so it must not be released.
         if (status < 0 && status != TRELLIS_ERROR_DEADLINE && status != TRELLIS_ERROR_ARGUMENT) (void)lock.release();
         return detail::check(status);
     }
 };
 
-/// A semaphore: 0 at first. `begin` sets what it starts with, for the first process that says so.
+/// A semaphore, initially 0. `begin` sets the initial value, for the first process that calls it.
 class counting_semaphore : public detail::object {
 public:
     explicit counting_semaphore(const void* address) noexcept : object(address) {}
@@ -192,7 +192,7 @@ public:
     [[nodiscard]] bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& time) {
         return try_acquire_for(detail::until(time));
     }
-    /// What it stands at; others may change it at any moment.
+    /// The value; others may change it at any moment.
     [[nodiscard]] std::uint64_t value() const {
         std::uint64_t value = 0;
         detail::check(trellis_store_semaphore_value(address_, &value));
@@ -200,19 +200,19 @@ public:
     }
 };
 
-/// A counting barrier: opens when so many threads, of whichever processes, have come.
+/// A counting barrier: opens when so many threads, of any processes, have arrived.
 class barrier : public detail::object {
 public:
   barrier(const void *address, std::uint32_t participants) noexcept : object(address), participants_(participants) {}
 
-  /// True for the last that came.
+  /// True for the last to arrive.
   bool arrive_and_wait() { return detail::check(trellis_store_barrier(address_, participants_)) == 1; }
 
 private:
     std::uint32_t participants_;
 };
 
-/// An event flag, not set at first: who waits goes on when it is set, and nobody waits while it is.
+/// An event flag, initially not set: all waiters go on when it is set, and no thread waits while it is set.
 class event : public detail::object {
 public:
     explicit event(const void* address) noexcept : object(address) {}
@@ -231,7 +231,7 @@ public:
     [[nodiscard]] bool is_set() const { return detail::check(trellis_store_event_is_set(address_)) == 1; }
 };
 
-/// What is done once in a region; see call_once.
+/// Work that is done once in a region; see call_once.
 class once_flag : public detail::object {
 public:
     explicit once_flag(const void* address) noexcept : object(address) {}
@@ -241,15 +241,15 @@ private:
     friend bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments);
 };
 
-/// Have `function(arguments...)` called once in the region, and return when it has been; whether it was by this call.
-/// If it throws, the exception is thrown here, and the next thread that waits or comes calls it.
+/// Call `function(arguments...)` once in the region, and return when it has been called; returns whether this call
+/// did it. If the function throws, the exception is thrown here, and the next thread that waits or arrives calls it.
 template <typename Function, typename... Arguments>
 bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments) {
     if (detail::check(trellis_store_once_begin(flag.address_)) == 0) return false;
     try {
         std::invoke(std::forward<Function>(function), std::forward<Arguments>(arguments)...);
     } catch (...) {
-        // What the function threw says more than that the store is lost too.
+        // The function's exception is more useful than the error of a lost store.
         (void)trellis_store_once_failed(flag.address_);
         throw;
     }

@@ -1,4 +1,4 @@
-// trellis/synchronisation.hpp - how threads of different nodes wait for each other; included by trellis.hpp.
+// trellis/synchronisation.hpp - synchronisation of threads of different nodes; included by trellis.hpp.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
@@ -8,11 +8,11 @@
 //     std::unique_lock guard(lock);
 //     changed.wait(guard, [&] { return ready; });      // somebody on any node calls changed.notify_one()
 //
-// Each object is a number; constructing one makes nothing and costs nothing, and two with the same number are the same
-// object. They have the shape of the standard library's, so its guards take them. A wait throws trellis::error with
-// TRELLIS_ERROR_DEADLINE after wait_seconds_max; what() says who holds or who is missing. One that is given a time
-// (`_for`, `_until`) waits for that time instead, longer or shorter, and says by its result that it is over. None may
-// outlive its cluster.
+// Each object is a number; constructing one creates nothing and costs nothing, and two with the same number are the
+// same object. They have the interface of the standard library's, so its guards take them. A wait throws
+// trellis::error with TRELLIS_ERROR_DEADLINE after wait_seconds_max; what() says who holds the object or who is
+// missing. A wait with a time (`_for`, `_until`) waits for that time instead, longer or shorter, and its result says
+// when it is over. None may outlive its cluster.
 #ifndef TRELLIS_SYNCHRONISATION_HPP
 #define TRELLIS_SYNCHRONISATION_HPP
 
@@ -27,8 +27,8 @@ namespace trellis {
 
 inline mutex::mutex(cluster& where, std::uint64_t id) noexcept : object(where.handle(), id) {}
 
-/// Read-write lock `id`: a SharedTimedLockable, so std::shared_lock takes it to read, std::unique_lock and the others
-/// to write. In the order in which threads asked; readers that are next to each other go in together. Not recursive.
+/// Read-write lock `id`: a SharedTimedLockable, for std::shared_lock to read, and for std::unique_lock and the others
+/// to write. Threads are served in the order in which they asked; adjacent readers share the lock. Not recursive.
 class shared_mutex : public detail::object {
 public:
     explicit shared_mutex(cluster& where, std::uint64_t id) noexcept : object(where.handle(), id) {}
@@ -58,8 +58,8 @@ public:
     void unlock_shared() noexcept { detail::ended(trellis_rwlock_end_read(cluster_, id_)); }
 };
 
-/// Condition variable `id`, for threads of all nodes. A wait ends by a notification that was given while it waited, and
-/// by nothing else; still, look again, because another thread may have taken the lock first.
+/// Condition variable `id`, for threads of all nodes. Only a notification that was given during the wait ends it;
+/// still, check the condition again, because another thread may have acquired the lock first.
 class condition_variable : public detail::object {
 public:
     explicit condition_variable(cluster& where, std::uint64_t id) noexcept : object(where.handle(), id) {}
@@ -101,13 +101,13 @@ public:
 
 private:
     static int woken(std::unique_lock<mutex>& lock, int status) {
-        // After these the lock is not held, so nobody may give it back.
+        // After these errors the lock is not held, so it must not be released.
         if (status == TRELLIS_ERROR_NODE_LOST || status == TRELLIS_ERROR_STATE) (void)lock.release();
         return detail::check(status);
     }
 };
 
-/// Semaphore `id`: 0 at first; one thread releases what it is to start with.
+/// Semaphore `id`, initially 0; one thread releases the initial value.
 class counting_semaphore : public detail::object {
 public:
     explicit counting_semaphore(cluster& where, std::uint64_t id) noexcept : object(where.handle(), id) {}
@@ -123,7 +123,7 @@ public:
     [[nodiscard]] bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& time) {
         return try_acquire_for(detail::until(time));
     }
-    /// What it stands at; others may change it at any moment.
+    /// The value; others may change it at any moment.
     [[nodiscard]] std::uint64_t value() const {
         std::uint64_t value = 0;
         detail::check(trellis_semaphore_value(cluster_, id_, &value));
@@ -131,7 +131,7 @@ public:
     }
 };
 
-/// Event flag `id`, not set at first: who waits goes on when it is set, and nobody waits while it is.
+/// Event flag `id`, initially not set: all waiters go on when it is set, and no thread waits while it is set.
 class event : public detail::object {
 public:
     explicit event(cluster& where, std::uint64_t id) noexcept : object(where.handle(), id) {}
@@ -150,7 +150,7 @@ public:
     [[nodiscard]] bool is_set() const { return detail::check(trellis_event_is_set(cluster_, id_)) == 1; }
 };
 
-/// What is done once in a cluster; see call_once.
+/// Work that is done once in a cluster; see call_once.
 class once_flag : public detail::object {
 public:
     explicit once_flag(cluster& where, std::uint64_t id) noexcept : object(where.handle(), id) {}
@@ -160,15 +160,15 @@ private:
     friend bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments);
 };
 
-/// Have `function(arguments...)` called once in the cluster, and return when it has been; whether it was by this call.
-/// If it throws, the exception is thrown here, and the next thread that waits or comes calls it.
+/// Call `function(arguments...)` once in the cluster, and return when it has been called; returns whether this call
+/// did it. If the function throws, the exception is thrown here, and the next thread that waits or arrives calls it.
 template <typename Function, typename... Arguments>
 bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments) {
     if (detail::check(trellis_once_begin(flag.cluster_, flag.id_)) == 0) return false;
     try {
         std::invoke(std::forward<Function>(function), std::forward<Arguments>(arguments)...);
     } catch (...) {
-        // What the function threw says more than that the cluster is lost too.
+        // The function's exception is more useful than the error of a lost cluster.
         (void)trellis_once_failed(flag.cluster_, flag.id_);
         throw;
     }
@@ -176,21 +176,21 @@ bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments) {
     return true;
 }
 
-/// Counting barrier `id`: opens when so many threads, of whichever nodes, have come. cluster::barrier() is for one
+/// Counting barrier `id`: opens when so many threads, of any nodes, have arrived. cluster::barrier() is for one
 /// thread of every node, and costs fewer messages.
 class barrier : public detail::object {
 public:
     explicit barrier(cluster& where, std::uint64_t id, std::uint32_t participants) noexcept
         : object(where.handle(), id), participants_(participants) {}
 
-    /// True for the last that came.
+    /// True for the last to arrive.
     bool arrive_and_wait() { return detail::check(trellis_barrier_of(cluster_, id_, participants_)) == 1; }
 
 private:
     std::uint32_t participants_;
 };
 
-/// How reduce() makes one value of many.
+/// The operation by which reduce() combines values.
 enum class reduction : int {
     sum = TRELLIS_SUM,
     least = TRELLIS_LEAST,
@@ -200,8 +200,8 @@ enum class reduction : int {
     bit_xor = TRELLIS_XOR,
 };
 
-/// cluster::barrier(id), and every node gets what `how` makes of the values that all of them gave, in the widest type
-/// of its kind: std::int64_t, std::uint64_t (bool too) or double.
+/// cluster::barrier(id), and every node gets the reduction by `how` of the values of all nodes, in the widest type of
+/// its kind: std::int64_t, std::uint64_t (bool too) or double.
 template <typename T>
     requires std::is_arithmetic_v<T>
 auto reduce(cluster& where, std::uint64_t id, reduction how, T value) {

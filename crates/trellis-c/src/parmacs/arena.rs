@@ -1,74 +1,74 @@
-//! The private heap of a PARMACS program: what it gets from malloc, at the same address in every process.
+//! The private heap of a PARMACS program, which serves its malloc at the same addresses in every process.
 //!
-//! Promises: everything that the allocator knows lies in the arena itself, so that a copy of
-//! [`Arena::used`] in another process is a heap that goes on from there. Blocks are aligned to 16 bytes. Never calls
-//! the C library's allocator, and never touches a pointer outside of the arena.
+//! Promises: the allocator keeps all its state in the arena, so a copy of [`Arena::used`] in another process is a
+//! heap that continues from there. Blocks are aligned to 16 bytes. It must never call the C library's allocator or
+//! access a pointer outside the arena.
 //!
-//! Blocks are rounded to sizes at most a quarter apart; a block that is freed serves the next request of its size.
+//! Sizes of blocks are rounded up by at most a quarter; a freed block serves the next request of its size class.
 
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where the arena of a program lies.
+/// The address of a program's arena.
 const BASE: usize = 0x2000_0000_0000;
-/// Address space that it may grow to.
+/// The address space that it may grow to.
 const BYTES_MAX: usize = 64 << 30;
-/// It grows by multiples of this.
+/// The arena grows by multiples of this.
 const STEP_BYTES: usize = 1 << 20;
-/// What stands before each block that the program has.
+/// The size of the header before each allocated block.
 const HEADER_BYTES: usize = 16;
-/// Requests up to here are rounded to 16 bytes, larger ones to a quarter of a power of two.
+/// Requests up to this size are rounded to 16 bytes, larger ones to a quarter of a power of two.
 const SMALL_BYTES_MAX: usize = 1024;
 const CLASSES: usize = 176;
-/// The class that stands in a block that is free.
+/// The class value of a free block.
 const FREED: u32 = u32::MAX;
 
-/// At the arena's first byte.
+/// The state of the allocator, at the arena's first byte.
 #[repr(C)]
 struct Book {
-    /// The first byte that was never given out.
+    /// The first byte that was never allocated.
     top: usize,
     /// The first free block of each class; zero ends a list.
     free: [usize; CLASSES],
 }
 
-/// Before each block, at 16 bytes before its first byte.
+/// The header of each block, 16 bytes before its first byte.
 #[repr(C)]
 struct Header {
-    /// From the start of the memory to the first byte of the block: 16, or more where it was aligned.
+    /// The distance from the start of the memory to the first byte of the block: 16, or more if it was aligned.
     lead: u32,
     class: u32,
-    /// As asked for.
+    /// The requested size.
     bytes: usize,
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
-/// The memory, as far as it is there in this process.
+/// The arena, as far as this process uses it.
 pub(super) struct Arena {
     base: usize,
-    /// The end of what may be touched.
+    /// The end of the accessible part.
     open: usize,
 }
 
 /// The arena of the program, once [`Arena::begin`] made it.
 pub(super) static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
-/// The arena, held for this call.
+/// Locks the arena for one call.
 pub(super) fn arena() -> MutexGuard<'static, Option<Arena>> {
     ARENA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Arena {
-    /// Takes the address space at the place that is the same in every process.
+    /// Reserves the address space at the address that is the same in every process.
     pub(super) fn begin() -> Result<Arena, String> {
         Arena::at(BASE)
     }
 
     fn at(base: usize) -> Result<Arena, String> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: a new mapping; where something is mapped already the kernel refuses.
+        // SAFETY: a new mapping; the kernel refuses if the range is in use.
         let got = unsafe { libc::mmap(base as *mut _, BYTES_MAX, libc::PROT_NONE, flags, -1, 0) };
         if got as usize != base {
             let why = std::io::Error::last_os_error();
@@ -82,12 +82,12 @@ impl Arena {
         Ok(arena)
     }
 
-    /// What has to be copied for another process to have this heap.
+    /// The range that another process must copy to have this heap.
     pub(super) fn used(&mut self) -> Range<usize> {
         self.base..self.book().top
     }
 
-    /// Makes the memory up to `end` usable.
+    /// Makes the memory up to `end` accessible.
     pub(super) fn open_to(&mut self, end: usize) -> Result<(), String> {
         if end <= self.open {
             return Ok(());
@@ -107,12 +107,12 @@ impl Arena {
         Ok(())
     }
 
-    /// Whether a pointer is one of ours.
+    /// Whether a pointer is inside the arena.
     pub(super) fn has(&self, pointer: usize) -> bool {
         (self.base..self.base + BYTES_MAX).contains(&pointer)
     }
 
-    /// `bytes` bytes at a multiple of `alignment`, a power of two. Their contents are whatever they are.
+    /// Allocates `bytes` bytes at a multiple of `alignment`, a power of two. The contents are undefined.
     pub(super) fn allocate(&mut self, bytes: usize, alignment: usize) -> Result<NonNull<u8>, String> {
         let slack = if alignment > 16 { alignment } else { 0 };
         let wanted = bytes.checked_add(HEADER_BYTES + slack).filter(|wanted| *wanted <= BYTES_MAX);
@@ -121,7 +121,7 @@ impl Arena {
         let start = match self.book().free[class] {
             0 => self.take_new(class_bytes)?,
             freed => {
-                // SAFETY: a block of the list is open memory, and its link is the next one.
+                // SAFETY: a block of the list is accessible memory, and its link is the next one.
                 self.book().free[class] = unsafe { *link_of(freed) };
                 freed
             }
@@ -132,28 +132,28 @@ impl Arena {
         NonNull::new(block as *mut u8).ok_or_else(|| "the arena does not begin at zero".to_owned())
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     pub(super) fn free(&mut self, block: usize) -> Result<(), String> {
-        // SAFETY: `check` says that a header lies there.
+        // SAFETY: `check` found a header there.
         let header = unsafe { &mut *self.check(block)? };
         let (class, start) = (header.class as usize, block - header.lead as usize);
         header.class = FREED;
         let next = std::mem::replace(&mut self.book().free[class], start);
-        // SAFETY: a block has at least 32 bytes, and nobody else uses a free one.
+        // SAFETY: a block has at least 32 bytes, and nothing else uses a free one.
         unsafe { *link_of(start) = next };
         Ok(())
     }
 
-    /// How many bytes a block was asked for, and how many it has.
+    /// The requested and the usable size of a block.
     pub(super) fn sizes(&mut self, block: usize) -> Result<(usize, usize), String> {
-        // SAFETY: `check` says that a header lies there.
+        // SAFETY: `check` found a header there.
         let header = unsafe { &*self.check(block)? };
         Ok((header.bytes, bytes_of(header.class as usize) - header.lead as usize))
     }
 
-    /// The block is from now on said to be so long, which fits into what it has.
+    /// Records a new size for the block, which fits into its usable size.
     pub(super) fn resize(&mut self, block: usize, bytes: usize) -> Result<(), String> {
-        // SAFETY: `check` says that a header lies there.
+        // SAFETY: `check` found a header there.
         unsafe { (*self.check(block)?).bytes = bytes };
         Ok(())
     }
@@ -185,17 +185,17 @@ impl Arena {
     }
 
     fn book(&mut self) -> &mut Book {
-        // SAFETY: `at` opened the first bytes, which are zero or what this module put there; `self` is borrowed.
+        // SAFETY: `at` opened the first bytes, which are zero or written by this module; `self` is borrowed.
         unsafe { &mut *(self.base as *mut Book) }
     }
 }
 
-/// Where a free block keeps the next one of its list: behind the class, which says that it is free.
+/// The link of a free block to the next one of its list: behind the class, which marks it as free.
 fn link_of(start: usize) -> *mut usize {
     (start + 8) as *mut usize
 }
 
-/// The number and the size of the smallest class that has room.
+/// The number and the size of the smallest class that fits.
 fn class_of(bytes: usize) -> (usize, usize) {
     if bytes <= SMALL_BYTES_MAX {
         let class = bytes.div_ceil(16).max(2);
@@ -219,7 +219,7 @@ fn bytes_of(class: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Places where nothing else is, one for each test: they run at the same time.
+    /// Unused address ranges, one for each test, because the tests run at the same time.
     fn arena(number: usize) -> Arena {
         Arena::at(0x2800_0000_0000 + number * BYTES_MAX).unwrap()
     }
@@ -244,7 +244,7 @@ mod tests {
         for bytes in [1usize, 16, 100, 5000, 1 << 20, 33, 0] {
             let block = arena.allocate(bytes, 16).unwrap();
             assert!((block.as_ptr() as usize).is_multiple_of(16));
-            // SAFETY: the arena gave so many bytes.
+            // SAFETY: the arena allocated this many bytes.
             unsafe { block.as_ptr().write_bytes(blocks.len() as u8, bytes) };
             blocks.push((block, bytes));
         }
@@ -293,7 +293,7 @@ mod tests {
         other.open_to(other.base + used.len()).unwrap();
         // SAFETY: both ranges are open and of this length.
         unsafe { std::ptr::copy_nonoverlapping(used.start as *const u8, other.base as *mut u8, used.len()) };
-        // Moved for the test: free lists hold addresses, and there are none yet.
+        // Relocated for the test: free lists hold addresses, and there are none yet.
         let shift = other.base - one.base;
         other.book().top += shift;
         let (next, copied) = (one.allocate(50, 16).unwrap(), other.allocate(50, 16).unwrap());

@@ -1,37 +1,37 @@
 //! Globals that all processes share: .data and .bss of the program are the first pages of the region.
 //!
-//! For programs that were written for threads. The linker puts the program's globals at an address of their own, with
-//! nothing behind them up to a limit; the memory that the kernel gave them is taken away before the cluster starts, and
-//! the region is mapped there instead. Node 0 puts the contents back.
+//! This is for programs that were written for threads. The linker puts the program's globals at an address of their
+//! own, with nothing behind them up to a limit. Before the cluster starts, their memory is unmapped and the region is
+//! mapped there instead. Node 0 restores the contents.
 //!
-//! Promises: nothing is taken away before it is known that the program was compiled and linked for this. After
-//! [`Globals::leave`] the program's globals are private memory again, with what they held. Must never be used while the
-//! program's own code runs, but for [`Globals::leave`] at the end of main.
+//! Promises: nothing is unmapped before it is known that the program was compiled and linked for this. After
+//! [`Globals::leave`] the program's globals are private memory again, with their last contents. It must never be used
+//! while the program's own code runs, except for [`Globals::leave`] at the end of main.
 
 use std::ops::Range;
 
 use super::layout::Layout;
 
-/// The flags that a program needs, for sentences; `trellis.pc` and the guide have them, too.
+/// The flags that a program needs, for messages; `trellis.pc` and the guide have them, too.
 const FLAGS: &str = "compile with -fPIC -DTRELLIS_PARMACS_GLOBALS_SHARED and link with -no-pie \
                      -Wl,--section-start=.data=0x40000000 -Wl,--section-start=.trellis_parmacs_limit=0x300000000000";
 
-/// A program whose limit is nearer was not linked for this.
+/// A program with less room before the limit was not linked for this.
 const ROOM_BYTES_MIN: usize = 1 << 30;
 
-/// Where the program's globals are.
+/// The addresses of the program's globals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Globals {
     place: Range<usize>,
-    /// Where the variable is that MAIN_ENV puts far behind them.
+    /// The address of the variable that MAIN_ENV places far behind them.
     limit: usize,
 }
 
-/// What the globals held when their memory was taken away.
+/// The contents of the globals when their memory was unmapped.
 pub(super) struct Saved(Vec<u8>);
 
 impl Globals {
-    /// Finds them in a program that was compiled to share them, as it `says`, and linked for it.
+    /// Finds the globals of a program that was linked to share them; `says` is whether it was compiled for that.
     pub(super) fn find(layout: &Layout, says: bool) -> Result<Globals, String> {
         if !says {
             return Err(format!("this program was not compiled to share its globals; {FLAGS}"));
@@ -54,28 +54,28 @@ impl Globals {
         }
     }
 
-    /// The address of the region.
+    /// The address of the region, which is that of the globals.
     pub(super) fn start(&self) -> usize {
         self.place.start
     }
 
-    /// The address that the region must not reach: the kernel's heap and libraries are behind it.
+    /// The end of the address range that the region may use: the kernel's heap and libraries are behind it.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// How many bytes of the region they take, in pages of this size.
+    /// The bytes of the region that the globals take, in pages of this size.
     pub(super) fn region_bytes(&self, page_bytes: usize) -> usize {
         self.place.len().next_multiple_of(page_bytes)
     }
 
-    /// Takes the memory away. Until [`Globals::put_back`] nothing may use a global of the program.
+    /// Unmaps the memory of the globals. Until [`Globals::put_back`] nothing may use a global of the program.
     ///
     /// # Safety
-    /// No code of the program runs until then, in no thread.
+    /// No code of the program runs until then, in any thread.
     pub(super) unsafe fn take_away(&self) -> Result<Saved, String> {
         let saved = self.contents();
-        // SAFETY: whole pages of the program's own data segment, which nobody uses by the caller's promise.
+        // SAFETY: whole pages of the program's own data segment, which nothing uses by the caller's promise.
         let taken = unsafe { libc::munmap(self.place.start as *mut _, self.place.len().next_multiple_of(4096)) };
         if taken != 0 {
             return Err(format!("the program's globals cannot be moved: {}", std::io::Error::last_os_error()));
@@ -83,27 +83,27 @@ impl Globals {
         Ok(saved)
     }
 
-    /// Makes the globals what they were: at one node, before any other uses them.
+    /// Restores the contents of the globals, at one node, before any other node uses them.
     ///
     /// # Safety
-    /// The region is mapped at [`Globals::start`], and nobody else uses these bytes.
+    /// The region is mapped at [`Globals::start`], and nothing else uses these bytes.
     pub(super) unsafe fn put_back(&self, saved: &Saved) {
         assert_eq!(saved.0.len(), self.place.len(), "what was saved is what is put back");
         // SAFETY: the caller's promise.
         unsafe { (self.place.start as *mut u8).copy_from_nonoverlapping(saved.0.as_ptr(), saved.0.len()) };
     }
 
-    /// Leaves the cluster by `leave`; then the globals are memory of this process alone.
+    /// Leaves the cluster by calling `leave`; afterwards the globals are private memory of this process.
     ///
     /// # Safety
-    /// No other thread uses the globals meanwhile, and nobody uses the rest of the region afterwards.
+    /// No other thread uses the globals meanwhile, and nothing uses the rest of the region afterwards.
     pub(super) unsafe fn leave<T>(&self, leave: impl FnOnce() -> T) -> Result<T, String> {
         let saved = self.contents();
         let outcome = leave();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let bytes = self.place.len().next_multiple_of(4096);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: lies over the first pages of the region, which this node has left.
+        // SAFETY: the mapping replaces the first pages of the region, which this node has left.
         let got = unsafe { libc::mmap(self.place.start as *mut _, bytes, protection, flags, -1, 0) };
         if got as usize != self.place.start {
             return Err(format!("the program's globals cannot be kept: {}", std::io::Error::last_os_error()));

@@ -1,19 +1,19 @@
-//! The image of main's globals and private heap, on its way to a worker through shared memory.
+//! The image of main's globals and private heap, which is sent to a worker through shared memory.
 //!
-//! Promises: after [`Image::put_in_place`] every byte of the ranges that the writer named is what it was at the writer
-//! when [`Image::write`] ran; bytes outside stay as they are. Pages that are zero travel as nothing. A worker that was
-//! started from another binary, or whose libraries lie elsewhere, is refused before anything is changed. Must never
-//! run while the program's own code runs in the same process.
+//! Promises: after [`Image::put_in_place`] every byte of the writer's ranges has the value that it had at the writer
+//! when [`Image::write`] ran; bytes outside are unchanged. Zero pages are not sent. A worker with another binary, or
+//! with libraries at other addresses, is refused before anything is changed. It must never run while the program's
+//! own code runs in the same process.
 
 use std::ops::Range;
 
 use super::arena::arena;
 use super::layout::Layout;
 
-/// What the first word of an image is.
+/// The first word of an image.
 const MAGIC: u64 = 0x7472_656c_6c69_7301;
 const HEADER_WORDS: usize = 7;
-/// Memory is looked at in pieces of this size, at multiples of it.
+/// Memory is examined in pieces of this size, at multiples of it.
 const PIECE_BYTES: usize = 4096;
 
 /// An image in shared memory.
@@ -21,18 +21,18 @@ pub(super) struct Image {
     start: *mut u64,
 }
 
-/// The words at the start of an image: then come ranges, pieces, the names of objects, and the pieces' bytes.
+/// The words at the start of an image. Ranges, pieces, the names of objects and the pieces' bytes follow.
 struct Header {
     function: u64,
     is_for_one: bool,
     ranges: usize,
     pieces: usize,
     names_bytes: usize,
-    /// Of all of it.
+    /// The size of the whole image.
     bytes: usize,
 }
 
-/// What an image will hold: found first, so that it is written once and straight to its place.
+/// The content of a future image, determined first so that the image is written once and directly to its place.
 pub(super) struct Plan<'a> {
     ranges: Vec<Range<usize>>,
     pieces: Vec<Range<usize>>,
@@ -40,12 +40,12 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Nothing but what tells one binary from another: for workers that share the globals.
+    /// An image with only the identity of the binary: for workers that share the globals.
     pub(super) fn empty(layout: &'a Layout) -> Plan<'a> {
         Plan { ranges: Vec::new(), pieces: Vec::new(), names: &layout.objects }
     }
 
-    /// Looks at the globals and the private heap of this process as they are now.
+    /// Plans an image of the globals and the private heap of this process as they are now.
     pub(super) fn make(layout: &'a Layout) -> Plan<'a> {
         let mut ranges = layout.globals.clone();
         if let Some(arena) = arena().as_mut() {
@@ -55,7 +55,7 @@ impl<'a> Plan<'a> {
         Plan { ranges, pieces, names: &layout.objects }
     }
 
-    /// How much room the image needs.
+    /// The size of the image.
     pub(super) fn bytes(&self) -> usize {
         8 * (HEADER_WORDS + 2 * (self.ranges.len() + self.pieces.len()))
             + self.names.len().next_multiple_of(8)
@@ -64,16 +64,16 @@ impl<'a> Plan<'a> {
 }
 
 impl Image {
-    /// An image that somebody wrote, or a place for one.
+    /// An existing image, or the place for one.
     ///
     /// # Safety
-    /// At `start`, a multiple of 8, is an image of another node of this cluster, or room for one of the plan that will
-    /// be written to it; nobody else changes it.
+    /// At `start`, a multiple of 8, is an image of another node of this cluster, or room for one of the plan that
+    /// will be written to it; nothing else changes it.
     pub(super) unsafe fn at(start: *mut u8) -> Image {
         Image { start: start.cast() }
     }
 
-    /// Writes the plan. `function` is what the worker is to run; with `is_for_one` the worker gives the memory back.
+    /// Writes the plan. `function` is the worker's function; with `is_for_one` the worker frees the image.
     pub(super) fn write(&self, plan: &Plan<'_>, function: usize, is_for_one: bool) {
         let numbers = [plan.ranges.len(), plan.pieces.len(), plan.names.len(), plan.bytes()];
         let mut words = vec![MAGIC, function as u64, is_for_one.into()];
@@ -82,7 +82,7 @@ impl Image {
             words.extend([range.start as u64, range.end as u64]);
         }
         // SAFETY: the place has room for `plan.bytes()` bytes, and this is their order and their sum; the pieces are
-        // memory of this process which nothing else writes to while main stands in CREATE.
+        // memory of this process which nothing else writes to while main is in CREATE.
         unsafe {
             let mut place = self.start;
             place.copy_from_nonoverlapping(words.as_ptr(), words.len());
@@ -96,18 +96,18 @@ impl Image {
         }
     }
 
-    /// The function that the worker is to run, and whether it gives the image back.
+    /// The worker's function, and whether the worker frees the image.
     pub(super) fn order(&self) -> (usize, bool) {
         let header = self.header();
         (header.function as usize, header.is_for_one)
     }
 
-    /// Makes this process's globals and private heap what they were at the writer.
-    /// `announce` is told the address and the length of what will be read, before it is.
+    /// Gives this process's globals and private heap the contents that they had at the writer. `announce` gets the
+    /// address and the length of the bytes to be read, before they are read.
     pub(super) fn put_in_place(&self, layout: &Layout, announce: impl FnOnce(usize, usize)) -> Result<(), String> {
         let header = self.header();
         announce(self.start as usize, header.bytes);
-        // SAFETY: whoever wrote the image put so many words and bytes there.
+        // SAFETY: the writer of the image put so many words and bytes there.
         let (ranges, pieces, names, bytes) = unsafe {
             let ranges = self.start.add(HEADER_WORDS);
             let pieces = ranges.add(2 * header.ranges);
@@ -136,7 +136,7 @@ impl Image {
         for range in ranges {
             let mut at = range.start;
             while let Some(piece) = pieces.next_if(|piece| piece.end <= range.end && piece.start >= range.start) {
-                // SAFETY: the same object is loaded at the same place as at the writer, so the range is writable
+                // SAFETY: the same object is loaded at the same address as at the writer, so the range is writable
                 // memory of the program here too, or the arena, which was opened; no code of the program runs.
                 unsafe {
                     clear(at..piece.start);
@@ -175,7 +175,7 @@ unsafe fn list(words: *const u64, count: usize) -> Vec<Range<usize>> {
     words.chunks_exact(2).map(|pair| pair[0] as usize..pair[1] as usize).collect()
 }
 
-/// The parts of the ranges that are not zero, neighbours joined.
+/// The parts of the ranges that are not zero; adjacent ones are merged.
 fn pieces_of(ranges: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut pieces: Vec<Range<usize>> = Vec::new();
     for range in ranges {
@@ -196,11 +196,11 @@ fn pieces_of(ranges: &[Range<usize>]) -> Vec<Range<usize>> {
 }
 
 /// # Safety
-/// The range may be read, and nobody writes to it meanwhile.
+/// The range may be read, and nothing writes to it meanwhile.
 unsafe fn is_zero(range: Range<usize>) -> bool {
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(range.start as *const u8, range.len()) };
-    // SAFETY: any eight bytes are a number.
+    // SAFETY: any eight bytes are a valid number.
     let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
     head.iter().chain(tail).all(|byte| *byte == 0) && words.iter().all(|word| *word == 0)
 }
@@ -208,7 +208,7 @@ unsafe fn is_zero(range: Range<usize>) -> bool {
 /// Makes a range zero without touching pages that are zero already: a large .bss stays unused memory.
 ///
 /// # Safety
-/// The range may be written, and nobody else uses it.
+/// The range may be written, and nothing else uses it.
 unsafe fn clear(range: Range<usize>) {
     let mut at = range.start;
     while at < range.end {
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_put_back_and_what_came_later_is_cleared() {
-        // The same memory plays both parts: written at the writer, changed since at the worker.
+        // The same memory plays both roles: written at the writer, changed later at the worker.
         let mut globals = vec![0u64; 5000];
         let mut others = vec![7u8; 100];
         globals[3] = 33;

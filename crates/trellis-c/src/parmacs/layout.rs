@@ -1,22 +1,22 @@
-//! Where the program keeps its globals in this process, and which objects the process was loaded from.
+//! The addresses of the program's globals in this process, and the objects from which the process was loaded.
 //!
-//! Promises: [`Layout::globals`] are the bytes of .data and .bss of the main executable, without what the loader
-//! keeps there (the table of addresses it resolves late) and without the copies of variables that belong to libraries
-//! (`stdout`, `environ`): those stay as they are in each process. [`Layout::objects`] is equal in two processes exactly
-//! when the same files are loaded at the same addresses, so that a pointer into one means the same in the other. Only
-//! reads, and only what the loader mapped.
+//! Promises: [`Layout::globals`] are the bytes of .data and .bss of the main executable. They exclude the loader's
+//! data there (the table of lazily resolved addresses) and the copies of variables that belong to libraries
+//! (`stdout`, `environ`): those keep each process's own values. [`Layout::objects`] is equal in two processes exactly
+//! if the same files are loaded at the same addresses, so that a pointer into one means the same in the other. It
+//! must never write, or read anything but what the loader mapped.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// What the loader made of this program.
+/// The loader's result for this program.
 pub(super) struct Layout {
-    /// In ascending order, none empty, none overlapping.
+    /// Ascending; none is empty, and none overlap.
     pub(super) globals: Vec<Range<usize>>,
-    /// Variables of libraries of which the linker keeps a copy among them, by name.
+    /// The names of library variables of which the linker keeps a copy among the globals.
     pub(super) copied: Vec<String>,
-    /// A line for each object: its name, its address, and what tells its contents from another's.
+    /// A line for each object: its name, its address, and an identification of its contents.
     pub(super) objects: String,
 }
 
@@ -27,7 +27,7 @@ const DT_SYMTAB: u64 = 6;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 
-/// The kind of relocation by which the linker keeps a library's variable in the executable.
+/// The type of relocation by which the linker keeps a library's variable in the executable.
 #[cfg(target_arch = "x86_64")]
 const R_COPY: u32 = 5;
 #[cfg(target_arch = "aarch64")]
@@ -61,7 +61,7 @@ struct Symbol {
 const _: () = assert!(size_of::<Dynamic>() == 16 && size_of::<Relocation>() == 24 && size_of::<Symbol>() == 24);
 
 impl Layout {
-    /// Looks at this process.
+    /// Reads the layout of this process.
     pub(super) fn of_this_process() -> Layout {
         let mut layout = Layout { globals: Vec::new(), copied: Vec::new(), objects: String::new() };
         // SAFETY: `note_object` is called for each object before this returns, with the pointer given here.
@@ -69,7 +69,7 @@ impl Layout {
         layout
     }
 
-    /// The first difference between the objects of another process and ours, for a sentence.
+    /// The first difference between the objects of another process and these, for a message.
     pub(super) fn difference(&self, theirs: &str) -> Option<String> {
         if self.objects == theirs {
             return None;
@@ -86,9 +86,9 @@ impl Layout {
 }
 
 unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, layout: *mut c_void) -> c_int {
-    // SAFETY: the loader gives a valid description; the second pointer is the one that `of_this_process` gave.
+    // SAFETY: the loader passes a valid description; the second pointer is the one from `of_this_process`.
     let (info, layout) = unsafe { (&*info, &mut *layout.cast::<Layout>()) };
-    // SAFETY: the loader says where the headers are and how many.
+    // SAFETY: the loader gives the address and the number of the headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let name = if info.dlpi_name.is_null() {
         ""
@@ -98,7 +98,7 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, l
     };
     let base = info.dlpi_addr as usize;
     let name = name.rsplit('/').next().unwrap_or(name);
-    // The kernel's own object may differ between hosts, and no program has pointers into it.
+    // The kernel's own object may differ between hosts, and programs have no pointers into it.
     if name.starts_with("linux-vdso") || name.starts_with("linux-gate") {
         return 0;
     }
@@ -132,7 +132,7 @@ unsafe fn globals_of(base: usize, headers: &[libc::Elf64_Phdr]) -> (Vec<Range<us
     let mut copied = Vec::new();
     for header in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
         let protected = place(header);
-        // The loader protects whole pages only; what shares the last one with globals stays writable.
+        // The loader protects only whole pages; data that shares the last one with globals stays writable.
         take_out(&mut ranges, &(protected.start..protected.end & !4095));
     }
     for header in headers.iter().filter(|header| header.p_type == libc::PT_DYNAMIC) {
@@ -164,7 +164,7 @@ unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<(Range<us
             entry = entry.wrapping_add(1);
         }
     };
-    // The loader of glibc has added the base to the addresses already, others have not.
+    // The loader of glibc has already added the base to the addresses; others have not.
     let address = |wanted: u64| value(wanted).map(|value| if value < base { base + value } else { value });
     let mut owned = Vec::new();
     if let Some(table) = address(DT_PLTGOT) {
@@ -191,7 +191,7 @@ unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<(Range<us
     owned
 }
 
-/// Removes `hole` from ranges that are in order.
+/// Removes `hole` from ascending ranges.
 fn take_out(ranges: &mut Vec<Range<usize>>, hole: &Range<usize>) {
     let cut = |range: &Range<usize>| {
         let before = range.start..range.end.min(hole.start);
@@ -204,14 +204,14 @@ fn take_out(ranges: &mut Vec<Range<usize>>, hole: &Range<usize>) {
     *ranges = ranges.iter().flat_map(cut).filter(|range| !range.is_empty()).collect();
 }
 
-/// A number that differs when the object's contents differ: its build id, or what stands for one.
+/// A number that differs if the object's contents differ: its build id, or a hash of the contents.
 ///
 /// # Safety
 /// The object with these headers is loaded at `base`.
 unsafe fn contents_of(base: usize, headers: &[libc::Elf64_Phdr], in_full: bool) -> u64 {
     for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
         let start = base + header.p_vaddr as usize;
-        // SAFETY: the header says where the notes are and how long.
+        // SAFETY: the header gives the address and the length of the notes.
         let notes = unsafe { std::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) };
         if let Some(id) = build_id(notes) {
             return hash(FIRST, id);
@@ -223,7 +223,7 @@ unsafe fn contents_of(base: usize, headers: &[libc::Elf64_Phdr], in_full: bool) 
         sum = facts.iter().fold(sum, |sum, fact| hash(sum, &fact.to_ne_bytes()));
         if in_full && header.p_flags & (libc::PF_W | libc::PF_R) == libc::PF_R {
             let start = base + header.p_vaddr as usize;
-            // SAFETY: a loaded segment that may be read and that nobody writes to.
+            // SAFETY: a loaded segment that may be read and that nothing writes to.
             sum = hash(sum, unsafe { std::slice::from_raw_parts(start as *const u8, header.p_filesz as usize) });
         }
     }

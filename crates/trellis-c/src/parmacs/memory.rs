@@ -1,9 +1,9 @@
 //! G_MALLOC and its family, and the private heap behind malloc.
 //!
-//! Promises: shared memory is zero when it comes and can be given back on any node; private memory moves with the
-//! image. A pointer that the C library gave is handed back to the C library, so strdup, getline and the like go on
-//! working. Shared memory that does not suffice ends the program with the key that makes more; malloc says so as C
-//! does, with NULL.
+//! Promises: shared memory is zero when it is allocated and can be freed on any node. Private memory is part of the
+//! image. A pointer from the C library is returned to the C library, so strdup, getline and the like continue to
+//! work. If shared memory does not suffice, the program ends with a message that names the key to enlarge it; malloc
+//! returns NULL, as in C.
 
 use std::alloc::Layout;
 use std::ffi::{c_char, c_int, c_void};
@@ -34,7 +34,7 @@ pub extern "C" fn trellis_parmacs_g_free(pointer: *mut c_void) {
     }
 }
 
-/// Memory in the region, zero; at `node` if that is given.
+/// Allocates zeroed memory in the region; at `node` if that is given.
 pub(super) fn shared(asking: &str, bytes: usize, node: Option<usize>) -> *mut c_void {
     let program = program(asking);
     let home = node.map_or(Home::Unspecified, |node| Home::Node(node % program.cluster.nodes()));
@@ -44,33 +44,33 @@ pub(super) fn shared(asking: &str, bytes: usize, node: Option<usize>) -> *mut c_
     }
 }
 
-/// Gives memory of [`shared`] back.
+/// Frees memory of [`shared`].
 pub(super) fn give_back(asking: &str, pointer: *mut u8) {
     let Some(block) = NonNull::new(pointer) else { return };
-    // SAFETY: the program says that nobody uses the memory any more, as free(3) demands.
+    // SAFETY: by calling this the program promises that nothing uses the memory any more, as for free(3).
     if let Err(error) = unsafe { program(asking).cluster.heap().free(block) } {
         stop(asking, error);
     }
 }
 
-/// What an allocator of C does when it has no memory.
+/// The result of a C allocator that has no memory.
 fn out_of_memory() -> *mut c_void {
     // SAFETY: the address of the calling thread's errno.
     unsafe { *libc::__errno_location() = libc::ENOMEM };
     null_mut()
 }
 
-/// Where a pointer that the program gets from malloc comes from.
+/// The source of the program's malloc memory.
 enum Source<'a> {
-    /// The private heap, which goes to workers as a copy.
+    /// The private heap, which workers get as a copy.
     Arena(&'a mut Arena),
-    /// The shared heap, where the globals are shared, too.
+    /// The shared heap, if the globals are shared, too.
     Shared(Heap<'a>),
-    /// The C library: what it gave by itself, and what was asked for before the program had begun.
+    /// The C library: memory that it allocated itself, and memory from before the program began.
     Library,
 }
 
-/// Calls with the source of a pointer; of memory to be had, where there is none.
+/// Calls with the source of a pointer, or with the source of new memory if there is no pointer.
 fn with_source<T>(pointer: Option<usize>, call: impl FnOnce(Source<'_>) -> T) -> T {
     if let Some(program) = PROGRAM.get().filter(|program| program.shared.is_some()) {
         let region = program.cluster.region();
@@ -89,7 +89,7 @@ fn with_source<T>(pointer: Option<usize>, call: impl FnOnce(Source<'_>) -> T) ->
     }
 }
 
-/// A pointer that was given back, or looked at, and is none of ours.
+/// Stops the program if a pointer that was freed or examined is not from this heap.
 fn settled<T>(outcome: Result<T, String>) -> T {
     outcome.unwrap_or_else(|why| stop("free", why))
 }
@@ -101,7 +101,7 @@ fn allocate(bytes: usize, alignment: usize) -> Option<NonNull<u8>> {
             let layout = Layout::from_size_align(bytes, alignment.max(16)).ok()?;
             heap.allocate_layout(layout, Home::Unspecified, Padding::Packed).ok()
         }
-        // SAFETY: has no conditions but that the alignment is a power of two, which callers see to.
+        // SAFETY: the only condition is that the alignment is a power of two, which callers ensure.
         Source::Library => NonNull::new(unsafe { libc::memalign(alignment, bytes) }.cast()),
     })
 }
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn trellis_parmacs_realloc(pointer: *mut c_void, bytes: us
         Source::Library => None,
     });
     let Some(sizes) = sizes else {
-        // SAFETY: no pointer of ours, so the caller got it from the C library.
+        // SAFETY: the pointer is not from our heaps, so the caller got it from the C library.
         return unsafe { libc::realloc(pointer, bytes) };
     };
     let (asked, has) = settled(sizes);
@@ -154,7 +154,8 @@ pub unsafe extern "C" fn trellis_parmacs_realloc(pointer: *mut c_void, bytes: us
     }
     let block = trellis_parmacs_malloc(bytes);
     if !block.is_null() {
-        // SAFETY: both blocks have so many bytes, and one was taken while the other was held; the caller gives it up.
+        // SAFETY: both blocks have so many bytes, and one was taken while the other was held; the caller gives up the
+        // old one.
         unsafe {
             block.copy_from_nonoverlapping(pointer, asked.min(bytes));
             trellis_parmacs_free(pointer);
@@ -169,10 +170,10 @@ pub unsafe extern "C" fn trellis_parmacs_free(pointer: *mut c_void) {
     let Some(block) = NonNull::new(pointer) else { return };
     let freed = with_source(Some(pointer as usize), |source| match source {
         Source::Arena(arena) => arena.free(pointer as usize),
-        // SAFETY: the caller's promise, as free(3) demands it.
+        // SAFETY: the caller's promise, as free(3) requires.
         Source::Shared(heap) => unsafe { heap.free(block) }.map_err(|error| error.to_string()),
         Source::Library => {
-            // SAFETY: no pointer of ours, so the caller got it from the C library.
+            // SAFETY: the pointer is not from our heaps, so the caller got it from the C library.
             unsafe { libc::free(pointer) };
             Ok(())
         }
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn trellis_parmacs_posix_memalign(
         return libc::EINVAL;
     }
     let Some(block) = allocate(bytes, alignment) else { return libc::ENOMEM };
-    // SAFETY: posix_memalign(3) demands a valid place.
+    // SAFETY: posix_memalign(3) requires a valid address.
     unsafe { *pointer = block.as_ptr().cast() };
     0
 }
@@ -210,7 +211,7 @@ pub unsafe extern "C" fn trellis_parmacs_posix_memalign(
 /// `strdup(text)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_parmacs_strdup(text: *const c_char) -> *mut c_char {
-    // SAFETY: strdup(3) demands a string.
+    // SAFETY: strdup(3) requires a string.
     let bytes = unsafe { libc::strlen(text) } + 1;
     let copy = trellis_parmacs_malloc(bytes).cast::<c_char>();
     if !copy.is_null() {

@@ -1,14 +1,14 @@
-//! PARMACS/ANL programs: what the macros of `parmacs/c.m4.trellis` expand to.
+//! The functions of PARMACS/ANL programs, to which the macros of `parmacs/c.m4.trellis` expand.
 //!
-//! A program of this kind is one `main` that makes shared memory, then workers with CREATE, and waits for them. Here
-//! each process of the cluster is one of its processors. Node 0 runs `main`. On every other node the constructor that
-//! MAIN_ENV puts into the program never returns: the process waits for a CREATE, gets a copy of main's globals and
-//! private heap as they are at that moment (`image`), runs the function, and waits again, until node 0 ends. A
+//! A program of this kind has one `main` that creates shared memory, then workers with CREATE, and waits for them.
+//! Here each process of the cluster is one of its processors. Node 0 runs `main`. On every other node the constructor
+//! that MAIN_ENV puts into the program never returns: the process waits for a CREATE, gets a copy of main's globals
+//! and private heap as they are at that moment (`image`), runs the function, and waits again, until node 0 ends. A
 //! program that was linked for it can share its globals instead (`globals`).
 //!
-//! Promises: `main` runs once, so no input is read and no output is printed twice; what main wrote before CREATE, the
-//! worker sees; what a worker wrote to shared memory, main sees after WAIT_FOR_END. A macro has no way to report a
-//! failure, so whatever fails ends the process, and with it the cluster, with one sentence. Must never touch what
+//! Promises: `main` runs once, so no input is read twice and no output is printed twice. A worker sees what main
+//! wrote before CREATE; main sees what a worker wrote to shared memory after WAIT_FOR_END. A macro cannot report a
+//! failure, so every failure ends the process, and with it the cluster, with one message. It must never touch what
 //! belongs to libraries: their variables, their heap, their threads.
 
 #![allow(clippy::missing_safety_doc)] // the macros are the only callers; `parmacs.h` says what each argument is
@@ -32,23 +32,23 @@ use crate::parmacs::globals::Globals;
 use crate::parmacs::layout::Layout;
 use crate::parmacs::workers::Workers;
 
-/// The exit status of a node that the cluster failed.
+/// The exit status of a node after a failure of the cluster.
 const EXIT_CLUSTER: i32 = trellis::launch::EXIT_CLUSTER;
-/// Numbers of objects that this module names by itself begin here; those of the program's objects are below.
+/// The first number of the objects that this module names itself; those of the program's objects are below.
 const OWN_NUMBERS: u64 = 0x5041_524d_0000_0000;
 
-/// The program, as this process takes part in it.
+/// The program, from the point of view of this process.
 struct Program {
     cluster: Cluster,
     layout: Layout,
     workers: Workers,
-    /// Where the globals are, if they are shared; otherwise workers get copies.
+    /// The globals, if they are shared; otherwise workers get copies.
     shared: Option<Globals>,
 }
 
 static PROGRAM: OnceLock<Program> = OnceLock::new();
 
-/// How far this process is.
+/// The stage of this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Stage {
@@ -56,7 +56,7 @@ enum Stage {
     Ready,
     /// Another node in a function of the program.
     Working,
-    /// It has left the cluster or is about to: what the end of the process does by itself is all there is to do.
+    /// It has left the cluster or is about to: the process needs no more than its normal end.
     Over,
 }
 
@@ -74,19 +74,19 @@ fn enter(stage: Stage) {
     STAGE.store(stage as u8, Ordering::Relaxed);
 }
 
-/// The program, which has begun when a macro does anything.
+/// The program; it has begun before any macro does anything.
 fn program(asking: &str) -> &'static Program {
     PROGRAM.get().unwrap_or_else(|| {
         stop(asking, "the program has not begun; put MAIN_ENV into the file that has main, outside of every function")
     })
 }
 
-/// The outcome of a call that a macro cannot report.
+/// Returns the result of a call, or stops the program, because a macro cannot report a failure.
 fn done<T>(asking: &str, outcome: Result<T, WaitError>) -> T {
     outcome.unwrap_or_else(|error| stop(asking, error))
 }
 
-/// Ends the process because the program cannot go on, and the cluster with it.
+/// Ends the process, and with it the cluster, because the program cannot go on.
 fn stop(asking: &str, why: impl Display) -> ! {
     let Some(program) = PROGRAM.get() else {
         trellis::complain(format_args!("{asking}: {why}"));
@@ -98,7 +98,7 @@ fn stop(asking: &str, why: impl Display) -> ! {
     end_process(EXIT_CLUSTER)
 }
 
-/// Ends the process without the program's own handlers: it is in the middle of something.
+/// Ends the process without the program's own handlers, because it is in the middle of an operation.
 fn end_process(status: i32) -> ! {
     enter(Stage::Over);
     flush();
@@ -106,8 +106,8 @@ fn end_process(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Writes out what the program has printed.
+/// Flushes the program's output.
 fn flush() {
-    // SAFETY: a null stream stands for all of them.
+    // SAFETY: a null pointer means all streams.
     unsafe { libc::fflush(std::ptr::null_mut()) };
 }

@@ -1,10 +1,10 @@
-//! How a process of a PARMACS program begins, before main.
+//! The start of a process of a PARMACS program, before main.
 //!
-//! Promises: started by `trellis run`, a process joins the cluster; started by itself, it becomes the program of a
-//! `trellis run` with a node for each core, or, where there is no such command, a cluster of one node. In a cluster of
-//! several nodes the kernel places nothing at random, so that addresses mean the same on each. All that happens before
-//! main, so standard input is untouched, arguments are kept, and nothing runs twice. Never starts itself again and
-//! again: what has been tried is in the environment.
+//! Promises: a process started by `trellis run` joins the cluster. A process started by itself becomes the program of
+//! a `trellis run` with a node for each core, or, without that command, a cluster of one node. In a cluster of
+//! several nodes the kernel's address randomisation is off, so that addresses mean the same on each. All this happens
+//! before main, so standard input is untouched, arguments are kept, and nothing runs twice. It must never restart
+//! itself endlessly: the environment records what has been tried.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
@@ -23,16 +23,16 @@ use super::layout::Layout;
 use super::workers::{Workers, at_exit, serve};
 use super::{EXIT_CLUSTER, PROGRAM, Program};
 
-/// `shared` or `copied`: what becomes of the program's globals.
+/// `shared` or `copied`: the treatment of the program's globals.
 const GLOBALS_VARIABLE: &str = "TRELLIS_PARMACS_GLOBALS";
-/// The number that the macro file was written for.
+/// The version of the macro file.
 const VERSION: c_int = 1;
-/// Set while a process starts itself again without random addresses.
+/// Set while a process starts itself again without address randomisation.
 const PLACED_VARIABLE: &str = "TRELLIS_PARMACS_PLACED";
 /// Set while a process starts itself again under `trellis run`.
 const LAUNCHED_VARIABLE: &str = "TRELLIS_PARMACS_LAUNCHED";
 
-/// Keys that have another default in these programs: what the original macros lead a program to expect.
+/// Keys with other defaults in these programs: those that the original macros lead a program to expect.
 const DEFAULTS: [(&str, &str); 3] =
     [("region_bytes", "1GiB"), ("reserve", "overcommit"), ("coherence", "hlrc(adaptive)")];
 
@@ -40,8 +40,8 @@ unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// What MAIN_ENV's constructor calls. `shares` is 1 in a program that was compiled to share its globals, else 0.
-/// Returns at node 0 alone.
+/// The function that MAIN_ENV's constructor calls. `shares` is 1 in a program that was compiled to share its globals,
+/// else 0. Returns only at node 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_parmacs_begin(
     version: c_int,
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn trellis_parmacs_begin(
     arguments: *mut *mut c_char,
     shares: c_int,
 ) {
-    // MAIN_ENV may stand in more than one file.
+    // MAIN_ENV may occur in more than one file.
     if PROGRAM.get().is_some() {
         return;
     }
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn trellis_parmacs_begin(
              installed with it"
         ));
     }
-    // SAFETY: the C library gives a constructor the arguments of main.
+    // SAFETY: the C library passes a constructor the arguments of main.
     let arguments = unsafe { std::slice::from_raw_parts_mut(arguments, count as usize) };
     launch_if_alone(arguments);
     let layout = Layout::of_this_process();
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn trellis_parmacs_begin(
     begin(config, layout, shared, arguments);
 }
 
-/// Whether the globals are to be shared: as the environment says, or as the program was compiled.
+/// Whether the globals are to be shared: the environment decides, otherwise the way the program was compiled.
 fn wants_shared(is_compiled_for_it: bool) -> bool {
     match env::var(GLOBALS_VARIABLE).as_deref() {
         Ok("shared") => true,
@@ -85,7 +85,7 @@ fn wants_shared(is_compiled_for_it: bool) -> bool {
     }
 }
 
-/// Runs [`at_exit`] when the process ends.
+/// Lets [`at_exit`] run when the process ends.
 pub(super) fn watch_exit() {
     // SAFETY: a function of this library, which is never unloaded.
     unsafe { on_exit(at_exit, std::ptr::null_mut()) };
@@ -93,7 +93,7 @@ pub(super) fn watch_exit() {
 
 fn begin(config: Config, layout: Layout, shared: Option<Globals>, arguments: &mut [*mut c_char]) {
     let saved = match &shared {
-        // SAFETY: this is a constructor, before main, and it uses no global of the program until they are back.
+        // SAFETY: this is a constructor, before main, and it uses no global of the program until they are restored.
         Some(globals) => Some(unsafe { globals.take_away() }.unwrap_or_else(|why| refuse(&why))),
         None => {
             *arena() = Some(Arena::begin().unwrap_or_else(|why| refuse(&why)));
@@ -113,13 +113,14 @@ fn begin(config: Config, layout: Layout, shared: Option<Globals>, arguments: &mu
         serve(program);
     }
     if let (Some(globals), Some(saved)) = (&program.shared, &saved) {
-        // SAFETY: the region begins there, and the other nodes touch it when they are told to run a function.
+        // SAFETY: the region begins there, and the other nodes do not touch it before they are told to run a
+        // function.
         unsafe { globals.put_back(saved) };
     }
     move_arguments(arguments);
 }
 
-/// Moves the arguments' text into the private heap: a program that keeps a pointer to one has it in workers too.
+/// Moves the arguments' text into the private heap, so that a program's pointers to it are valid in workers too.
 fn move_arguments(arguments: &mut [*mut c_char]) {
     for argument in arguments {
         // SAFETY: arguments are strings.
@@ -130,12 +131,12 @@ fn move_arguments(arguments: &mut [*mut c_char]) {
     }
 }
 
-/// The configuration, with the defaults of these programs where nobody says anything.
+/// The configuration, with the defaults of these programs for keys that are not set.
 fn configuration(shared: Option<&Globals>) -> Result<Config, ConfigError> {
     let mut sources = Sources::new().process_environment();
     let said = sources.clone().load()?.places;
     for (key, value) in DEFAULTS {
-        // A library that was built without the protocol has the default of all programs.
+        // A library that was built without the protocol keeps the default of all programs.
         let is_known = key != "coherence" || value.parse::<Protocol>().is_ok();
         if !said.contains_key(key) && is_known {
             sources = sources.set_by_program(format!("{key}={value}"));
@@ -149,7 +150,7 @@ fn configuration(shared: Option<&Globals>) -> Result<Config, ConfigError> {
     sources.set_by_program(format!("heap_bytes={heap_bytes}")).load()
 }
 
-/// Puts a process that nobody launched under `trellis run`, if that is there.
+/// Restarts a process that was not launched under `trellis run`, if that is there.
 fn launch_if_alone(arguments: &[*mut c_char]) {
     let nodes = env::var(NODES_VARIABLE).ok();
     let wanted = nodes.as_deref().and_then(|text| text.trim().parse::<usize>().ok());
@@ -157,7 +158,7 @@ fn launch_if_alone(arguments: &[*mut c_char]) {
     if is_told.iter().any(|name| env::var_os(name).is_some()) || (nodes.is_some() && wanted.is_none()) {
         return;
     }
-    // A bare number is for us; to the configuration the variable is a list of addresses.
+    // A bare number is for this module; to the configuration the variable is a list of addresses.
     forget(NODES_VARIABLE);
     let was_launched = env::var_os(LAUNCHED_VARIABLE).is_some();
     forget(LAUNCHED_VARIABLE);
@@ -198,7 +199,7 @@ fn is_executable(file: &Path) -> bool {
 fn own_library() -> Option<PathBuf> {
     // SAFETY: all zero is a valid value.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: an address of this library, and a place for the answer.
+    // SAFETY: an address of this library, and a variable for the result.
     let found = unsafe { libc::dladdr(trellis_parmacs_begin as *const c_void, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
@@ -211,16 +212,16 @@ fn own_path() -> PathBuf {
     env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"))
 }
 
-/// Starts this process again with the same addresses as on every other node, unless it has them.
+/// Restarts this process with the same addresses as on every other node, unless it has them.
 fn keep_addresses(arguments: &[*mut c_char]) {
     const ASK: libc::c_ulong = 0xffff_ffff;
     let no_random = libc::ADDR_NO_RANDOMIZE as libc::c_ulong;
     let was_placed = env::var_os(PLACED_VARIABLE).is_some();
     forget(PLACED_VARIABLE);
-    // SAFETY: asks, and changes nothing.
+    // SAFETY: queries, and changes nothing.
     let now = unsafe { libc::personality(ASK) } as libc::c_ulong;
-    // SAFETY: sets one flag, which counts from the next execve(2) on. Where that is forbidden, CREATE finds out whether
-    // the addresses are the same after all, and says so.
+    // SAFETY: sets one flag, which takes effect at the next execve(2). If that is forbidden, CREATE checks whether
+    // the addresses are the same anyway, and reports if not.
     if now & no_random != 0 || was_placed || unsafe { libc::personality(now | no_random) } < 0 {
         return;
     }

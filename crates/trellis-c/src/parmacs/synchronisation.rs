@@ -1,32 +1,33 @@
 //! Locks, barriers, pauses, conditions, counters and fences of PARMACS programs.
 //!
-//! An object is what the program declared with a macro that ends in DEC: a word that nothing ever reads. Its name in
-//! the cluster is its address, which is the same on every node: for objects in G_MALLOC memory because the region is,
-//! for globals because the binary is. So no operation fetches a page to learn which lock is meant, and objects that lie
-//! beside the data they guard cost nothing more.
+//! An object is what the program declared with a macro that ends in DEC: a word that is never read. Its name in the
+//! cluster is its address, which is the same on every node: for objects in G_MALLOC memory because the region is at
+//! the same address, for globals because the binary is the same. So no operation fetches a page to learn which lock
+//! is meant, and objects next to the data they guard cost nothing more.
 //!
 //! Promises: every operation that releases publishes what this node wrote, and every one that acquires makes visible
 //! what was released to it, as the crate `trellis` defines for its own objects. A condition never wakes without a
-//! signal. Never reads or writes the object itself.
+//! signal. It must never read or write the object itself.
 
 use std::ffi::{c_int, c_long, c_void};
 
 use super::{OWN_NUMBERS, done, program, stop};
 
-/// The word on which all fences work.
+/// The word that all fences use.
 const FENCE: u64 = OWN_NUMBERS + 0x3000;
 
-/// The name of the object at an address: unique, and spread over the homes whatever the distance between objects is.
+/// The name of the object at an address: unique, and spread over the homes for any distance between objects.
 fn name(object: *const c_void) -> u64 {
-    // An odd factor and folding the upper half onto the lower one lose nothing; 45 bits of an address are left.
+    // Multiplying by an odd factor and folding the upper half onto the lower one are reversible; an address has 45
+    // relevant bits.
     let number = (object as u64 >> 3).wrapping_mul(FACTOR) & NAME_BITS;
     number ^ number >> 24
 }
 
-/// What [`name`] multiplies by, and the number that undoes it.
+/// The factor of [`name`], and its inverse.
 const FACTOR: u64 = 0x9e37_79b9_7f4b;
 const UNDOES_FACTOR: u64 = {
-    // Newton's method: each step doubles the bits that are right, of which an odd number has three.
+    // Newton's method: each step doubles the number of correct bits; an odd number starts with three.
     let mut inverse = FACTOR;
     let mut bits = 3;
     while bits < 64 {
@@ -35,10 +36,10 @@ const UNDOES_FACTOR: u64 = {
     }
     inverse
 };
-/// What is left of an address: 45 bits, in 48.
+/// The bits of a name: the 45 relevant bits of an address, in 48.
 const NAME_BITS: u64 = (1 << 48) - 1;
 
-/// How people are told of an object: by the address that [`name`] made a number of.
+/// The text for an object in messages: its address, computed back from [`name`].
 pub(super) fn told(number: u64) -> String {
     if number >= OWN_NUMBERS {
         return number.to_string();
@@ -66,7 +67,7 @@ pub extern "C" fn trellis_parmacs_barrier(barrier: *const c_void, processes: c_l
     let cluster = &program(asking).cluster;
     let nodes = cluster.nodes();
     match u32::try_from(processes) {
-        // One process of every node: a tree has fewer messages than one home.
+        // One process of every node: a tree needs fewer messages than one home.
         Ok(processes) if processes as usize == nodes => done(asking, cluster.barrier(name(barrier))),
         Ok(processes) if (1..nodes).contains(&(processes as usize)) => {
             done(asking, cluster.barrier_of(name(barrier), processes));
@@ -80,7 +81,7 @@ pub extern "C" fn trellis_parmacs_barrier(barrier: *const c_void, processes: c_l
     }
 }
 
-/// `SETPAUSE(pause)`: everybody who waits goes on, and whoever comes, until it is cleared.
+/// `SETPAUSE(pause)`: all current and later waiters go on until it is cleared.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_pause_set(pause: *const c_void) {
     done("SETPAUSE", program("SETPAUSE").cluster.event(name(pause)).set());
@@ -98,7 +99,7 @@ pub extern "C" fn trellis_parmacs_pause_wait(pause: *const c_void) {
     done("WAITPAUSE", program("WAITPAUSE").cluster.event(name(pause)).wait());
 }
 
-/// `SEMINIT(semaphore, value)`, and PAUSEINIT where a pause is a semaphore: it has this value from now on.
+/// `SEMINIT(semaphore, value)`, and PAUSEINIT if a pause is a semaphore: sets its value.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_semaphore_init(semaphore: *const c_void, value: c_long) {
     let asking = "SEMINIT";
@@ -106,26 +107,26 @@ pub extern "C" fn trellis_parmacs_semaphore_init(semaphore: *const c_void, value
         stop(asking, format!("a semaphore cannot begin with {value}; give 0 or more"))
     };
     let semaphore = program(asking).cluster.semaphore(name(semaphore));
-    // Memory that is used again may have held another semaphore.
+    // Reused memory may have held another semaphore.
     while done(asking, semaphore.try_wait()) {}
     if value > 0 {
         done(asking, semaphore.post(value));
     }
 }
 
-/// `SEMV(semaphore)`, and SETPAUSE where a pause is a semaphore
+/// `SEMV(semaphore)`, and SETPAUSE if a pause is a semaphore
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_semaphore_post(semaphore: *const c_void) {
     done("SEMV", program("SEMV").cluster.semaphore(name(semaphore)).post(1));
 }
 
-/// `SEMP(semaphore)`, and WAITPAUSE where a pause is a semaphore
+/// `SEMP(semaphore)`, and WAITPAUSE if a pause is a semaphore
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_semaphore_wait(semaphore: *const c_void) {
     done("SEMP", program("SEMP").cluster.semaphore(name(semaphore)).wait());
 }
 
-/// `CONDVARWAIT(condition, lock)`: the lock is given back while this waits.
+/// `CONDVARWAIT(condition, lock)`: the lock is released during the wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_condition_wait(condition: *const c_void, lock: *const c_void) {
     let cluster = &program("CONDVARWAIT").cluster;
@@ -167,8 +168,9 @@ pub extern "C" fn trellis_parmacs_counter_next(counter: *const c_void, last: c_l
     -1
 }
 
-/// `RELEASE_FENCE` (1), `ACQUIRE_FENCE` (2) and `FULL_FENCE` (3): what this node wrote before a release is seen at a
-/// node that makes an acquire after it. One word has an order of all fences, and changing it is both.
+/// `RELEASE_FENCE` (1), `ACQUIRE_FENCE` (2) and `FULL_FENCE` (3): what this node wrote before a release is visible at
+/// a node that makes a later acquire. All fences change one word, which orders them; each change is both a release
+/// and an acquire.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_fence(kind: c_int) {
     const ACQUIRE: c_int = 2;
@@ -194,7 +196,7 @@ pub extern "C" fn trellis_parmacs_process() -> c_long {
     program("GET_PID").cluster.node() as c_long
 }
 
-/// `SPLASH3_ROI_BEGIN` and `SPLASH3_ROI_END`: the record and the report know the measured part.
+/// `SPLASH3_ROI_BEGIN` and `SPLASH3_ROI_END`: mark the measured part in the record and the report.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_region_of_interest(begins: c_int) {
     program("SPLASH3_ROI_BEGIN").cluster.phase(if begins != 0 { "measured" } else { "after it" });

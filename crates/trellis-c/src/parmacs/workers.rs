@@ -1,8 +1,9 @@
 //! CREATE, WAIT_FOR_END and the end of the program.
 //!
-//! Promises: CREATE comes before everything that the worker does, and everything that a worker did comes before
-//! WAIT_FOR_END returns, also for memory under release consistency: both are waits for a semaphore. A node runs one
-//! function at a time. Whoever waits here waits for a computation, so no deadline ends it; a node that died does.
+//! Promises: CREATE is ordered before everything that the worker does, and everything that a worker did is ordered
+//! before the return of WAIT_FOR_END, also for memory under release consistency: both are waits for a semaphore. A
+//! node runs one function at a time. A wait here is for a computation, so no time-out ends it; the loss of a node
+//! does.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -14,16 +15,16 @@ use super::image::{Image, Plan};
 use super::memory::{give_back, shared};
 use super::{OWN_NUMBERS, Program, Stage, done, end_process, enter, flush, program, stage, start, stop};
 
-/// Word of a node: where the image of its next function lies, or [`END`].
+/// A word of each node: the address of the image of its next function, or [`END`].
 const ORDERS: u64 = OWN_NUMBERS;
-/// Semaphore of a node: there is an order.
+/// A semaphore of each node: an order is there.
 const ORDERED: u64 = OWN_NUMBERS + 0x1000;
-/// Semaphore of a node: the function has ended.
+/// A semaphore of each node: the function has ended.
 const ENDED: u64 = OWN_NUMBERS + 0x2000;
-/// Instead of an image: the program is over.
+/// In place of an image: the program is over.
 const END: u64 = u64::MAX;
 
-/// What node 0 knows about the others.
+/// Node 0's knowledge of the other nodes.
 pub(super) struct Workers {
     state: Mutex<State>,
 }
@@ -33,7 +34,7 @@ struct State {
     free: VecDeque<usize>,
     /// Nodes that run a function, in the order of their CREATE.
     running: VecDeque<usize>,
-    /// Images that several workers read, until all of them have ended.
+    /// Images that several workers read, kept until all of them have ended.
     images: Vec<Address>,
 }
 
@@ -41,7 +42,7 @@ struct State {
 struct Address(usize);
 
 impl Workers {
-    /// Nobody works yet in a cluster of so many nodes.
+    /// The state of a cluster of `nodes` nodes before the first CREATE.
     pub(super) fn new(nodes: usize) -> Workers {
         let state = State { free: (1..nodes).collect(), running: VecDeque::new(), images: Vec::new() };
         Workers { state: Mutex::new(state) }
@@ -75,11 +76,11 @@ pub extern "C" fn trellis_parmacs_create(function: extern "C" fn(), count: usize
             ),
         );
     }
-    // A forked child would print it again; here what main printed comes before what workers print.
+    // Main's output must precede the workers' output. (A forked child would print it again.)
     flush();
     let plan = if program.shared.is_some() { Plan::empty(&program.layout) } else { Plan::make(&program.layout) };
     let place = shared(asking, plan.bytes(), None);
-    // SAFETY: the place has room for the plan, and nobody else knows it.
+    // SAFETY: the place has room for the plan, and nothing else knows it.
     unsafe { Image::at(place.cast()) }.write(&plan, function as usize, count == 1);
     if count > 1 {
         state.images.push(Address(place as usize));
@@ -91,14 +92,14 @@ pub extern "C" fn trellis_parmacs_create(function: extern "C" fn(), count: usize
     }
 }
 
-/// Tells a node what to do; comes after everything that this node did.
+/// Gives a node an order, which is ordered after everything that this node did.
 fn order(program: &Program, asking: &str, node: usize, what: u64) {
     let node = node as u64;
     done(asking, program.cluster.atomic(ORDERS + node).store(what));
     done(asking, program.cluster.semaphore(ORDERED + node).post(1));
 }
 
-/// `WAIT_FOR_END(n)`: for those that were created first; n may count the caller, too.
+/// `WAIT_FOR_END(n)`: waits for the workers that were created first; n may count the caller, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_wait_for_end(count: usize) {
     let asking = "WAIT_FOR_END";
@@ -116,7 +117,7 @@ pub extern "C" fn trellis_parmacs_wait_for_end(count: usize) {
     }
 }
 
-/// Lowers a semaphore, however long that takes.
+/// Lowers a semaphore, without a time-out.
 fn wait(program: &Program, asking: &str, semaphore: u64) {
     loop {
         match program.cluster.semaphore(semaphore).wait() {
@@ -126,7 +127,7 @@ fn wait(program: &Program, asking: &str, semaphore: u64) {
     }
 }
 
-/// `MAIN_INITENV`: what it stands for has happened before main.
+/// `MAIN_INITENV`: its work was done before main.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_initenv() {
     program("MAIN_INITENV");
@@ -136,11 +137,11 @@ pub extern "C" fn trellis_parmacs_initenv() {
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_main_end() -> ! {
     program("MAIN_END");
-    // SAFETY: exit(3) may be called anywhere in main; `at_exit` does what is left to do.
+    // SAFETY: exit(3) may be called anywhere in main; `at_exit` does the rest.
     unsafe { libc::exit(0) }
 }
 
-/// A node other than 0: does what it is told until the program is over. Never runs main.
+/// Carries out orders at a node other than 0 until the program is over. Never runs main.
 pub(super) fn serve(program: &Program) -> ! {
     let asking = "a worker";
     let node = program.cluster.node() as u64;
@@ -150,10 +151,10 @@ pub(super) fn serve(program: &Program) -> ! {
         if what == END {
             leave(program, false);
             if program.shared.is_some() {
-                // What the end of the process looks at lay in the region.
+                // The normal end of the process would read globals, which were in the region.
                 end_process(0);
             }
-            // SAFETY: the program is over; its handlers have nothing of ours to do.
+            // SAFETY: the program is over; its exit handlers find nothing of this module left to do.
             unsafe { libc::exit(0) }
         }
         let function = take_image(program, what as usize);
@@ -171,7 +172,7 @@ fn take_image(program: &Program, address: usize) -> extern "C" fn() {
     let image = unsafe { Image::at(address as *mut u8) };
     let (function, is_for_one) = image.order();
     if let Err(why) = image.put_in_place(&program.layout, |start, bytes| {
-        // A hint: without it the bytes come page by page.
+        // A hint: without it the bytes are fetched page by page.
         let _ = program.cluster.prefetch(start - base, bytes, false);
     }) {
         stop(asking, why);
@@ -179,11 +180,11 @@ fn take_image(program: &Program, address: usize) -> extern "C" fn() {
     if is_for_one {
         give_back(asking, address as *mut u8);
     }
-    // SAFETY: the address of a function without arguments, in the same binary at the same place, as was checked.
+    // SAFETY: the address of a function without arguments, in the same binary at the same address, as was checked.
     unsafe { std::mem::transmute::<usize, extern "C" fn()>(function) }
 }
 
-/// The function of a worker is over: what it printed and wrote is there for node 0.
+/// Ends the function of a worker: its output and its stores are available to node 0.
 fn end_of_function(program: &Program) {
     flush();
     enter(Stage::Ready);
@@ -191,14 +192,14 @@ fn end_of_function(program: &Program) {
     done("a worker", program.cluster.semaphore(ENDED + node).post(1));
 }
 
-/// What becomes of the cluster when the process ends by exit(3) or by returning from main.
+/// Handles the end of the process by exit(3) or by returning from main.
 pub(super) extern "C" fn at_exit(status: c_int, _: *mut c_void) {
     let Some(program) = super::PROGRAM.get() else { return };
     match (program.cluster.node(), stage()) {
         (_, Stage::Over) => {}
         (0, _) => end_of_main(program, status),
         (_, Stage::Working) if status == 0 => {
-            // As a forked child that ends well: this worker is done, and the node is there for the next.
+            // Like a forked child that ends normally: this worker is done, and the node is available for the next.
             end_of_function(program);
             start::watch_exit();
             serve(program)
@@ -207,7 +208,7 @@ pub(super) extern "C" fn at_exit(status: c_int, _: *mut c_void) {
     }
 }
 
-/// Node 0 ends: all workers first, unless the program failed.
+/// Ends node 0: all workers end first, unless the program failed.
 fn end_of_main(program: &Program, status: c_int) {
     let running = program.workers.state().running.len();
     if running > 0 && status != 0 {
@@ -221,14 +222,14 @@ fn end_of_main(program: &Program, status: c_int) {
     leave(program, true);
 }
 
-/// The others end with this sentence, this process with its status.
+/// Ends the other nodes with this message, and this process with its status.
 fn give_up(program: &Program, why: &str, status: c_int) -> ! {
     trellis::complain(format_args!("node {}: {why}", program.cluster.node()));
     program.cluster.abandon(why);
     end_process(status)
 }
 
-/// Leaves the cluster. With `goes_on` the program's handlers will run, and find its globals.
+/// Leaves the cluster. With `goes_on` the program's exit handlers will run, and need its globals.
 fn leave(program: &Program, goes_on: bool) {
     enter(Stage::Over);
     let leave = || program.cluster.leave().map_err(|error| error.to_string());

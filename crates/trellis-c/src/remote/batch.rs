@@ -1,6 +1,7 @@
-//! `trellis_remote_batch`: calls of C as calls of the crate `trellis`, and their ends as members of a structure.
+//! `trellis_remote_batch`: converts C calls to calls of the crate `trellis`, and their results to members of a
+//! structure.
 //!
-//! Promises: every call gets a status, also one whose members mean nothing, which ends no other.
+//! Promises: every call gets a status, even one with invalid members, which does not prevent the others.
 
 use std::ffi::{c_int, c_void};
 
@@ -50,7 +51,7 @@ const _: () = assert!(size_of::<Entry>() == 64);
 ///
 /// # Safety
 ///
-/// As `on_client`; `entries` is NULL or has `count` entries, whose memory is theirs alone where it is written.
+/// As `on_client`; `entries` is NULL or has `count` entries; memory that a call writes is used by that call alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_remote_batch(client: *mut Handle, entries: *mut Entry, count: usize) -> c_int {
     // SAFETY: the caller's promise.
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn trellis_remote_batch(client: *mut Handle, entries: *mut
     }
 }
 
-/// A call failed; the first of them is told.
+/// Records the failure of a call; the first failure is reported.
 fn end(number: usize, entry: &mut Entry, failure: Failure, first: &mut Option<(usize, Failure)>) {
     entry.status = failure.status();
     if first.as_ref().is_none_or(|(other, _)| number < *other) {
@@ -107,11 +108,11 @@ fn put(entry: &mut Entry, outcome: Outcome) {
     }
 }
 
-/// What an entry asks for.
+/// The call of an entry.
 ///
 /// # Safety
 ///
-/// Its memory is there for `'a`, and where it is written nobody else uses it.
+/// Its memory is valid for `'a`, and nothing else uses it where it is written.
 unsafe fn call<'a>(entry: &Entry) -> Result<Call<'a>, Failure> {
     let Entry { kind, memory, bytes, value, desired, .. } = *entry;
     let home = Host(entry.server);

@@ -1,6 +1,7 @@
 //! `trellis_remote_client` and its calls, one at a time.
 //!
-//! Promises: nothing is asked for with a NULL, a length that no memory has, or a client that another thread is in.
+//! Promises: no request is made with a NULL, with a length that no memory has, or with a client that another thread
+//! is using.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -15,7 +16,7 @@ use super::pointer::Pointer;
 use crate::failure::{Failure, answer, place, text};
 use crate::status;
 
-/// `TRELLIS_REMOTE_NO_ROUTE`; a server's refusal is so much less than its status on the wire.
+/// `TRELLIS_REMOTE_NO_ROUTE`; a server's refusal is this number minus its status on the wire.
 pub const NO_ROUTE: c_int = -100;
 
 /// `struct trellis_remote_options`
@@ -40,12 +41,12 @@ const _: () = assert!(size_of::<Welcome>() == 16);
 
 /// `struct trellis_remote_client`
 pub struct Handle {
-    /// Of the process that opened it.
+    /// The process that opened it.
     process: u32,
     client: Mutex<Client>,
 }
 
-/// What C gets of a failure of the crate `trellis`.
+/// The C status of an error of the crate `trellis`.
 pub(super) fn code(error: &RemoteError) -> c_int {
     match error {
         RemoteError::Refused { status, .. } | RemoteError::Unserved { status, .. } => {
@@ -70,7 +71,8 @@ impl From<RemoteError> for Failure {
 ///
 /// # Safety
 ///
-/// `options` is NULL or points to options whose text is NULL or ends with a NUL; `client` is NULL or the place for the answer.
+/// `options` is NULL or points to options whose text is NULL or ends with a NUL; `client` is NULL or valid for
+/// writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_remote_open(options: *const Options, client: *mut *mut Handle) -> c_int {
     answer(|| {
@@ -116,7 +118,7 @@ fn prefix(named: Option<&str>) -> Result<HostPrefix, Failure> {
 ///
 /// # Safety
 ///
-/// `client` is NULL, or came from [`trellis_remote_open`] and was not closed; nobody is in a call of it.
+/// `client` is NULL, or came from [`trellis_remote_open`] and was not closed; no thread is in a call of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_remote_close(client: *mut Handle) {
     if !client.is_null() {
@@ -125,7 +127,7 @@ pub unsafe extern "C" fn trellis_remote_close(client: *mut Handle) {
     }
 }
 
-/// The body of a call.
+/// Runs the body of a call.
 ///
 /// # Safety
 ///
@@ -149,7 +151,7 @@ pub(super) unsafe fn on_client(
                 let why = "another thread is in a call of this client; give each thread a client of its own";
                 Err(Failure::new(status::STATE, why))
             }
-            // What panicked said why, and nobody knows in what state it left the client.
+            // The panic was reported, and the state of the client is unknown.
             Err(TryLockError::Poisoned(_)) => {
                 Err(Failure::new(status::INTERNAL, "an earlier call of this client broke off; close it"))
             }
@@ -157,31 +159,31 @@ pub(super) unsafe fn on_client(
     })
 }
 
-/// Memory of C that is read.
+/// C memory that is read.
 ///
 /// # Safety
 ///
-/// `from` is NULL or has `bytes` bytes, which nobody changes for `'a`.
+/// `from` is NULL or has `bytes` bytes, which do not change for `'a`.
 pub(super) unsafe fn bytes_from<'a>(from: *const c_void, bytes: u64) -> Result<&'a [u8], Failure> {
     let bytes = checked(from, bytes, "from")?;
     if bytes == 0 {
         return Ok(&[]);
     }
-    // SAFETY: not null and not too long; else the caller's promise.
+    // SAFETY: not null and not too long; otherwise the caller's promise.
     Ok(unsafe { slice::from_raw_parts(from.cast(), bytes) })
 }
 
-/// Memory of C that is written.
+/// C memory that is written.
 ///
 /// # Safety
 ///
-/// `into` is NULL or has `bytes` bytes, which nobody else uses for `'a`.
+/// `into` is NULL or has `bytes` bytes, which nothing else uses for `'a`.
 pub(super) unsafe fn bytes_into<'a>(into: *mut c_void, bytes: u64) -> Result<&'a mut [u8], Failure> {
     let bytes = checked(into, bytes, "into")?;
     if bytes == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: not null and not too long; else the caller's promise.
+    // SAFETY: not null and not too long; otherwise the caller's promise.
     Ok(unsafe { slice::from_raw_parts_mut(into.cast(), bytes) })
 }
 
@@ -196,11 +198,11 @@ fn checked(at: *const c_void, bytes: u64, name: &str) -> Result<usize, Failure> 
     }
 }
 
-/// Makes an object of zeros.
+/// Creates an object of zeros.
 ///
 /// # Safety
 ///
-/// As `on_client`; `object` is NULL or the place for the answer.
+/// As `on_client`; `object` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_remote_create(
     client: *mut Handle,
@@ -218,7 +220,7 @@ pub unsafe extern "C" fn trellis_remote_create(
     }
 }
 
-/// Makes an object of bytes.
+/// Creates an object with the given bytes.
 ///
 /// # Safety
 ///
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn trellis_remote_create_with(
     }
 }
 
-/// Ends an object.
+/// Deletes an object.
 ///
 /// # Safety
 ///
@@ -257,11 +259,11 @@ pub unsafe extern "C" fn trellis_remote_delete(client: *mut Handle, object: Poin
     }
 }
 
-/// Asks for the object that a pointer is into.
+/// Finds the object into which a pointer points.
 ///
 /// # Safety
 ///
-/// As `on_client`; `object` and `bytes` are NULL or places for the answers.
+/// As `on_client`; `object` and `bytes` are NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_remote_inquire(
     client: *mut Handle,
@@ -351,7 +353,7 @@ pub unsafe extern "C" fn trellis_remote_write_whole(
 ///
 /// # Safety
 ///
-/// As `on_client`; `before` is NULL or the place for the answer.
+/// As `on_client`; `before` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_remote_fetch_add(
     client: *mut Handle,
@@ -371,7 +373,7 @@ pub unsafe extern "C" fn trellis_remote_fetch_add(
     }
 }
 
-/// Puts other eight bytes where these are: 1; or 0, and what is there.
+/// Replaces eight bytes if they have the expected value: 1; or 0, and the present value.
 ///
 /// # Safety
 ///
@@ -395,11 +397,11 @@ pub unsafe extern "C" fn trellis_remote_compare_swap(
     }
 }
 
-/// Greets a server.
+/// Opens a session with a server.
 ///
 /// # Safety
 ///
-/// As `on_client`; `welcome` is NULL or the place for the answer.
+/// As `on_client`; `welcome` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_remote_hello(client: *mut Handle, server: u16, welcome: *mut Welcome) -> c_int {
     // SAFETY: the caller's promise.

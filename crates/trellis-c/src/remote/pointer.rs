@@ -1,6 +1,6 @@
-//! Pointers of C: 16 bytes in network order, as they are in a packet.
+//! C pointers to remote memory: 16 bytes in network order, as in a packet.
 //!
-//! Promises: any 16 bytes are read, and those that are no pointer are refused with a sentence.
+//! Promises: any 16 bytes are accepted as input; those that are not a pointer are refused with a message.
 
 use std::ffi::{c_char, c_int};
 
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn trellis_remote_format(pointer: Pointer, text: *mut c_ch
             let why = format!("there is no room for the pointer's text; give TRELLIS_REMOTE_TEXT_BYTES ({TEXT_BYTES})");
             return Err(Failure::new(status::ARGUMENT, why));
         }
-        // SAFETY: the text and its NUL have room, which is the caller's promise.
+        // SAFETY: the buffer has room for the text and its NUL by the caller's promise.
         unsafe {
             std::ptr::copy_nonoverlapping(written.as_ptr().cast(), text, written.len());
             text.add(written.len()).write(0);
@@ -61,11 +61,11 @@ pub unsafe extern "C" fn trellis_remote_format(pointer: Pointer, text: *mut c_ch
     })
 }
 
-/// Reads a pointer's text.
+/// Parses a pointer's text.
 ///
 /// # Safety
 ///
-/// `written` is NULL or ends with a NUL; `pointer` is NULL or the place for the answer.
+/// `written` is NULL or ends with a NUL; `pointer` is NULL or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_remote_parse(written: *const c_char, pointer: *mut Pointer) -> c_int {
     answer(|| {
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn trellis_remote_parse(written: *const c_char, pointer: *
     })
 }
 
-/// Moves a pointer.
+/// Advances a pointer.
 ///
 /// # Safety
 ///
@@ -100,13 +100,13 @@ pub unsafe extern "C" fn trellis_remote_advance(pointer: *mut Pointer, bytes: i6
     })
 }
 
-/// The number of the server that has it.
+/// The number of the server that has the object.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_remote_home(pointer: Pointer) -> c_int {
     answer(|| Ok(c_int::from(pointer.place()?.home().0)))
 }
 
-/// Where it lies in that server's memory.
+/// The offset in that server's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_remote_offset(pointer: Pointer) -> u64 {
     value_or(0, || pointer.place().ok().map(Place::offset))
@@ -121,7 +121,7 @@ mod tests {
         assert!(Pointer::default().place().is_err(), "all zeros name nothing");
         assert_eq!(trellis_remote_home(Pointer { bytes: [0xff; 16] }), status::ARGUMENT);
         let mut pointer = Pointer::default();
-        // SAFETY: the texts end with a NUL, and the place is there.
+        // SAFETY: the texts end with a NUL, and the pointer is valid.
         unsafe {
             for text in [c"fd01:203:0:0:1::5", c"fd01:203:7:100:1::5", c"2001:db8::1", c"memory", c""] {
                 assert_eq!(trellis_remote_parse(text.as_ptr(), &raw mut pointer), status::ARGUMENT, "{text:?}");

@@ -1,9 +1,9 @@
-//! `__trellis_malloc` and its family: what the malloc family of a compiled program is renamed to, and what the library
-//! that is preloaded for pages calls.
+//! `__trellis_malloc` and its family: the targets to which the malloc family of a compiled program is renamed, and
+//! which the preloaded library for pages calls.
 //!
-//! Promises: the answers and `errno` of C; an address that is not the heap's goes to the C library, and so does everything
-//! before the heap is there. A double free, or a store that is gone, ends the process with one sentence and status 70.
-//! Must never panic into C: the bodies call what returns errors.
+//! Promises: the results and `errno` of C. An address that is not in the heap goes to the C library, and so does
+//! everything before the heap exists. A double free, or a lost store, ends the process with one message and status
+//! 70. It must never panic into C: the bodies call functions that return errors.
 
 use std::ffi::{c_int, c_void};
 use std::io::Write;
@@ -12,14 +12,14 @@ use std::ptr::{null_mut, with_exposed_provenance_mut};
 use trellis::stored::heap::process::{Place, install, place};
 use trellis::stored::heap::{Heap, HeapError, Kind, Native};
 
-/// As `runtime` ends processes that cannot go on.
+/// The status with which `runtime` ends processes that cannot go on.
 const EXIT_STATUS: c_int = 70;
 const SECOND: &str = "the heap of this process is there already; start it once";
 
 fn end(sentence: &str) -> ! {
     // One write, so that the lines of several processes do not mix.
     let _ = std::io::stderr().write_all(format!("trellis: {sentence}\n").as_bytes());
-    // SAFETY: ends the process without running destructors, which would use the heap that is out of order.
+    // SAFETY: ends the process without running destructors, which would use the broken heap.
     unsafe { libc::_exit(EXIT_STATUS) }
 }
 
@@ -28,7 +28,7 @@ fn set_errno(number: c_int) {
     unsafe { *libc::__errno_location() = number };
 }
 
-/// The address that a heap answered with; NULL and `ENOMEM` where it has no room.
+/// The address that a heap returned; NULL and `ENOMEM` if it has no room.
 fn answer(outcome: Result<u64, HeapError>) -> *mut c_void {
     match outcome {
         Ok(address) => with_exposed_provenance_mut(address as usize),
@@ -40,13 +40,13 @@ fn answer(outcome: Result<u64, HeapError>) -> *mut c_void {
     }
 }
 
-/// Whose a pointer of the program is.
+/// The owner of a pointer of the program.
 enum Owner {
-    /// The C library's.
+    /// The C library.
     Library,
-    /// The heap's.
+    /// The heap.
     Heap(&'static Heap),
-    /// The heap's of the parent process.
+    /// The heap of the parent process.
     Parent(&'static Heap),
 }
 
@@ -63,7 +63,7 @@ fn owner(address: *mut c_void) -> Owner {
 pub extern "C" fn __trellis_malloc(bytes: usize) -> *mut c_void {
     match place() {
         Place::Here(heap) => answer(heap.malloc(bytes as u64)),
-        // SAFETY: any number of bytes may be asked for.
+        // SAFETY: any number of bytes may be requested.
         _ => unsafe { libc::malloc(bytes) },
     }
 }
@@ -73,12 +73,12 @@ pub extern "C" fn __trellis_malloc(bytes: usize) -> *mut c_void {
 pub extern "C" fn __trellis_calloc(count: usize, bytes: usize) -> *mut c_void {
     match place() {
         Place::Here(heap) => answer(heap.calloc(count as u64, bytes as u64)),
-        // SAFETY: any number of bytes may be asked for.
+        // SAFETY: any number of bytes may be requested.
         _ => unsafe { libc::calloc(count, bytes) },
     }
 }
 
-/// As `realloc` of glibc: no bytes free the block, and the answer is NULL.
+/// As `realloc` of glibc: size 0 frees the block and returns NULL.
 ///
 /// # Safety
 ///
@@ -100,19 +100,19 @@ pub unsafe extern "C" fn __trellis_realloc(address: *mut c_void, bytes: usize) -
     }
 }
 
-/// In a child: a block of the C library with what the parent's block holds.
+/// In a child: copies the content of the parent's block to a block of the C library.
 fn move_to_library(heap: &Heap, address: *mut c_void, bytes: usize) -> *mut c_void {
     let held = heap.usable_bytes(address.addr() as u64).unwrap_or_else(|error| end(&error.to_string()));
-    // SAFETY: any number of bytes may be asked for.
+    // SAFETY: any number of bytes may be requested.
     let moved = unsafe { libc::malloc(bytes) };
     if !moved.is_null() {
-        // SAFETY: both blocks have so many bytes, and the new one is nobody else's.
+        // SAFETY: both blocks have so many bytes, and nothing else uses the new one.
         unsafe { moved.copy_from_nonoverlapping(address, bytes.min(held as usize)) };
     }
     moved
 }
 
-/// As `aligned_alloc`, for any power of two and any number of bytes, as glibc.
+/// As `aligned_alloc`, for any power of two and any number of bytes, as in glibc.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     match place() {
@@ -121,12 +121,12 @@ pub extern "C" fn __trellis_aligned_alloc(alignment: usize, bytes: usize) -> *mu
             null_mut()
         }
         Place::Here(heap) => answer(heap.aligned(alignment as u64, bytes as u64)),
-        // SAFETY: any number of bytes may be asked for.
+        // SAFETY: any number of bytes may be requested.
         _ => unsafe { libc::aligned_alloc(alignment, bytes) },
     }
 }
 
-/// As `memalign`: an alignment that is no power of two becomes the next one.
+/// As `memalign`: an alignment that is not a power of two is rounded up to the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_memalign(alignment: usize, bytes: usize) -> *mut c_void {
     match alignment.checked_next_power_of_two() {
@@ -138,7 +138,7 @@ pub extern "C" fn __trellis_memalign(alignment: usize, bytes: usize) -> *mut c_v
     }
 }
 
-/// As `posix_memalign`; `into` is an address of the program, whose bytes may be in a store.
+/// As `posix_memalign`; `into` is an address of the program, and its bytes may be in a store.
 ///
 /// # Safety
 ///
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn __trellis_posix_memalign(into: *mut *mut c_void, alignm
 ///
 /// # Safety
 ///
-/// As `free`; `errno` stays what it was.
+/// As `free`; `errno` is preserved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __trellis_free(address: *mut c_void) {
     if address.is_null() {
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn __trellis_free(address: *mut c_void) {
         // SAFETY: the caller's promise.
         Owner::Library => unsafe { libc::free(address) },
         Owner::Heap(heap) => free_here(heap, address),
-        // The parent frees its own.
+        // The parent frees its own blocks.
         Owner::Parent(_) => {}
     }
 }
@@ -212,14 +212,14 @@ pub unsafe extern "C" fn __trellis_malloc_usable_size(address: *mut c_void) -> u
     }
 }
 
-/// Whether an address is one from which the heap of this process cuts blocks, here or in the parent.
+/// Whether an address belongs to the heap of this process or of its parent.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_is_of_heap(address: *const c_void) -> bool {
     !matches!(owner(address.cast_mut()), Owner::Library)
 }
 
-/// Puts the heap of this process over private memory, without a store: to learn whether a program runs with the library
-/// at all. `kind` is `scalable`, `first-fit` or `bump`; NULL is the first. Ends the process when that cannot be.
+/// Creates the heap of this process over private memory, without a store, to test whether a program runs with the
+/// library at all. `kind` is `scalable`, `first-fit` or `bump`; NULL means the first. Ends the process on failure.
 ///
 /// # Safety
 ///

@@ -1,9 +1,9 @@
-//! Memory in a store, for C: what compiled programs call (`trellis/compiled.h`) and what people write
-//! (`trellis/stored.h`, `trellis/stored_synchronisation.h`).
+//! Memory in a store, for C: functions that compiled programs call (`trellis/compiled.h`) and functions for
+//! programmers (`trellis/stored.h`, `trellis/stored_synchronisation.h`).
 //!
-//! Promises: one region for each process, opened once, by whoever comes first; a forked child is told with a sentence that
-//! it has none. Functions of compiled programs have nowhere to put an error: what cannot be done ends the process with
-//! one sentence and status 70. Must never let a panic into C.
+//! Promises: a process has one region, opened once, by the first caller; a forked child gets a message that it has
+//! none. Functions of compiled programs cannot return an error: a failure ends the process with one message and
+//! status 70. It must never let a panic into C.
 
 pub mod heap;
 pub mod process;

@@ -1,7 +1,8 @@
-//! The one region of this process: opened by `__trellis_start` or by `trellis_store_open`, ended at exit.
+//! The one region of this process: opened by `__trellis_start` or by `trellis_store_open`, closed at exit.
 //!
-//! Promises: the heap and the locks of the process are those of its region; what was released is in the store when the
-//! process ends; with TRELLIS_STORE_STATISTICS=1 the calls stand on standard error then. Must never open a second one.
+//! Promises: the heap and the locks of the process are those of its region. What was released is in the store when
+//! the process ends. With TRELLIS_STORE_STATISTICS=1 the counts are then written to standard error. It must never
+//! open a second region.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
@@ -37,7 +38,7 @@ const _: () = assert!(std::mem::size_of::<CompiledProgram>() == 16);
 struct Process {
     memory: Arc<Memory>,
     settings: Settings,
-    /// The environment said which region, before the program could.
+    /// Whether the environment chose the region, before the program could.
     by_environment: bool,
 }
 
@@ -47,7 +48,8 @@ impl Process {
         self.settings.region.as_ref().map_or_else(|| "a region of its own".to_owned(), named)
     }
 
-    /// Whether a program that asks for this has it: `trellis store run` and `trellis cc` open regions before `main`.
+    /// Whether the process has what a program asks for: `trellis store run` and `trellis cc` open regions before
+    /// `main`.
     fn is_what_is_wanted(&self, settings: Option<&Settings>, mode: Mode) -> bool {
         let has = self.memory.mode();
         match settings {
@@ -64,9 +66,9 @@ impl Process {
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
 static OPENING: Mutex<()> = Mutex::new(());
-/// The words of the process, for the functions that are called for each access; null in modes without.
+/// The words of the process, for the functions that are called for each access; null in modes without words.
 static WORDS: AtomicPtr<Words> = AtomicPtr::new(std::ptr::null_mut());
-/// This is a child of the process that opened the region.
+/// Whether this is a child of the process that opened the region.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The region of this process, if it has one.
@@ -74,14 +76,14 @@ pub(crate) fn memory() -> Option<&'static Arc<Memory>> {
     PROCESS.get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)).map(|process| &process.memory)
 }
 
-/// The words of this process. One that has none is started as a program of mode `heap`, which is the mode of whoever calls
-/// for words without having called `__trellis_start`.
+/// The words of this process. A process without words is started in mode `heap`, which is the mode of callers that
+/// have not called `__trellis_start`.
 pub(crate) fn words() -> &'static Words {
     let words = WORDS.load(Ordering::Acquire);
     if words.is_null() || IS_CHILD.load(Ordering::Relaxed) {
         return words_slowly();
     }
-    // SAFETY: the words of the memory that `PROCESS` keeps for good.
+    // SAFETY: the words of the memory that `PROCESS` keeps forever.
     unsafe { &*words }
 }
 
@@ -102,11 +104,11 @@ fn words_slowly() -> &'static Words {
     }
 }
 
-/// Opens the region of this process. When it has one already, it must be what is asked for.
+/// Opens the region of this process. If it already has one, that must be the one asked for.
 ///
 /// # Errors
 ///
-/// A sentence.
+/// If the region cannot be opened, or differs from the open one.
 pub(crate) fn open(settings: Option<Settings>, mode: Mode) -> Result<&'static Arc<Memory>, StoredError> {
     let _one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
     if IS_CHILD.load(Ordering::Relaxed) {
@@ -142,7 +144,7 @@ pub(crate) fn open(settings: Option<Settings>, mode: Mode) -> Result<&'static Ar
     if let Some(words) = process.memory.words() {
         WORDS.store(std::ptr::from_ref(words).cast_mut(), Ordering::Release);
     }
-    // SAFETY: the function may be called at any fork from now on; it uses nothing but statics.
+    // SAFETY: the function may be called at any fork from now on; it uses only statics.
     unsafe { libc::pthread_atfork(None, None, Some(note_child)) };
     Ok(&process.memory)
 }
@@ -165,7 +167,7 @@ fn install_heap(memory: &Arc<Memory>) -> Result<(), StoredError> {
         Heap::shared(memory.addresses(), kind, over, share)
     };
     let made = made.map_err(|error| StoredError::Argument(error.to_string()))?;
-    // One that is there already is over private memory, and was asked for.
+    // An existing heap is over private memory, and was requested.
     if let Ok(heap) = heap::process::install(made) {
         memory.set_heap(heap);
     }
@@ -177,41 +179,42 @@ extern "C" fn note_child() {
 }
 
 unsafe extern "C" {
-    // Of glibc: as `atexit`, but the function is told the status, and belongs to no library whose end it would precede.
+    // From glibc: like `atexit`, but the function gets the status, and is not tied to the unloading of a library.
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// Registers [`at_exit`] when this library is loaded. With a program that is before the C library registers the ends of all
-/// libraries, so that it runs after those: destructors of libraries, too, find their memory. Where this library is loaded by a
-/// program that runs already, libraries that were loaded before end after it.
+/// Registers [`at_exit`] when this library is loaded. If it is loaded with the program, that is before the C library
+/// registers the destructors of all libraries, so `at_exit` runs after them: destructors of libraries, too, find
+/// their memory. If a running program loads this library, the destructors of libraries that were loaded earlier run
+/// after it.
 #[used]
-// SAFETY: the C library calls what this section names, once, before anything of the program.
+// SAFETY: the C library calls what this section names once, before any code of the program.
 #[unsafe(link_section = ".init_array")]
 static REGISTER: extern "C" fn() = register;
 
 extern "C" fn register() {
-    // SAFETY: the function may be called at exit from now on; it uses nothing but statics.
+    // SAFETY: the function may be called at exit from now on; it uses only statics.
     unsafe { on_exit(at_exit, std::ptr::null_mut()) };
 }
 
 extern "C" fn at_exit(status: c_int, _: *mut c_void) {
     match end() {
         Ok(false) => {}
-        // What the C library does after this has been done, and it might touch a page that no longer is.
-        // SAFETY: ends the process with the status that it was to end with.
+        // The C library's remaining work at exit has been done, and it might touch a page that is gone.
+        // SAFETY: ends the process with its intended exit status.
         Ok(true) => unsafe { libc::_exit(status) },
         Err(error) => end_process(&error),
     }
 }
 
-/// The last thing that happens in a process; whether nothing may run after it.
+/// The last step of a process; returns whether nothing may run after it.
 fn end() -> Result<bool, StoredError> {
     let Some(process) = PROCESS.get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)) else { return Ok(false) };
     before_close(process)?;
     process.memory.close_at_exit()
 }
 
-/// Ends the use of the region; nothing when there is none, or no longer.
+/// Closes the region; does nothing if there is none, or if it is closed.
 pub(crate) fn close() -> Result<(), StoredError> {
     let Some(process) = PROCESS.get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)) else { return Ok(()) };
     before_close(process)?;
@@ -219,8 +222,8 @@ pub(crate) fn close() -> Result<(), StoredError> {
 }
 
 fn before_close(process: &Process) -> Result<(), StoredError> {
-    // What the C library buffers may lie in pages that go.
-    // SAFETY: NULL is every stream.
+    // The C library's buffers may be in pages that will be gone.
+    // SAFETY: NULL means all streams.
     unsafe { libc::fflush(std::ptr::null_mut()) };
     static SAID: AtomicBool = AtomicBool::new(false);
     if process.settings.statistics && !SAID.swap(true, Ordering::SeqCst) {
@@ -246,7 +249,7 @@ fn say(memory: &Memory) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// The start of a compiled program, and of each library that was compiled.
+/// Starts a compiled program, or a compiled library.
 ///
 /// # Safety
 ///
@@ -258,7 +261,7 @@ pub unsafe extern "C" fn __trellis_start(program: *const CompiledProgram) {
     let version = if program.version.is_null() {
         "unknown".into()
     } else {
-        // SAFETY: the caller's promise: a string of the program's.
+        // SAFETY: the caller's promise: a string of the program.
         unsafe { CStr::from_ptr(program.version) }.to_string_lossy()
     };
     if program.abi != COMPILED_ABI {

@@ -1,7 +1,7 @@
-//! What `trellis/stored.h` declares: the region of this process, for people.
+//! The region of this process, for programmers: what `trellis/stored.h` declares.
 //!
-//! Promises: a status for everything that can fail, and a sentence; nothing here ends the process. Must never decide what
-//! the crate `trellis` decides.
+//! Promises: everything that can fail returns a status and a message, and nothing here ends the process. It must
+//! never decide what the crate `trellis` decides.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn memory() -> Result<&'static Arc<Memory>, Failure> {
     process::memory().ok_or_else(|| Failure::new(status::STATE, "no region is open; call trellis_store_open first"))
 }
 
-/// Opens the region of this process, in pages.
+/// Opens the region of this process in mode `pages`.
 ///
 /// # Safety
 ///
@@ -102,7 +102,7 @@ fn checked(bytes: usize, name: &str) -> Result<usize, Failure> {
     Err(Failure::new(status::ARGUMENT, format!("{name} of {bytes} bytes is out of range; accepted: 1 MiB to 1 TiB")))
 }
 
-/// Ends the use of the region.
+/// Closes the region.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_close() -> c_int {
     answer(|| {
@@ -112,7 +112,7 @@ pub extern "C" fn trellis_store_close() -> c_int {
     })
 }
 
-/// The region's first byte; NULL without one.
+/// The region's first byte; NULL without a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_base() -> *mut c_void {
     value_or(std::ptr::null_mut(), || {
@@ -120,19 +120,19 @@ pub extern "C" fn trellis_store_base() -> *mut c_void {
     })
 }
 
-/// The region's size; 0 without one.
+/// The region's size; 0 without a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_bytes() -> usize {
     value_or(0, || process::memory().map(|memory| memory.region().header.bytes as usize))
 }
 
-/// The calls of the store that this process made; 0 without a region.
+/// The number of store calls that this process made; 0 without a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_calls() -> u64 {
     value_or(0, || process::memory().map(|memory| memory.statistics().calls.calls()))
 }
 
-/// Makes what this process stored part of the region.
+/// Publishes the stores of this process in the region.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_release() -> c_int {
     answer(|| {
@@ -141,7 +141,7 @@ pub extern "C" fn trellis_store_release() -> c_int {
     })
 }
 
-/// Finds what others released.
+/// Makes visible what others released.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_acquire() -> c_int {
     answer(|| {
@@ -150,11 +150,11 @@ pub extern "C" fn trellis_store_acquire() -> c_int {
     })
 }
 
-/// The address that is known under a name; NULL where there is none.
+/// The address with this name; NULL if the name is unknown.
 ///
 /// # Safety
 ///
-/// `name` ends with a NUL; `address` is the place for the answer.
+/// `name` ends with a NUL; `address` is valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_store_root(name: *const c_char, address: *mut *mut c_void) -> c_int {
     answer(|| {
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn trellis_store_root(name: *const c_char, address: *mut *
         *address = std::ptr::null_mut();
         let memory = memory()?;
         if let Some(found) = memory.region().root(name)? {
-            // What lies there was released before the name was.
+            // The content was released before the name was set.
             memory.acquire(&[], None, None)?;
             *address = std::ptr::with_exposed_provenance_mut(found as usize);
         }
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn trellis_store_root(name: *const c_char, address: *mut *
     })
 }
 
-/// Releases, and makes an address known under a name: 1; or 0 when the name is known already, and nothing happened.
+/// Releases, and gives an address a name: 1; or 0 if the name exists already, and nothing happened.
 ///
 /// # Safety
 ///
@@ -191,11 +191,11 @@ pub unsafe extern "C" fn trellis_store_set_root(name: *const c_char, address: *c
     })
 }
 
-/// What this process did so far.
+/// The statistics of this process so far.
 ///
 /// # Safety
 ///
-/// `into` is the place for the answer.
+/// `into` is valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_store_statistics(into: *mut StoreStatistics) -> c_int {
     answer(|| {
@@ -221,13 +221,13 @@ pub unsafe extern "C" fn trellis_store_statistics(into: *mut StoreStatistics) ->
     })
 }
 
-/// Memory of the region, as `malloc` gives it; NULL without room, or without a region.
+/// Allocates memory of the region like `malloc`; NULL without room, or without a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_malloc(bytes: usize) -> *mut c_void {
     answer_or(std::ptr::null_mut(), || allocated(bytes, || super::heap::__trellis_malloc(bytes)))
 }
 
-/// The same at a multiple of a power of two.
+/// Allocates memory at a multiple of a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     answer_or(std::ptr::null_mut(), || {
@@ -239,7 +239,7 @@ pub extern "C" fn trellis_store_aligned_alloc(alignment: usize, bytes: usize) ->
     })
 }
 
-/// What the heap gives, or a sentence.
+/// The memory of a heap's allocation, or an error.
 fn allocated(bytes: usize, allocate: impl FnOnce() -> *mut c_void) -> Result<*mut c_void, Failure> {
     memory()?;
     let address = allocate();
@@ -250,7 +250,7 @@ fn allocated(bytes: usize, allocate: impl FnOnce() -> *mut c_void) -> Result<*mu
     Ok(address)
 }
 
-/// Gives memory of [`trellis_store_malloc`] back.
+/// Frees memory of [`trellis_store_malloc`].
 ///
 /// # Safety
 ///

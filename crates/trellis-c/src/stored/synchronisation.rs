@@ -1,8 +1,8 @@
-//! What `trellis/stored_synchronisation.h` declares: objects of the region in a store that this process has open.
+//! Objects of the stored region that this process has open: what `trellis/stored_synchronisation.h` declares.
 //!
-//! Promises: what can be got or not is answered with 1 or 0, and only what failed is negative. Holds are kept here between
-//! two calls of C, by the address that C gave; nothing here is locked during a call of the store. Must never decide what
-//! the crate `trellis` decides.
+//! Promises: an operation that may be refused returns 1 or 0, and only a failure is negative. Held locks are kept
+//! here between two calls of C, by the address that C gave. No mutex of this module is held during a call of the
+//! store. It must never decide what the crate `trellis` decides.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -29,7 +29,7 @@ impl From<SynchronisationError> for Failure {
     }
 }
 
-/// What this process holds, by the address that C names it with.
+/// The locks that this process holds, by the address that C names them with.
 #[derive(Default)]
 struct Holds {
     locks: HashMap<usize, HeldLock>,
@@ -38,15 +38,15 @@ struct Holds {
 }
 
 static HOLDS: LazyLock<Mutex<Holds>> = LazyLock::new(Mutex::default);
-/// Names by the address that stands for each; they stay, because C may keep the address.
+/// Names by the address that stands for each; they are never freed, because C may keep the address.
 static NAMES: LazyLock<Mutex<HashMap<usize, &'static str>>> = LazyLock::new(Mutex::default);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these protect is changed in one step each.
+    // Each of these mutexes protects data that is changed in one step.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which object an address means.
+/// The object that an address means.
 fn place_of(address: usize) -> Result<Place<'static>, Failure> {
     if layout::is_inside(address) {
         return Ok(Place::At((address - layout::REGION_BASE) as u64));
@@ -62,7 +62,7 @@ fn place_of(address: usize) -> Result<Place<'static>, Failure> {
     Err(Failure::new(status::ARGUMENT, why))
 }
 
-/// Runs a function of the header about the object at an address.
+/// Runs the body of a function on the object at an address.
 fn on_object(address: *const c_void, body: impl FnOnce(&Session, Place<'static>) -> Result<c_int, Failure>) -> c_int {
     answer(|| {
         let place = place_of(address.addr())?;
@@ -83,7 +83,7 @@ fn microseconds(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
-/// A name as an address, for the functions below.
+/// Converts a name to an address, for the functions below.
 ///
 /// # Safety
 /// `name` is NULL or points to a string that ends with a NUL.
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn trellis_store_name(name: *const c_char) -> *const c_voi
         if let Some((address, _)) = names.iter().find(|(_, known)| **known == name) {
             return Ok(std::ptr::without_provenance(*address));
         }
-        // One byte more, so that the empty name, which is refused later and by its rule, has an address of its own too.
+        // One byte more, so that the empty name, which is refused later by its own rule, has a unique address too.
         let kept: &'static str = String::leak(format!("{name}\0"));
         names.insert(kept.as_ptr().addr(), &kept[..name.len()]);
         Ok(kept.as_ptr().cast())
@@ -113,7 +113,7 @@ fn take_lock(address: *const c_void) -> Result<HeldLock, Failure> {
     locked(&HOLDS).locks.remove(&address.addr()).ok_or_else(|| not_held("lock"))
 }
 
-/// Take a lock.
+/// Acquires a lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_lock(lock: *const c_void) -> c_int {
     on_object(lock, |session, place| {
@@ -122,13 +122,13 @@ pub extern "C" fn trellis_store_lock(lock: *const c_void) -> c_int {
     })
 }
 
-/// Take a lock if nobody has it.
+/// Acquires a lock if it is free.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_try_lock(lock: *const c_void) -> c_int {
     trellis_store_try_lock_for(lock, 0)
 }
 
-/// Take a lock if it comes in time.
+/// Acquires a lock if it is free in time.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_try_lock_for(lock: *const c_void, duration: u64) -> c_int {
     on_object(lock, |session, place| {
@@ -137,7 +137,7 @@ pub extern "C" fn trellis_store_try_lock_for(lock: *const c_void, duration: u64)
     })
 }
 
-/// Give a lock back.
+/// Releases a lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_unlock(lock: *const c_void) -> c_int {
     on_object(lock, |_, _| {
@@ -146,7 +146,7 @@ pub extern "C" fn trellis_store_unlock(lock: *const c_void) -> c_int {
     })
 }
 
-/// The number of this taking of a lock.
+/// The token of the present acquisition of a lock.
 ///
 /// # Safety
 /// `token` is NULL or valid for writing.
@@ -193,37 +193,37 @@ fn end(lock: *const c_void, access: Access) -> c_int {
     })
 }
 
-/// Read, together with other readers.
+/// Acquires a lock for reading, together with other readers.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_rwlock_read(lock: *const c_void) -> c_int {
     acquire(lock, Access::Read)
 }
 
-/// Read, if that is possible in time.
+/// Acquires a lock for reading if that is possible in time.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_rwlock_try_read_for(lock: *const c_void, duration: u64) -> c_int {
     try_acquire(lock, Access::Read, duration)
 }
 
-/// End a read.
+/// Ends a read.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_rwlock_end_read(lock: *const c_void) -> c_int {
     end(lock, Access::Read)
 }
 
-/// Write, alone.
+/// Acquires a lock for writing, alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_rwlock_write(lock: *const c_void) -> c_int {
     acquire(lock, Access::Write)
 }
 
-/// Write, if that is possible in time.
+/// Acquires a lock for writing if that is possible in time.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_rwlock_try_write_for(lock: *const c_void, duration: u64) -> c_int {
     try_acquire(lock, Access::Write, duration)
 }
 
-/// End a write.
+/// Ends a write.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_rwlock_end_write(lock: *const c_void) -> c_int {
     end(lock, Access::Write)
@@ -231,7 +231,7 @@ pub extern "C" fn trellis_store_rwlock_end_write(lock: *const c_void) -> c_int {
 
 // ---------------------------------------------------------------------------------------------------- semaphores
 
-/// Set a semaphore.
+/// Sets a semaphore.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_semaphore_set(semaphore: *const c_void, value: u64) -> c_int {
     on_object(semaphore, |session, place| {
@@ -240,7 +240,7 @@ pub extern "C" fn trellis_store_semaphore_set(semaphore: *const c_void, value: u
     })
 }
 
-/// Give a semaphore a value to begin with.
+/// Sets a semaphore's initial value.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_semaphore_begin(semaphore: *const c_void, value: u64) -> c_int {
     on_object(semaphore, |session, place| {
@@ -249,7 +249,7 @@ pub extern "C" fn trellis_store_semaphore_begin(semaphore: *const c_void, value:
     })
 }
 
-/// Raise a semaphore.
+/// Raises a semaphore.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_semaphore_post(semaphore: *const c_void, count: u64) -> c_int {
     on_object(semaphore, |session, place| {
@@ -258,7 +258,7 @@ pub extern "C" fn trellis_store_semaphore_post(semaphore: *const c_void, count: 
     })
 }
 
-/// Lower a semaphore.
+/// Lowers a semaphore.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_semaphore_wait(semaphore: *const c_void) -> c_int {
     on_object(semaphore, |session, place| {
@@ -267,19 +267,19 @@ pub extern "C" fn trellis_store_semaphore_wait(semaphore: *const c_void) -> c_in
     })
 }
 
-/// Lower a semaphore if it is above zero.
+/// Lowers a semaphore if it is above zero.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_semaphore_try_wait(semaphore: *const c_void) -> c_int {
     trellis_store_semaphore_wait_for(semaphore, 0)
 }
 
-/// Lower a semaphore if it is raised in time.
+/// Lowers a semaphore if it is raised in time.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_semaphore_wait_for(semaphore: *const c_void, duration: u64) -> c_int {
     on_object(semaphore, |session, place| Ok(session.semaphore(place)?.wait_for(microseconds(duration))?.into()))
 }
 
-/// What a semaphore stands at.
+/// The value of a semaphore.
 ///
 /// # Safety
 /// `value` is NULL or valid for writing.
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn trellis_store_semaphore_value(semaphore: *const c_void,
 
 // ------------------------------------------------------------------------------------------- barriers, conditions
 
-/// Wait for a number of participants.
+/// Waits for a number of participants.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_barrier(barrier: *const c_void, participants: u32) -> c_int {
     on_object(barrier, |session, place| Ok(session.barrier(place, participants)?.wait()?.into()))
@@ -307,7 +307,7 @@ fn wait_for_condition(condition: *const c_void, lock: *const c_void, duration: O
         let waited = condition.wait_held(take_lock(lock)?, duration);
         let is_held = waited.held.map(|held| keep_lock(lock, held)).is_some();
         match waited.notified {
-            // Only a deadline that leaves the lock held is told as one.
+            // A time-out is reported as one only if the lock is held.
             Err(error @ SynchronisationError::TooLong { .. }) if !is_held => {
                 Err(Failure::new(status::STATE, format!("the lock could not be taken again: {error}")))
             }
@@ -316,7 +316,7 @@ fn wait_for_condition(condition: *const c_void, lock: *const c_void, duration: O
     })
 }
 
-/// Wait under a lock until a condition is notified.
+/// Waits under a lock until a condition is notified.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_condition_wait(condition: *const c_void, lock: *const c_void) -> c_int {
     match wait_for_condition(condition, lock, None) {
@@ -325,7 +325,7 @@ pub extern "C" fn trellis_store_condition_wait(condition: *const c_void, lock: *
     }
 }
 
-/// The same, if it is notified in time.
+/// Waits under a lock until a condition is notified, with a time-out.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_condition_wait_for(
     condition: *const c_void,
@@ -335,7 +335,7 @@ pub extern "C" fn trellis_store_condition_wait_for(
     wait_for_condition(condition, lock, Some(microseconds(duration)))
 }
 
-/// Wake everybody who waits for a condition.
+/// Wakes all waiters of a condition.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_condition_notify(condition: *const c_void) -> c_int {
     on_object(condition, |session, place| {
@@ -344,7 +344,7 @@ pub extern "C" fn trellis_store_condition_notify(condition: *const c_void) -> c_
     })
 }
 
-/// Give a lock back and wake everybody who waits for a condition, in one call of the store.
+/// Releases a lock and wakes all waiters of a condition, in one call of the store.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_unlock_and_notify(lock: *const c_void, condition: *const c_void) -> c_int {
     on_object(condition, |session, place| {
@@ -356,7 +356,7 @@ pub extern "C" fn trellis_store_unlock_and_notify(lock: *const c_void, condition
 
 // ------------------------------------------------------------------------------------------------- events, once
 
-/// Set an event.
+/// Sets an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_event_set(event: *const c_void) -> c_int {
     on_object(event, |session, place| {
@@ -365,7 +365,7 @@ pub extern "C" fn trellis_store_event_set(event: *const c_void) -> c_int {
     })
 }
 
-/// Clear an event.
+/// Clears an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_event_clear(event: *const c_void) -> c_int {
     on_object(event, |session, place| {
@@ -374,7 +374,7 @@ pub extern "C" fn trellis_store_event_clear(event: *const c_void) -> c_int {
     })
 }
 
-/// Wait until an event is set.
+/// Waits until an event is set.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_event_wait(event: *const c_void) -> c_int {
     on_object(event, |session, place| {
@@ -383,7 +383,7 @@ pub extern "C" fn trellis_store_event_wait(event: *const c_void) -> c_int {
     })
 }
 
-/// Wait until an event is set, if it is in time.
+/// Waits until an event is set, with a time-out.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_event_wait_for(event: *const c_void, duration: u64) -> c_int {
     on_object(event, |session, place| Ok(session.event(place)?.wait_for(microseconds(duration))?.into()))
@@ -395,7 +395,7 @@ pub extern "C" fn trellis_store_event_is_set(event: *const c_void) -> c_int {
     trellis_store_event_wait_for(event, 0)
 }
 
-/// Find something done, or be told to do it.
+/// Returns whether the work is done; otherwise the caller must do it.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_once_begin(once: *const c_void) -> c_int {
     on_object(once, |session, place| {
@@ -408,7 +408,7 @@ fn take_turn(once: *const c_void) -> Result<Turn, Failure> {
     locked(&HOLDS).turns.remove(&once.addr()).ok_or_else(|| not_held("turn to do it"))
 }
 
-/// Say that it is done.
+/// Records that the work is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_once_done(once: *const c_void) -> c_int {
     on_object(once, |_, _| {
@@ -417,7 +417,7 @@ pub extern "C" fn trellis_store_once_done(once: *const c_void) -> c_int {
     })
 }
 
-/// Say that it could not be done.
+/// Records that the work failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_once_failed(once: *const c_void) -> c_int {
     on_object(once, |_, _| {

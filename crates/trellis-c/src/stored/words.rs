@@ -1,7 +1,7 @@
-//! What the compiler pass emits for words, atomics, bulk and lines: `trellis/compiled.h`.
+//! The functions that the compiler pass emits for words, atomics, bulk and lines: `trellis/compiled.h`.
 //!
-//! Promises: each function does what its name says, at any address and alignment, or ends the process with one sentence and
-//! status 70. Must never panic into C: the bodies call what returns errors.
+//! Promises: each function does what its name says, at any address and alignment, or ends the process with one
+//! message and status 70. It must never panic into C: the bodies call functions that return errors.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{Ordering, fence};
@@ -20,7 +20,7 @@ fn had<T>(answer: Result<T, StoredError>, what: &str, address: usize) -> T {
 ///
 /// # Safety
 ///
-/// `at` points to so many bytes that nobody else uses.
+/// `at` points to so many bytes that nothing else uses.
 unsafe fn temporary<'a>(at: *mut c_void, bytes: usize) -> &'a mut [u8] {
     if bytes == 0 {
         return &mut [];
@@ -35,7 +35,7 @@ macro_rules! word {
         ///
         /// # Safety
         ///
-        /// The address is one that the program may load from.
+        /// The program may load from the address.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $load(address: *const c_void) -> $number {
             let mut bytes = [0; std::mem::size_of::<$number>()];
@@ -48,7 +48,7 @@ macro_rules! word {
         ///
         /// # Safety
         ///
-        /// The address is one that the program may store to.
+        /// The program may store to the address.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $store(address: *mut c_void, value: $number) {
             // SAFETY: the caller's promise.
@@ -67,7 +67,7 @@ word!(__trellis_load_8, __trellis_store_8, u64);
 ///
 /// # Safety
 ///
-/// The program may load them, and `into` is its own.
+/// The program may load the bytes, and `into` is its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __trellis_load(address: *const c_void, into: *mut c_void, bytes: usize) {
     // SAFETY: the caller's promise.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn __trellis_load(address: *const c_void, into: *mut c_voi
 ///
 /// # Safety
 ///
-/// The program may store there, and `from` is its own.
+/// The program may store to the address, and `from` is its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __trellis_store(address: *mut c_void, from: *const c_void, bytes: usize) {
     // SAFETY: the caller's promise; the bytes are only read.
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn __trellis_store(address: *mut c_void, from: *const c_vo
     had(stored, "a store", address.addr());
 }
 
-/// A width that the pass may name.
+/// A width that the pass may emit.
 fn width(bytes: c_uint) -> usize {
     match bytes {
         1 | 2 | 4 | 8 => bytes as usize,
@@ -94,23 +94,23 @@ fn width(bytes: c_uint) -> usize {
     }
 }
 
-/// Loads a number in one step.
+/// Loads a number atomically.
 ///
 /// # Safety
 ///
-/// The program may load it.
+/// The program may load the number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __trellis_atomic_load(address: *const c_void, bytes: c_uint) -> u64 {
     let mut number = [0; 8];
     let into = &mut number[..width(bytes)];
-    // SAFETY: the caller's promise. All of it comes from one call, and outside of the store from one instruction where it
+    // SAFETY: the caller's promise. All of it comes from one call, or, outside the store, from one instruction if it
     // is aligned.
     had(unsafe { words().load(address.expose_provenance(), into) }, "an atomic load", address.addr());
     fence(Ordering::SeqCst);
     u64::from_le_bytes(number)
 }
 
-/// Stores a number in one step.
+/// Stores a number atomically.
 ///
 /// # Safety
 ///
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn __trellis_atomic_store(address: *mut c_void, value: u64
     had(unsafe { words().store(address.expose_provenance(), number) }, "an atomic store", address.addr());
 }
 
-/// Changes a number in one step; returns what it was.
+/// Changes a number atomically; returns the old value.
 ///
 /// # Safety
 ///
@@ -143,11 +143,11 @@ pub unsafe extern "C" fn __trellis_atomic_update(
     had(before, "an atomic update", address.addr())
 }
 
-/// Makes a number `desired` if it is `*expected`, in one step.
+/// Sets a number to `desired` if it is `*expected`, atomically.
 ///
 /// # Safety
 ///
-/// The program may store there; `expected` is its own.
+/// The program may store to the address; `expected` is its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __trellis_atomic_compare_exchange(
     address: *mut c_void,
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn __trellis_atomic_compare_exchange(
     }
 }
 
-/// Nothing passes it. Calls of the store return when they are done, so only plain accesses must be kept in order.
+/// A full fence. Calls of the store are complete when they return, so only plain accesses must be kept in order.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_fence() {
     fence(Ordering::SeqCst);
@@ -208,13 +208,13 @@ pub unsafe extern "C" fn __trellis_set(to: *mut c_void, byte: c_int, bytes: usiz
     had(unsafe { words().set(to.expose_provenance(), byte as u8, bytes) }, "a fill", to.addr());
 }
 
-/// Plain instructions have just written these bytes.
+/// Records that plain instructions have just written these bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_import(address: *const c_void, bytes: usize) {
     words().import(address.addr(), bytes);
 }
 
-/// Plain instructions are about to read these bytes.
+/// Makes these bytes available to plain instructions, which are about to read them.
 ///
 /// # Safety
 ///
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn __trellis_export(address: *mut c_void, bytes: usize) {
     had(unsafe { words().export(address.expose_provenance(), bytes) }, "an export", address.addr());
 }
 
-/// From now on these bytes are plain memory.
+/// Makes these bytes plain memory from now on.
 ///
 /// # Safety
 ///
@@ -236,13 +236,13 @@ pub unsafe extern "C" fn __trellis_keep_native(address: *const c_void, bytes: us
     had(unsafe { words().keep_native(address.expose_provenance(), bytes) }, "an export", address.addr());
 }
 
-/// The lines that hold these bytes may be read after it.
+/// Makes the lines that hold these bytes readable.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_line_read(address: *const c_void, bytes: usize) {
     line(address.addr(), bytes, false);
 }
 
-/// The lines that hold these bytes may be written after it.
+/// Makes the lines that hold these bytes writable.
 #[unsafe(no_mangle)]
 pub extern "C" fn __trellis_line_write(address: *mut c_void, bytes: usize) {
     line(address.addr(), bytes, true);

@@ -1,7 +1,8 @@
-//! What the tests share: an installed Trellis, the compilers of this machine, and clusters of processes on loopback.
+//! The common parts of the tests: an installed Trellis, the compilers of this machine, and clusters of processes on
+//! loopback.
 //!
-//! Every process a test starts is a child of the test and is killed with it; a test that cannot run says why on a line
-//! that begins with SKIPPED.
+//! Promises: every process that a test starts is a child of the test and is killed with it. A test that cannot run
+//! reports the reason on a line that begins with SKIPPED.
 #![allow(dead_code)] // each test program uses its part
 
 #[path = "../../../trellis/tests/addresses/mod.rs"]
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use addresses::addresses;
 
-/// How long a cluster may take before the test calls it stuck. Far above what any of them needs.
+/// How long a cluster may run before the test considers it stuck. Far more than any of them needs.
 const STUCK_SECONDS: u64 = 120;
 
 /// The folder of this crate.
@@ -25,9 +26,9 @@ pub(crate) fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder of this test's own, empty.
+/// An empty folder for this test.
 pub(crate) fn fresh_folder(name: &str) -> PathBuf {
-    // Tests of one program run side by side, and two may choose one name.
+    // Tests of one program run concurrently, and two may choose the same name.
     static FOLDERS: AtomicUsize = AtomicUsize::new(0);
     let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{number}", std::process::id()));
@@ -36,7 +37,7 @@ pub(crate) fn fresh_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Trellis as a user has it: installed under a prefix of this test program's own.
+/// An installed Trellis, as users have it, under a prefix of this test program.
 pub(crate) fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -50,7 +51,7 @@ pub(crate) fn prefix() -> &'static Path {
     })
 }
 
-/// A language, the compilers that speak it, and the flags under which a header must be silent.
+/// A language, its compilers, and the flags with which a header must compile without warnings.
 pub(crate) struct Language {
     pub(crate) compilers: &'static [&'static str],
     pub(crate) flags: &'static [&'static str],
@@ -67,11 +68,11 @@ pub(crate) const CPP: Language = Language {
     flags: &["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror"],
     extension: "cc",
 };
-/// Programs written for libivy use an array without bounds at the end of a structure, which is no standard C++.
+/// Programs written for libivy use a flexible array member, which is not standard C++.
 pub(crate) const CPP_OF_LIBIVY: Language =
     Language { compilers: CPP.compilers, flags: &["-std=c++20", "-Wall", "-Wextra", "-Werror"], extension: "cc" };
 
-/// The compilers of a language that are installed; says which are not.
+/// The installed compilers of a language; reports the missing ones.
 pub(crate) fn compilers(test: &str, language: &Language) -> Vec<&'static str> {
     let (there, missing): (Vec<_>, Vec<_>) = language.compilers.iter().partition(|name| is_installed(name));
     for name in missing {
@@ -85,7 +86,7 @@ pub(crate) fn is_installed(program: &str) -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// Compiles with the first compiler of the language; None, after saying so, when there is none.
+/// Compiles with the first compiler of the language; None, after reporting it, if there is none.
 pub(crate) fn compile(test: &str, language: &Language, source: &Path, extra: &[&str]) -> Option<PathBuf> {
     let compiler = *compilers(test, language).first()?;
     let folder = fresh_folder(&format!("{test}-{}", source.file_stem().unwrap().to_string_lossy()));
@@ -96,7 +97,7 @@ pub(crate) fn compile(test: &str, language: &Language, source: &Path, extra: &[&
     Some(program)
 }
 
-/// What a user without pkg-config writes.
+/// The flags that a user without pkg-config writes.
 pub(crate) fn link_flags() -> Vec<String> {
     let (include, lib) = (prefix().join("include"), prefix().join("lib"));
     vec![
@@ -108,7 +109,7 @@ pub(crate) fn link_flags() -> Vec<String> {
     ]
 }
 
-/// What a program written for libivy is compiled with, changed in nothing but the folders.
+/// The flags of a program written for libivy, with only the folders changed.
 pub(crate) fn libivy_link_flags() -> Vec<String> {
     let mut flags = link_flags();
     flags.push(format!("-I{}", prefix().join("include/libivy").display()));
@@ -125,7 +126,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
     crate_folder().join("../../examples").join(name)
 }
 
-/// Runs a command that must succeed and returns what it printed.
+/// Runs a command that must succeed and returns its standard output.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -138,21 +139,21 @@ pub(crate) fn succeed(command: &mut Command) -> String {
     text
 }
 
-/// Runs a command that must fail and returns what it said about it.
+/// Runs a command that must fail and returns its error message.
 pub(crate) fn complains(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(!output.status.success(), "{command:?} should have failed");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A process of a cluster and the files it prints into; killed when dropped.
+/// A process of a cluster and its output files; killed when dropped.
 pub(crate) struct Node {
     child: Child,
     folder: PathBuf,
 }
 
 impl Node {
-    /// Starts a program with nothing of Trellis in its environment but what `variables` say.
+    /// Starts a program whose environment contains only these `variables` of Trellis.
     pub(crate) fn start(folder: &Path, name: &str, command: &mut Command, variables: &[(&str, &str)]) -> Node {
         let folder = folder.join(name);
         std::fs::create_dir_all(&folder).unwrap();
@@ -192,7 +193,7 @@ impl Node {
         }
     }
 
-    /// Waits for a process that must succeed and returns what it printed.
+    /// Waits for a process that must succeed and returns its standard output.
     pub(crate) fn succeed(&mut self) -> String {
         let status = self.end();
         assert!(status.success(), "{status}; it printed\n{}\nand complained\n{}", self.printed(), self.complained());
@@ -204,24 +205,24 @@ impl Node {
         self.until_line(line, |other| other == line)
     }
 
-    /// Waits until the process has printed a line that begins so.
+    /// Waits until the process has printed a line with this beginning.
     pub(crate) fn until_begun(&mut self, begin: &str) -> String {
         self.until_line(begin, |line| line.starts_with(begin))
     }
 
-    /// Stops the process, so that it answers nobody, and returns when it has stopped.
+    /// Stops the process, so that it answers no peer, and returns when it has stopped.
     pub(crate) fn stop(&mut self) {
         succeed(Command::new("kill").args(["-STOP", &self.child.id().to_string()]));
         self.until_state("to stop", |state| state == 'T');
     }
 
-    /// Ends the process as a broken machine does.
+    /// Ends the process as a machine failure does.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits until the first thread of the process sleeps, or is over.
+    /// Waits until the first thread of the process sleeps or has ended.
     pub(crate) fn until_asleep(&self) {
         self.until_state("to sleep", |state| state != 'R');
     }
@@ -242,7 +243,7 @@ impl Node {
         let start = Instant::now();
         loop {
             let printed = self.printed();
-            // A line whose end is still to come is none yet.
+            // A line without its end is not counted yet.
             if printed.split_inclusive('\n').any(|other| other.strip_suffix('\n').is_some_and(&is_it)) {
                 return printed;
             }
@@ -305,7 +306,7 @@ pub(crate) fn run_cluster(
     start_cluster(&folder, program, nodes, arguments, variables).iter_mut().map(Node::succeed).collect()
 }
 
-/// Starts a program by itself, without any configuration.
+/// Starts a program alone, without any configuration.
 pub(crate) fn run_alone(test: &str, program: &Path) -> String {
     let folder = fresh_folder(&format!("{test}-alone"));
     Node::start(&folder, "0", &mut Command::new(program), &[]).succeed()

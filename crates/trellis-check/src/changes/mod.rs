@@ -1,16 +1,16 @@
-//! A small cluster whose nodes change a protocol together: what the explorer walks through for changes.
+//! A small cluster whose nodes change a protocol together: the explorer's model for changes.
 //!
-//! Every node makes the same calls, one after the other, with the real machine of a change and the real barriers and words.
-//! The network is a bag: any message may arrive next. Any wait may become too long, so often as the instance says; and any
-//! node may object. What is checked:
+//! Every node makes the same calls, one after the other, with the real state machine of a change and the real barriers
+//! and words. The network is a multiset: any message may arrive next. Waits may become too long, as often as the
+//! instance allows, and any node may object. The model checks:
 //!
-//! 1. *All or none*: where one node's change ended as agreed, every other one's did so with the same objections.
+//! 1. *All or none*: where one node's change ended as agreed, every other node's did so with the same objections.
 //! 2. *Nothing is changed too early*: a node changes its own choice only when every node has its pages at home.
-//! 3. *What nothing hinders happens*: where nobody objected, was told otherwise or waited too long, all change.
-//! 4. *Every call ends.* A node that ends as one that may disagree with others ends the cluster; only after a wait that was
-//!    too long.
+//! 3. *Progress*: where no node objected, was given a different change or waited too long, all change.
+//! 4. *Every call ends.* A node whose ending may differ from that of others ends the cluster, and only after a wait
+//!    that was too long.
 //!
-//! It must never look into the machines: it knows orders, inputs and effects and nothing else.
+//! It must never inspect the state machines: it uses only orders, inputs and effects.
 
 use crate::explore::{Model, Successors};
 use crate::intern::{Numbered, guarded};
@@ -21,45 +21,45 @@ use trellis_cluster_protocol::sync::{self, Contribution, Message, Operation, Syn
 /// The first number of barriers and words; sets of numbers begin at multiples of eight.
 const FIRST_NUMBER: u64 = 0;
 const NUMBERS_PER_SET: u64 = 8;
-/// The place of the word that counts objections among the numbers of a set.
+/// The index of the word that counts objections, in a set of numbers.
 const OBJECTIONS: u64 = 2;
-/// The proposal that all nodes are given, and the one that a single node is given instead.
+/// The proposal that all nodes are given, and the different one for a single node.
 const PROPOSAL: u64 = 7;
 const OTHER_PROPOSAL: u64 = 9;
 
-/// The size of a cluster and what may happen to it.
+/// The size of a cluster and the faults that may happen to it.
 #[derive(Clone, Copy, Debug)]
 pub struct ChangeInstance {
     /// Number of nodes.
     pub nodes: u16,
-    /// How many changes there are, one after the other.
+    /// The number of changes, one after the other.
     pub calls: u8,
-    /// How many waits may be too long, all together.
+    /// How many waits may be too long, in all.
     pub late: u8,
-    /// How many times a node may object, all together.
+    /// How often nodes may object, in all.
     pub objections: u8,
-    /// The last node is told to change something else the first time.
+    /// Whether the last node is given a different change the first time.
     pub differs: bool,
     /// The rule that this instance breaks on purpose.
     pub fault: ChangeFault,
 }
 
-/// Rules of changes, each broken on purpose.
+/// Faults: each breaks one rule of changes on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangeFault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// A node that gives up does not decide so for all nodes.
+    /// A node that gives up does not decide this for all nodes.
     GivesUpAlone,
     /// A node that gives up does not come to the barriers in which others wait.
     StaysAway,
-    /// Nodes change without a decision that nobody can give up any more.
+    /// Nodes change without a decision that excludes giving up.
     Undecided,
     /// A node does not count objections.
     PassesOverObjections,
     /// Objections count for the next change, too.
     KeepsObjections,
-    /// After a change that was given up its numbers are used again.
+    /// After a change that was given up, its numbers are used again.
     KeepsNumbers,
 }
 
@@ -69,7 +69,7 @@ impl ChangeInstance {
         Meetings { instance: *self, nodes: Numbered::new(), envelopes: Numbered::new() }
     }
 
-    /// The name of this instance: its size and its limits.
+    /// A description of this instance: its size and its limits.
     pub fn describe(&self) -> String {
         let ChangeInstance { nodes, calls, late, objections, .. } = self;
         let differs = if self.differs { " differs" } else { "" };
@@ -77,26 +77,26 @@ impl ChangeInstance {
     }
 }
 
-/// A node: its machines, and where its call is.
+/// A node: its state machines and the state of its call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
     me: NodeId,
     sync: Sync,
     changes: Changes,
     change: Option<Change>,
-    /// The order that has not ended; none between two calls.
+    /// The order in progress; `None` between two calls.
     order: Option<Order>,
-    /// Calls of barriers and words up to now: each has the number of its own.
+    /// The number of calls of barriers and words so far; it numbers each call.
     asked: Waiter,
     /// The call that the order waits for.
     waits_for: Option<Waiter>,
-    /// The barrier to which this node came last, and whether all have come.
+    /// The barrier to which this node came last, and whether all have arrived.
     ticket: (Waiter, bool),
     endings: Vec<Ending>,
-    /// For so many calls this node's pages were gathered, and its own choice was changed.
+    /// The number of calls for which this node gathered its pages, and changed its own choice.
     gathered: u8,
     changed: u8,
-    /// Calls to which it objected, one bit each.
+    /// The calls to which it objected, one bit each.
     objected: u8,
 }
 
@@ -122,9 +122,9 @@ enum Action {
     Deliver(u32),
     /// A call begins.
     Begin(usize),
-    /// The pages are frozen; whether the node objects.
+    /// The pages are frozen; says whether the node objects.
     Freeze(usize, bool),
-    /// Nothing is under way any more, or the pages are here.
+    /// Nothing is in progress any more, or the pages have arrived.
     Done(usize),
     /// The order takes too long.
     Late(usize),
@@ -156,7 +156,7 @@ impl Node {
         self.carry_out(instance, order, out)
     }
 
-    /// The order ended so.
+    /// Ends the current order with `input`.
     fn end(&mut self, instance: &ChangeInstance, input: Input, out: &mut Vec<Envelope>) -> Result<(), String> {
         self.waits_for = None;
         let change = self.change.as_mut().expect("an order is a change's");
@@ -210,7 +210,7 @@ impl Node {
         }
     }
 
-    /// With a fault: how an order ends that is not carried out.
+    /// With a fault: the result of an order that is not carried out.
     fn broken(&self, instance: &ChangeInstance, order: &Order) -> Option<Input> {
         match (instance.fault, order) {
             (ChangeFault::GivesUpAlone, Order::Operate(_, Operation::CompareExchange(before, decision)))
@@ -243,7 +243,7 @@ impl Node {
         self.asked
     }
 
-    /// The number of the call that is made, or comes next.
+    /// The number of the current call, or of the next one.
     fn call(&self) -> u8 {
         self.endings.len() as u8
     }
@@ -278,7 +278,7 @@ impl Node {
             self.ticket.1 = true;
         }
         if self.waits_for != Some(waiter) {
-            // The wait for it took too long before.
+            // The wait for it was too long and has been abandoned.
             return Ok(());
         }
         let input = match self.order {
@@ -447,7 +447,7 @@ impl Meetings {
     }
 }
 
-/// Whether two nodes cannot end so in one call.
+/// Whether two nodes must not end like this in one call.
 fn differ(one: Ending, other: Ending) -> bool {
     match (one, other) {
         (Ending::Disagree, _) | (_, Ending::Disagree) => false,

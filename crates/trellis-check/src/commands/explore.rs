@@ -1,6 +1,6 @@
-//! `explore` and `sync`.
+//! The commands `explore`, `sync` and `changes`.
 //!
-//! Promises: what an instance was is in its first line. It must never print a rate of an exploration that it cut short
+//! Promises: the first line describes the instance. It must never print the rate of an exploration that was cut short
 //! as if it had ended.
 
 use super::lease::{self, LEASE, Lease};
@@ -20,7 +20,7 @@ use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Mi
 
 #[derive(Args, Debug)]
 pub(super) struct Explore {
-    /// Which protocol, for example `dynamic(forward)` or `delay(lock(ivy))`; `all` for each that the tests know;
+    /// The protocol, for example `dynamic(forward)` or `delay(lock(ivy))`; `all` for each that the tests cover;
     /// `release` for those with release consistency; `lease` for leases of remote memory, whose clusters are given.
     #[arg(long, default_value = "ivy")]
     protocol: String,
@@ -30,28 +30,28 @@ pub(super) struct Explore {
     /// Number of pages.
     #[arg(long, default_value_t = 2, value_parser = value_parser!(u32).range(1..=4))]
     pages: u32,
-    /// What each thread does: loads, stores and locked changes, each of any page.
+    /// Operations of each thread: loads, stores and locked changes, each of any page.
     #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=15))]
     operations: u8,
     /// Threads of each node.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=2))]
     threads: u8,
-    /// Who manages the pages.
+    /// Which node manages pages.
     #[arg(long, value_enum, default_value_t = HomeName::Manager)]
     home: HomeName,
     /// The managing node, with `--home manager`.
     #[arg(long, default_value_t = 0)]
     manager: u16,
-    /// What requests wish for besides the page that a thread waits for.
+    /// Which pages requests ask for besides the page that a thread waits for.
     #[arg(long, value_enum, default_value_t = WishName::Narrow)]
     wishes: WishName,
-    /// Announcements that each node may make.
+    /// Maximum number of announcements of each node.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
     prefetches: u8,
-    /// How often each node may be declared resumed before its thread ran on.
+    /// How often each node may report a thread as resumed before it has run on.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
     impatience: u8,
-    /// How often each node may ask again for a locked page while other things go on.
+    /// How often each node may ask again for a locked page while other events happen.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
     spins: u8,
     /// Let time pass between an access and the fault that it causes.
@@ -66,13 +66,13 @@ pub(super) struct Explore {
     /// Let the last node leave when its operations are done.
     #[arg(long)]
     leaver: bool,
-    /// Give the pages this protocol when all are done, and let all do as much again.
+    /// Give the pages this protocol when all are done, and let all do the same number of operations again.
     #[arg(long)]
     change: Option<String>,
-    /// Let nobody be overtaken more often than this while it waits; without a number, twice per thread.
+    /// Let no waiting thread be overtaken more often than this; without a number, twice per thread.
     #[arg(long, num_args = 0..=1, default_missing_value = "0")]
     overtaken_max: Option<u8>,
-    /// Also prove that the states form no circle.
+    /// Also prove that the states form no cycle.
     #[arg(long)]
     must_end: bool,
     #[command(flatten)]
@@ -100,29 +100,29 @@ pub(super) struct Synchronise {
     /// Locks or words to choose from.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=3))]
     objects: u8,
-    /// How many calls may be abandoned, all together.
+    /// Maximum number of calls that are abandoned, all together.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=3))]
     impatience: u8,
     #[command(flatten)]
     bound: Bound,
 }
 
-/// Changes of protocols, and what may happen to them.
+/// Changes of protocols, and the faults that may happen to them.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct ChangeTogether {
     /// Number of nodes.
     #[arg(long, default_value_t = 3, value_parser = value_parser!(u16).range(1..=5))]
     nodes: u16,
-    /// How many changes there are, one after the other.
+    /// Number of changes, one after the other.
     #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=4))]
     calls: u8,
-    /// How many waits may be too long, all together.
+    /// Maximum number of waits that are too long, all together.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(0..=4))]
     late: u8,
-    /// How many times a node may object, all together.
+    /// Maximum number of objections, all together.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(0..=4))]
     objections: u8,
-    /// The last node is told to change something else the first time.
+    /// Give the last node a different change the first time.
     #[arg(long)]
     differs: bool,
     #[command(flatten)]
@@ -204,10 +204,10 @@ pub(super) fn run_changes(chosen: &ChangeTogether, json: bool) -> bool {
     show(&instance.describe(), &mut instance.model(), bound.options(), json)
 }
 
-/// What `--protocol` calls those with release consistency together.
+/// The name of all protocols with release consistency together in `--protocol`.
 pub(super) const RELEASE: &str = "release";
 
-/// The protocol of that name, all with sequential consistency, or all with release consistency.
+/// The protocol with that name, all with sequential consistency, or all with release consistency.
 pub(super) fn protocols(name: &str) -> Result<Vec<Protocol>, String> {
     match name {
         "all" => Ok(Protocol::all()),
@@ -216,7 +216,7 @@ pub(super) fn protocols(name: &str) -> Result<Vec<Protocol>, String> {
     }
 }
 
-/// What the options say to a protocol with release consistency.
+/// The options, for a protocol with release consistency.
 fn shared(chosen: &Explore, protocol: Protocol) -> Result<Shared, String> {
     let has_other = chosen.leaver || chosen.change.is_some() || !matches!(chosen.locks, LockName::None);
     if has_other || chosen.overtaken_max.is_some() {
@@ -305,7 +305,7 @@ fn sync_instance(chosen: &Synchronise) -> SyncInstance {
         ProgramName::CountingBarrier => Program::CountingBarrier,
     };
     let is_barrier = matches!(program, Program::Barrier | Program::Reduce);
-    // What these remember is about one object.
+    // The check of these programs remembers the state of one object.
     let is_single =
         matches!(program, Program::Events | Program::Onces | Program::Conditions | Program::CountingBarrier);
     SyncInstance {
@@ -318,13 +318,13 @@ fn sync_instance(chosen: &Synchronise) -> SyncInstance {
     }
 }
 
-/// Explores a model and prints what came of it; returns whether it passed.
+/// Explores a model and prints the result; returns whether it passed.
 fn show(name: &str, model: &mut impl Model, options: Options, json: bool) -> bool {
     let report = explore(model, options, &mut show_progress());
     tell(name, &report, json)
 }
 
-/// The same of all that have these names, side by side; returns whether all passed.
+/// Explores the named models side by side and prints the results; returns whether all passed.
 pub(super) fn show_all<S: Sync, M: Model>(
     setups: &[(String, S)],
     model: impl Fn(&S) -> M + Sync,
@@ -349,7 +349,7 @@ pub(super) fn show_all<S: Sync, M: Model>(
     passed
 }
 
-/// Prints what came of an exploration; returns whether it passed.
+/// Prints the result of an exploration; returns whether it passed.
 fn tell(name: &str, report: &Report, json: bool) -> bool {
     if std::io::stderr().is_terminal() {
         progress!("\r\x1b[K");
@@ -362,7 +362,7 @@ fn tell(name: &str, report: &Report, json: bool) -> bool {
     report.passed()
 }
 
-/// Prints how far an exploration is, if somebody watches.
+/// Prints the progress of an exploration if standard error is a terminal.
 fn show_progress() -> impl FnMut(Progress) {
     let watched = std::io::stderr().is_terminal();
     move |progress| {

@@ -1,8 +1,7 @@
-//! `history`: records what real processes load and exchange, or reads it from logs, and checks that one order of all
-//! operations explains it.
+//! The command `history`: checks that one order of operations explains the loads and exchanges of real processes.
 //!
-//! Promises: a history that no order explains is a failure, told as the shortest circle that was found. It must never
-//! check a history of which a part is missing.
+//! It records them, or reads them from logs. Promises: a history that no order explains is a failure, printed as the
+//! shortest cycle that was found. It must never check a history of which a part is missing.
 
 use super::explore::protocols;
 use super::json_text;
@@ -19,19 +18,19 @@ use std::path::PathBuf;
 pub(super) struct HistoryArguments {
     /// Logs of all nodes of one run; without any, a run is made.
     files: Vec<PathBuf>,
-    /// Which protocol, for example `lock(ivy)`; `all` for each that the tests know.
+    /// The protocol, for example `lock(ivy)`; `all` for each that the tests cover.
     #[arg(long, default_value = "all")]
     protocol: String,
-    /// How many processes.
+    /// Number of processes.
     #[arg(long, default_value_t = 2, value_parser = value_parser!(u16).range(1..=16))]
     nodes: u16,
-    /// Threads of each.
+    /// Threads of each process.
     #[arg(long, default_value_t = 2, value_parser = value_parser!(u16).range(1..=16))]
     threads: u16,
     /// Operations of all threads together.
     #[arg(long, default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=100_000_000))]
     operations: u64,
-    /// Chooses the operations.
+    /// Selects the operations.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Override one configuration key; may be repeated.

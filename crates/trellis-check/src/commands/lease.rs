@@ -1,6 +1,6 @@
-//! `explore`, `swarm`, `replay` and `mutants` for leases.
+//! The commands `explore`, `swarm`, `replay` and `mutants` for leases.
 //!
-//! Promises: what was explored, or drawn, is in the first line. It must never count a setup as explored that was cut
+//! Promises: the first line says what was explored or generated. It must never count a setup as explored that was cut
 //! short.
 
 use super::json_text;
@@ -12,16 +12,16 @@ use crate::simulate::FAILURES_MAX;
 use clap::Args;
 use std::io::IsTerminal;
 
-/// What `--protocol` calls leases of remote memory.
+/// The name of leases of remote memory in `--protocol`.
 pub(super) const LEASE: &str = "lease";
 
-/// What `explore` is told besides, for leases.
+/// The options of `explore` for leases.
 #[derive(Args, Debug)]
 pub(super) struct Lease {
-    /// With `--protocol lease`: only the cluster of this name; all unless told.
+    /// With `--protocol lease`: only the cluster with this name; by default all.
     #[arg(long)]
     cluster: Option<String>,
-    /// With `--protocol lease`: only the clusters of thousands of states.
+    /// With `--protocol lease`: only the clusters with thousands of states.
     #[arg(long)]
     small: bool,
 }
@@ -40,7 +40,7 @@ pub(super) fn explore(chosen: &Lease, options: Options, json: bool) -> Result<bo
     Ok(super::explore::show_all(&setups, |setup| Orders::new(setup.clone()), options, json))
 }
 
-/// Draws clusters; returns whether all passed.
+/// Runs random clusters; returns whether all passed.
 pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
     let watched = std::io::stderr().is_terminal();
     let (mut steps, mut operations, mut commits, mut cuts, mut joins, mut runs) = (0, 0, 0, 0, 0, 0);
@@ -81,7 +81,7 @@ pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
     complaints.is_empty()
 }
 
-/// Tells the last lines of what a seed led to, where it is one of leases: `lease:7`.
+/// Prints the last lines of the run of a seed, if it is a seed of leases: `lease:7`.
 pub(super) fn run_replay(seed: &str, lines: usize, json: bool) -> Option<Result<bool, String>> {
     let number = seed.strip_prefix(LEASE)?.strip_prefix(':')?;
     let Ok(number) = number.parse() else { return Some(Err(format!("{seed}: `{number}` is no number"))) };

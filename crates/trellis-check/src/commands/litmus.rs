@@ -1,7 +1,7 @@
-//! `litmus`: in the simulator, and on real processes.
+//! The command `litmus`: runs litmus tests in the simulator or on real processes.
 //!
-//! Promises: a forbidden outcome and a run that does not end are failures; the seed that is printed with one repeats it.
-//! It must never call a series complete that was cut short.
+//! Promises: a forbidden outcome and a run that does not end are failures; the seed that is printed with a failure
+//! repeats it. It must never call a series complete that was cut short.
 
 use super::explore::protocols;
 use super::real::{Host, LitmusRequest, Source};
@@ -14,31 +14,32 @@ use clap::{Args, value_parser};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-/// Runs of each test on real processes, unless told.
+/// The default number of runs of each test on real processes.
 const REAL_RUNS: u64 = 1_000;
-/// Runs of all tests together in the simulator, unless told.
+/// The default number of runs of all tests together in the simulator.
 const SIMULATED_RUNS: u64 = 1_000_000;
 
 #[derive(Args, Debug)]
 pub(super) struct Litmus {
-    /// Tests in herd's format (C, or X86 and X86_64 with loads, stores, fences and exchanges); all generated tests without any.
+    /// Tests in herd's format (C, or X86 and X86_64 with loads, stores, fences and exchanges); without any, all
+    /// generated tests.
     files: Vec<PathBuf>,
     /// Run in the simulator instead of on real processes.
     #[arg(long)]
     simulated: bool,
-    /// Which protocol, for example `dynamic(forward)`; `all` for each that the tests know.
+    /// The protocol, for example `dynamic(forward)`; `all` for each that the tests cover.
     #[arg(long, default_value = "all")]
     protocol: String,
     /// Only the generated tests with these names.
     #[arg(long)]
     shape: Vec<String>,
-    /// Most nodes: of a simulated cluster, or processes to start.
+    /// Maximum number of nodes of a simulated cluster, or number of processes to start.
     #[arg(long, value_parser = value_parser!(u8).range(1..=8))]
     nodes: Option<u8>,
-    /// How many runs: of all tests together in the simulator, of each test on each protocol on real processes.
+    /// Number of runs: of all tests together in the simulator, of each test on each protocol on real processes.
     #[arg(long, value_parser = value_parser!(u64).range(1..))]
     runs: Option<u64>,
-    /// The seed to begin with.
+    /// The first seed.
     #[arg(long, default_value = "1", value_parser = seed)]
     seed: u64,
     /// Threads of this process that simulate.
@@ -53,7 +54,7 @@ pub(super) struct Litmus {
     /// With --json: an object for each test as well.
     #[arg(long)]
     details: bool,
-    /// Tell the last run step by step: for a seed that failed.
+    /// Print the last run step by step: for a seed that failed.
     #[arg(long, requires = "simulated")]
     tell: bool,
     /// Only print the names of the tests.
@@ -61,7 +62,7 @@ pub(super) struct Litmus {
     list: bool,
 }
 
-/// As it is printed: hexadecimal with `0x`, or decimal.
+/// A seed as it is printed: hexadecimal with `0x`, or decimal.
 fn seed(text: &str) -> Result<u64, String> {
     let read = text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u64::from_str_radix(digits, 16));
     read.map_err(|error| format!("{error}; accepted: a number, such as 7 or 0x1f"))
@@ -92,7 +93,7 @@ pub(super) fn run(chosen: &Litmus, host: Option<&mut dyn Host>, json: bool) -> R
         print(&report, &sources, chosen);
     }
     for sentence in &refused {
-        // Beside the JSON, which is about tests that ran.
+        // On standard error, because the JSON describes only tests that ran.
         progress!("trellis: {sentence}\n");
     }
     if !refused.is_empty() {
@@ -101,8 +102,8 @@ pub(super) fn run(chosen: &Litmus, host: Option<&mut dyn Host>, json: bool) -> R
     Ok(report.passed() && refused.is_empty())
 }
 
-/// The tests that can run, and the sentences about the files that cannot, because they are not understood or have too many
-/// states: one of them is no reason to leave the others out.
+/// The tests that can run, and sentences about the files that cannot run because they cannot be parsed or have too
+/// many states. One such file does not keep the others from running.
 fn understood(sources: Vec<Source>, memory: Memory<'_>) -> Result<(Vec<Source>, Vec<String>), String> {
     let (mut good, mut refused) = (Vec::new(), Vec::new());
     for source in sources {
@@ -135,7 +136,7 @@ fn sources(chosen: &Litmus) -> Result<Vec<Source>, String> {
     Ok(sources)
 }
 
-/// Whether the protocols keep release consistency; one command is about one model.
+/// Whether the protocols have release consistency; one command uses one memory model.
 fn is_released(chosen: &Litmus) -> Result<bool, String> {
     Ok(protocols(&chosen.protocol)?.iter().all(|protocol| protocol.is_release_consistent()))
 }
@@ -223,7 +224,7 @@ fn print(report: &LitmusReport, sources: &[Source], chosen: &Litmus) {
     );
 }
 
-/// The command that tells a simulated failure step by step.
+/// The command that prints a simulated failure step by step.
 fn again(failure: &Failure, sources: &[Source], nodes: Option<u8>) -> String {
     let is_it = |source: &&Source| {
         matches!(source, Source::File(..)) && source.program().is_ok_and(|program| program.name == failure.shape)
@@ -241,7 +242,7 @@ fn again(failure: &Failure, sources: &[Source], nodes: Option<u8>) -> String {
     )
 }
 
-/// A word that a shell leaves as it is.
+/// A word quoted so that a shell leaves it unchanged.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

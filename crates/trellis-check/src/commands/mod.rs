@@ -1,11 +1,11 @@
-//! The command line: `trellis-check …`, and `trellis check …` with the same words.
+//! The command line: `trellis-check …`, and `trellis check …` with the same commands.
 //!
 //! Promises: exit status 0 when everything passed (for `mutants`: when each was noticed), 1 when something did not, 2
 //! when the command makes no sense, with a sentence on standard error. With `--json` there is one object per line on
-//! standard output and nothing else. When the reader of the output went away: 141, without a word. It must never decide
-//! what a result means: the modules that find it do.
+//! standard output and nothing else. When the reader of the output went away, the status is 141, without a message. It
+//! must never decide what a result means: the modules that produce it do.
 
-/// Shows on standard error how far the work is; a terminal that went away is no reason to stop it.
+/// Shows progress on standard error. Errors are ignored: a closed terminal is no reason to stop the work.
 macro_rules! progress {
     ($($argument:tt)*) => {{
         let _ = ::std::io::Write::write_fmt(&mut ::std::io::stderr(), ::std::format_args!($($argument)*));
@@ -30,14 +30,14 @@ use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// The status of a command whose reader went away, as a shell has it: 128 + SIGPIPE.
+/// The status of a command whose reader went away, as in a shell: 128 + SIGPIPE.
 const READER_GONE: u8 = 141;
 /// The status when a file, or standard output, cannot be written.
 const FILE: u8 = 74;
 /// The status of a command that makes no sense.
 const USAGE: u8 = 2;
 
-/// What `trellis check` is told.
+/// The arguments of `trellis check`.
 #[derive(Args, Debug)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -47,10 +47,10 @@ pub struct Arguments {
     json: bool,
 }
 
-/// How large an exploration may become.
+/// The bound on the size of an exploration.
 #[derive(Args, Clone, Copy, Debug)]
 struct Bound {
-    /// Give up beyond so many states of an exploration.
+    /// Give up an exploration beyond this number of states.
     #[arg(long, default_value_t = 200_000_000)]
     states_max: u64,
 }
@@ -74,8 +74,8 @@ impl From<String> for Refusal {
     }
 }
 
-/// Prints one line on standard output, formatted as by `println!`, and ends the process where that cannot be done: with
-/// 141 and without a word when the reader went away, as programs in a pipe do.
+/// Prints one line on standard output, formatted as by `println!`. Ends the process if that fails: with 141 and
+/// without a message when the reader went away, as programs in a pipe do.
 #[macro_export]
 macro_rules! say {
     ($($argument:tt)*) => { $crate::commands::print_line(::std::format_args!($($argument)*)) };
@@ -88,7 +88,7 @@ pub fn print_line(line: fmt::Arguments<'_>) {
         if error.kind() == ErrorKind::BrokenPipe {
             std::process::exit(READER_GONE.into());
         }
-        // Where nobody can read that either, the status says it.
+        // If this cannot be printed either, the status reports it.
         let _ = writeln!(std::io::stderr(), "trellis: cannot write to standard output: {error}");
         std::process::exit(FILE.into());
     }
@@ -98,9 +98,9 @@ pub fn print_line(line: fmt::Arguments<'_>) {
 enum Command {
     /// Visit every state that a small cluster with a coherence protocol can reach.
     Explore(explore::Explore),
-    /// The same for locks, barriers and atomic words.
+    /// Visit every state of a small cluster with locks, barriers and atomic words.
     Sync(explore::Synchronise),
-    /// The same for changes of the protocol of pages, which all nodes make or none.
+    /// Visit every state of a small cluster whose nodes change the protocol of pages, which all do or none.
     Changes(explore::ChangeTogether),
     /// Run litmus tests, in the simulator or on real processes.
     Litmus(litmus::Litmus),
@@ -108,15 +108,15 @@ enum Command {
     History(history::HistoryArguments),
     /// Break the protocols in every known way and expect the explorer to notice.
     Mutants(mutants::Mutants),
-    /// Simulate clusters with faults, one for each seed.
+    /// Simulate random clusters with faults, one for each seed.
     Swarm(simulated::Swarm),
-    /// Simulate the cluster of one seed again and tell what happens.
+    /// Simulate the cluster of one seed again and print what happens.
     Replay(simulated::Replay),
     /// Simulate clusters of 2 to 1,024 nodes; print and draw what operations cost.
     Scale(scale::Scale),
 }
 
-/// Carries out one command. What this crate cannot do by itself, start processes and draw, `host` does.
+/// Runs one command. `host` does what this crate cannot do alone: it starts processes and draws.
 pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode {
     let json = arguments.json;
     let result = match &arguments.command {

@@ -1,6 +1,7 @@
-//! `mutants`.
+//! The command `mutants`.
 //!
-//! Promises: what is not noticed is named, and makes the result a failure. It must never try fewer mutants than it says.
+//! Promises: a mutant that is not noticed is named and makes the result a failure. It must never try fewer mutants
+//! than it reports.
 
 use super::explore::protocols;
 use super::lease::LEASE;
@@ -15,19 +16,19 @@ use crate::say;
 use clap::Args;
 use trellis_cluster_protocol::coherence::Protocol;
 
-/// What `--protocol` calls locks, barriers and words, and changes of protocols.
+/// The name of locks, barriers and words, and changes of protocols in `--protocol`.
 const SYNCHRONISATION: &str = "synchronisation";
 
 #[derive(Args, Debug)]
 pub(super) struct Mutants {
-    /// Only those of this protocol, or `synchronisation` for those of locks, barriers and words and of changes of protocols,
-    /// or `lease` for those of leases of remote memory; otherwise all.
+    /// Only those of this protocol; `synchronisation` for those of locks, barriers and words and of changes of
+    /// protocols; `lease` for those of leases of remote memory; by default all.
     #[arg(long)]
     protocol: Option<String>,
-    /// Only those whose name holds this.
+    /// Only those whose name contains this text.
     #[arg(long, default_value = "")]
     name: String,
-    /// Try nothing: print the list as it stands in the documentation.
+    /// Try none: print the list as it is in the documentation.
     #[arg(long)]
     markdown: bool,
     #[command(flatten)]
@@ -79,7 +80,7 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
     Ok(total.missed == 0)
 }
 
-/// A mutant that is to be tried.
+/// A mutant to be tried.
 struct Try {
     protocol: String,
     name: &'static str,

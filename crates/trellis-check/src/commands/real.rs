@@ -1,8 +1,8 @@
-//! What needs more than this crate: it starts no processes and draws no pictures. The `trellis` command does both, and
-//! hands itself in.
+//! The interface to a host program that starts processes and draws pictures, which this crate does not do.
 //!
-//! Promises: a request holds everything that a node must know, so every node of a run can work out the same plan from
-//! it. It must never hold what only this process knows, such as an open file.
+//! The `trellis` command does both and passes itself in. Promises: a request contains everything that a node must
+//! know, so every node of a run can compute the same plan from it. It must never contain what only this process has,
+//! such as an open file.
 
 use crate::history::{History, record::RecordPlan};
 use crate::litmus::LitmusReport;
@@ -13,12 +13,12 @@ use crate::release::shapes;
 use crate::scale::ScaleRow;
 use trellis_cluster_protocol::coherence::Protocol;
 
-/// Where a litmus test comes from.
+/// The source of a litmus test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Generated, by its name.
+    /// A generated test, by its name.
     Shape(String),
-    /// The name of a file and what is in it.
+    /// The name and content of a file.
     File(String, String),
 }
 
@@ -41,38 +41,38 @@ impl Source {
     }
 }
 
-/// Litmus tests on a cluster of processes.
+/// A request to run litmus tests on a cluster of processes.
 #[derive(Clone, Debug)]
 pub struct LitmusRequest {
-    /// On which protocol.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Which tests.
+    /// The tests.
     pub sources: Vec<Source>,
-    /// How many processes.
+    /// The number of processes.
     pub nodes: u8,
     /// Runs of each test, spread over its arrangements.
     pub runs: u64,
     /// Every placement and layout, not only those where the threads are as far apart as possible.
     pub everything: bool,
-    /// Chooses layouts and delays.
+    /// Selects layouts and delays.
     pub seed: u64,
-    /// More keys of the configuration.
+    /// Further configuration keys.
     pub settings: Vec<(String, String)>,
 }
 
 impl LitmusRequest {
-    /// What the nodes do, one plan after the other: the same on every node.
+    /// The plans of the nodes, one after the other: the same on every node.
     ///
     /// # Errors
     ///
-    /// A sentence about a test that cannot be had.
+    /// A sentence about a test that cannot be read or planned.
     pub fn plans(&self) -> Result<Vec<RealPlan>, String> {
         let mut plans = Vec::new();
         let mut batches = 0;
         for source in &self.sources {
             let program = source.program()?;
             let pairs = arrangements(&program, self.nodes, self.everything);
-            // There is none for a test that needs more nodes.
+            // The list is empty for a test that needs more nodes.
             let runs = self.runs.div_ceil(pairs.len().max(1) as u64);
             for (placement, layout) in pairs {
                 let mut plan = RealPlan::new(program.clone(), placement, layout, self.nodes, runs);
@@ -87,20 +87,20 @@ impl LitmusRequest {
     }
 }
 
-/// A history to be recorded by a cluster of processes.
+/// A request to record a history on a cluster of processes.
 #[derive(Clone, Debug)]
 pub struct HistoryRequest {
-    /// On which protocol.
+    /// The protocol.
     pub protocol: Protocol,
     /// What every node does.
     pub plan: RecordPlan,
-    /// More keys of the configuration.
+    /// Further configuration keys.
     pub settings: Vec<(String, String)>,
 }
 
-/// Somebody who can start processes and draw.
+/// A program that can start processes and draw.
 pub trait Host {
-    /// Runs litmus tests. A run that the cluster gave up counts as stuck in the report.
+    /// Runs litmus tests. A run on which the cluster gave up counts as stuck in the report.
     ///
     /// # Errors
     ///
@@ -114,6 +114,6 @@ pub trait Host {
     /// A sentence: no cluster could be started, or it failed.
     fn history(&mut self, request: &HistoryRequest) -> Result<History, String>;
 
-    /// Draws what clusters of different sizes cost: an SVG file.
+    /// Draws the costs of clusters of different sizes as an SVG file.
     fn picture_of(&mut self, rows: &[ScaleRow]) -> String;
 }

@@ -1,6 +1,6 @@
-//! `explore` and `swarm` for protocols with release consistency.
+//! The commands `explore` and `swarm` for protocols with release consistency.
 //!
-//! Promises: what was explored, or drawn, is in the first line. It must never count a setup as explored that was cut
+//! Promises: the first line says what was explored or generated. It must never count a setup as explored that was cut
 //! short.
 
 use super::json_text;
@@ -16,19 +16,19 @@ use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{Home, Manager};
 
-/// What `explore` is told besides, for protocols with release consistency.
+/// The options of `explore` for protocols with release consistency.
 #[derive(Args, Debug)]
 pub(super) struct Release {
-    /// With release consistency: what the threads do; all programs unless told.
+    /// With release consistency: what the threads do; by default all programs.
     #[arg(long, value_enum)]
     program: Vec<Program>,
     /// With release consistency: intervals of each node.
     #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=4))]
     intervals: u8,
-    /// With release consistency: how stores are noticed; both ways unless told.
+    /// With release consistency: how stores are noticed; by default both ways.
     #[arg(long, value_enum)]
     noticing: Option<Noticing>,
-    /// With release consistency: the bytes of pages are read only when they arrive.
+    /// With release consistency: read the bytes of pages only when they arrive.
     #[arg(long)]
     late_bytes: bool,
 }
@@ -39,7 +39,7 @@ enum Noticing {
     Faults,
 }
 
-/// What the options of `explore` that all protocols share say.
+/// The options of `explore` that all protocols share.
 pub(super) struct Shared {
     pub(super) protocol: Protocol,
     pub(super) nodes: u16,
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub(super) late_faults: bool,
 }
 
-/// Every setup that the options stand for, with the name of its program.
+/// Every setup that the options select, with the name of its program.
 pub(super) fn setups(chosen: &Release, shared: &Shared) -> Vec<(String, Setup)> {
     let programs: &[Program] = if chosen.program.is_empty() { &Program::ALL } else { &chosen.program };
     let homes = shared.home.map_or_else(|| homes().to_vec(), |home| vec![home]);
@@ -83,12 +83,12 @@ pub(super) fn manager(number: u16) -> Home {
     Home::Manager(Manager(NodeId(number)))
 }
 
-/// Explores all of them; returns whether all passed.
+/// Explores all setups; returns whether all passed.
 pub(super) fn explore(chosen: &Release, shared: &Shared, options: Options, json: bool) -> bool {
     super::explore::show_all(&setups(chosen, shared), |setup| Orders::new(setup.clone()), options, json)
 }
 
-/// Draws clusters; returns whether all passed.
+/// Runs random clusters; returns whether all passed.
 pub(super) fn run_swarm(protocol: Protocol, first: u64, seeds: u64, json: bool) -> bool {
     let watched = std::io::stderr().is_terminal();
     let (mut steps, mut operations, mut runs) = (0, 0, 0);
@@ -122,7 +122,7 @@ pub(super) fn run_swarm(protocol: Protocol, first: u64, seeds: u64, json: bool) 
     complaints.is_empty()
 }
 
-/// Tells the last lines of what a seed led to, where its protocol has release consistency.
+/// Prints the last lines of the run of a seed, if its protocol has release consistency.
 pub(super) fn run_replay(seed: Seed, lines: usize, json: bool) -> Option<bool> {
     let protocol = seed.protocol.filter(|protocol| protocol.is_release_consistent())?;
     let outcome = swarm::run(protocol, seed.number, Fault::None, true);

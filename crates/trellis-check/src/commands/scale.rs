@@ -1,7 +1,7 @@
-//! `scale`: what operations cost on clusters of different sizes, as a table, a chart and a picture.
+//! The command `scale`: the cost of operations on clusters of different sizes, as a table, a chart and a picture.
 //!
-//! Promises: a file that cannot be written is noticed before anything is simulated. It must never print or draw a figure
-//! that was not simulated.
+//! Promises: a file that cannot be written is noticed before anything is simulated. It must never print or draw a
+//! figure that was not simulated.
 
 use super::explore::protocols;
 use super::real::Host;
@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 pub(super) struct Scale {
-    /// Which protocol; `all` for each that the tests know.
+    /// The protocol; `all` for each that the tests cover.
     #[arg(long, default_value = "all")]
     protocol: String,
     /// Numbers of nodes, separated by commas.
     #[arg(long, value_delimiter = ',', default_values_t = scale::Options::default().nodes)]
     nodes: Vec<u16>,
-    /// What the nodes do; everything unless told.
+    /// What the nodes do; by default all workloads.
     #[arg(long, value_enum)]
     workload: Option<WorkloadName>,
     /// Operations of all nodes together.
@@ -30,19 +30,19 @@ pub(super) struct Scale {
     /// Stores among a hundred accesses.
     #[arg(long, default_value_t = scale::Options::default().write_percent, value_parser = value_parser!(u8).range(0..=100))]
     write_percent: u8,
-    /// From node to node.
+    /// Latency from node to node.
     #[arg(long, default_value_t = scale::Options::default().latency_ns)]
     latency_ns: u64,
-    /// What a node can send.
+    /// Bytes per second that a node can send.
     #[arg(long, default_value_t = scale::Options::default().bytes_per_second, value_parser = value_parser!(u64).range(1..))]
     bytes_per_second: u64,
-    /// Decides the programs.
+    /// Selects the programs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Also draw all of it: an SVG file.
+    /// Also draw the results as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Draw it with characters below the table, also where standard output is no terminal.
+    /// Draw the results in characters below the table, even if standard output is no terminal.
     #[arg(long)]
     chart: bool,
 }
@@ -55,7 +55,7 @@ enum WorkloadName {
     Lock,
 }
 
-/// Simulates all sizes; prints each row when it is there, and draws in the end.
+/// Simulates all sizes; prints each row when it is ready, and draws at the end.
 pub(super) fn run(chosen: &Scale, host: Option<&mut dyn Host>, json: bool) -> Result<bool, Refusal> {
     if json && chosen.chart {
         return Err("--chart: with --json there are objects and nothing else; choose one of them".to_string().into());
@@ -85,7 +85,7 @@ pub(super) fn run(chosen: &Scale, host: Option<&mut dyn Host>, json: bool) -> Re
     Ok(true)
 }
 
-/// Opens the file of a picture, so that nobody waits for one that cannot be kept.
+/// Opens the file of a picture early, so that no simulation is run for a picture that cannot be written.
 fn begin<'a, 'h>(
     name: &'a Path,
     host: Option<&'h mut dyn Host>,

@@ -1,6 +1,6 @@
-//! Work that is done on all processors, and told in order.
+//! Runs work on all processors and delivers the results in order.
 //!
-//! Promises: what came of each piece is taken in the order of the pieces, each as soon as those before it are taken. It must never
+//! Promises: results are taken in the order of the pieces, each as soon as those before it are taken. It must never
 //! let one piece see another.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Does every piece of work, as many at a time as there are processors; `take` gets what came of each.
+/// Runs every piece of work, as many at a time as there are processors; `take` gets each result.
 pub(super) fn side_by_side<P: Sync, T: Send>(pieces: &[P], work: impl Fn(&P) -> T + Sync, mut take: impl FnMut(&P, T)) {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
     let (next, work) = (AtomicUsize::new(0), &work);
@@ -20,7 +20,7 @@ pub(super) fn side_by_side<P: Sync, T: Send>(pieces: &[P], work: impl Fn(&P) -> 
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some(piece) = pieces.get(place) else { break };
-                    // Who takes it is there as long as this thread is.
+                    // The receiver lives as long as this thread.
                     let _ = sender.send((place, work(piece)));
                 }
             });
@@ -47,7 +47,7 @@ mod tests {
         let pieces: Vec<u64> = (0..100).collect();
         let mut taken = Vec::new();
         let work = |piece: &u64| {
-            // The first of two takes longer.
+            // The first piece of each pair takes longer.
             std::thread::sleep(std::time::Duration::from_micros(200 * (1 - piece % 2)));
             piece * piece
         };

@@ -1,6 +1,6 @@
-//! `swarm` and `replay`: clusters in virtual time.
+//! The commands `swarm` and `replay`: random clusters in virtual time.
 //!
-//! Promises: a failure is printed with the command that shows it again. It must never print a figure that was not
+//! Promises: a failure is printed with the command that reproduces it. It must never print a figure that was not
 //! simulated.
 
 use super::explore::protocols;
@@ -13,22 +13,22 @@ use trellis_cluster_protocol::coherence::Protocol;
 
 #[derive(Args, Debug)]
 pub(super) struct Swarm {
-    /// Which protocol; `all` for each that the tests know; `lease` for leases of remote memory.
+    /// The protocol; `all` for each that the tests cover; `lease` for leases of remote memory.
     #[arg(long, default_value = "all")]
     protocol: String,
-    /// Seeds of each protocol.
+    /// Number of seeds for each protocol.
     #[arg(long, default_value_t = 1_000, value_parser = value_parser!(u64).range(1..))]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 1)]
     first: u64,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Replay {
-    /// As a failure names it: a number, or a protocol and a number, for example `ivy:12345`.
+    /// The seed as a failure names it: a number, or a protocol and a number, for example `ivy:12345`.
     seed: String,
-    /// How many of the last lines of its story are printed.
+    /// Number of last lines of the trace to print.
     #[arg(long, default_value_t = 200)]
     lines: usize,
 }

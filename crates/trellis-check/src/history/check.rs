@@ -1,13 +1,13 @@
 //! Whether a history is sequentially consistent.
 //!
-//! Promises: time and memory grow linearly with the history (about 40 bytes for each operation besides the
-//! history itself); nothing recurses. It must never accept a history in which the order of two writes to one cell is
-//! not known.
+//! Promises: time and memory grow linearly with the history (about 40 bytes for each operation besides the history
+//! itself), and nothing recurses. It must never accept a history in which the order of two writes to one cell is not
+//! known.
 
 use super::{History, Operation, value_text};
 use std::collections::{HashMap, VecDeque};
 
-/// What was found about a consistent history.
+/// The size of a consistent history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Operations.
@@ -23,9 +23,9 @@ pub struct Checked {
 /// The ways in which a history is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// No order explains it.
+    /// No order explains the history.
     Cycle,
-    /// A value that nobody wrote.
+    /// A value that was never written.
     ThinAir,
     /// Halves of two values.
     Torn,
@@ -48,16 +48,16 @@ impl Fault {
     }
 }
 
-/// Why a history is no history of one memory.
+/// Why a history cannot be that of one memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// In short.
+    /// The kind of error.
     pub fault: Fault,
-    /// Line by line.
+    /// The explanation, line by line.
     pub story: Vec<String>,
 }
 
-/// No operation; the initial value of a cell.
+/// No operation: it stands for the initial value of a cell.
 const NOBODY: u32 = u32::MAX;
 
 /// Looks for an order of all operations that explains every value.
@@ -79,18 +79,18 @@ enum Because {
     Barrier,
 }
 
-/// Operations by number, and behind them one point for each barrier.
+/// The order graph: operations by number, then one point for each barrier.
 struct Graph<'a> {
     history: &'a History,
-    /// The number of the first operation of each thread, and of all.
+    /// The number of the first operation of each thread, and the number of all operations.
     first: Vec<u32>,
-    /// Of a write: the next write to its cell. Of a read: the write that it saw.
+    /// For a write: the next write to its cell. For a read: the write whose value it saw.
     link: Vec<u32>,
-    /// Of a write: its first reader. Of a read: the next reader of the same write.
+    /// For a write: its first reader. For a read: the next reader of the same write.
     reader: Vec<u32>,
     first_writes: Vec<u32>,
     cells: HashMap<u32, u32>,
-    /// The operations that come to each barrier.
+    /// The operations that arrive at each barrier.
     barriers: Vec<Vec<u32>>,
     checked: Checked,
 }
@@ -130,13 +130,13 @@ impl<'a> Graph<'a> {
         self.history.threads[thread].operations[index]
     }
 
-    /// The thread of an operation and its place there.
+    /// The thread of an operation, and its index there.
     fn place(&self, number: u32) -> (usize, usize) {
         let thread = self.first.partition_point(|&first| first <= number) - 1;
         (thread, (number - self.first[thread]) as usize)
     }
 
-    /// Numbers cells and barriers; says who wrote which value.
+    /// Numbers cells and barriers; returns the writer of each value.
     fn find_writers(&mut self) -> Result<HashMap<(u32, u64), u32>, Wrong> {
         let mut writers = HashMap::new();
         for (number, operation) in self.all() {
@@ -240,7 +240,7 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Calls `found` with everything that must come right after `point`.
+    /// Calls `found` with every direct successor of `point`.
     fn successors(&self, point: u32, mut found: impl FnMut(u32, Because)) {
         let operations = self.link.len() as u32;
         if point >= operations {
@@ -281,8 +281,7 @@ impl<'a> Graph<'a> {
         (number + 1 < self.first[thread + 1]).then_some(number + 1)
     }
 
-    /// Takes away whatever has nothing before it, again and again (Kahn); what cannot be taken away
-    /// holds a circle.
+    /// Removes repeatedly the points without predecessors (Kahn 1962). Whatever cannot be removed contains a cycle.
     fn circle(&self) -> Option<Vec<(u32, Because)>> {
         let points = self.link.len() + self.barriers.len();
         let mut before = vec![0u32; points];
@@ -309,7 +308,7 @@ impl<'a> Graph<'a> {
         shorter.min_by_key(|circle| (communications(circle), circle.len()))
     }
 
-    /// The points of any circle, by following what is left until a point comes again.
+    /// The points of some cycle, found by following remaining points until one repeats.
     fn some_circle(&self, is_left: &[bool]) -> Vec<u32> {
         let mut colour = vec![0u8; is_left.len()];
         for start in (0..is_left.len() as u32).filter(|&point| is_left[point as usize]) {
@@ -350,8 +349,8 @@ impl<'a> Graph<'a> {
         left
     }
 
-    /// The circle through `start` with the fewest steps between threads: each point with why the
-    /// next comes after it.
+    /// The cycle through `start` with the fewest steps between threads: each point with the reason why the next comes
+    /// after it.
     fn shortest_from(&self, start: u32, is_left: &[bool]) -> Option<Vec<(u32, Because)>> {
         let mut came: HashMap<u32, (u32, Because)> = HashMap::new();
         let mut open = VecDeque::from([start]);
@@ -388,12 +387,12 @@ impl<'a> Graph<'a> {
 
     fn story(&self, circle: &[(u32, Because)]) -> Vec<String> {
         let mut story = vec!["no order explains these operations; each must come before the next:".to_string()];
-        // Begin where a thread begins its part.
+        // Begin where the part of a thread begins.
         let begin = circle.iter().position(|&(_, because)| because != Because::Program).map_or(0, |index| index + 1);
         let turned = (0..circle.len()).map(|index| circle[(begin + index) % circle.len()]);
         let mut is_inside = false;
         for (point, because) in turned {
-            // Of a thread's part the first and the last are enough.
+            // The first and the last operation of a thread's part are enough.
             if !(is_inside && because == Because::Program) {
                 story.push(format!("  {}", self.point_text(point)));
                 story.push(format!(
@@ -463,7 +462,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// From how many points of a circle a shorter one is looked for, and among how many points.
+/// The number of points of a cycle from which a shorter one is searched for, and the number of points searched.
 const STARTS_MAX: usize = 256;
 const POINTS_MAX: usize = 100_000;
 

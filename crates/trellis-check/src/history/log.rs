@@ -1,4 +1,4 @@
-//! Histories as text, one operation in a line.
+//! Histories as text, one operation per line.
 //!
 //! ```text
 //! trellis-history 1
@@ -11,9 +11,9 @@
 //!
 //! `thread N` begins a thread of node N. `r cell value` reads, `x cell value replaced` exchanges, `w cell value
 //! version` writes, `b number` is a barrier. Cells, versions, nodes and barriers are decimal, values hexadecimal. Each
-//! node writes a file of its own; a history is all of them together.
+//! node writes its own file; all files together are a history.
 //!
-//! Promises: what is written is read back equal; anything else is refused with file and line. It must never keep
+//! Promises: a history is read back as it was written; anything else is refused with file and line. It must never keep
 //! more than one line of text.
 
 use super::{History, Operation, Thread};
@@ -21,7 +21,7 @@ use std::io::{self, BufRead, Write};
 
 /// The first line of a log.
 pub const HEADER: &str = "trellis-history 1";
-/// Most bytes of a line.
+/// The maximum length of a line in bytes.
 const LINE_MAX: u64 = 200;
 
 /// Writes the threads of one node.
@@ -41,7 +41,7 @@ pub fn write(to: &mut dyn Write, threads: &[Thread]) -> io::Result<()> {
     to.flush()
 }
 
-/// Adds the threads of a log to `history`; `file` is named in what is refused.
+/// Adds the threads of a log to `history`. Errors name `file` and the line.
 pub fn read(file: &str, from: &mut dyn BufRead, history: &mut History) -> Result<(), String> {
     let mut line = String::new();
     let mut threads: Vec<Thread> = Vec::new();

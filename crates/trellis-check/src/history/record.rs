@@ -1,8 +1,8 @@
 //! Makes a history on real processes: random reads and exchanges of words that all nodes share.
 //!
-//! Every write is an exchange of a value that nobody else writes, so the history says what it
-//! replaced. Exchanges are `xchg` and reads plain `mov`; a locked instruction empties the store buffer,
-//! so threads of one node are sequentially consistent among themselves too.
+//! Every write is an exchange of a value that no other operation writes, so the history records what it replaced.
+//! Exchanges are `xchg` and reads are plain `mov`; a locked instruction empties the store buffer, so threads of one
+//! node are sequentially consistent among themselves too.
 //!
 //! Promises: an operation is in the history if and only if it was done. It must never wait except at the barrier.
 
@@ -10,16 +10,16 @@ use super::{History, Operation, THREADS_MAX, Thread, WRITES_MAX, value_of};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use trellis_base::Random;
 
-/// What every node does. Every node must have the same.
+/// What every node does. The plan must be the same at every node.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordPlan {
-    /// Nodes; all of them come to the barrier.
+    /// The number of nodes; all of them take part in the barrier.
     pub nodes: u16,
     /// Threads of each node.
     pub threads: u16,
     /// Operations of each thread between two barriers.
     pub operations: u32,
-    /// How often all come to the barrier.
+    /// How often all nodes meet at the barrier.
     pub rounds: u32,
     /// Pages that are used.
     pub pages: u32,
@@ -27,14 +27,14 @@ pub struct RecordPlan {
     pub cells: u32,
     /// Words of 8 bytes in a page.
     pub page_words: u32,
-    /// Of so many operations one is an exchange.
+    /// One of this many operations is an exchange.
     pub exchange_once_in: u32,
-    /// Chooses the operations.
+    /// Selects the operations.
     pub seed: u64,
 }
 
 impl RecordPlan {
-    /// About `operations` operations of all threads together.
+    /// A plan of about `operations` operations of all threads together.
     pub fn new(nodes: u16, threads: u16, operations: u64) -> RecordPlan {
         let rounds = 8;
         let each = operations.div_ceil(u64::from(nodes) * u64::from(threads) * u64::from(rounds));
@@ -51,7 +51,7 @@ impl RecordPlan {
         }
     }
 
-    /// Whether the plan fits together; otherwise a sentence.
+    /// Whether the plan is consistent; otherwise a sentence.
     pub fn check(&self) -> Result<(), String> {
         let threads = u64::from(self.nodes) * u64::from(self.threads);
         if threads == 0 || threads > u64::from(THREADS_MAX) {
@@ -66,7 +66,7 @@ impl RecordPlan {
         Ok(())
     }
 
-    /// How many shared words it needs, from the start of a page on.
+    /// The number of shared words that it needs, from the start of a page.
     pub fn words(&self) -> usize {
         self.pages as usize * self.page_words as usize
     }
@@ -77,8 +77,8 @@ impl RecordPlan {
     }
 }
 
-/// Does the part of `node` and returns what its threads did. `words` is the same memory at every node;
-/// `barrier` returns once every node called it.
+/// Runs the part of `node` and returns the operations of its threads. `words` is the same memory at every node;
+/// `barrier` returns once every node has called it.
 pub fn record_node(
     plan: &RecordPlan,
     node: u16,
@@ -107,14 +107,13 @@ pub fn record_node(
         let number = round;
         threads.iter_mut().for_each(|recorder| recorder.log.push(Operation::Barrier { number }));
     }
-    // After the last barrier everybody must see the last value of every cell.
+    // After the last barrier every thread must see the last value of every cell.
     threads.iter_mut().for_each(|recorder| (0..cells).for_each(|cell| recorder.read(cell)));
     barrier()?;
     Ok(threads.into_iter().map(|recorder| Thread { node, operations: recorder.log }).collect())
 }
 
-/// The history of one process alone, in which every thread stands for a node: for tests of this
-/// program itself.
+/// The history of a single process, in which every thread stands for a node: for tests of this program itself.
 pub fn record_alone(plan: &RecordPlan, words: &[AtomicU64]) -> Result<History, String> {
     let together = std::sync::Barrier::new(usize::from(plan.nodes));
     let mut history = History::default();

@@ -1,10 +1,10 @@
 //! Every order of events of a small cluster with leases, as a model for the explorer.
 //!
-//! Real time is a small number; at any moment it may go on by one, and every clock with it by its rate, up to the setup's
-//! end. Any letter that is under way may be the next to arrive, or never; a node whose time has come may notice it at any
-//! later moment, so a node that sleeps is among what is tried. Letters that are alike count once: the network may repeat
-//! them, as often as the setup says. A state is a number for every node and for what clients may have seen, and one for
-//! every letter.
+//! Real time is a small number. At any moment it may advance by one, and every clock with it by its own rate, up to
+//! the end of the setup. Any message under way may be the next to arrive, or never arrive. A node whose timer has
+//! expired may notice it at any later moment, which includes nodes that sleep. Equal messages count once: the network
+//! may repeat them, as often as the setup allows. A state contains a number for every node, one for what clients may
+//! have seen, and one for every message.
 //!
 //! It must never leave out an order within those bounds.
 
@@ -17,26 +17,26 @@ use crate::intern::{Numbered, guarded};
 use crate::leases::ghost::Event;
 use trellis_fabric_protocol::lease::controller::Input as Wish;
 
-/// One thing that can happen.
+/// A possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// Real time goes on.
+    /// Real time advances.
     Time,
-    /// The time of this machine of a node has come.
+    /// The timer of this state machine of a node expires.
     Tick(usize, usize),
     Go(usize),
     Change(usize),
-    /// The letter at this place of the state arrives at this node; and stays under way.
+    /// The message at this place of the state arrives at this node; says whether it also stays under way.
     Deliver {
         place: usize,
         node: usize,
         stays: bool,
     },
-    /// One of the setup's.
+    /// One of the setup's faults.
     Blow(usize),
 }
 
-/// What a step of a node led to.
+/// The result of a step of a node.
 struct Stepped {
     after: u32,
     letters: Vec<u32>,
@@ -51,12 +51,12 @@ pub struct Orders {
     letters: Numbered<Letter>,
     ghosts: Numbered<Ghost>,
     causes: Numbered<Cause>,
-    /// By node state, cause and real time.
+    /// Steps by node state, cause and real time.
     steps: Table<(u32, u32, u32), usize>,
     stepped: Vec<Stepped>,
 }
 
-/// A state, taken apart.
+/// A decoded state.
 #[derive(Clone)]
 struct State {
     nodes: Vec<u32>,
@@ -64,7 +64,7 @@ struct State {
     real: u8,
     duplicates: u8,
     misrouted: u8,
-    /// Bits of the blows that have happened.
+    /// Bits of the faults that have happened.
     blows: u8,
     letters: Vec<u32>,
 }
@@ -84,7 +84,7 @@ impl Orders {
         }
     }
 
-    /// Distinct states of nodes, and steps that were worked out.
+    /// The number of distinct node states, and of computed steps.
     pub fn sizes(&self) -> (usize, usize) {
         (self.nodes.len(), self.stepped.len())
     }
@@ -108,7 +108,7 @@ impl Orders {
         self.nodes.value(state.nodes[node])
     }
 
-    /// Where the letter may arrive: where it is meant to, and elsewhere if the switch may still do wrong.
+    /// The nodes where the message may arrive: its destination, and others if the switch may still misroute.
     fn places(&self, state: &State, letter: &Letter) -> Vec<usize> {
         let meant = self.setup.node(letter.to.host);
         let may_err = letter.is_page_request() && state.misrouted < self.setup.misrouted;
@@ -151,7 +151,7 @@ impl Orders {
         actions
     }
 
-    /// The node that an action is about, and why it acts.
+    /// The node that an action concerns, and the cause of its step.
     fn cause(&self, state: &State, action: Action) -> Option<(usize, Cause)> {
         Some(match action {
             Action::Time => return None,
@@ -197,7 +197,7 @@ impl Orders {
         (self.nodes.number(node), problem)
     }
 
-    /// The state behind an action, or what it breaks.
+    /// The successor of an action, or the rule that it breaks.
     fn behind(&mut self, state: &State, action: Action) -> Result<State, String> {
         let mut next = state.clone();
         match action {

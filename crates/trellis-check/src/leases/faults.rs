@@ -1,8 +1,7 @@
-//! Leases with one rule broken.
+//! Faults of leases: each breaks one rule.
 //!
-//! Promises: a fault is about one machine's rule, always broken in the same way; the machine itself is the real one, and
-//! what goes into it, what is in it or what comes out of it is altered. It must never change anything with
-//! [`Fault::None`].
+//! Promises: a fault breaks one rule of one state machine, always in the same way. The machine itself is the real one;
+//! its input, its state or its output is altered. It must never change anything with [`Fault::None`].
 
 use super::Setup;
 use super::node::{Cause, Letter, Machine, Node};
@@ -14,10 +13,10 @@ use trellis_fabric_protocol::lease::queue::{Waiter, Wish};
 use trellis_fabric_protocol::lease::server::Server;
 use trellis_fabric_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing};
 
-/// A fault, its name, and what it breaks.
+/// A fault, its name, and the rule that it breaks.
 #[derive(Clone, Copy, Debug)]
 pub struct Broken {
-    /// Which.
+    /// The fault.
     pub fault: Fault,
     /// Its name.
     pub name: &'static str,
@@ -27,15 +26,15 @@ pub struct Broken {
 
 macro_rules! faults {
     ($($fault:ident = $name:literal, $what:literal;)*) => {
-        /// What is broken on purpose.
+        /// The faults.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Fault {
-            /// Nothing.
+            /// No fault.
             None,
             $(#[doc = $what] $fault,)*
         }
 
-        /// All of them.
+        /// All faults.
         pub const FAULTS: &[Broken] = &[$(Broken { fault: Fault::$fault, name: $name, what: $what },)*];
     };
 }
@@ -102,7 +101,7 @@ faults! {
     ForgetsParts = "forgets-parts", "the range's home answers for the pages of a part";
 }
 
-/// How long rights last for a node.
+/// The duration of rights at a node.
 pub(super) fn timing(fault: Fault, setup: &Setup, number: usize) -> Timing {
     let timing = setup.timing;
     let is_client = number >= usize::from(setup.servers);
@@ -115,15 +114,15 @@ pub(super) fn timing(fault: Fault, setup: &Setup, number: usize) -> Timing {
     }
 }
 
-/// What went in, and what has to be put back.
+/// The altered input, and the state to restore.
 pub(super) struct Before {
-    /// What the machine hears.
+    /// The message that the machine receives.
     pub(super) message: Message,
     home: Option<Home>,
     own: Option<Own>,
 }
 
-/// What the node does instead of asking its machine; whether it does.
+/// What the node does in place of its machine. Returns whether it does anything.
 pub(super) fn instead(
     fault: Fault,
     node: &mut Node,
@@ -153,14 +152,14 @@ pub(super) fn instead(
     if answers {
         let message =
             Message::Reply { page: *page, request: *request, ask: *ask, status: Status::Ok, epoch: own.epoch };
-        // While it commits, it answers with what it read.
+        // While it commits, it answers with what it read before.
         let bytes = if fault == Fault::AnswersCommitting { Bytes::Staged } else { Bytes::Page };
         effects.push(Effect::Send { to: *from, message, bytes });
     }
     answers
 }
 
-/// Lets a home change a page itself, wrongly.
+/// Lets a home change a page itself, with the fault applied.
 pub(super) fn change(fault: Fault, server: &mut Server, change: impl FnOnce(&mut Server)) {
     let hide = |server: &mut Server| server.home.as_mut().map(|home| std::mem::take(&mut home.backups));
     let backups = if fault == Fault::ChangesEarly { hide(server) } else { None };
@@ -170,7 +169,7 @@ pub(super) fn change(fault: Fault, server: &mut Server, change: impl FnOnce(&mut
     }
 }
 
-/// Alters what the machine hears, and what it is.
+/// Alters the machine's input and state.
 pub(super) fn before(fault: Fault, node: &mut Node, now: Nanoseconds, from: Party, message: &Message) -> Before {
     let mut heard = message.clone();
     let (mut saved, mut own) = (None, None);
@@ -219,7 +218,7 @@ fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Part
         && *incarnation < known
     {
         if server.home.is_some() {
-            // As if it were no home.
+            // As if the server were not the home.
             server.memory.stamps.retain(|other, stamp| other != page || stamp.epoch > *epoch);
             server.home.iter_mut().for_each(|home| home.incarnation -= 1);
         }
@@ -269,7 +268,7 @@ fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Part
     }
 }
 
-/// Puts back what was there, and alters what comes out.
+/// Restores the state and alters the output.
 pub(super) fn after(
     fault: Fault,
     node: &mut Node,
@@ -383,7 +382,7 @@ fn after_server(
     }
 }
 
-/// Gives those who were served their places back.
+/// Returns the parties that were served to their places in the queue.
 fn keep_places(home: &mut Home, saved: &Home, effects: &[Effect]) {
     for effect in effects {
         let Effect::Send { to, message: Message::Reply { page, ask, status: Status::Ok, .. }, .. } = effect else {
@@ -397,7 +396,7 @@ fn keep_places(home: &mut Home, saved: &Home, effects: &[Effect]) {
     }
 }
 
-/// Whatever the cause was.
+/// Faults that apply after every cause.
 pub(super) fn always(fault: Fault, node: &mut Node, effects: &mut Vec<Effect>) {
     match &mut node.machine {
         Machine::Server(server) => {
@@ -447,12 +446,12 @@ pub(super) fn always(fault: Fault, node: &mut Node, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Whether a server asks the range's machine about the pages of parts.
+/// Whether a server uses the range's machine for the pages of parts.
 pub(super) fn forgets_parts(fault: Fault) -> bool {
     fault == Fault::ForgetsParts
 }
 
-/// What a server does next about a message, if that is wrong.
+/// The next step of a server for a message, if a fault changes it.
 pub(super) fn next(fault: Fault, range: &Server, here: &[Part], message: &Message) -> Option<Step> {
     let Message::Placed { request, placement, .. } = message else { return None };
     if fault != Fault::StaleJoins || *request == 0 || placement.home == range.me {
@@ -463,7 +462,7 @@ pub(super) fn next(fault: Fault, range: &Server, here: &[Part], message: &Messag
     Some(parts::next(&range, here, message))
 }
 
-/// Makes the machine of a part what it should not be.
+/// Applies a fault to the machine of a part that was split off.
 pub(super) fn cut(fault: Fault, part: &mut Server) {
     part.memory.is_blank &= fault != Fault::CutsBlank;
     let Some(home) = &mut part.home else { return };
@@ -477,7 +476,7 @@ pub(super) fn cut(fault: Fault, part: &mut Server) {
     }
 }
 
-/// Makes the machine of a part what it should not be when it is joined.
+/// Applies a fault to the machine of a part before it is merged.
 pub(super) fn join(fault: Fault, part: &mut Server) {
     let Some(home) = &mut part.home else { return };
     match fault {

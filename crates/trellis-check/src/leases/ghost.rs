@@ -1,31 +1,31 @@
-//! What clients may see: linearizability of each page, kept beside a run.
+//! The checker of linearizability: what clients may see of each page, computed beside a run.
 //!
-//! A page is one register. A read returns what it holds at some instant between its beginning and its end; a commit takes
-//! effect at one instant between its own, and only on the very content that it rests on; a commit that ended without
-//! acknowledgement took effect before, or never. All that may have happened is kept, as a set of *views*: what the page
-//! holds, which commits that did not end have taken effect, and what each read that did not end may have seen. When no
-//! view is left, no order explains what clients saw.
+//! A page is one register. A read returns the value at some instant between its beginning and its end. A commit takes
+//! effect at one instant between its own beginning and end, and only on the very content on which it is based. A
+//! commit that ended without acknowledgement took effect before, or never. The checker keeps every possible history as
+//! a set of *views*: the page's value, which unfinished commits have taken effect, and which values each unfinished
+//! read may have seen. When no view is left, no order explains what clients saw.
 //!
-//! More rules are looked at in every state: a page has one owner and one home at an instant of real time, nobody answers
-//! from a copy while it has an owner, what a settled home shows its backups have, and what any home shows everybody has
-//! whom the controller may make home next. It must never look into a machine for anything else.
+//! More rules are checked in every state. A page has one owner and one home at an instant of real time. No reader
+//! answers from a copy while the page has an owner. The backups have what a settled home shows. Every server that the
+//! controller may make home next has what any home shows. It must never inspect a machine for anything else.
 
 use super::node::{Machine, Node};
 use super::{Setup, Value};
 use std::collections::BTreeSet;
 
-/// Something that a client did or heard; the first number is that of its node.
+/// An event at a client; the first number is that of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A read begins.
     ReadBegins(u8, u8),
-    /// It ends with this value.
+    /// The read ends with this value.
     ReadEnds(u8, u8, Value),
-    /// A commit begins, that rests on the first value and makes it the second.
+    /// A commit begins; it is based on the first value and writes the second.
     CommitBegins(u8, u8, Value, Value),
-    /// It ends; acknowledged or not.
+    /// The commit ends; says whether it was acknowledged.
     CommitEnds(u8, u8, bool),
-    /// The client is gone. What it asked may still happen.
+    /// The client is gone. Its requests may still take effect.
     Gone(u8),
 }
 
@@ -33,11 +33,11 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct View {
     value: Value,
-    /// Commits that did not take effect: whose, on what, and what.
+    /// Commits that did not take effect: client, base and new value.
     open: Vec<(u8, Value, Value)>,
-    /// Whose commits took effect and did not end.
+    /// The clients whose commits took effect and did not end.
     done: Vec<u8>,
-    /// Reads that did not end, and what they may have seen.
+    /// Unfinished reads, and the values that they may have seen.
     reads: Vec<(u8, Vec<Value>)>,
 }
 
@@ -47,11 +47,11 @@ pub struct Ghost {
     pages: Vec<BTreeSet<View>>,
 }
 
-/// Clients that are gone are nobody.
+/// Stands for a client that is gone.
 const NOBODY: u8 = u8::MAX;
 
 impl View {
-    /// Takes what `client` has done by now out of what was done.
+    /// Removes the unfinished read of `client`.
     fn forget_read(&mut self, client: u8) {
         self.reads.retain(|(reader, _)| *reader != client);
     }
@@ -67,17 +67,17 @@ impl View {
 }
 
 impl Ghost {
-    /// Before anything happened.
+    /// The state before the first event.
     pub fn new(setup: &Setup) -> Ghost {
         let view = View { value: 0, open: Vec::new(), done: Vec::new(), reads: Vec::new() };
         Ghost { pages: vec![BTreeSet::from([view]); setup.pages as usize] }
     }
 
-    /// Something happened.
+    /// Applies an event.
     ///
     /// # Errors
     ///
-    /// It must not.
+    /// No order explains it.
     pub fn note(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::ReadBegins(client, page) => self.each(page, |view| {
@@ -128,7 +128,8 @@ impl Ghost {
         Ok(())
     }
 
-    /// Changes every view of a page, keeps those that say so, and adds what may happen from now on.
+    /// Applies `change` to every view of a page, keeps those for which it returns `true`, and adds the views that are
+    /// possible from then on.
     fn each(&mut self, page: u8, mut change: impl FnMut(&mut View) -> bool) {
         let views = &mut self.pages[usize::from(page)];
         let mut waiting: Vec<View> =
@@ -154,11 +155,11 @@ impl Ghost {
     }
 }
 
-/// The rules about who may use a page at one instant.
+/// Checks the rules about who may use a page at one instant.
 ///
 /// # Errors
 ///
-/// They are broken.
+/// A rule is broken.
 pub fn check_rights<'a>(
     setup: &Setup,
     real: u64,

@@ -1,14 +1,14 @@
-//! Leases, tried out: servers, clients, readers and a controller, on a network that nobody should trust.
+//! Checks of leases: servers, clients, readers and a controller on an unreliable network.
 //!
-//! The machines of [`trellis_fabric_protocol::lease`] run here as a runtime would run them ([`node`]): each has bytes beside it,
-//! and a clock of its own rate. Letters arrive in any order, twice or not at all; a page request arrives wherever the
-//! switch likes. Servers stop and start again, with or without their memory, ranges move, homes die; pages get a home of
-//! their own and lose it again ([`parts`]). Two checkers share
-//! that: the explorer tries every order of events of small clusters within some ticks of time ([`explore`]), the swarm
-//! draws clusters, programs, clocks, networks and faults ([`swarm`]). What they may not find is in [`ghost`], what they
-//! must find in [`faults`].
+//! The state machines of [`trellis_fabric_protocol::lease`] run here as in a runtime ([`node`]): each has bytes beside
+//! it, and a clock with its own rate. Messages arrive in any order, twice or not at all; a page request arrives
+//! wherever the switch delivers it. Servers restart with or without their memory, ranges move, homes die, and parts
+//! are split off and merged back ([`parts`]). Two checkers use this: the explorer tries every order of events of small
+//! clusters within a few ticks of time ([`explore`]), and the swarm generates clusters, programs, clocks, networks and
+//! faults ([`swarm`]). [`ghost`] contains the rules that must hold, [`faults`] the broken rules that the checkers must
+//! notice.
 //!
-//! It must never help the protocol: what a switch did wrong stays wrong, and nothing is known that no letter told.
+//! It must never help the protocol: the effect of a wrong delivery stays, and no node knows what no message told it.
 
 pub mod explore;
 pub mod faults;
@@ -24,25 +24,25 @@ use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::lease::{Host, PageNumber, Party, Timing};
 
-/// What a page holds. Zero is what it holds at the start; every change has a value of its own.
+/// The content of a page: zero at the start; every change writes a distinct value.
 pub type Value = u16;
 
-/// What a client does, one after the other. What needs a lease is left out where there is none.
+/// An operation of a client. One that needs a lease is skipped if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Reads a page, whoever has it.
+    /// Reads a page, whichever host has it.
     Read(PageNumber),
     /// Takes a lease.
     Update(PageNumber),
-    /// Looks at a page that it has and did not change.
+    /// Loads from a page that it owns and has not changed.
     Look(PageNumber),
-    /// Changes a page that it has.
+    /// Changes a page that it owns.
     Change(PageNumber),
-    /// Commits what it changed.
+    /// Commits its changes.
     Commit {
-        /// This page.
+        /// The page.
         page: PageNumber,
-        /// And gives the lease back.
+        /// Whether to give the lease back with the commit.
         release: bool,
     },
     /// Gives the lease back.
@@ -50,7 +50,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Of which page it is.
+    /// The page that the operation uses.
     pub fn page(&self) -> PageNumber {
         match *self {
             Operation::Read(page)
@@ -63,67 +63,67 @@ impl Operation {
     }
 }
 
-/// Something that happens from outside, once.
+/// A fault or order from outside; each happens once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blow {
-    /// A node stops and starts again. A server keeps its memory, the controller its log, a client nothing.
+    /// A node restarts. A server keeps its memory, the controller its log, a client nothing.
     Restart(usize),
-    /// A server stops and starts again without its memory.
+    /// A server restarts without its memory.
     Blank(usize),
     /// A node is gone for ever.
     Death(usize),
-    /// The range shall move to this server.
+    /// Order: move the range to this server.
     Move(Host),
-    /// This server shall be a backup.
+    /// Order: make this server a backup.
     Back(Host),
-    /// This one shall be none any more.
+    /// Order: this server is no longer a backup.
     Drop(Host),
-    /// So many pages from this one on get a home of their own, if the controller may let them.
+    /// Order: split off this number of pages, from this one on, if the controller permits it.
     Cut(PageNumber, PageNumber),
-    /// The first part is joined with the range, if the controller may let it.
+    /// Order: merge the first part with the range, if the controller permits it.
     Join,
-    /// The first part shall move to this server.
+    /// Order: move the first part to this server.
     MovePart(Host),
-    /// This server shall be a backup of the first part.
+    /// Order: make this server a backup of the first part.
     BackPart(Host),
 }
 
-/// A cluster and what its clients do. Nodes are numbered: servers, clients, readers, the controller.
+/// A cluster and the programs of its clients. Nodes are numbered: servers, clients, readers, the controller.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Its name.
     pub name: String,
     /// Pages of the range.
     pub pages: PageNumber,
-    /// Servers; the first is home at the start.
+    /// The number of servers; the first is home at the start.
     pub servers: u16,
-    /// Its backups at the start; they have everything.
+    /// The backups at the start; they are complete.
     pub backups: Vec<Host>,
     /// Parts at the start; they are at the home of the range.
     pub parts: Vec<Part>,
-    /// Backups of the parts at the start; they have everything.
+    /// The backups of the parts at the start; they are complete.
     pub part_backups: Vec<Host>,
-    /// What each client does.
+    /// The program of each client.
     pub clients: Vec<Vec<Operation>>,
-    /// How often each server, while it is home, changes the last page itself; clients only read that one.
+    /// How often each server, while it is home, changes the last page itself; clients only read that page.
     pub home_changes: u8,
-    /// How many pages are on their way to backups that lack them at a time.
+    /// The maximum number of pages under way to backups at a time.
     pub window: usize,
-    /// Hosts that follow every page.
+    /// The number of hosts that follow every page.
     pub readers: u16,
-    /// How long rights last.
+    /// The duration of rights.
     pub timing: Timing,
-    /// What each node's clock counts while real time goes on by one.
+    /// The advance of each node's clock for one unit of real time.
     pub rates: Vec<u64>,
-    /// Real time ends here; for the explorer.
+    /// The end of real time; for the explorer.
     pub ticks: u8,
-    /// How many letters may arrive twice; for the explorer.
+    /// How many messages may arrive twice; for the explorer.
     pub duplicates: u8,
-    /// How many page requests may arrive at somebody whom the sender did not mean; for the explorer.
+    /// How many page requests may arrive at a host other than their destination; for the explorer.
     pub misrouted: u8,
-    /// What happens from outside, each at most once, at any time; for the explorer.
+    /// The faults and orders from outside, each at most once, at any time; for the explorer.
     pub blows: Vec<Blow>,
-    /// What is broken on purpose.
+    /// The rule that is broken on purpose.
     pub fault: Fault,
 }
 
@@ -135,22 +135,22 @@ const READERS: Host = 200;
 const CONTROLLER: Host = 300;
 
 impl Setup {
-    /// Pages that somebody may have a lease or a copy of: all but the one that homes change.
+    /// The number of pages that may be leased or copied: all but the one that homes change.
     pub fn leased_pages(&self) -> PageNumber {
         self.pages - PageNumber::from(self.home_changes > 0)
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         usize::from(self.servers) + self.clients.len() + usize::from(self.readers) + 1
     }
 
-    /// Which node the controller is.
+    /// The node of the controller.
     pub fn controller(&self) -> usize {
         self.nodes() - 1
     }
 
-    /// Which node a client is.
+    /// The node of a client.
     pub fn client(&self, number: usize) -> usize {
         usize::from(self.servers) + number
     }
@@ -166,22 +166,22 @@ impl Setup {
         }
     }
 
-    /// The node that is a host.
+    /// The node on a host.
     pub fn node(&self, host: Host) -> Option<usize> {
         (0..self.nodes()).find(|&node| self.host(node) == host)
     }
 
-    /// How everybody calls the controller.
+    /// The controller's name on the network.
     pub fn controller_party(&self) -> Party {
         Party::of(CONTROLLER)
     }
 
-    /// What a node's clock says when real time is `real`.
+    /// The reading of a node's clock when real time is `real`.
     pub fn now(&self, node: usize, real: u64) -> Nanoseconds {
         real * self.rates[node]
     }
 
-    /// In a few words.
+    /// A short description.
     pub fn describe(&self) -> String {
         format!(
             "lease {} servers={} backups={} clients={} readers={} pages={} ticks={} duplicates={} misrouted={} blows={}",

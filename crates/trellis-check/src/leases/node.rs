@@ -1,6 +1,6 @@
-//! One host with its machine, the bytes beside it, and what its program does.
+//! One host: its state machine, the bytes beside it, and the execution of its program.
 //!
-//! Promises: it carries out effects in their order and does what a runtime would do, no more. It must never look at
+//! Promises: it carries out effects in their order and does what a runtime would do, no more. It must never inspect
 //! another node.
 
 use super::faults;
@@ -20,7 +20,7 @@ use trellis_fabric_protocol::lease::{
     Ask, Belief, Bytes, Effect, Host, Message, Outcome, PageNumber, Party, Placement, Status,
 };
 
-/// What runs on a host.
+/// The state machine of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::large_enum_variant, reason = "most of what a cluster does is done by its servers")]
 pub enum Machine {
@@ -34,25 +34,26 @@ pub enum Machine {
     Controller(Controller),
 }
 
-/// A message under way, with the bytes that go with it.
+/// A message under way, with its page's content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Letter {
-    /// From whom.
+    /// The sender.
     pub from: Party,
-    /// To whom.
+    /// The destination.
     pub to: Party,
-    /// About the part of this number and since when that is it; zeros: about the range.
+    /// The number of the part that the message concerns, and the incarnation of the range in which that part began;
+    /// zeros: the range.
     pub about: (Host, u16),
-    /// Of who asks where home is, and the answer: of this page.
+    /// In a request for the home and its answer: the page.
     pub of: PageNumber,
-    /// What.
+    /// The message.
     pub message: Message,
-    /// With what.
+    /// The content that goes with it.
     pub value: Option<Value>,
 }
 
 impl Letter {
-    /// In a few words, but for who says it to whom.
+    /// A short description without sender and destination.
     pub fn text(&self) -> String {
         let about = match self.about {
             (0, _) => String::new(),
@@ -62,48 +63,48 @@ impl Letter {
         format!("{:#}{about}{value}", self.message)
     }
 
-    /// Whether a switch decides where it arrives.
+    /// Whether a switch decides where the message arrives.
     pub fn is_page_request(&self) -> bool {
         matches!(self.message, Message::Request { .. })
     }
 }
 
-/// Why a node does something.
+/// The cause of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// A letter arrived.
+    /// A message arrived.
     Letter(Letter),
-    /// The time of this one of its machines has come.
+    /// The timer of this one of its machines expired.
     Tick(usize),
-    /// Its program goes on.
+    /// Its program continues.
     Go,
     /// As home, it changes the last page.
     Change,
-    /// The controller is told what an operator wants of the range, or of a part.
+    /// The controller receives an operator's request for the range, or for a part.
     Wish(usize, controller::Input),
-    /// It is told to let so many pages from this one on have a home of their own.
+    /// The controller is asked to split off this number of pages, from this one on.
     Cut(PageNumber, PageNumber),
-    /// It is told to join this one of the parts.
+    /// The controller is asked to merge this one of the parts.
     Join(usize),
-    /// A reader gives up its copy of a page, and wants another.
+    /// A reader gives up its copy of a page and asks for another.
     Renounce(PageNumber),
-    /// It stopped and starts again; a server has kept its memory or not.
+    /// The node restarts.
     Restart {
-        /// What a server kept.
+        /// Whether a server kept its memory.
         keeps: bool,
     },
-    /// It is gone.
+    /// The node is gone.
     Death,
 }
 
-/// What came of it.
+/// The result of a step.
 #[derive(Clone, Debug, Default)]
 pub struct Out {
-    /// What it sends.
+    /// The messages that it sends.
     pub letters: Vec<Letter>,
-    /// What its program did or heard.
+    /// The events of its program.
     pub events: Vec<Event>,
-    /// What it did, if anybody wants to know.
+    /// A description of the step, if requested.
     pub story: Option<Vec<String>>,
 }
 
@@ -114,27 +115,27 @@ pub struct Node {
     pub number: usize,
     /// Its name on the network.
     pub party: Party,
-    /// What runs there for the range; for the first page of all, at clients and readers.
+    /// The machine for the range; at clients and readers, for the first page.
     pub machine: Machine,
-    /// What else runs there.
+    /// Its other machines.
     pub units: Vec<Unit>,
-    /// It is gone for ever.
+    /// Whether it is gone for ever.
     pub is_dead: bool,
-    /// The pages: a server's, a reader's copies, a client's.
+    /// The pages: of a server, of a reader's copies, or of a client.
     pub bytes: Vec<Value>,
-    /// What a server staged; what a client's page was before it changed it.
+    /// A server's staged pages; a client's pages as they were before its changes.
     pub aside: Vec<Value>,
     /// The next operation of a client's program.
     pub next: u16,
-    /// It waits for the end of that.
+    /// Whether it waits for the end of that operation.
     pub is_waiting: bool,
-    /// Changes that it made.
+    /// The number of changes that it made.
     pub changes: Value,
-    /// What a controller persisted.
+    /// The persisted record of a controller.
     pub log: Option<Record>,
 }
 
-/// In which life servers begin.
+/// The first boot id of servers.
 const FIRST_LIFE: u16 = 1;
 
 impl Node {
@@ -176,34 +177,34 @@ impl Node {
         node
     }
 
-    /// Whether its program can go on.
+    /// Whether its program can continue.
     pub fn can_go(&self, setup: &Setup) -> bool {
         !self.is_dead && !self.is_waiting && self.operation(setup).is_some()
     }
 
-    /// Whether its program has come to its end.
+    /// Whether its program has ended.
     pub fn is_done(&self, setup: &Setup) -> bool {
         self.is_dead || self.operation(setup).is_none()
     }
 
-    /// What its program does next.
+    /// The next operation of its program.
     pub fn operation(&self, setup: &Setup) -> Option<Operation> {
         let script = setup.clients.get(self.number.checked_sub(usize::from(setup.servers))?)?;
         script.get(usize::from(self.next)).copied()
     }
 
-    /// When its time comes, by its clock.
+    /// When its next timer expires, by its clock.
     pub fn alarm(&self) -> Option<Nanoseconds> {
         self.alarms().map(|(_, at)| at).min()
     }
 
-    /// When the time of each of its machines comes.
+    /// When the timer of each of its machines expires.
     pub fn alarms(&self) -> impl Iterator<Item = (usize, Nanoseconds)> + '_ {
         let machines = self.machines().enumerate().filter(|_| !self.is_dead);
         machines.filter_map(|(unit, machine)| Some((unit, machine.alarm()?)))
     }
 
-    /// What follows of a cause for the machine that is at hand.
+    /// Runs one step of the current machine.
     pub(super) fn step_one(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, place: Place, out: &mut Out) {
         let value = match cause {
             Cause::Letter(letter) => letter.value,
@@ -271,7 +272,7 @@ impl Node {
         !self.is_dead && self.changes < Value::from(setup.home_changes) && server.serves(now)
     }
 
-    /// What the next change of a server makes of the page.
+    /// The content of the page after the server's next change.
     fn next_change(&self) -> Value {
         Value::from(self.number as u8) * 1000 + self.changes + 1
     }
@@ -281,7 +282,7 @@ impl Node {
         let Machine::Server(server) = &mut self.machine else { return };
         faults::change(setup.fault, server, |server| server.step(now, server::Input::Change(page), effects));
         if effects.contains(&Effect::Stage(page)) {
-            // Of what it changed in another tenure nobody knows the end.
+            // The outcome of a change made in an earlier home lease is unknown.
             out.events.push(Event::Gone(me));
             let base = self.bytes[page as usize];
             out.events.push(Event::CommitBegins(me, page as u8, base, self.next_change()));
@@ -300,12 +301,12 @@ impl Node {
         }
     }
 
-    /// It has stopped.
+    /// The node has stopped.
     pub(super) fn stop(&mut self, out: &mut Out) {
         match self.machine {
             Machine::Client(_) => {
                 self.party.incarnation += 1;
-                // What it did when it stopped it does not do again.
+                // The operation in progress at the stop is not repeated.
                 self.next += u16::from(self.is_waiting);
                 self.is_waiting = false;
                 out.events.push(Event::Gone(self.number as u8));
@@ -315,7 +316,7 @@ impl Node {
         }
     }
 
-    /// The machine at hand begins anew.
+    /// Restarts the current machine.
     pub(super) fn restart_one(&mut self, setup: &Setup, now: Nanoseconds, keeps: bool) {
         match &mut self.machine {
             Machine::Server(server) => {
@@ -458,7 +459,8 @@ impl Node {
     }
 }
 
-/// Nobody is served before somebody who came first and waits still; who is served waits no more.
+/// Checks that a party is not served before another that came first and still waits, and that a party that was served
+/// no longer waits.
 fn check_turns(now: Nanoseconds, waiting: &BTreeMap<PageNumber, Queue>, home: &Home, effects: &[Effect]) {
     for effect in effects {
         let Effect::Send { to, message: Message::Reply { page, ask, status: Status::Ok, .. }, .. } = effect else {
@@ -508,7 +510,7 @@ fn server(setup: &Setup, host: Host) -> Server {
     server
 }
 
-/// An effect in a few words.
+/// A short description of an effect.
 fn text(effect: &Effect) -> String {
     match effect {
         Effect::Send { to, message, bytes } => {
@@ -519,7 +521,7 @@ fn text(effect: &Effect) -> String {
     }
 }
 
-/// A party in a few letters.
+/// A short name of a party.
 pub fn name(party: Party) -> String {
     match party.incarnation {
         0 => format!("h{}", party.host),

@@ -1,8 +1,9 @@
-//! Several machines on one host: of a range and of its parts; of a client, one for each page.
+//! Several state machines on one host: for a range and its parts; for a client, one for each page.
 //!
-//! Promises: a host does with what it hears what [`trellis_fabric_protocol::lease::parts`] says, in that order, and moves bytes as
-//! a runtime would. Who asks for a page names it as the range does, and knows nothing of parts: it believes of each page
-//! what it heard last, by the incarnation. It must never let two machines of a host have a page.
+//! Promises: a host handles messages as [`trellis_fabric_protocol::lease::parts`] specifies, in that order, and moves
+//! bytes as a runtime would. A client names a page by its number in the range and knows nothing of parts: for each
+//! page it believes the last placement that it received, by the incarnation. It must never let two machines of a host
+//! have the same page.
 
 use super::faults;
 use super::node::{Cause, Letter, Machine, Node, Out};
@@ -15,29 +16,29 @@ use trellis_fabric_protocol::lease::server::Server;
 use trellis_fabric_protocol::lease::{Effect, Host, Message, PageNumber, Timing};
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
-/// A machine of a node besides its first, and what is beside it.
+/// A machine of a node other than its first, and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Unit {
-    /// Its part; of a client or reader, its page.
+    /// Its part; at a client or reader, its page.
     pub part: Part,
     /// The machine.
     pub machine: Machine,
     /// A server's pages.
     pub bytes: Vec<Value>,
-    /// What a server staged.
+    /// A server's staged pages.
     pub aside: Vec<Value>,
-    /// What a controller persisted.
+    /// The persisted record of a controller.
     pub log: Option<Record>,
 }
 
-/// What the machine at hand is about.
+/// What the current machine is responsible for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
-    /// The part's number, and since when that is it; zeros of a range.
+    /// The part's number, and the incarnation of the range in which it began; zeros for the range.
     about: (Host, u16),
-    /// Its first page, as the range numbers them.
+    /// Its first page, in the numbering of the range.
     first: PageNumber,
-    /// Of which page somebody asks, or is asked, who is home.
+    /// The page of a request for the home, or of its answer.
     of: PageNumber,
 }
 
@@ -46,7 +47,7 @@ impl Place {
         Place { about: (part.number, part.since), first: part.first, of: 0 }
     }
 
-    /// A message of the machine as it is sent: about which part, and of which page.
+    /// A message of the machine in the form in which it is sent: with its part and its page.
     pub(super) fn on_the_way(self, message: Message) -> (Message, (Host, u16), PageNumber) {
         let is_told = !matches!(
             message,
@@ -60,7 +61,7 @@ impl Place {
     }
 }
 
-/// A message between a page's home and who asks, with the page numbered otherwise.
+/// A message between a page's home and a client or reader, with the page renumbered.
 fn shifted(message: Message, number: impl Fn(PageNumber) -> PageNumber) -> Message {
     let mut message = message;
     if let Message::Request { page, .. }
@@ -75,7 +76,7 @@ fn shifted(message: Message, number: impl Fn(PageNumber) -> PageNumber) -> Messa
 }
 
 impl Node {
-    /// Gives a node that begins what it has besides its first machine.
+    /// Creates the additional machines of a new node.
     pub(super) fn begin_units(&mut self, setup: &Setup) {
         match &mut self.machine {
             Machine::Server(range) => {
@@ -125,7 +126,7 @@ impl Node {
         unit.map_or(&self.machine, |unit| &unit.machine)
     }
 
-    /// A server's machine for a page, the page's number there, and what is beside it.
+    /// A server's machine for a page, its part, the page's number there, and its pages.
     fn of_page(&self, page: PageNumber) -> Option<(&Server, Option<Part>, PageNumber, &[Value])> {
         let unit = self.units.iter().find(|unit| unit.part.run().contains(&page));
         match (&self.machine, unit) {
@@ -142,14 +143,15 @@ impl Node {
         self.of_page(page).is_some_and(|(server, ..)| server.serves(now))
     }
 
-    /// Whether a home has said that its backups have everything, and this one has something else in place of a page.
+    /// Whether this settled home names a backup that has a different content of a page.
     pub fn differs_from_backup(&self, backup: &Node, page: PageNumber) -> bool {
         let (Some((server, part, place, bytes)), Some((kept, of, _, copy))) =
             (self.of_page(page), backup.of_page(page))
         else {
             return false;
         };
-        // Who has heard of another incarnation may be no backup any more, and who lost its memory says so.
+        // A server that has heard of another incarnation may no longer be a backup, and one that lost its memory
+        // reports it.
         let is_backup = !kept.memory.is_blank && part == of;
         server.home.as_ref().is_some_and(|home| {
             let is_named = home.backups.contains(&kept.me) && kept.memory.incarnation <= home.incarnation;
@@ -158,8 +160,8 @@ impl Node {
         })
     }
 
-    /// Whether this home shows of a page what a server lacks that the controller takes for complete. What happened before the
-    /// home's incarnation, or will after it, the controller's record says nothing of.
+    /// Whether this home shows content of a page that a server lacks although the controller takes it for complete.
+    /// The controller's record says nothing about other incarnations than that of the home.
     pub fn shows_more(&self, other: &Node, controller: &Node, page: PageNumber) -> bool {
         let (Some((server, _, place, bytes)), Some((kept, _, at, copy))) = (self.of_page(page), other.of_page(page))
         else {
@@ -173,7 +175,7 @@ impl Node {
         is_named && shows && !kept.memory.is_blank && bytes[place as usize] != copy[at as usize]
     }
 
-    /// What follows of a cause.
+    /// Runs one step with all its effects.
     pub fn step(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, out: &mut Out) {
         let unit = match cause {
             Cause::Letter(letter) => {
@@ -200,7 +202,7 @@ impl Node {
         self.step_at(unit, setup, now, cause, unit as PageNumber, out);
     }
 
-    /// Lets the machine of this number do something, with what is beside it at hand.
+    /// Runs a step of the machine with this number, with its own state.
     fn step_at(&mut self, unit: usize, setup: &Setup, now: Nanoseconds, cause: &Cause, of: PageNumber, out: &mut Out) {
         if unit > self.units.len() {
             return;
@@ -210,7 +212,7 @@ impl Node {
         self.on(unit, |node| node.step_one(setup, now, cause, Place { of, ..place }, out));
     }
 
-    /// Does something with the machine of this number as if it were the first.
+    /// Runs `action` with the machine of this number in the place of the first.
     pub(super) fn on<R>(&mut self, unit: usize, action: impl FnOnce(&mut Node) -> R) -> R {
         self.exchange(unit);
         let result = action(self);
@@ -233,7 +235,7 @@ impl Node {
         self.units.iter().map(|unit| unit.part).collect()
     }
 
-    /// A server hears something.
+    /// A server receives a message.
     fn told(&mut self, setup: &Setup, now: Nanoseconds, letter: &Letter, out: &mut Out) {
         let here = self.here();
         let with = |page: PageNumber| here.iter().position(|part| part.run().contains(&page));
@@ -278,7 +280,7 @@ impl Node {
         self.step_at(unit, setup, now, &cause, 0, out);
     }
 
-    /// The controller shall be asked.
+    /// Schedules a report to the controller.
     fn ask(&mut self, unit: usize, now: Nanoseconds) {
         self.on(unit, |node| {
             if let Machine::Server(server) = &mut node.machine {
@@ -287,7 +289,7 @@ impl Node {
         });
     }
 
-    /// Has machines for those parts that there are by this message.
+    /// Creates and removes the machines of parts according to this message.
     fn cut_and_join(&mut self, setup: &Setup, now: Nanoseconds, message: &Message) {
         loop {
             let here = self.here();
@@ -319,12 +321,12 @@ impl Node {
         }
     }
 
-    /// The controller hears something.
+    /// The controller receives a message.
     fn reported(&mut self, setup: &Setup, now: Nanoseconds, letter: &Letter, out: &mut Out) {
         let place = match (letter.about, &letter.message) {
             ((0, _), Message::Locate) => self.units.iter().position(|unit| unit.part.run().contains(&letter.of)),
             ((0, _), _) => None,
-            // Of a part that was joined there is nothing to say.
+            // A part that was merged needs no answer.
             ((number, _), _) => match self.units.iter().position(|unit| unit.part.number == number) {
                 None => return,
                 place => place,
@@ -334,7 +336,7 @@ impl Node {
         self.step_at(unit, setup, now, &Cause::Letter(letter.clone()), letter.of, out);
     }
 
-    /// The controller gives pages a home of their own, if it may.
+    /// The controller splits pages off, if it may.
     pub(super) fn cut(
         &mut self,
         setup: &Setup,
@@ -345,7 +347,7 @@ impl Node {
     ) {
         let here = self.here();
         let Machine::Controller(range) = &mut self.machine else { return };
-        // As soon as a number is free it is used again.
+        // A number is used again as soon as it is free.
         let number = (PARTS_FROM..Host::MAX).find(|number| here.iter().all(|part| part.number != *number));
         let Some(number) = number else { return };
         let part = Part { number, first, pages, since: range.record.incarnation + 1 };
@@ -353,13 +355,13 @@ impl Node {
         if setup.fault == Fault::CutForgetsTenure {
             machine.until = now;
         }
-        // In the same go as what the range's machine persists.
+        // Together with what the range's machine persists.
         let log = Some(machine.record.clone());
         self.units.push(unit(part, Machine::Controller(machine), log));
         self.units.sort_unstable_by_key(|unit| unit.part.first);
     }
 
-    /// The controller lets a part be none any more, if it may.
+    /// The controller merges a part, if it may.
     pub(super) fn join(&mut self, setup: &Setup, now: Nanoseconds, place: usize, effects: &mut Vec<Effect>) {
         let Machine::Controller(range) = &mut self.machine else { return };
         let Some(Unit { part, machine: Machine::Controller(other), .. }) = self.units.get_mut(place) else { return };
@@ -392,7 +394,7 @@ impl Node {
         }
     }
 
-    /// Every machine begins anew after a stop.
+    /// Restarts every machine after a stop.
     pub(super) fn restart(&mut self, setup: &Setup, now: Nanoseconds, keeps: bool, out: &mut Out) {
         if matches!(self.machine, Machine::Server(_)) && !keeps {
             self.units.clear();
@@ -408,19 +410,19 @@ fn unit(part: Part, machine: Machine, log: Option<Record>) -> Unit {
     Unit { part, machine, bytes: Vec::new(), aside: Vec::new(), log }
 }
 
-/// A page of which a client or reader believes what it heard last.
+/// The pseudo part of one page, for a client or reader.
 fn of_page(first: PageNumber) -> Part {
     Part { number: 0, first, pages: 1, since: 0 }
 }
 
-/// A controller at the start: everything is as its record says.
+/// A controller at the start: everything agrees with its record.
 pub(super) fn resting(timing: Timing, record: Record) -> Controller {
     let settled = Some(record.incarnation);
     Controller { call_at: None, settled, ..Controller::new(timing, record, 0) }
 }
 
 impl Machine {
-    /// When its time comes.
+    /// When its timer expires.
     pub fn alarm(&self) -> Option<Nanoseconds> {
         match self {
             Machine::Server(server) => server.alarm(),

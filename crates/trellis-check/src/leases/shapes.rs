@@ -1,29 +1,29 @@
-//! Small clusters with leases: each the smallest that needs a rule.
+//! Small clusters with leases: each is the smallest that needs a certain rule.
 //!
-//! Promises: [`small`] are explored whole by the tests, and for every mutant; [`larger`] by the command. Terms are a few
-//! ticks, clocks wrong by up to a third, so that the bound on clocks is met exactly: a term of 12 is held for 6, which is
-//! three ticks of the slowest clock and of home's fastest.
+//! Promises: the tests explore [`small`] completely, also for every mutant; the command explores [`larger`]. Terms are
+//! a few ticks and clocks are wrong by up to a third, so that the bound on clocks is reached exactly: a term of 12 is
+//! held for 6, which is three ticks of the slowest clock and of the home's fastest clock.
 
 use super::{Blow, Fault, Operation, Setup};
 use trellis_fabric_protocol::lease::Timing;
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
-/// What a right clock counts in a tick of real time.
+/// The advance of a correct clock in a tick of real time.
 const RIGHT: u64 = 3;
-/// What the slowest counts.
+/// The advance of the slowest clock.
 const SLOW: u64 = 2;
-/// What the fastest counts.
+/// The advance of the fastest clock.
 const FAST: u64 = 4;
 const RATE_ERROR_PPM: u32 = 333_333;
 
-/// The page gets a home of its own.
+/// The page is split off.
 const CUT: Blow = Blow::Cut(0, 1);
 
 /// A read.
 const READ: Operation = Operation::Read(0);
 
-/// Takes page 0, looks at it, changes it, commits it, and gives it back with that or keeps it.
+/// Takes page 0, loads from it, changes it and commits it; gives the lease back with the commit or keeps it.
 fn change(release: bool) -> Vec<Operation> {
     let commit = Operation::Commit { page: 0, release };
     vec![Operation::Update(0), Operation::Change(0), commit]
@@ -32,17 +32,17 @@ fn change(release: bool) -> Vec<Operation> {
 /// Longer than an explored cluster lasts.
 const NEVER: u64 = 1_000;
 
-/// The timing of explored clusters. Where nothing is lost, nobody need ask again.
+/// The timing of explored clusters. Without losses, no retries are needed.
 fn timing(term: u64, tenure: u64) -> Timing {
     Timing { renew: NEVER, ..Timing::new(term, tenure, NEVER, RATE_ERROR_PPM) }
 }
 
-/// Owners ask for another term after a tick.
+/// Owners renew their lease after a tick.
 fn renewing(setup: Setup) -> Setup {
     Setup { timing: Timing { renew: 3, ..setup.timing }, ..setup }
 }
 
-/// A cluster whose clocks are right.
+/// A cluster with correct clocks.
 fn setup(name: &str, servers: u16, backups: &[u16], clients: Vec<Vec<Operation>>) -> Setup {
     let mut setup = Setup {
         name: name.to_string(),
@@ -67,7 +67,7 @@ fn setup(name: &str, servers: u16, backups: &[u16], clients: Vec<Vec<Operation>>
     setup
 }
 
-/// Home's clock is fast and the first client's slow.
+/// The home's clock is fast and the first client's slow.
 fn with_worst_clocks(mut setup: Setup) -> Setup {
     setup.rates[0] = FAST;
     let client = setup.client(0);
@@ -91,12 +91,12 @@ fn with_part(setup: Setup) -> Setup {
     Setup { parts: vec![Part { number: PARTS_FROM, first: 0, pages: 1, since: 1 }], part_backups, ..setup }
 }
 
-/// Takes a lease and looks at the page.
+/// Takes a lease and loads from the page.
 fn look() -> Vec<Operation> {
     vec![Operation::Update(0), Operation::Look(0)]
 }
 
-/// Changes the page that it has, and gives it back.
+/// Changes the page that it owns, and gives it back.
 fn again() -> Vec<Operation> {
     vec![Operation::Change(0), Operation::Commit { page: 0, release: true }]
 }
@@ -105,11 +105,11 @@ fn again() -> Vec<Operation> {
 pub fn small() -> Vec<Setup> {
     let reads = || vec![READ, READ];
     vec![
-        // The paper's: two take, one through a wrong redirect.
+        // The case of the paper: two clients take the page, one through a wrong redirect.
         Setup { misrouted: 2, ..setup("steal", 1, &[], two(change(true), change(true))) },
         // A lease runs out while its owner is about to commit; clocks differ as much as they may.
         Setup { ticks: 4, ..with_worst_clocks(setup("expiry", 1, &[], two(change(true), change(true)))) },
-        // An owner whose lease has ended is asked for what another has changed since.
+        // An owner whose lease has ended is asked for a page that another client has changed since.
         Setup {
             ticks: 3,
             misrouted: 1,
@@ -120,36 +120,36 @@ pub fn small() -> Vec<Setup> {
                 two(vec![Operation::Update(0)], [change(true), vec![READ]].concat()),
             ))
         },
-        // An owner asks for another term, and that comes late.
+        // An owner renews its lease, and the answer is late.
         renewing(Setup {
             ticks: 3,
             ..with_worst_clocks(setup("renewal", 1, &[], two(look(), vec![Operation::Update(0)])))
         }),
-        // An owner commits twice, and something arrives twice.
+        // An owner commits twice, and a message arrives twice.
         Setup { duplicates: 1, ..setup("twice", 1, &[], two([change(false), again()].concat(), reads())) },
-        // A switch delivers reads to who has the page.
+        // A switch delivers reads to the owner of the page.
         Setup { misrouted: 2, ..setup("redirect", 1, &[], two(change(false), reads())) },
-        // Somebody has a copy, and is asked in place of home.
+        // A reader has a copy and is asked in place of the home.
         Setup { misrouted: 1, ..with_readers(1, setup("copies", 1, &[], two(change(true), vec![READ]))) },
-        // A copy's term ends, by the slowest clock, when home's is the fastest.
+        // A copy's term ends, by the slowest clock, while the home's clock is the fastest.
         {
             let mut setup = with_readers(1, setup("copy-expiry", 1, &[], vec![look()]));
             setup.rates = vec![FAST, RIGHT, SLOW, RIGHT];
             Setup { ticks: 4, ..setup }
         },
-        // Home stops and starts again while somebody owns the page.
+        // The home restarts while a client owns the page.
         Setup { ticks: 4, blows: vec![Blow::Restart(0)], ..setup("restart", 1, &[], two(look(), look())) },
-        // Home stops and starts again while it commits.
+        // The home restarts during a commit.
         Setup { blows: vec![Blow::Restart(0)], ..setup("restart-commit", 1, &[], two(change(false), reads())) },
-        // It does so when it has committed, and hears the commit once more.
+        // The home restarts after a commit and receives the commit once more.
         Setup {
             duplicates: 1,
             blows: vec![Blow::Restart(0)],
             ..setup("restart-repeat", 1, &[], vec![[change(false), again(), vec![READ]].concat()])
         },
-        // A commit is on its way to a backup, home stops and starts again.
+        // A commit is under way to a backup when the home restarts.
         Setup { blows: vec![Blow::Restart(0)], ..setup("staged", 2, &[1], two(change(true), reads())) },
-        // Home dies, its backup takes over when the tenure has ended.
+        // The home dies; its backup takes over when the home lease has ended.
         Setup {
             timing: timing(6, 6),
             ticks: 2,
@@ -157,21 +157,21 @@ pub fn small() -> Vec<Setup> {
             blows: vec![Blow::Death(0)],
             ..setup("failover", 2, &[1], two(change(true), vec![READ]))
         },
-        // Home is not heard for a while, and does not know.
+        // The home is not heard for a while and does not know it.
         Setup { timing: timing(6, 6), ticks: 2, misrouted: 1, ..setup("silence", 2, &[1], vec![vec![READ]]) },
-        // The range moves to a backup that has everything.
+        // The range moves to a complete backup.
         Setup { misrouted: 1, blows: vec![Blow::Move(1)], ..setup("move", 2, &[1], two(change(true), vec![READ])) },
-        // It gets a backup, which is none any more a little later.
+        // The range gets a backup, which is removed a little later.
         Setup { blows: vec![Blow::Back(1), Blow::Drop(1)], ..setup("backup", 2, &[], two(change(true), vec![READ])) },
-        // Two wait for leases, one for a copy: each has its turn.
+        // Two clients wait for leases, one reader for a copy: each has its turn.
         with_readers(1, setup("turns", 1, &[], two(change(true), change(true)))),
-        // Home changes the page itself, stops and starts again.
+        // The home changes the page itself and restarts.
         Setup {
             home_changes: 2,
             blows: vec![Blow::Restart(0)],
             ..setup("home-changes", 2, &[1], two(vec![READ], vec![READ]))
         },
-        // It dies meanwhile, and its backup changes the page on.
+        // The home dies during that, and its backup continues to change the page.
         Setup {
             home_changes: 1,
             timing: timing(6, 6),
@@ -180,40 +180,40 @@ pub fn small() -> Vec<Setup> {
             blows: vec![Blow::Death(0)],
             ..setup("home-changes-failover", 2, &[1], vec![vec![READ, READ]])
         },
-        // The range moves meanwhile.
+        // The range moves during that.
         Setup {
             home_changes: 1,
             blows: vec![Blow::Move(1)],
             ..setup("home-changes-move", 2, &[1], two(vec![READ], vec![READ]))
         },
-        // Somebody owns the page meanwhile.
+        // A client owns the page while the range moves.
         Setup { ticks: 1, blows: vec![Blow::Move(1)], ..setup("move-owned", 2, &[1], two(look(), look())) },
-        // The page gets a home of its own while somebody owns it.
+        // The page is split off while a client owns it.
         Setup { blows: vec![CUT], ..setup("cut-owned", 1, &[], two(look(), change(true))) },
-        // While a commit is on its way to a backup.
+        // The page is split off while a commit is under way to a backup.
         Setup { blows: vec![CUT], ..setup("cut-staged", 2, &[1], vec![change(true)]) },
-        // The home stops and starts again meanwhile.
+        // The page is split off while the home restarts.
         Setup { blows: vec![CUT, Blow::Restart(0)], ..setup("cut-restart", 1, &[], two(change(true), vec![READ])) },
-        // The controller does.
+        // The page is split off while the controller restarts.
         Setup { blows: vec![CUT, Blow::Restart(2)], ..setup("cut-controller", 1, &[], vec![change(true)]) },
-        // Home is not heard for a while, and does not know that the part has been joined.
+        // The home is not heard for a while and does not know that the part has been merged.
         with_part(Setup {
             timing: timing(6, 6),
             ticks: 2,
             blows: vec![Blow::Join],
             ..setup("join-silence", 2, &[1], vec![])
         }),
-        // The page loses its own home while somebody owns it.
+        // The part is merged while a client owns the page.
         with_part(Setup { blows: vec![Blow::Join], ..setup("join-owned", 1, &[], two(look(), change(true))) }),
-        // While a commit is on its way to a backup.
+        // The part is merged while a commit is under way to a backup.
         with_part(Setup { blows: vec![Blow::Join], ..setup("join-staged", 2, &[1], vec![change(true)]) }),
-        // The part gets the backup of the range, which lacks what was committed.
+        // The part gets the range's backup, which lacks what was committed.
         Setup {
             part_backups: Vec::new(),
             blows: vec![Blow::BackPart(1), Blow::Join],
             ..with_part(setup("join-lacking", 2, &[1], vec![change(true)]))
         },
-        // The home stops and starts again meanwhile.
+        // The part is merged while the home restarts.
         with_part(Setup {
             blows: vec![Blow::Join, Blow::Restart(0)],
             ..setup("join-restart", 1, &[], two(change(true), vec![READ]))
@@ -271,9 +271,9 @@ pub fn larger() -> Vec<Setup> {
             misrouted: 2,
             ..setup("silence-commit", 2, &[1], two(change(false), vec![READ]))
         },
-        // The page gets a home of its own, and something arrives twice.
+        // The page is split off, and a message arrives twice.
         Setup { duplicates: 1, blows: vec![CUT], ..setup("cut-twice", 2, &[1], two(change(true), vec![READ])) },
-        // The page loses its own home, and something arrives twice, or elsewhere.
+        // The part is merged, and a message arrives twice, or at another host.
         with_part(Setup {
             duplicates: 1,
             misrouted: 1,
@@ -283,7 +283,7 @@ pub fn larger() -> Vec<Setup> {
     ]
 }
 
-/// All of them.
+/// All clusters.
 pub fn all() -> Vec<Setup> {
     small().into_iter().chain(larger()).collect()
 }

@@ -1,11 +1,11 @@
 //! Random clusters with leases: programs, clocks, networks and faults, one for each seed.
 //!
-//! Promises: a seed means the same run on every machine as long as the version is the same. First comes a time of faults:
-//! letters are lost, repeated and held up for longer than a lease lasts, a switch delivers page requests to anybody, nodes
-//! sleep, stop, start again with or without memory, ranges move, pages get a home of their own and lose it again. Never are all servers lost that have everything: what the
-//! controller's record names as home and complete backups. Then comes calm: from then on every letter arrives where it was
-//! meant to, and every client must come to its end, and reads every page once more. It must never judge anything itself:
-//! [`super::ghost`] does.
+//! Promises: a seed stands for the same run on every machine as long as the version is the same. In the first phase,
+//! there are faults: messages are lost, duplicated and delayed for longer than a lease lasts; a switch delivers page
+//! requests to any host; nodes sleep, stop, and restart with or without memory; ranges move; pages are split off and
+//! merged back. The complete servers, which the controller's record names as home and complete backups, are never all
+//! lost. In the second phase, the calm, every message arrives at its destination, every client must finish, and it
+//! reads every page once more. It must never judge results itself: [`super::ghost`] does.
 
 use super::ghost::{Ghost, check_rights};
 use super::node::{Cause, Letter, Machine, Node, Out, name};
@@ -18,50 +18,50 @@ use trellis_fabric_protocol::lease::controller::{Input as Wish, Record};
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::lease::{Host, Message, PageNumber, State, Timing};
 
-/// How a seed ended.
+/// The result of a seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The number.
+    /// The seed.
     pub seed: u64,
-    /// The cluster, in a few words.
+    /// A short description of the cluster.
     pub cluster: String,
-    /// What went wrong.
+    /// The problem, if there was one.
     pub problem: Option<String>,
-    /// What clients did.
+    /// Operations of clients.
     pub operations: u64,
-    /// What nodes did.
+    /// Steps of nodes.
     pub steps: u64,
     /// Commits that were acknowledged.
     pub commits: u64,
-    /// Parts that were cut, and that were joined.
+    /// Parts that were split off, and parts that were merged.
     pub parts: (u64, u64),
-    /// What happened, where it was asked for.
+    /// The trace, if requested.
     pub story: Vec<String>,
 }
 
 impl Outcome {
-    /// What went wrong and the command that shows it, in one line.
+    /// The problem and the command that reproduces it, in one line.
     pub fn complaint(&self) -> Option<String> {
         let what = self.problem.as_ref()?;
         Some(format!("{what} ({}); trellis check replay 'lease:{}'", self.cluster, self.seed))
     }
 }
 
-/// What a clock with the right rate counts while real time goes on by one.
+/// The advance of a correct clock for one unit of real time.
 const RATE: u64 = 1_000;
-/// How wrong a rate may be, of a thousand.
+/// The maximum error of a rate, in thousandths.
 const RATE_ERROR: u64 = 50;
 const TERM: u64 = 1_000;
 const TENURE: u64 = 1_200;
 const RETRY: u64 = 60;
-/// If more happens at an instant, time stands still.
+/// The maximum number of events at an instant; with more, time does not advance.
 const AT_ONCE_MAX: u32 = 100_000;
-/// When the calm begins.
+/// The beginning of the calm.
 const CALM: u64 = 12_000;
-/// When everybody has come to an end, or never will.
+/// The end of the run; every client must have finished.
 const END: u64 = CALM + 30 * TENURE;
 
-/// Which faults there are.
+/// The faults of a run.
 #[derive(Clone, Copy, Debug)]
 struct FaultMix {
     loses: bool,
@@ -70,11 +70,11 @@ struct FaultMix {
     misroutes: bool,
     sleeps: bool,
     blows: u64,
-    /// Of the blows, how many of a hundred are about parts.
+    /// The percentage of outside events that concern parts.
     parts: u8,
 }
 
-/// Runs what a seed stands for.
+/// Runs the cluster of a seed.
 pub fn run(seed: u64, fault: Fault, with_story: bool) -> Outcome {
     let mut random = Random::for_purpose(seed, 21);
     let (setup, fault_mix) = draw(&mut random, fault);
@@ -101,7 +101,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, FaultMix) {
     let servers = 1 + random.below(4) as u16;
     let backups: Vec<Host> = (1..servers).filter(|_| random.once_in(2)).collect();
     let pages = 1 + random.below(3);
-    // One page more, that homes change themselves.
+    // One more page, which homes change themselves.
     let home_changes = if random.once_in(4) { 1 + random.below(6) as u8 } else { 0 };
     let all_pages = pages + u64::from(home_changes > 0);
     let clients = (0..1 + random.below(3)).map(|_| script(random, pages, all_pages)).collect();
@@ -143,7 +143,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, FaultMix) {
     (setup, fault_mix)
 }
 
-/// What a client does with the pages that it may change; at the end, in the calm, it reads every page.
+/// A client's operations on the pages that it may change; at the end, in the calm, it reads every page.
 fn script(random: &mut Random, pages: u64, all_pages: u64) -> Vec<Operation> {
     let mut script = Vec::new();
     for _ in 0..4 + random.below(12) {
@@ -173,17 +173,17 @@ struct World {
     fault_mix: FaultMix,
     random: Random,
     nodes: Vec<Node>,
-    /// Until when a node sleeps, and when its program goes on; real time.
+    /// Until when each node sleeps, and when its program continues; in real time.
     asleep: Vec<u64>,
     goes_at: Vec<u64>,
     ghost: Ghost,
     real: u64,
-    /// How many things have happened since then.
+    /// The number of events since real time last advanced.
     at_once: u32,
-    /// By time and number: to which node, which letter.
+    /// Messages by time and number, with their destination node.
     queue: BinaryHeap<Reverse<(u64, u64, usize, Letter)>>,
     blows_at: Vec<u64>,
-    /// What the controller shall do as soon as it may.
+    /// What the controller does about parts as soon as it may.
     wanted: Option<Wanted>,
     numbered: u64,
     steps: u64,
@@ -197,7 +197,8 @@ impl World {
     fn new(setup: Setup, fault_mix: FaultMix, mut random: Random, with_story: bool) -> World {
         let nodes: Vec<Node> = (0..setup.nodes()).map(|number| Node::new(&setup, number)).collect();
         let count = nodes.len();
-        // At any time, or most of them close together: what is half done when the next one comes is what may be wrong.
+        // Outside events are spread over the whole time, or are mostly close together: errors are likely in work that
+        // is half done when the next event happens.
         let burst = random.once_in(2).then(|| random.below(CALM - 6_000));
         let mut at = || match burst {
             Some(begin) => begin + 50 + random.below(2 * TENURE),
@@ -295,7 +296,7 @@ impl World {
         format!("somebody waits for ever: {}", waiting.join(", "))
     }
 
-    /// What is next, when, and at which node.
+    /// The next event, its time and its node.
     fn next(&self) -> Option<(u64, usize, Next)> {
         let letter = self.queue.peek().map(|Reverse((at, ..))| (*at, 0, Next::Letter));
         let blow = self.blows_at.last().map(|&at| (at, 0, Next::Blow));
@@ -315,7 +316,7 @@ impl World {
         letter.into_iter().chain(blow).chain(alarms).chain(goes).min_by_key(|(at, node, what)| (*at, *what, *node))
     }
 
-    /// Where the switch delivers a letter, at last.
+    /// The node where the switch finally delivers a message.
     fn arrives_at(&mut self, meant: usize, letter: &Letter) -> usize {
         let errs = letter.is_page_request() && self.fault_mix.misroutes && !self.is_calm() && self.random.once_in(4);
         if errs { self.random.index(self.setup.controller()) } else { meant }
@@ -356,7 +357,7 @@ impl World {
         check_rights(&self.setup, self.real, self.nodes.iter(), |node, real| self.setup.now(node, real))
     }
 
-    /// Puts a letter on its way, or loses it, or sends it twice.
+    /// Sends a message, loses it, or sends it twice.
     fn post(&mut self, letter: Letter) {
         let Some(node) = self.setup.node(letter.to.host) else { return };
         let is_rough = !self.is_calm();
@@ -373,7 +374,7 @@ impl World {
         }
     }
 
-    /// Something happens to somebody.
+    /// Applies an outside event.
     fn blow(&mut self) -> Result<(), String> {
         self.blows_at.pop();
         let node = self.random.index(self.setup.nodes());
@@ -399,7 +400,8 @@ impl World {
                 let wish = match self.random.below(6) {
                     0 | 1 => Wish::Back(to_host),
                     2 if self.is_dispensable(to) => Wish::Drop(to_host),
-                    // There is a home that has its memory, or a backup: void, or a new beginning with all that there was.
+                    // There is a home with its memory, or a backup: the order is void, or the reset keeps the whole
+                    // content.
                     3 if unit == 0 && self.is_home_with_memory(to) => Wish::Anew(to_host),
                     _ => Wish::Move(to_host),
                 };
@@ -409,7 +411,7 @@ impl World {
         };
         self.step(node, &cause)?;
         if !self.nodes[node].is_dead && self.random.once_in(2) {
-            // It takes a while to start.
+            // A restart takes a while.
             self.asleep[node] = self.real + self.random.below(TENURE);
         }
         Ok(())
@@ -421,7 +423,7 @@ impl World {
         record.is_some_and(|record| usize::from(record.home) == node) && !server.memory.is_blank
     }
 
-    /// Lets the controller want to cut or to join something.
+    /// Chooses a part to split off or to merge.
     fn want(&mut self) {
         let units = self.nodes[self.setup.controller()].units.len();
         self.wanted = Some(match units > 0 && self.random.once_in(2) {
@@ -434,7 +436,7 @@ impl World {
         });
     }
 
-    /// Does the next thing for that.
+    /// Takes the next step toward that.
     fn pursue(&mut self) -> Result<(), String> {
         let number = self.setup.controller();
         let controller = &self.nodes[number];
@@ -463,14 +465,14 @@ impl World {
         Ok(())
     }
 
-    /// What a part lacks of being where its range is.
+    /// What is missing before a part is placed like its range.
     fn before_join(&self, place: usize) -> Option<Wish> {
         let controller = &self.nodes[self.setup.controller()];
         let (range, part) = (controller.log.as_ref()?, controller.units[place].log.as_ref()?);
         if part.home != range.home {
             return Some(Wish::Move(range.home));
         }
-        // Who is gone is no backup of the range for much longer.
+        // A host that is gone will soon no longer be a backup of the range.
         let may_be = |host: &&Host| !part.backups.contains(host) && !self.nodes[usize::from(**host)].is_dead;
         let more = range.backups.iter().find(may_be);
         let is_less = |host: &&Host| !range.backups.contains(host) && self.is_dispensable(usize::from(**host));
@@ -478,24 +480,26 @@ impl World {
         more.map(|host| Wish::Back(*host)).or_else(|| less().map(|host| Wish::Drop(*host)))
     }
 
-    /// Whether somebody else lives and has everything, by what the controller has persisted, of the range and of each part.
+    /// Whether another server that lives is complete, by the controller's persisted record, for the range and for each
+    /// part.
     fn is_dispensable(&self, node: usize) -> bool {
         let controller = &self.nodes[self.setup.controller()];
         let of_range = (&controller.machine, &controller.log, None);
         let of_parts = controller.units.iter().map(|unit| (&unit.machine, &unit.log, Some(unit.part)));
-        // Who lost its memory, or did not answer, is about to count no more.
+        // A report is under way that a server lost its memory or that a backup is silent: that server will soon no
+        // longer count.
         let is_about_to = self.queue.iter().any(|Reverse((.., letter))| {
             let Message::Report { state, .. } = &letter.message else { return false };
             matches!(state, State::Blank | State::Home { silent: Some(_), .. })
         });
         let is_it = |(machine, log, part): (&Machine, &Option<Record>, Option<Part>)| {
             let Some(record) = log else { return false };
-            // Who is about to be home may not go now.
+            // A server that is about to become home must not go now.
             if matches!(machine, Machine::Controller(controller) if controller.is_open) {
                 return false;
             }
             let has = |host: &Host| usize::from(*host) != node && self.has_everything(usize::from(*host), part);
-            // A record on its way to be changed counts for nothing: the home of now must live.
+            // A record that is about to change does not count: the current home must live.
             let home_lives = has(&record.home) && record.life.is_some();
             let is_told = !record.backups.contains(&(node as Host)) || home_lives;
             is_told && (home_lives || record.complete.iter().any(has))
@@ -503,14 +507,14 @@ impl World {
         !is_about_to && [of_range].into_iter().chain(of_parts).all(is_it)
     }
 
-    /// Whether a server that the controller names lives and has not lost what it had of the range, or of a part.
+    /// Whether a server that the controller names lives and still has its pages of the range, or of a part.
     fn has_everything(&self, node: usize, part: Option<Part>) -> bool {
         let server = &self.nodes[node];
         let is_blank = |machine: &Machine| matches!(machine, Machine::Server(server) if server.memory.is_blank);
         let of_part = server.units.iter().find(|unit| Some(unit.part) == part);
-        // Who has not heard of a part has its pages as those of the range.
+        // A server that has not heard of a part has its pages as pages of the range.
         let hands = match of_part.map_or(&server.machine, |unit| &unit.machine) {
-            // Who hands over counts no more.
+            // A server that hands over no longer counts.
             Machine::Server(server) => {
                 server.handed.is_some() || server.home.as_ref().is_some_and(|home| home.hand_to.is_some())
             }
@@ -520,16 +524,16 @@ impl World {
     }
 }
 
-/// What the controller shall do about parts.
+/// What the controller does about parts.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
-    /// Cut so many pages from this one on.
+    /// Split off this number of pages, from this one on.
     Cut(PageNumber, PageNumber),
-    /// Join this one of the parts.
+    /// Merge this one of the parts.
     Join(usize),
 }
 
-/// What is next.
+/// The next event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Next {
     Blow,

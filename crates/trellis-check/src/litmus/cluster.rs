@@ -1,23 +1,22 @@
-//! One simulated cluster: the real protocol at every node, memories with real values, a bag of
-//! messages, threads that fault and wait.
+//! A simulated cluster: the real protocol at every node, memories with real values, messages and threads.
 //!
-//! Promises: effects are carried out in their order; a thread that waits looks again only after a
-//! wake; the bytes of a grant are read at the supplier only when the message is delivered, as the
-//! contract allows; whatever an effect breaks of the contract is noted as a problem and the run
-//! ends. It must never help a protocol: nothing is retried, nothing is delivered that was not sent.
+//! Promises: any message under way may be delivered next. Effects are carried out in their order. A waiting thread
+//! tries its access again only after a wake. The bytes of a grant are read at the supplier only when the message is
+//! delivered, as the contract allows. An effect that breaks the contract is recorded as a problem and ends the run. It
+//! must never help a protocol: it retries nothing, and delivers nothing that was not sent.
 
 use super::program::{ALIEN, Code, LOCATIONS_MAX};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Purpose};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
-/// Most nodes of a simulated cluster.
+/// The maximum number of nodes of a simulated cluster.
 pub const NODES_MAX: usize = 9;
-/// Most pages: one for each location.
+/// The maximum number of pages: one for each location.
 pub const PAGES_MAX: usize = LOCATIONS_MAX;
 
-/// What can stand at a node: a protocol, or a mutant of one.
+/// The protocol of a node, or a mutant of one.
 pub trait Node: Clone {
-    /// Takes one fact, pushes the orders that follow from it.
+    /// Takes one fact and pushes the effects that follow from it.
     fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>);
 }
 
@@ -39,7 +38,7 @@ pub(super) struct Envelope {
     pub(super) message: Message,
 }
 
-/// A time that a node wants to be told of.
+/// A timer that a node has set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alarm {
     pub(super) node: u8,
@@ -60,7 +59,7 @@ pub(super) enum Activity {
     Done,
 }
 
-/// What a thread waits for.
+/// A thread and its current access.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Thread {
     pub(super) node: u8,
@@ -72,18 +71,18 @@ pub(super) struct Thread {
     pub(super) priority: u32,
 }
 
-/// What a node knows besides its protocol.
+/// The state of a node besides its protocol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
     pub(super) views: [Access; PAGES_MAX],
     pub(super) words: [Code; LOCATIONS_MAX],
-    /// Which store to each page this copy knows last.
+    /// For each page, the number of the last store that this copy contains.
     versions: [u32; PAGES_MAX],
     /// Pages that have bytes.
     present: Set,
-    /// Pages for which a thread has run on and nobody said so yet.
+    /// Pages whose thread has run on, which is not reported yet.
     owes: Set,
-    /// Pages whose protocol asked to be told.
+    /// Pages for which the protocol asked for that report.
     wanted: Set,
 }
 
@@ -94,7 +93,7 @@ pub(super) struct Cluster<N> {
     /// Threads that can run, and those that are not done; one bit each.
     pub(super) runnable: u16,
     pub(super) unfinished: u16,
-    /// Nodes with pages for which somebody may have to say that their thread ran on.
+    /// Nodes that may have to report a page as resumed.
     pub(super) open: u16,
     pub(super) messages: Vec<Envelope>,
     pub(super) alarms: Vec<Alarm>,
@@ -102,11 +101,11 @@ pub(super) struct Cluster<N> {
     pub(super) pages: u8,
     /// The locations of each page.
     words_of: [Set; PAGES_MAX],
-    /// Stores to each page so far.
+    /// The number of stores to each page so far.
     stores: [u32; PAGES_MAX],
     effects: Vec<Effect>,
     checks_contract: bool,
-    /// What was broken first.
+    /// The first breach of the contract.
     pub(super) problem: Option<String>,
     pub(super) trace: Option<Vec<String>>,
 }
@@ -133,7 +132,7 @@ impl<N: Node> Cluster<N> {
         }
     }
 
-    /// A fresh cluster with the locations on the pages that `layout` says.
+    /// A fresh cluster, with the locations on the pages that `layout` assigns.
     pub(super) fn reset(&mut self, start: &[N], layout: &[u8], pages: u8, checks_contract: bool) {
         self.nodes.clear();
         self.nodes.extend_from_slice(start);
@@ -154,14 +153,14 @@ impl<N: Node> Cluster<N> {
         self.problem = None;
     }
 
-    /// Takes the threads away and leaves the rest as it is.
+    /// Removes the threads and leaves the rest unchanged.
     pub(super) fn clear_threads(&mut self) {
         self.threads.clear();
         (self.runnable, self.unfinished) = (0, 0);
     }
 
-    /// Puts the words back to what they were at the start, wherever a copy is current; an outdated copy holds
-    /// from now on what nobody ever wrote. Requests, rights and messages under way stay as they are.
+    /// Resets the words to their initial values wherever a copy is current; an outdated copy gets a value that was
+    /// never written. Requests, rights and messages under way stay unchanged.
     pub(super) fn rewrite(&mut self, initial: &[Code]) {
         for place in &mut self.places[..self.nodes.len()] {
             for (location, &code) in initial.iter().enumerate() {
@@ -173,7 +172,7 @@ impl<N: Node> Cluster<N> {
         }
     }
 
-    /// Who may do what, and what is under way, in words.
+    /// The rights of all nodes and the messages under way, as text.
     pub(super) fn situation(&self) -> String {
         let views = |node: usize| {
             let views = &self.places[node].views[..usize::from(self.pages)];
@@ -186,7 +185,7 @@ impl<N: Node> Cluster<N> {
         format!("views of the pages: {}{}", views.join(", "), under_way.concat())
     }
 
-    /// Notes what happens, if somebody wants to read it.
+    /// Adds a line to the trace if there is one.
     pub(super) fn tell(&mut self, line: impl FnOnce(&Cluster<N>) -> String) {
         if self.trace.is_some() {
             let line = line(self);
@@ -194,13 +193,13 @@ impl<N: Node> Cluster<N> {
         }
     }
 
-    /// What `node` sees at `location` of `page`, or nothing if the access faults.
+    /// The value at `location` of `page` at `node`, or `None` if the access faults.
     pub(super) fn load(&self, node: u8, page: u8, location: u8) -> Option<Code> {
         let place = &self.places[usize::from(node)];
         (place.views[usize::from(page)] >= Access::Read).then(|| place.words[usize::from(location)])
     }
 
-    /// Puts a value, unless the access faults; returns what was there.
+    /// Stores a value and returns the previous one, or `None` if the access faults.
     pub(super) fn swap(&mut self, node: u8, page: u8, location: u8, code: Code) -> Option<Code> {
         let place = &mut self.places[usize::from(node)];
         if place.views[usize::from(page)] < Access::Write {
@@ -215,7 +214,7 @@ impl<N: Node> Cluster<N> {
         Some(before)
     }
 
-    /// Changes what a thread does.
+    /// Sets the activity of a thread.
     pub(super) fn turn(&mut self, thread: usize, activity: Activity) {
         let bit = 1 << thread;
         self.threads[thread].activity = activity;
@@ -224,28 +223,28 @@ impl<N: Node> Cluster<N> {
         self.unfinished = if activity == Activity::Done { self.unfinished & !bit } else { self.unfinished | bit };
     }
 
-    /// The pages of `node` for which a thread has run on, or whose protocol asked to be told, and those
-    /// of them for which a thread was woken and did not run yet.
+    /// The pages of `node` whose thread has run on or whose protocol asked for that report, and those of them for
+    /// which a thread was woken and has not run yet.
     pub(super) fn open_pages(&self, node: u8) -> (Set, Set) {
         let place = &self.places[usize::from(node)];
         let woken = self.threads.iter().filter(|t| t.activity == Activity::Woken && t.node == node);
         (place.owes | place.wanted, place.wanted & woken.fold(0, |set, thread| set | 1 << thread.page))
     }
 
-    /// A thread has run on that waited for `page`, and the runtime says so without being asked.
+    /// The thread that waited for `page` has run on; the runtime reports this without being asked.
     pub(super) fn owe(&mut self, node: u8, page: u8) {
         self.places[usize::from(node)].owes |= 1 << page;
         self.open |= 1 << node;
     }
 
-    /// The protocol hears of a fault; the thread waits.
+    /// Reports a fault to the protocol; the thread waits.
     pub(super) fn report_fault(&mut self, thread: usize, wish: PageRange, draw: &mut impl FnMut() -> u32) {
         let Thread { node, page, asks_write, .. } = self.threads[thread];
         self.turn(thread, Activity::Waiting);
         self.step(node, Input::Fault { page: PageIndex(page.into()), write: asks_write, wish }, draw);
     }
 
-    /// A message arrives; its bytes are read at the supplier only now.
+    /// Delivers a message; its bytes are read at the supplier only now.
     pub(super) fn deliver(&mut self, index: usize, draw: &mut impl FnMut() -> u32) {
         let Envelope { from, to, message, .. } = self.messages.swap_remove(index);
         if let Some(range) = message.bytes() {
@@ -272,8 +271,8 @@ impl<N: Node> Cluster<N> {
         self.step(node, Input::Alarm { page, purpose }, draw);
     }
 
-    /// Tells the protocol at `node` a fact and carries out what it orders; `draw` gives the
-    /// priorities of new messages.
+    /// Passes a fact to the protocol at `node` and carries out the effects; `draw` gives the priorities of new
+    /// messages.
     pub(super) fn step(&mut self, node: u8, input: Input, draw: &mut impl FnMut() -> u32) {
         self.tell(|_| format!("n{node} {input}"));
         let mut effects = std::mem::take(&mut self.effects);
@@ -374,7 +373,7 @@ impl<N: Node> Cluster<N> {
         self.messages.push(Envelope { from, to: to.0 as u8, priority, message });
     }
 
-    /// The bytes of a page travel.
+    /// Copies the bytes of a page from node to node.
     fn copy(&mut self, from: u8, to: u8, page: u8) {
         let source = self.places[usize::from(from)];
         let target = &mut self.places[usize::from(to)];
@@ -389,7 +388,7 @@ impl<N: Node> Cluster<N> {
         }
     }
 
-    /// Downgrade before read-out before send.
+    /// Checks the order: downgrade before read-out before send.
     fn check_read_out(&mut self, from: u8, message: Message) {
         let Message::Grant { range, write, .. } = message else { return };
         let allowed = if write { Access::None } else { Access::Read };
@@ -401,7 +400,7 @@ impl<N: Node> Cluster<N> {
         }
     }
 
-    /// The bytes of a grant under way are not written at their supplier.
+    /// Checks that the supplier does not write the bytes of a grant under way.
     fn check_bytes_stay(&mut self, node: u8, page: u8) {
         let is_under_way = |envelope: &Envelope| {
             envelope.from == node
@@ -412,7 +411,7 @@ impl<N: Node> Cluster<N> {
         }
     }
 
-    /// Single writer or many readers.
+    /// Checks the rule: a single writer or many readers.
     fn check_holders(&mut self, node: u8, page: u8) {
         let mine = self.places[usize::from(node)].views[usize::from(page)];
         if !self.checks_contract || mine == Access::None {
@@ -428,7 +427,7 @@ impl<N: Node> Cluster<N> {
         }
     }
 
-    /// The pages of a run; one past the region is a problem.
+    /// The pages of a range; a range beyond the region is a problem.
     fn pages_of(&mut self, range: PageRange) -> std::ops::Range<u8> {
         if range.end() > u32::from(self.pages) {
             let pages = self.pages;

@@ -1,16 +1,14 @@
-//! The litmus tests that are made and not written: every minimal critical cycle with up to four
-//! threads, the single-location tests, and tests of exchanges.
+//! The generated litmus tests: all minimal critical cycles of two to four threads, single-location tests, exchanges.
 //!
-//! Sequential consistency is broken exactly by an execution that contains a *critical cycle* (Shasha
-//! and Snir 1988): threads with two accesses to different locations each, joined where one thread's
-//! last access meets the next thread's first. Three joints are minimal: a read sees a write
-//! (*reads-from*), a write is overwritten by the next (*coherence*), a read sees what the next
-//! write overwrites (*from-read*). Two reads meet only through a third thread that writes between
-//! them. So a cycle is a ring of joints, equal when turned, and its threads are its joints plus its
-//! third threads: 54 rings with two to four threads.
+//! An execution breaks sequential consistency if and only if it contains a *critical cycle* (Shasha and Snir 1988):
+//! threads with two accesses to different locations each, joined where one thread's last access meets the next
+//! thread's first. Three joints are minimal: a read sees a write (*reads-from*), a write is overwritten by the next
+//! (*coherence*), a read sees what the next write overwrites (*from-read*). Two reads meet only through a third thread
+//! that writes between them. A cycle is therefore a ring of joints, and rotations of a ring are equal. Its threads are
+//! its joints plus its third threads: there are 54 rings with two to four threads.
 //!
-//! Promises: the same list, in the same order, always; no two tests are the same cycle. It must
-//! never contain a test by name: names are attached to cycles, not cycles to names.
+//! Promises: the list is always the same, in the same order, and no two tests are the same cycle. It must never choose
+//! tests by name: names are attached to cycles.
 
 use super::program::{Code, Condition, Formula, Instruction, Observed, Operand, Program, Quantifier};
 
@@ -66,10 +64,10 @@ const NAMES: [(&[Joint], &str); 21] = [
     (&[Coherence, Coherence, Coherence], "3.2W"),
 ];
 
-/// The names of rings of one kind of joint with four threads.
+/// The names of rings with four threads and one kind of joint.
 const FOUR: [(Joint, &str); 3] = [(FromRead, "4.SB"), (ReadsFrom, "4.LB"), (Coherence, "4.2W")];
 
-/// Every test that is generated: cycles, single-location tests, exchanges.
+/// Every generated test: cycles, single-location tests, exchanges.
 pub fn shapes() -> Vec<Program> {
     let mut all = cycles(4);
     all.extend(single_location());
@@ -105,7 +103,7 @@ fn threads_of(ring: &[Joint]) -> usize {
     ring.len() + ring.iter().filter(|&&joint| joint == Through).count()
 }
 
-/// The least of all ways to turn the ring.
+/// The least rotation of the ring.
 fn canonical(ring: &[Joint]) -> Vec<Joint> {
     let turned = (0..ring.len()).map(|by| {
         let mut turned = ring.to_vec();
@@ -120,12 +118,12 @@ fn name_of(ring: &[Joint]) -> String {
     let four = FOUR.iter().find(|(joint, _)| ring.len() == 4 && ring.iter().all(|other| other == joint));
     match (known, four) {
         (Some((_, name)), _) | (None, Some((_, name))) => name.to_string(),
-        // What each thread does, in the order of the ring; that determines the joints.
+        // The accesses of each thread, in the order of the ring, determine the joints.
         _ => accesses_of(ring).join("+"),
     }
 }
 
-/// The accesses of each thread as letters, in the order in which the ring passes the threads.
+/// The accesses of each thread as letters, in ring order.
 fn accesses_of(ring: &[Joint]) -> Vec<&'static str> {
     let mut threads = Vec::new();
     for (index, &joint) in ring.iter().enumerate() {
@@ -143,7 +141,7 @@ fn accesses_of(ring: &[Joint]) -> Vec<&'static str> {
     threads
 }
 
-/// The program of which the ring is the forbidden outcome.
+/// The program whose forbidden outcome is the ring.
 fn program_of(ring: &[Joint]) -> Program {
     let mut program = Program::new(&name_of(ring));
     let mut witness = Vec::new();
@@ -156,10 +154,11 @@ fn program_of(ring: &[Joint]) -> Program {
         let before = ring[before_index];
         let thread = program.threads.len();
         program.threads.push(Vec::new());
-        // The first access meets the thread before, the last one the thread after.
+        // The first access meets the previous thread, the last one the next thread.
         let first_value = if before == Coherence { 2 } else { 1 };
         let first = Meeting { location: before_index as u8, write: before.arrives_with_write() };
-        // What arrives at a read is always a write that it sees; what leaves a read is overwritten.
+        // An edge that arrives at a read comes from the write that it sees; an edge that leaves a read goes to the
+        // write that overwrites.
         add_access(&mut program, thread, first, first_value, one, &mut witness);
         let last = Meeting { location: index as u8, write: joint.leaves_with_write() };
         add_access(&mut program, thread, last, 1, 0, &mut witness);
@@ -207,7 +206,7 @@ fn forbid(mut program: Program, witness: Vec<Formula>) -> Program {
     program
 }
 
-/// One access of a written-down test: `Some(value)` stores it, `None` loads.
+/// One access of a handwritten test: `Some(value)` stores it, `None` loads.
 type Access = (&'static str, Option<i64>);
 
 /// The five ways in which two accesses to one location can contradict its coherence order.
@@ -258,7 +257,7 @@ fn forbid_named(program: Program, witness: &[(&str, i64)]) -> Program {
     forbid(program, formulas)
 }
 
-/// Tests of exchanges: they are atomic, and nothing passes them.
+/// Tests of exchanges: an exchange is atomic and a full fence.
 pub fn exchanges() -> Vec<Program> {
     vec![
         contest("2+XCHG", 2, &[("0:r0", 0), ("1:r0", 0)]),
@@ -269,7 +268,7 @@ pub fn exchanges() -> Vec<Program> {
     ]
 }
 
-/// Every thread exchanges its own number for what is there: the answers form one chain.
+/// Every thread exchanges its own number for the current value: the answers form one chain.
 fn contest(name: &str, threads: usize, witness: &[(&str, i64)]) -> Program {
     let mut program = Program::new(name);
     let location = program.location("x");
@@ -317,8 +316,8 @@ fn fenced_buffering() -> Program {
     program
 }
 
-/// Every way to put `count` things into groups, each as the group of each thing: groups are counted
-/// from 0 in the order of their first member.
+/// Every way to partition `count` things into groups, each as the group of each thing. Groups are numbered from 0 in
+/// the order of their first members.
 pub fn partitions(count: usize) -> Vec<Vec<u8>> {
     let mut all = vec![Vec::new()];
     for _ in 0..count {

@@ -1,12 +1,12 @@
 //! Litmus tests: a few loads and stores, and the outcomes that must never be seen.
 //!
-//! [`generate`] makes the tests, [`parse`] reads those that herd (Alglave, Maranget and Tautschnig
-//! 2014) wrote down, [`oracle`] says which outcomes a test may have, [`simulate`] runs tests on the
-//! real state machines, [`real`] is the part of a node that runs them on real processes.
+//! [`generate`] makes the tests. [`parse`] reads tests in the format of herd (Alglave, Maranget and Tautschnig 2014).
+//! [`oracle`] computes which outcomes a test may have. [`simulate`] runs tests on the real state machines, and
+//! [`real`] is the part of a node that runs them on real processes.
 //!
-//! The module promises: an outcome counts as forbidden if and only if the oracle does not allow it, whatever
-//! the test file says about it; a run that does not end is a failure. It must never let a condition of a
-//! test decide what is right: conditions are counted and reported beside the verdict.
+//! Promises: an outcome counts as forbidden if and only if the oracle does not allow it, whatever the test file says
+//! about it; a run that does not end is a failure. It must never let the condition of a test decide what is correct:
+//! conditions are counted and reported beside the verdict.
 
 pub mod cluster;
 pub mod generate;
@@ -22,26 +22,26 @@ use oracle::Allowed;
 use program::{Condition, Outcome, Program, Quantifier};
 use trellis_cluster_protocol::coherence::Protocol;
 
-/// What to run in the simulator.
+/// The tests to run in the simulator.
 #[derive(Clone, Debug)]
 pub struct LitmusOptions {
-    /// How many runs, spread evenly over programs and protocols.
+    /// The number of runs, spread evenly over programs and protocols.
     pub runs: u64,
     /// The seed of the first run; the others follow from it.
     pub seed: u64,
-    /// On what.
+    /// The protocols.
     pub protocols: Vec<Protocol>,
-    /// What: [`generate::shapes`] unless files were named.
+    /// The tests: [`generate::shapes`] unless files were named.
     pub programs: Vec<Program>,
-    /// Most nodes of a cluster, 1 to 8.
+    /// The maximum number of nodes of a cluster, 1 to 8.
     pub nodes_max: u8,
     /// A run that takes more steps counts as stuck.
     pub steps_max: u32,
     /// Threads of this process that run tests.
     pub jobs: usize,
-    /// Also fail at breaches of the protocols' contract that no outcome shows.
+    /// Also fail if a protocol breaks its contract without a visible outcome.
     pub checks_contract: bool,
-    /// Most failures that are told; all are counted.
+    /// The maximum number of failures that are described; all are counted.
     pub failures_max: usize,
 }
 
@@ -62,12 +62,12 @@ impl LitmusOptions {
     }
 }
 
-/// How far a series of runs is.
+/// The progress of a series of runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Runs so far, of all jobs.
+    /// Runs so far, of all jobs together.
     pub runs: u64,
-    /// Failures so far, of the job that tells.
+    /// Failures so far, of the reporting job.
     pub failures: u64,
 }
 
@@ -96,24 +96,24 @@ impl Kind {
 /// One run that failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Its place in the series.
+    /// Its index in the series.
     pub index: u64,
-    /// How it failed.
+    /// The kind of failure.
     pub kind: Kind,
     /// The seed of its block.
     pub seed: u64,
-    /// Its place in the block.
+    /// Its index in the block.
     pub number: u64,
-    /// On which protocol.
+    /// The protocol.
     pub protocol: String,
-    /// Which test.
+    /// The test.
     pub shape: String,
-    /// What was seen.
+    /// The outcome or problem.
     pub what: String,
 }
 
 impl Failure {
-    /// The options that repeat this run: its block up to it.
+    /// The options that repeat this run: its block up to this run.
     pub fn options(&self, of: &LitmusOptions) -> LitmusOptions {
         let mut options = LitmusOptions { runs: self.number + 1, seed: self.seed, jobs: 1, ..of.clone() };
         options.protocols.retain(|protocol| protocol.to_string() == self.protocol);
@@ -122,16 +122,16 @@ impl Failure {
     }
 }
 
-/// What was seen of one test.
+/// The results of one test.
 #[derive(Clone, Debug)]
 pub struct ShapeReport {
     /// The test.
     pub name: String,
-    /// How often it ran.
+    /// The number of runs.
     pub runs: u64,
-    /// Its question in and how many runs its formula held in.
+    /// Its condition as text, and the number of runs in which the formula held.
     pub condition: Option<(String, u64)>,
-    /// Of each allowed outcome, whether it was seen.
+    /// For each allowed outcome, whether it was seen.
     pub seen: Vec<bool>,
 }
 
@@ -151,8 +151,8 @@ impl ShapeReport {
         }
     }
 
-    /// Adds what another arrangement of the same test showed; of allowed outcomes, the arrangement that allows most
-    /// counts.
+    /// Adds the results of another arrangement of the same test. For allowed outcomes, the arrangement that allows the
+    /// most counts.
     fn absorb_arrangement(&mut self, other: ShapeReport) {
         self.runs += other.runs;
         if let (Some(mine), Some(theirs)) = (&mut self.condition, other.condition) {
@@ -167,13 +167,13 @@ impl ShapeReport {
         }
     }
 
-    /// How many of the allowed outcomes were seen.
+    /// The number of allowed outcomes that were seen.
     pub fn outcomes_seen(&self) -> usize {
         self.seen.iter().filter(|&&seen| seen).count()
     }
 }
 
-/// What a series of runs showed.
+/// The results of a series of runs.
 #[derive(Clone, Debug, Default)]
 pub struct LitmusReport {
     /// Runs that were started.
@@ -184,7 +184,7 @@ pub struct LitmusReport {
     pub forbidden: u64,
     /// Runs that did not end.
     pub stuck: u64,
-    /// Runs that a failed assertion or a breach of the contract ended.
+    /// Runs that a failed assertion or a breach of the contract has ended.
     pub broken: u64,
     /// Steps of all runs.
     pub steps: u64,
@@ -199,17 +199,17 @@ pub struct LitmusReport {
 }
 
 impl LitmusReport {
-    /// Whether nothing failed.
+    /// Whether there was no failure.
     pub fn passed(&self) -> bool {
         self.runs == self.completed && self.forbidden == 0
     }
 
-    /// Runs in a second; zero where no time was taken.
+    /// Runs per second; zero if no time was measured.
     pub fn runs_per_second(&self) -> f64 {
         if self.seconds > 0.0 { self.runs as f64 / self.seconds } else { 0.0 }
     }
 
-    /// Adds what was seen elsewhere, of these tests or of others.
+    /// Adds another report, about these tests or others.
     pub fn merge(&mut self, other: LitmusReport) {
         self.runs += other.runs;
         self.completed += other.completed;
@@ -228,7 +228,7 @@ impl LitmusReport {
         }
     }
 
-    /// Adds what another job saw of the same programs.
+    /// Adds the results of another job for the same programs.
     pub(crate) fn absorb(&mut self, other: LitmusReport) {
         self.runs += other.runs;
         self.completed += other.completed;
@@ -246,8 +246,8 @@ impl LitmusReport {
         }
     }
 
-    /// The report as one line of JSON. `shapes` and `protocols` are numbers of tests and names of protocols;
-    /// with `details` each test has an object of its own in `tests`.
+    /// The report as one line of JSON. `shapes` is the number of tests and `protocols` contains names; with `details`
+    /// each test has an object of its own in `tests`.
     pub fn to_json(&self, details: bool) -> String {
         let protocols: Vec<String> = self.protocols.iter().map(|name| json_text(name)).collect();
         let seen: usize = self.shapes.iter().map(ShapeReport::outcomes_seen).sum();
@@ -302,7 +302,7 @@ fn shape_json(shape: &ShapeReport) -> String {
     )
 }
 
-/// `text` as a string of JSON.
+/// `text` as a JSON string.
 pub(crate) fn json_text(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
@@ -315,7 +315,7 @@ pub(crate) fn json_text(text: &str) -> String {
     quoted + "\""
 }
 
-/// What a question of a test comes to under a model, in words.
+/// The answer to a test's condition under a model, as text.
 pub fn verdict(program: &Program, allowed: &Allowed) -> Option<&'static str> {
     let Condition { quantifier, formula } = program.condition.as_ref()?;
     let mut outcomes = allowed.outcomes().iter();

@@ -1,49 +1,47 @@
-//! Which outcomes a litmus test may have, found by trying every order.
+//! The outcomes that a litmus test may have, found by trying every order.
 //!
-//! Promises: the answer is exact for the model that was asked for, and the model for real processes
-//! allows everything that the hardware can do, so an outcome that is called forbidden is a bug of the
-//! protocol or of the runtime. It must never guess: a program with more orders than
-//! [`STATES_MAX`] is refused.
+//! Promises: the answer is exact for the requested model. The model for real processes allows everything that the
+//! hardware can do, so a forbidden outcome is a bug of the protocol or of the runtime. It must never guess: a program
+//! with more states than [`STATES_MAX`] is refused.
 //!
 //! # Which model when
 //!
-//! **In the simulator** ([`Memory::Sequential`]) an instruction of a thread is one step on its node's
-//! memory, so every outcome must be that of some interleaving.
+//! **In the simulator** ([`Memory::Sequential`]) an instruction of a thread is one step on its node's memory, so every
+//! outcome must be that of some interleaving.
 //!
-//! **On real processes** ([`Memory::Processes`]) plain `mov` goes through a store buffer (x86-TSO;
-//! Sewell et al. 2010), which the protocol cannot see:
+//! **On real processes** ([`Memory::Processes`]) plain `mov` goes through a store buffer (x86-TSO; Sewell et al.
+//! 2010), which the protocol cannot see:
 //!
-//! * *A thread alone on its node* behaves as if it had no buffer. Its own loads see its buffer, and
-//!   nobody else can look into the page before the node lost the right to write it. Taking that
-//!   right changes a page table and interrupts every core that runs a thread of the node, and an
-//!   interrupt drains the store buffer (Intel SDM vol. 3, "Store Buffer"; AMD APM vol. 2 §7.4.2).
-//! * *Threads on one node* are under x86-TSO among themselves: a store waits in the thread's buffer,
-//!   first in first out, and reaches the node's memory any time later; loads of the same thread see
-//!   it at once; exchanges and fences wait until the buffer is empty.
-//! * *Between nodes*: while a store is in the buffer of any thread of a node, the pages that the
-//!   node's threads touched since its buffers were last empty stay at the node: nobody else loads
-//!   from those it stored to, nobody else stores to those it touched. (Giving a page up drains
-//!   *all* its threads.) While its buffers are empty, a node holds nothing that it could not give up
-//!   at once, so nothing need be remembered.
+//! * *A thread alone on its node* behaves as if it had no buffer. Its own loads see its buffer, and no other node can
+//!   read the page before the node has lost the right to write it. Taking that right changes a page table and
+//!   interrupts every core that runs a thread of the node, and an interrupt drains the store buffer (Intel SDM vol. 3,
+//!   "Store Buffer"; AMD APM vol. 2 §7.4.2).
+//! * *Threads on one node* follow x86-TSO among themselves: a store waits in the thread's buffer, first in first out,
+//!   and reaches the node's memory at any later time. Loads of the same thread see it at once; exchanges and fences
+//!   wait until the buffer is empty.
+//! * *Between nodes*: while a store is in the buffer of any thread of a node, the pages that the node's threads
+//!   touched since its buffers were last empty stay at the node: no other node loads from those it stored to or stores
+//!   to those it touched. (Giving a page up drains *all* its threads.) While its buffers are empty, a node can give up
+//!   every page at once, so no pages need to be remembered.
 //!
-//! With every thread alone this is sequential consistency, with all threads on one node it is
-//! x86-TSO; both are tests below. Machines that invalidate translations by broadcast instead of an
-//! interrupt (AMD `INVLPGB`) have no such drain by rule; there a store-buffering outcome across nodes
-//! would be a fact about the machine, and the tests are how to find out.
+//! With every thread alone this is sequential consistency; with all threads on one node it is x86-TSO. Tests below
+//! cover both. Machines that invalidate translations by broadcast instead of an interrupt (AMD `INVLPGB`) do not
+//! guarantee such a drain. A store-buffering outcome across nodes would there be a property of the machine, and the
+//! tests can find it.
 
 use super::program::{Code, Instruction, Outcome, Program, THREADS_MAX};
 use super::released;
 use std::collections::HashSet;
 
-/// Most states that are visited.
+/// The maximum number of states that are visited.
 pub const STATES_MAX: usize = 1_000_000;
 
-/// What the threads of a test share.
+/// The memory that the threads of a test share.
 #[derive(Clone, Copy, Debug)]
 pub enum Memory<'a> {
     /// One memory, one step at a time.
     Sequential,
-    /// Nodes with release consistency ([`released`]): it is the model of calls, too.
+    /// Nodes with release consistency ([`released`]). This model also covers calls.
     Released,
     /// Processes on x86 with a protocol between them.
     Processes {
@@ -67,17 +65,17 @@ impl Allowed {
         Allowed { outcomes }
     }
 
-    /// Whether `outcome` may be.
+    /// Whether `outcome` is allowed.
     pub fn contains(&self, outcome: Outcome) -> bool {
         self.place(outcome).is_some()
     }
 
-    /// The place of `outcome` among the allowed ones.
+    /// The index of `outcome` among the allowed ones.
     pub fn place(&self, outcome: Outcome) -> Option<usize> {
         self.outcomes.binary_search(&outcome).ok()
     }
 
-    /// All of them, ascending.
+    /// All allowed outcomes, ascending.
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
@@ -116,8 +114,8 @@ pub fn allowed(program: &Program, memory: Memory<'_>) -> Result<Allowed, String>
     Ok(Allowed::new(outcomes))
 }
 
-/// Most stores that wait in the buffer of a thread; a fuller buffer waits, which forbids nothing
-/// because no thread of a test within its limits is longer.
+/// The maximum number of stores in the buffer of a thread. A thread with a full buffer would wait, which forbids
+/// nothing because no thread of a test within its limits is longer.
 const BUFFER_MAX: usize = super::program::INSTRUCTIONS_MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -125,16 +123,16 @@ struct State {
     /// The next instruction of each thread.
     next: [u8; THREADS_MAX],
     so_far: Outcome,
-    /// Stores that wait, of each thread with company on its node, the oldest first.
+    /// For each thread that shares its node: the stores in its buffer, the oldest first.
     buffers: Vec<Vec<(u8, Code)>>,
-    /// Of each node, the pages that it stored to and loaded from since its buffers were empty.
+    /// For each node: the pages that it stored to, and those that it loaded from, since its buffers were empty.
     stored: Vec<u8>,
     loaded: Vec<u8>,
 }
 
 struct Machine<'a> {
     program: &'a Program,
-    /// The node of each thread whose stores wait in a buffer.
+    /// The node of each thread that has a store buffer.
     buffered: Vec<Option<u8>>,
     /// The node of each thread.
     nodes: Vec<u8>,
@@ -233,7 +231,7 @@ impl<'a> Machine<'a> {
         Some(next)
     }
 
-    /// The node of `thread` needs `page`; `None` while another node cannot give it up.
+    /// Gives `page` to the node of `thread`; `None` while another node cannot give it up.
     fn touch(&self, state: &mut State, thread: usize, page: u8, write: bool) -> Option<()> {
         let me = usize::from(self.nodes[thread]);
         for other in (0..self.node_count).filter(|&other| other != me) {
@@ -247,7 +245,7 @@ impl<'a> Machine<'a> {
         Some(())
     }
 
-    /// With empty buffers a node can give up everything.
+    /// A node with empty buffers can give up every page.
     fn forget_if_empty(&self, state: &mut State, thread: usize) {
         let me = self.nodes[thread];
         let mine = (0..self.nodes.len()).filter(|&other| self.nodes[other] == me);
@@ -257,7 +255,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What a load of `thread` sees: its own last store that waits, or memory.
+    /// The value that a load of `thread` sees: its own last buffered store, or memory.
     fn seen(&self, state: &State, thread: usize, location: u8) -> Code {
         let own = state.buffers[thread].iter().rev().find(|(stored, _)| *stored == location);
         own.map_or(state.so_far.get(self.program.location_slot(location)), |&(_, code)| code)

@@ -1,29 +1,28 @@
-//! What a litmus test is: a few threads of straight-line code over a few words, and a question.
+//! The representation of a litmus test: a few threads of straight-line code over a few words, and a condition.
 //!
-//! Promises: every value that can occur in a program has a small number (its *code*), so that what
-//! a run showed fits one machine word and is compared with one comparison; code [`ALIEN`] stands for
-//! a value that the program never wrote. A program is within its limits once [`Program::check`]
-//! passed. It must never know how a program is run.
+//! Promises: every value that can occur in a program has a small number (its *code*), so that the outcome of a run
+//! fits one machine word and is compared with one comparison. Code [`ALIEN`] stands for a value that the program never
+//! wrote. A program is within its limits once [`Program::check`] passed. It must never know how a program is run.
 
 use std::fmt;
 
-/// Most threads of a program.
+/// The maximum number of threads of a program.
 pub const THREADS_MAX: usize = 8;
-/// Most words that threads share.
+/// The maximum number of words that threads share.
 pub const LOCATIONS_MAX: usize = 8;
-/// Most registers and locations together: an outcome has one slot for each, and one to spare.
+/// The maximum number of registers and locations together: an outcome has one slot for each, and one to spare.
 pub const OBSERVED_MAX: usize = 31;
-/// Most different values.
+/// The maximum number of different values.
 pub const VALUES_MAX: usize = 15;
-/// Most instructions of all threads together.
+/// The maximum number of instructions of all threads together.
 pub const INSTRUCTIONS_MAX: usize = 40;
 /// The code of a value that was never written.
 pub const ALIEN: u8 = 15;
 
-/// A value by its place in [`Program::values`].
+/// A value as its index in [`Program::values`].
 pub type Code = u8;
 
-/// Where a stored value comes from.
+/// The source of a stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// A constant.
@@ -32,65 +31,65 @@ pub enum Operand {
     Register(u8),
 }
 
-/// One instruction. Registers are counted over the whole program, and each is loaded at most once.
+/// One instruction. Registers are numbered over the whole program, and each is loaded at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
     /// Reads a location into a register.
     Load {
         /// Receives the value.
         register: u8,
-        /// Which word.
+        /// The word.
         location: u8,
     },
     /// Writes a location.
     Store {
-        /// Which word.
+        /// The word.
         location: u8,
-        /// What.
+        /// The value.
         source: Operand,
     },
-    /// Reads and writes a location in one step; a full fence too, as `xchg` is on x86.
+    /// Reads and writes a location atomically; also a full fence, as `xchg` is on x86.
     Exchange {
-        /// Receives the value before.
+        /// Receives the previous value.
         register: u8,
-        /// Which word.
+        /// The word.
         location: u8,
-        /// What is written.
+        /// The value to write.
         source: Operand,
     },
-    /// Nothing after it happens before what is before it.
+    /// A full fence: no later access happens before an earlier one.
     Fence,
     /// A call of the library.
     Call(Call),
 }
 
-/// What a test asks of the library: each is a release, an acquire, or both.
+/// The calls of the library that a test can make: each is a release, an acquire, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// Takes a lock.
     Lock(u8),
-    /// Gives it back.
+    /// Releases a lock.
     Unlock(u8),
     /// Meets all other threads, each of which has a node of its own.
     Meet,
-    /// Stores to a flag, which is no word of the shared memory.
+    /// Stores to a flag, which is not a word of the shared memory.
     Set {
-        /// Which flag.
+        /// The flag.
         flag: u8,
-        /// What.
+        /// The value.
         source: Operand,
     },
     /// Loads a flag.
     Get {
         /// Receives the value.
         register: u8,
-        /// Which flag.
+        /// The flag.
         flag: u8,
     },
 }
 
 impl Instruction {
-    /// The word that it touches, and whether it needs the right to write.
+    /// The word that it accesses, and whether it needs the right to write.
     pub fn access(self) -> Option<(u8, bool)> {
         match self {
             Instruction::Load { location, .. } => Some((location, false)),
@@ -113,15 +112,15 @@ impl Instruction {
 /// A register of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
-    /// Whose it is.
+    /// Its thread.
     pub thread: u8,
-    /// What the test calls it.
+    /// Its name in the test.
     pub name: String,
     /// Its value before it is loaded.
     pub initial: Code,
 }
 
-/// What the question is about.
+/// The subject of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Observed {
     /// A register, at the end.
@@ -135,9 +134,9 @@ pub enum Observed {
 pub enum Formula {
     /// Always holds.
     True,
-    /// It has this value at the end; `None` is a value that cannot occur.
+    /// The final value is this one; `None` is a value that cannot occur.
     Equal(Observed, Option<Code>),
-    /// The contrary.
+    /// The negation.
     Not(Box<Formula>),
     /// All of them.
     All(Vec<Formula>),
@@ -145,27 +144,27 @@ pub enum Formula {
     Any(Vec<Formula>),
 }
 
-/// What a test asks about its formula.
+/// The quantifier of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Quantifier {
-    /// Can it hold?
+    /// The formula can hold.
     Exists,
-    /// It cannot hold, can it?
+    /// The formula cannot hold.
     NotExists,
-    /// Does it hold always?
+    /// The formula always holds.
     ForAll,
 }
 
-/// The question of a test.
+/// The condition of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// What is asked.
+    /// The quantifier.
     pub quantifier: Quantifier,
-    /// About what.
+    /// The formula.
     pub formula: Formula,
 }
 
-/// What one run showed: every register, then every location, at the end; four bits each.
+/// The outcome of one run: the final value of every register, then of every location; four bits each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Outcome(pub u128);
 
@@ -186,19 +185,19 @@ impl Outcome {
 /// A litmus test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The code of each thread.
     pub threads: Vec<Vec<Instruction>>,
     /// The names of the shared words.
     pub locations: Vec<String>,
-    /// What each word holds at the start.
+    /// The initial value of each word.
     pub initial: Vec<Code>,
     /// All registers.
     pub registers: Vec<Register>,
     /// The value of every code; the first is zero.
     pub values: Vec<i64>,
-    /// The question, if the test asks one.
+    /// The condition, if the test has one.
     pub condition: Option<Condition>,
 }
 
@@ -216,7 +215,7 @@ impl Program {
         }
     }
 
-    /// The location called `name`, made and zero at the start if it is new.
+    /// The location called `name`; a new one is zero at the start.
     pub fn location(&mut self, name: &str) -> u8 {
         if let Some(index) = self.find_location(name) {
             return index;
@@ -237,7 +236,7 @@ impl Program {
         (self.registers.len() - 1) as u8
     }
 
-    /// The code of `value`, made if it is new. More than [`VALUES_MAX`] are refused by [`Program::check`].
+    /// The code of `value`; a new value gets a new code. [`Program::check`] refuses more than [`VALUES_MAX`].
     pub fn code(&mut self, value: i64) -> Code {
         self.find_code(value).unwrap_or_else(|| {
             self.values.push(value);
@@ -250,7 +249,7 @@ impl Program {
         self.values.iter().position(|&other| other == value).map(|index| index as Code)
     }
 
-    /// Whether the program is within its limits; otherwise a sentence about what is too much.
+    /// Whether the program is within its limits; otherwise a sentence about the exceeded limit.
     pub fn check(&self) -> Result<(), String> {
         let instructions = self.threads.iter().map(Vec::len).sum();
         let observed = self.registers.len() + self.locations.len();
@@ -290,7 +289,7 @@ impl Program {
         self.threads.iter().map(|code| code.iter().filter(meets).count()).max().unwrap_or(0)
     }
 
-    /// Locks and flags of the calls: one more than the largest.
+    /// The number of locks and flags: one more than the largest.
     pub fn objects(&self) -> usize {
         let object = |instruction: &Instruction| match *instruction {
             Instruction::Call(Call::Lock(lock) | Call::Unlock(lock)) => usize::from(lock) + 1,
@@ -313,19 +312,19 @@ impl Program {
         self.slot(Observed::Location(location))
     }
 
-    /// Number of slots that an outcome uses.
+    /// The number of slots that an outcome uses.
     pub fn slots(&self) -> usize {
         self.registers.len() + self.locations.len()
     }
 
-    /// Registers and locations before anything ran.
+    /// The registers and locations before the first step.
     pub fn start(&self) -> Outcome {
         let registers = self.registers.iter().map(|register| register.initial);
         let all = registers.chain(self.initial.iter().copied());
         all.enumerate().fold(Outcome::default(), |outcome, (slot, code)| outcome.with(slot, code))
     }
 
-    /// The code of what a store writes, given the registers so far.
+    /// The code of the value that a store writes, given the registers so far.
     pub fn operand(source: Operand, so_far: Outcome) -> Code {
         match source {
             Operand::Constant(code) => code,
@@ -344,7 +343,7 @@ impl Program {
         }
     }
 
-    /// `outcome` in words, for example `0:r0=1 1:r0=0 x=1`.
+    /// `outcome` as text, for example `0:r0=1 1:r0=0 x=1`.
     pub fn outcome_text(&self, outcome: Outcome) -> String {
         let value = |slot: usize| match self.values.get(usize::from(outcome.get(slot))) {
             Some(value) => value.to_string(),
@@ -360,7 +359,7 @@ impl Program {
         registers.chain(locations).collect::<Vec<_>>().join(" ")
     }
 
-    /// One instruction in words.
+    /// An instruction as text.
     pub fn instruction_text(&self, instruction: Instruction) -> String {
         let location = |index: u8| &self.locations[usize::from(index)];
         let register = |index: u8| &self.registers[usize::from(index)].name;
@@ -387,7 +386,7 @@ impl Program {
         }
     }
 
-    /// The question in words.
+    /// The condition as text.
     pub fn condition_text(&self) -> Option<String> {
         let condition = self.condition.as_ref()?;
         let word = match condition.quantifier {

@@ -1,18 +1,18 @@
-//! Litmus tests on real processes: what each node of a cluster does, given shared words and a barrier.
+//! Litmus tests on real processes: the part of each node, given shared words and a barrier.
 //!
-//! As litmus7 does it (Alglave, Maranget, Sarkar and Sewell 2011): a batch is an array of instances of the
-//! test, each on words of its own; every thread runs its code on one instance after the other, with
-//! small random delays, and keeps what it loaded; after the batch one node compares all of it with
-//! the oracle. Between batches the layout changes: how many instances share a page, how far apart their
-//! words are, which nodes hold copies at the start.
+//! The method is that of litmus7 (Alglave, Maranget, Sarkar and Sewell 2011). A batch is an array of instances of the
+//! test, each with words of its own. Every thread runs its code on one instance after the other, with small random
+//! delays, and keeps what it loaded. After the batch one node compares the results with the oracle. The layout changes
+//! between batches: how many instances share a page, how far apart their words are, which nodes hold copies at the
+//! start.
 //!
-//! Promises: every node computes the same plan, so nothing but the words and the barrier is
-//! shared; a word carries the number of its batch and a check, so that a value of an earlier batch, half
-//! a value and a value from nowhere are all seen. It must never wait except at the barrier, whose
-//! failure ends the run with the barrier's sentence.
+//! Promises: every node computes the same plan, so only the words and the barrier are shared. A word contains the
+//! number of its batch and a check, so that a value of an earlier batch, half a value and a value that was never
+//! written are all detected. It must never wait except at the barrier, whose failure ends the run with the barrier's
+//! message.
 //!
-//! Accesses are relaxed atomics of 64 bits (plain `mov` on x86), `swap` (`xchg`) and a sequentially
-//! consistent fence; a compiler fence keeps each at its place.
+//! Accesses are relaxed atomics of 64 bits (plain `mov` on x86), `swap` (`xchg`) and a sequentially consistent fence;
+//! a compiler fence keeps each in place.
 
 use super::generate::partitions;
 use super::oracle::{Allowed, Memory, allowed};
@@ -22,10 +22,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
 use trellis_base::Random;
 
-/// Most batches: a word carries its batch in 28 bits.
+/// The maximum number of batches: a word contains its batch in 28 bits.
 pub const BATCHES_MAX: u32 = 1 << 28;
 
-/// One test on a cluster of processes. Every node must have the same.
+/// One test on a cluster of processes. The plan must be the same at every node.
 #[derive(Clone, Debug)]
 pub struct RealPlan {
     /// The test.
@@ -34,31 +34,31 @@ pub struct RealPlan {
     pub placement: Vec<u8>,
     /// The page of each location.
     pub layout: Vec<u8>,
-    /// Nodes of the cluster; all of them come to the barrier.
+    /// The number of nodes of the cluster; all of them take part in the barrier.
     pub nodes: u8,
     /// Instances of the test in a batch.
     pub instances: u32,
-    /// How many batches.
+    /// The number of batches.
     pub batches: u32,
-    /// Batches of plans that ran before in the same cluster: flags still have their values.
+    /// Batches of plans that ran before in the same cluster: flags still have their old values.
     pub batches_before: u32,
     /// Words of 8 bytes in a page.
     pub page_words: u32,
-    /// Longest delay of a thread before it runs its code, in turns of an empty loop.
+    /// The longest delay of a thread before its code, in iterations of an empty loop.
     pub delay_max: u32,
-    /// Chooses layouts, delays and who holds copies.
+    /// Selects layouts, delays and the holders of copies.
     pub seed: u64,
-    /// The cluster keeps release consistency, and no more; only then may the test call the library.
+    /// Whether the cluster has release consistency only; the test may call the library only then.
     pub is_released: bool,
 }
 
-/// What the threads of a test ask of their cluster. Locks and flags are numbers; a flag holds 64 bits.
+/// The calls that the threads of a test make. Locks and flags are numbers; a flag holds 64 bits.
 pub trait Calls: Sync {
-    /// Returns once every node called it, one thread on each.
+    /// Returns once every node has called it, in one thread on each.
     ///
     /// # Errors
     ///
-    /// A sentence, here as below: the cluster cannot go on.
+    /// A sentence, here and below: the cluster cannot go on.
     fn meet(&self) -> Result<(), String>;
     /// Takes a lock.
     ///
@@ -66,7 +66,7 @@ pub trait Calls: Sync {
     ///
     /// The same.
     fn lock(&self, lock: u64) -> Result<(), String>;
-    /// Gives it back.
+    /// Releases a lock.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ pub trait Calls: Sync {
 }
 
 impl RealPlan {
-    /// About `runs` runs on `nodes` nodes.
+    /// A plan of about `runs` runs on `nodes` nodes.
     pub fn new(program: Program, placement: Vec<u8>, layout: Vec<u8>, nodes: u8, runs: u64) -> RealPlan {
         let instances = 64;
         let batches = runs.div_ceil(instances.into()).clamp(1, (BATCHES_MAX - 1).into()) as u32;
@@ -106,7 +106,7 @@ impl RealPlan {
         }
     }
 
-    /// Whether the plan fits together; otherwise a sentence.
+    /// Whether the plan is consistent; otherwise a sentence.
     pub fn check(&self) -> Result<(), String> {
         self.program.check()?;
         let name = &self.program.name;
@@ -129,7 +129,7 @@ impl RealPlan {
         Ok(())
     }
 
-    /// The model that says what it may show.
+    /// The memory model that decides the allowed outcomes.
     pub fn memory(&self) -> Memory<'_> {
         match self.is_released {
             true => Memory::Released,
@@ -137,12 +137,12 @@ impl RealPlan {
         }
     }
 
-    /// How many runs the plan makes.
+    /// The number of runs of the plan.
     pub fn runs(&self) -> u64 {
         u64::from(self.instances) * u64::from(self.batches)
     }
 
-    /// How many shared words it needs, from the start of a page on.
+    /// The number of shared words that it needs, from the start of a page.
     pub fn words(&self) -> usize {
         self.finals_at(usize::from(self.nodes))
     }
@@ -155,28 +155,28 @@ impl RealPlan {
         words.next_multiple_of(self.page_words as usize)
     }
 
-    /// Where thread number `thread` leaves what it loaded.
+    /// Where thread number `thread` stores what it loaded.
     fn loaded_at(&self, thread: usize) -> usize {
         let cells = self.instances as usize * self.pages() * self.page_words as usize;
         let all = self.program.registers.len().max(1) * self.instances as usize;
         cells + thread * self.whole_pages(all)
     }
 
-    /// Where node number `node` leaves what it sees at the end.
+    /// Where node number `node` stores the final values that it sees.
     fn finals_at(&self, node: usize) -> usize {
         let all = self.program.locations.len() * self.instances as usize;
         self.loaded_at(self.program.threads.len()) + node * self.whole_pages(all)
     }
 }
 
-/// The placements and layouts worth trying on `nodes` nodes: with `everything` all that there are, otherwise
-/// the threads as far apart as the nodes allow, and the locations each on its own page or all on one.
+/// The placements and layouts to try on `nodes` nodes. With `everything` all of them; otherwise the threads as far
+/// apart as the nodes allow, and the locations each on its own page or all on one.
 pub fn arrangements(program: &Program, nodes: u8, everything: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
     let groups = |partition: &Vec<u8>| partition.iter().max().map_or(0, |&last| usize::from(last) + 1);
     let mut placements = partitions(program.threads.len());
     placements.retain(|placement| groups(placement) <= usize::from(nodes));
     if program.meetings() > 0 {
-        // One thread of a node comes to a barrier.
+        // Only one thread of a node takes part in a barrier.
         placements.retain(|placement| groups(placement) == program.threads.len());
     }
     let mut layouts = partitions(program.locations.len());
@@ -189,18 +189,18 @@ pub fn arrangements(program: &Program, nodes: u8, everything: bool) -> Vec<(Vec<
     placements.into_iter().flat_map(pairs).collect()
 }
 
-/// What node 0 saw of one plan.
+/// The results of one plan at node 0.
 #[derive(Clone, Debug)]
 pub struct RealReport {
     /// How often each outcome was seen.
     pub outcomes: BTreeMap<Outcome, u64>,
-    /// What the oracle allows.
+    /// The allowed outcomes.
     pub allowed: Allowed,
     /// The first forbidden outcomes: batch, instance, outcome.
     pub forbidden: Vec<(u32, u32, Outcome)>,
 }
 
-/// Most forbidden outcomes of a plan that are told; all are counted.
+/// The maximum number of forbidden outcomes of a plan that are described; all are counted.
 const FORBIDDEN_MAX: usize = 8;
 
 impl RealReport {
@@ -209,7 +209,7 @@ impl RealReport {
         self.outcomes.iter().filter(|(outcome, _)| !self.allowed.contains(**outcome)).map(|(_, count)| count).sum()
     }
 
-    /// Adds what was seen to a report of several plans, in which each shape has one entry.
+    /// Adds the results to a report of several plans, in which each test has one entry.
     pub fn add_to(&self, plan: &RealPlan, report: &mut LitmusReport) {
         let runs: u64 = self.outcomes.values().sum();
         report.runs += runs;
@@ -248,9 +248,8 @@ impl RealReport {
     }
 }
 
-/// Runs the part of `node`. `words` is the same memory at every node, from the start of a page on;
-/// `barrier` returns once every node called it, and makes what was stored before visible to all.
-/// Node 0 returns what was seen.
+/// Runs the part of `node`. `words` is the same memory at every node, from the start of a page; `barrier` returns once
+/// every node has called it, and makes earlier stores visible to all. Node 0 returns the results.
 pub fn run_node(
     plan: &RealPlan,
     node: u8,
@@ -260,11 +259,11 @@ pub fn run_node(
     run_part(plan, node, words, barrier, None)
 }
 
-/// As [`run_node`], where the test may call the library.
+/// Like [`run_node`], for tests that may call the library.
 ///
 /// # Errors
 ///
-/// A sentence: the plan does not fit together, or the cluster cannot go on.
+/// A sentence: the plan is not consistent, or the cluster cannot go on.
 pub fn run_calling_node(
     plan: &RealPlan,
     node: u8,
@@ -313,12 +312,12 @@ fn run_part(
     Ok(report)
 }
 
-/// One batch: where its words are and what its values look like.
+/// One batch: the places of its words and the encoding of its values.
 struct Batch<'a> {
     plan: &'a RealPlan,
     words: &'a [AtomicU64],
     number: u32,
-    /// Instances that share a page, and the distance of their words.
+    /// The number of instances that share a page, and the distance of their words.
     share: usize,
     stride: usize,
 }
@@ -357,7 +356,7 @@ impl<'a> Batch<'a> {
         u64::from(low) | u64::from(!low) << 32
     }
 
-    /// The batch that a whole word says it is of.
+    /// The batch of a valid word.
     fn batch_of(word: u64) -> Option<u32> {
         let low = word as u32;
         (word >> 32 == u64::from(!low)).then(|| (low >> 4).wrapping_sub(1))
@@ -376,7 +375,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Random loads and stores of the initial values, so that copies and rights are where they may be.
+    /// Random loads and stores of the initial values, so that copies and rights are distributed at random.
     fn spread(&self, node: u8) {
         let mut random = self.random(1 + u64::from(node));
         for instance in 0..self.plan.instances as usize {
@@ -419,7 +418,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// A node without a thread of the test comes to its barriers all the same.
+    /// A node without a thread of the test takes part in its barriers all the same.
     fn meet_only(&self, calls: Option<&dyn Calls>) -> Result<(), String> {
         let meetings = self.plan.program.meetings() * self.plan.instances as usize;
         (0..meetings).try_for_each(|_| calls.expect("it was checked").meet())
@@ -461,7 +460,7 @@ impl<'a> Batch<'a> {
             Call::Set { flag, source } => calls.set(object(flag), self.operand(source, registers)),
             Call::Get { register, flag } => {
                 let word = calls.get(object(flag))?;
-                // What an earlier batch left there is as good as nothing.
+                // A value that an earlier batch left there does not count.
                 let now = self.plan.batches_before + self.number;
                 let is_old = word == 0 || Batch::batch_of(word).is_some_and(|batch| batch < now);
                 registers[usize::from(register)] = if is_old { self.encoded(0) } else { word };
@@ -524,7 +523,8 @@ impl<'a> Batch<'a> {
         }
         for location in 0..program.locations.len() {
             let seen = |node: u8| self.last(node.into(), instance, location).load(Ordering::Relaxed);
-            // After the barrier every node must see the same, or, where stores raced, one of them.
+            // After the barrier every node must see the same final value. Under release consistency stores may race,
+            // so the value of one node counts.
             let first = seen(if self.plan.is_released { (self.number % u32::from(self.plan.nodes)) as u8 } else { 0 });
             let agreed = self.plan.is_released || (1..self.plan.nodes).all(|node| seen(node) == first);
             let code = if agreed { self.decoded(first) } else { ALIEN };

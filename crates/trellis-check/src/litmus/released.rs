@@ -1,12 +1,12 @@
-//! Which outcomes release consistency allows.
+//! The outcomes that release consistency allows.
 //!
-//! The model of [`crate::release::ghost`], as an oracle: for every thread and location, the stores that happened before,
-//! and those that were overwritten before. A load sees any store that was made and that its thread does not know to be
-//! overwritten. Locks, barriers and flags hand knowledge on. So a test whose accesses are ordered by its calls has the
-//! outcomes of interleaving and no others, which a test below holds it to; where accesses race, a load may be late, and
-//! may be late for one location and not for another, but sees what somebody stored there.
+//! This oracle is the model of [`crate::release::ghost`]: for every thread and location, the stores that happened
+//! before, and those that were overwritten before. A load sees any store that was made and that its thread does not
+//! know to be overwritten. Locks, barriers and flags pass this knowledge on. A test whose accesses are ordered by its
+//! calls therefore has exactly the outcomes of interleaving, which a test below checks. Where accesses race, a load
+//! may return an old value, for each location independently, but always a value that was stored there.
 //!
-//! Threads run in order: no load sees a store that has not been made. At the end everybody has met.
+//! Threads run in order: no load sees a store that has not been made. At the end all threads have met.
 //!
 //! Promises: exact for that model. It must never guess: a program with too many orders is refused.
 
@@ -14,7 +14,7 @@ use super::oracle::STATES_MAX;
 use super::program::{Call, Code, Instruction, LOCATIONS_MAX, Outcome, Program, THREADS_MAX};
 use std::collections::HashSet;
 
-/// What a thread, a lock or a flag knows: sets of stores, by location.
+/// The knowledge of a thread, a lock or a flag: sets of stores, by location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct View {
     known: [u16; LOCATIONS_MAX],
@@ -22,7 +22,7 @@ struct View {
 }
 
 impl View {
-    /// The values at the start are known.
+    /// The initial values are known.
     const START: View = View { known: [1; LOCATIONS_MAX], overwritten: [0; LOCATIONS_MAX] };
 
     fn join(&mut self, other: &View) {
@@ -39,11 +39,11 @@ struct State {
     next: [u8; THREADS_MAX],
     so_far: Outcome,
     threads: Vec<View>,
-    /// By location, what was stored there.
+    /// The stored values, by location.
     stores: Vec<Vec<Code>>,
     locks: Vec<(Option<u8>, View)>,
     flags: Vec<(Code, View)>,
-    /// Threads that have come to the barrier, one bit each.
+    /// Threads that have arrived at the barrier, one bit each.
     met: u8,
 }
 
@@ -111,7 +111,7 @@ fn run(program: &Program, state: &State, thread: usize, instruction: Instruction
             }
         }
         Instruction::Exchange { register, location, source } => {
-            // Not one step: two nodes may see the same value.
+            // An exchange is not atomic here: two nodes may see the same value.
             for code in state.visible(&state.threads[thread], location) {
                 let mut next = next.clone();
                 next.store(thread, location, Program::operand(source, state.so_far));
@@ -124,7 +124,7 @@ fn run(program: &Program, state: &State, thread: usize, instruction: Instruction
 }
 
 impl State {
-    /// What a load may see.
+    /// The values that a load may see.
     fn visible(&self, view: &View, location: u8) -> Vec<Code> {
         let location = usize::from(location);
         let mut codes: Vec<Code> = { self.stores[location].iter().enumerate() }
@@ -191,7 +191,7 @@ impl State {
     }
 }
 
-/// Everybody has met: at each location is a store that nobody overwrote.
+/// All threads have met: each location has some store that was not overwritten.
 fn finals(program: &Program, state: &State, outcomes: &mut HashSet<Outcome>) {
     let mut all = View::START;
     state.threads.iter().for_each(|view| all.join(view));

@@ -1,7 +1,8 @@
-//! One simulated run after another: copies are spread, threads run, somebody reads the end.
+//! The simulated runs, one after the other: copies are spread, threads run, and one node reads the final values.
 //!
-//! Promises: what happens next is drawn from the seed of the block alone. It must never choose what cannot
-//! happen: a thread that was not woken, a page whose thread is about to look (unless the runtime's bound passed).
+//! Promises: the next event depends on the seed of the block alone. It must never choose an impossible event, such as
+//! a step of a thread that was not woken, or the release of a page whose woken thread has not run yet (unless the
+//! runtime's bound passed).
 
 use super::Kind;
 use super::cluster::{Activity, Cluster, NODES_MAX, Node, PAGES_MAX, Thread, members};
@@ -13,19 +14,19 @@ use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 
-/// The ways in which a run chooses what happens next.
+/// The ways in which a run chooses the next event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Schedule {
-    /// Anything that can happen, equally likely.
+    /// Every possible event is equally likely.
     Uniform,
-    /// What has the highest priority; now and then the chosen one falls behind everything else
-    /// (after PCT: Burckhardt, Kothari, Musuvathi and Nagarakatte 2010).
+    /// The event with the highest priority. Now and then the priority of the chosen one falls below all others (after
+    /// PCT: Burckhardt, Kothari, Musuvathi and Nagarakatte 2010).
     Priorities,
-    /// As before, and messages to one node all have the priority of that node.
+    /// As before, and all messages to one node have the priority of that node.
     Receivers,
 }
 
-/// What can happen next.
+/// A possible event.
 #[derive(Clone, Copy)]
 enum Action {
     Deliver(usize),
@@ -42,7 +43,7 @@ pub(super) struct Simulator<'a, N, F> {
     pub(super) cluster: Cluster<N>,
     random: Random,
     schedule: Schedule,
-    /// What falls behind gets a priority below all that were given before.
+    /// The lowest priority so far; a lowered priority is below it.
     lowest: u32,
     receivers: [u32; NODES_MAX],
     impatience: u8,
@@ -52,17 +53,17 @@ pub(super) struct Simulator<'a, N, F> {
     program: usize,
     placement: usize,
     layout: usize,
-    /// The last run left a cluster with which the next can go on.
+    /// Whether the cluster of the last run can be used for the next.
     is_sound: bool,
     so_far: Outcome,
-    /// What the thread that is no thread of the program does: spreads copies, reads the end.
+    /// The access of the extra thread, which spreads copies and reads the final values.
     errand: Option<(u8, Option<Code>)>,
 }
 
-/// Priorities that were drawn are above those of what fell behind.
+/// Random priorities are above all lowered ones.
 const DRAWN: u32 = 1 << 31;
 
-/// The slot of an outcome that no program uses: what an errand saw.
+/// The slot of an outcome that no program uses: the value that the extra thread loaded.
 const ERRAND: usize = OBSERVED_MAX;
 
 impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
@@ -92,12 +93,12 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
     /// One run; a failed assertion of the protocol is a failure too.
     pub(super) fn guarded_run(&mut self, run: &Run) -> Result<Outcome, (Kind, String)> {
         let end = guarded(|| self.run(run)).unwrap_or_else(|what| Err((Kind::Broken, what)));
-        // A cluster in which something went wrong would only repeat it.
+        // After an error, the same cluster would only repeat it.
         self.is_sound = end.is_ok();
         end
     }
 
-    /// One run from the state that the run before left to its outcome.
+    /// One run, from the state that the previous run left to its outcome.
     fn run(&mut self, run: &Run) -> Result<Outcome, (Kind, String)> {
         let series = self.series;
         let prepared = &series.programs[run.program];
@@ -134,12 +135,12 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         Ok(self.so_far.with(ERRAND, 0))
     }
 
-    /// Half of the time the last, where everything is on its own.
+    /// An index; half of the time the last, where everything is separate.
     fn draw_one(&mut self, count: usize) -> usize {
         if self.random.once_in(2) { count - 1 } else { self.random.index(count) }
     }
 
-    /// Makes a cluster in which nobody holds anything.
+    /// Makes a cluster in which no node holds anything.
     fn make_cluster(&mut self, protocol: usize, placement: &[u8], layout: &[u8]) {
         let groups = placement.iter().max().map_or(1, |&last| last + 1);
         let idle = u8::from(groups < self.series.options.nodes_max && self.random.once_in(2));
@@ -152,7 +153,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         self.cluster.tell(|_| format!("{nodes} nodes, manager {manager}"));
     }
 
-    /// Puts the threads, not yet started, on nodes of the cluster, and chooses how the run goes.
+    /// Places the threads, which have not started, on nodes of the cluster, and chooses the schedule.
     fn place_threads(&mut self, placement: &[u8], layout: &[u8]) {
         let nodes = self.cluster.nodes.len() as u8;
         let schedules = [Schedule::Uniform, Schedule::Uniform, Schedule::Priorities, Schedule::Receivers];
@@ -162,7 +163,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         self.impatience = u8::from(self.random.once_in(4));
         self.late_faults = self.random.once_in(2);
         self.cluster.clear_threads();
-        // Which group is on which node: turned, so that the manager is sometimes one of them.
+        // Groups are rotated over the nodes, so that the manager is sometimes one of them.
         let turn = self.random.below(nodes.into()) as u8;
         for &group in placement {
             self.add_thread((group + turn) % nodes);
@@ -225,19 +226,19 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         Ok(())
     }
 
-    /// One access by the thread that is no thread of the program.
+    /// One access by the extra thread.
     fn send_errand(&mut self, node: u8, location: u8, value: Option<Code>) -> Result<Code, (Kind, String)> {
         self.errand = Some((location, value));
         let index = self.cluster.threads.len() - 1;
         self.cluster.threads[index].node = node;
         self.cluster.turn(index, Activity::Ready);
-        // A page that is here already costs no schedule.
+        // An access to a page that is present needs no schedule.
         self.try_instruction(index);
         self.go_on()?;
         Ok(self.so_far.get(ERRAND))
     }
 
-    /// Lets things happen until every thread is done.
+    /// Executes events until every thread is done.
     fn go_on(&mut self) -> Result<(), (Kind, String)> {
         while self.cluster.unfinished != 0 {
             if let Some(what) = self.cluster.problem.take() {
@@ -279,7 +280,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
                 Activity::Faulted => self.report_fault(thread),
                 Activity::Woken => {
                     let Thread { node, page, .. } = cluster.threads[thread];
-                    // A runtime may say at once that the thread ran on; it owes that only after a hold.
+                    // A runtime may report a thread as resumed at once; it must do so only after a hold.
                     if random.once_in(4) {
                         cluster.owe(node, page);
                     }
@@ -298,7 +299,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         cluster.report_fault(thread, wish, &mut || DRAWN | random.draw() as u32);
     }
 
-    /// A thread tries its next instruction: it goes on, or faults.
+    /// A thread tries its next instruction: it continues, or faults.
     fn try_instruction(&mut self, thread: usize) {
         let series = self.series;
         let program = &series.programs[self.program].program;
@@ -352,7 +353,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         }
     }
 
-    /// Pages of `node` for which somebody may say now that their thread ran on.
+    /// The pages of `node` that may be reported as resumed now.
     fn resumable(&mut self, node: u8) -> u8 {
         let (open, looking) = self.cluster.open_pages(node);
         // The runtime's bound may pass before the thread ran.
@@ -392,7 +393,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         Some(Action::Resume(place / 8, place % 8))
     }
 
-    /// What has the highest priority.
+    /// The event with the highest priority.
     fn choose_first(&mut self) -> Option<Action> {
         let mut best: Option<(u32, Action)> = None;
         let mut offer = |priority: u32, action| {

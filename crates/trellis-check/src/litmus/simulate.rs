@@ -1,15 +1,15 @@
-//! Litmus tests on the real state machines, in one thread, millions of times.
+//! Runs litmus tests on the real state machines, in one thread, millions of times.
 //!
-//! A seed draws a program, a protocol, a placement, a layout and a schedule. Copies are spread *through
-//! the protocol* first (random loads, and stores of the initial values), because a cluster in which
-//! nobody holds anything hides a whole class of bugs; then the threads run, and at the end some node
-//! reads every location. A seed stands for [`BLOCK`] runs on one cluster: each finds the copies, the
-//! rights and the messages under way that the run before left, and only the words are put back.
+//! A seed determines a program, a protocol, a placement, a layout and a schedule. Copies are first spread *through the
+//! protocol* (random loads, and stores of the initial values), because a cluster in which no node holds anything hides
+//! a whole class of bugs. Then the threads run, and at the end one node reads every location. A seed stands for
+//! [`BLOCK`] runs on one cluster: each begins with the copies, the rights and the messages under way that the previous
+//! run left, and only the words are reset.
 //!
-//! Promises: a run depends on its seed, its number in the block, its program and its protocol alone, so
-//! that a failing one can be repeated alone and told step by step. A forbidden outcome, a run in which nothing can happen
-//! while a thread waits, a run beyond its bound of steps, a failed assertion and a breach of the
-//! contract are failures. It must never count a run that did not end as completed.
+//! Promises: a run depends only on its seed, its number in the block, its program and its protocol, so that a failing
+//! run can be repeated alone and printed step by step. Failures are a forbidden outcome, a run in which nothing can
+//! happen while a thread waits, a run beyond its bound of steps, a failed assertion and a breach of the contract. It
+//! must never count a run that did not end as completed.
 
 use super::cluster::NODES_MAX;
 pub use super::cluster::Node;
@@ -57,7 +57,7 @@ pub fn simulate_with<N: Node>(
     Ok(report)
 }
 
-/// Repeats the first block of `options`, up to its number of runs, and tells the last of them step by step; the
+/// Repeats the first block of `options`, up to its number of runs, and describes the last of them step by step. The
 /// last line says how it ended.
 pub fn tell(options: &LitmusOptions) -> Result<Vec<String>, String> {
     tell_with(options, |protocol, geometry| protocol.start(geometry))
@@ -94,11 +94,11 @@ pub fn tell_with<N: Node>(
     Ok(lines)
 }
 
-/// A program with everything about it that does not change from run to run.
+/// A program and its data that are the same for all runs.
 pub(super) struct Prepared {
     pub(super) program: Program,
     allowed: Allowed,
-    /// Ways to put its threads on nodes and its locations on pages; the last has each on its own.
+    /// Assignments of threads to nodes and of locations to pages; the last has each on its own.
     pub(super) placements: Vec<Vec<u8>>,
     pub(super) layouts: Vec<Vec<u8>>,
 }
@@ -109,11 +109,11 @@ pub(super) struct Series<'a> {
     pub(super) protocols: &'a [Protocol],
 }
 
-/// What a seed says about a run before its first step.
+/// The parameters of a run that its seed determines.
 pub(super) struct Run {
     /// The seed of its block.
     pub(super) seed: u64,
-    /// Its place in the block.
+    /// Its index in the block.
     pub(super) number: u64,
     pub(super) program: usize,
     pub(super) protocol: usize,
@@ -144,8 +144,8 @@ impl<'a> Series<'a> {
 
     fn draw(&self, index: u64) -> Run {
         let (seed, number) = (seed_of_run(self.options.seed, index / BLOCK), index % BLOCK);
-        // Streams of their own, so that a run stays the same when it is repeated with its program and its
-        // protocol alone.
+        // Separate random streams, so that a run stays the same when it is repeated with its program and its protocol
+        // alone.
         let program = Random::for_purpose(seed, 1).index(self.programs.len());
         let protocol = Random::for_purpose(seed, 2).index(self.protocols.len());
         Run { seed, number, program, protocol }

@@ -1,15 +1,15 @@
-//! What can happen next in a cluster, and what it does to it.
+//! The possible actions of a cluster, and their effects.
 //!
-//! Promises: actions are listed in an order that depends on the state alone, and each of them is something that a
-//! runtime can do at that moment. It must never say that nothing must happen while an alarm is set, a message is under
-//! way or a thread can run.
+//! Promises: the order of actions depends on the state alone, and each of them is something that a runtime can do at
+//! that moment. It must never report that nothing must happen while an alarm is set, a message is under way or a
+//! thread can run.
 
 use super::cluster::{Activity, Cluster, PAGES_MAX, PURPOSES, RETRY, Thread, members};
 use super::{Envelope, Locks, Node, PageSet, Pages, Wishes};
 use trellis_cluster_protocol::coherence::{Input, Message, Purpose};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
-/// One thing that can happen.
+/// A possible action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Deliver(u32),
@@ -31,7 +31,7 @@ pub(super) enum Action {
         node: usize,
         thread: usize,
     },
-    /// The thread unlocks what it does not have, any more or yet.
+    /// The thread unlocks what it does not hold any more, or not yet.
     Abandon {
         node: usize,
         thread: usize,
@@ -45,7 +45,7 @@ pub(super) enum Action {
         page: usize,
         purpose: usize,
     },
-    /// Nothing else can go on: every node that was told to retry does so.
+    /// No other action is possible: every node that was told to retry does so.
     RetryAll,
     Prefetch {
         node: usize,
@@ -53,14 +53,14 @@ pub(super) enum Action {
         write: bool,
         announced: bool,
     },
-    /// The last node says which pages it leaves behind.
+    /// The last node reports which pages it leaves behind.
     Leave,
-    /// A node takes a page over, for stores.
+    /// A node takes over a page, for stores.
     TakeOver {
         node: usize,
         page: usize,
     },
-    /// A node learns that the last one left.
+    /// A node learns that the last node has left.
     Tell {
         node: usize,
     },
@@ -72,23 +72,23 @@ pub(super) enum Action {
     },
 }
 
-/// One access of a thread and how it would ask for the page.
+/// One access of a thread, and its request for the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct Operation {
     pub(super) page: u8,
     pub(super) write: bool,
     pub(super) wide: bool,
     pub(super) asks_write: bool,
-    /// It locks the page, or the run when wide, changes it and unlocks it.
+    /// Whether it locks the page (or the range, if wide), changes it and unlocks it.
     pub(super) lock: bool,
 }
 
-/// What a lock that ends by itself is given for. The explorer lets alarms go off at any time.
+/// The duration of a lock that ends by itself. The explorer lets alarms go off at any time.
 const STAY: u64 = 1_000_000;
 
-// What is possible.
+// The possible actions.
 impl<N: Node> Pages<N> {
-    /// Lists what can happen; returns whether something of it must happen some time.
+    /// Lists the possible actions; returns whether one of them must happen at some time.
     pub(super) fn enabled(&mut self, cluster: &Cluster, actions: &mut Vec<Action>) -> bool {
         actions.clear();
         let mut last = None;
@@ -104,7 +104,7 @@ impl<N: Node> Pages<N> {
         }
         self.enabled_leaving(cluster, actions);
         self.enabled_change(cluster, actions);
-        // Who locked for a time need not unlock: then the time ends it.
+        // A thread that locked for a time need not unlock: the alarm ends the lock.
         let is_timed = self.instance.locks == Locks::Timed;
         let may_wait = |action: &Action| match action {
             Action::Abandon { .. } | Action::Leave => true,
@@ -180,8 +180,8 @@ impl<N: Node> Pages<N> {
         }
     }
 
-    /// A thread that was granted the page has run on, or may be declared late; returns whether
-    /// somebody waits for that.
+    /// A thread that was granted the page has run on, or may be reported as late. Returns whether the protocol waits
+    /// for that report.
     fn enabled_resume(&mut self, cluster: &Cluster, node: usize, page: usize, actions: &mut Vec<Action>) -> bool {
         let place = cluster.places[node][page];
         let about_to_look = cluster.is_about_to_look(node, page);
@@ -193,9 +193,9 @@ impl<N: Node> Pages<N> {
         place.is_wanted && !about_to_look
     }
 
-    /// An alarm may go off at any time and goes off some time. To ask again for a locked page while its holder does not
-    /// run leads back to where it began, so a node does that a bounded number of times; besides, all do it when nothing
-    /// else can go on.
+    /// An alarm may go off at any time, and finally goes off. A retry for a locked page while its holder does not run
+    /// leads back to the same state, so each node retries a bounded number of times; in addition, all retry when no
+    /// other action is possible.
     fn enabled_alarms(&self, cluster: &Cluster, others_go_on: bool, actions: &mut Vec<Action>) -> bool {
         let before = actions.len();
         let mut is_patient = false;
@@ -236,8 +236,9 @@ impl<N: Node> Pages<N> {
         }
     }
 
-    /// The last node leaves when its threads are done and it waits for nothing: node 0 takes over what it leaves behind,
-    /// then every other node is told, each when nothing is under way between the two and the leaver owes nobody an answer.
+    /// The last node leaves when its threads are done and it waits for nothing. Node 0 takes over what it leaves
+    /// behind. Then every other node is told, as soon as no message is under way between the two and the leaver owes
+    /// no answer.
     fn enabled_leaving(&mut self, cluster: &Cluster, actions: &mut Vec<Action>) {
         if !self.instance.leaver {
             return;
@@ -263,7 +264,7 @@ impl<N: Node> Pages<N> {
                 ends.contains(&node) && ends.contains(&leaver)
             })
         };
-        // What arrived at the leaver may wait there for a thread that ran on or for an alarm.
+        // A message that arrived at the leaver may wait there for a thread to run on, or for an alarm.
         let owes = cluster.places[leaver].iter().any(|place| place.is_wanted || place.alarms != 0);
         for node in (0..leaver).filter(|node| cluster.told >> node & 1 == 0) {
             if cluster.left_behind == 0 && !owes && !between(node) {
@@ -272,7 +273,8 @@ impl<N: Node> Pages<N> {
         }
     }
 
-    /// The threads meet; the home of each page that was touched takes it over; every node changes; the threads go on.
+    /// The threads meet; the home of each touched page takes the page over; every node changes the protocol; the
+    /// threads go on.
     fn enabled_change(&mut self, cluster: &Cluster, actions: &mut Vec<Action>) {
         if self.instance.change.is_none() {
             return;
@@ -312,7 +314,7 @@ impl<N: Node> Pages<N> {
     }
 }
 
-// What it does.
+// The effects of actions.
 impl<N: Node> Pages<N> {
     pub(super) fn act(&mut self, cluster: &mut Cluster, action: Action) -> Result<(), String> {
         match action {
@@ -364,7 +366,7 @@ impl<N: Node> Pages<N> {
         }
     }
 
-    /// A thread tries its instruction: it retires, or faults.
+    /// A thread tries its instruction, which retires or faults.
     fn access(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
         let operation = cluster.threads[node][thread].operation;
         let needed = if operation.write { Access::Write } else { Access::Read };
@@ -437,8 +439,8 @@ impl<N: Node> Pages<N> {
         self.step(cluster, node, Input::Alarm { page: self.page_index(page), purpose: PURPOSES[purpose] })
     }
 
-    /// Whoever was told to ask again for a page is taken to have asked: later it could not. Then the last node says what
-    /// it leaves behind.
+    /// Assumes that every node that was told to retry for a page has done so, because it could not later. Then the
+    /// last node reports what it leaves behind.
     fn leave(&mut self, cluster: &mut Cluster) -> Result<(), String> {
         let leaver = self.instance.founders();
         cluster.is_leaving = true;
@@ -470,8 +472,7 @@ impl<N: Node> Pages<N> {
         Ok(())
     }
 
-    /// The bytes of a grant are put in place, read from the supplier only now; then the protocol
-    /// hears of it.
+    /// Copies the bytes of a grant, which are read from the supplier only now; then the protocol receives the message.
     fn deliver(&mut self, cluster: &mut Cluster, number: u32) -> Result<(), String> {
         cluster.remove_message(number);
         let Envelope { from, to, message } = *self.envelopes.value(number);
@@ -494,10 +495,10 @@ impl<N: Node> Pages<N> {
     }
 }
 
-// What the protocol is told.
+// The inputs of the protocol.
 impl<N: Node> Pages<N> {
-    /// What the protocol is told first when `action` happens in `cluster`, and where; nothing when the action is no
-    /// business of the protocol.
+    /// The first input that `action` gives to a protocol in `cluster`, and its node; `None` if the action does not
+    /// concern the protocol.
     pub(super) fn input_of(&self, cluster: &Cluster, action: Action) -> Option<(usize, Input)> {
         let fault = |node: usize, operation: Operation| {
             let needed = if operation.write { Access::Write } else { Access::Read };
@@ -557,7 +558,7 @@ impl<N: Node> Pages<N> {
         Input::Gone { node: NodeId(self.instance.founders()), successor: NodeId(0) }
     }
 
-    /// The pages that `operation` is about, if it is a lock.
+    /// The pages that `operation` locks, if it is a lock.
     pub(super) fn pages_of(&self, operation: Operation) -> PageSet {
         let range = self.wish(operation.page, operation.wide);
         let place = |page: PageIndex| self.instance.pages.iter().position(|&other| other == page.0);

@@ -1,31 +1,31 @@
 //! The state of a small cluster: views, memories, threads and messages under way.
 //!
-//! Promises: two clusters that differ in nothing that matters are written as the same bytes. It
-//! must never change a view without looking at the views of all other nodes.
+//! Promises: two clusters whose differences do not matter are written as the same bytes. It must never change a view
+//! without checking the views of all other nodes.
 
 use super::actions::Operation;
 use super::{Instance, PageSet};
 use trellis_cluster_protocol::Access;
 use trellis_cluster_protocol::coherence::Purpose;
 
-/// Most nodes of an instance.
+/// The maximum number of nodes of an instance.
 pub const NODES_MAX: usize = 6;
-/// Most pages of an instance.
+/// The maximum number of pages of an instance.
 pub const PAGES_MAX: usize = 4;
-/// Most threads of a node.
+/// The maximum number of threads of a node.
 pub const THREADS_MAX: usize = 2;
-/// Most messages under way at the same time.
+/// The maximum number of messages under way at the same time.
 const MESSAGES_MAX: usize = 40;
 
-/// What a node's memory of a page holds.
+/// The content of a page in a node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Memory {
-    /// Nothing: there is no memory yet.
+    /// There is no memory yet.
     #[default]
     Absent,
-    /// Something older than the last store.
+    /// A value older than the last store.
     Old,
-    /// What was stored last by anybody; zero if nobody stored.
+    /// The last value stored by any node; zero before the first store.
     Last,
 }
 
@@ -34,18 +34,18 @@ pub(super) enum Memory {
 pub(super) struct Place {
     pub(super) access: Access,
     pub(super) memory: Memory,
-    /// A thread for which the page was granted has run on and nobody said so yet.
+    /// A thread for which the page was granted has run on, which is not reported yet.
     pub(super) owes_resume: bool,
-    /// The protocol asked to be told.
+    /// The protocol asked for that report.
     pub(super) is_wanted: bool,
     /// Alarms that were set and did not go off, one bit for each of [`PURPOSES`].
     pub(super) alarms: u8,
 }
 
-/// What alarms are for, by the number of their bit.
+/// The purposes of alarms, by the number of their bit.
 pub(super) const PURPOSES: [Purpose; 3] = [Purpose::Retry, Purpose::Expiry, Purpose::Threshold];
 
-/// The place of [`Purpose::Retry`] there.
+/// The index of [`Purpose::Retry`].
 pub(super) const RETRY: usize = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -60,7 +60,7 @@ pub(super) enum Activity {
     Locking,
     /// It has its lock.
     Holding,
-    /// The time of its lock is over, and it did not notice yet.
+    /// The time of its lock is over, and the thread has not noticed yet.
     Expired,
 }
 
@@ -80,11 +80,11 @@ pub(super) struct Thread {
     /// Meaningless, and equal to the default, while idle.
     pub(super) operation: Operation,
     pub(super) left: u8,
-    /// How often somebody else was given the right to store to what it waits for. Counted where the instance bounds it.
+    /// How often another node was given the right to store to the awaited page. Counted if the instance bounds it.
     pub(super) overtaken: u8,
 }
 
-/// How far a change of the protocol is.
+/// The progress of a change of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Change {
     /// The threads have met at the first barrier.
@@ -132,19 +132,19 @@ pub(super) struct Cluster {
     pub(super) threads: [[Thread; THREADS_MAX]; NODES_MAX],
     pub(super) prefetches: [u8; NODES_MAX],
     pub(super) impatience: [u8; NODES_MAX],
-    /// How often each node may still ask again for a locked page while other things go on.
+    /// How often each node may still ask again for a locked page while other actions are possible.
     pub(super) spins: [u8; NODES_MAX],
-    /// Whether the last node has begun to leave: no thread of it uses its views any more.
+    /// Whether the last node has begun to leave: none of its threads uses its views any more.
     pub(super) is_leaving: bool,
-    /// That node, if one may leave.
+    /// The node that may leave, if any.
     leaver: Option<usize>,
     /// Pages of the leaver that its successor has not taken over yet.
     pub(super) left_behind: PageSet,
-    /// The nodes that know that it left, one bit each.
+    /// The nodes that know that it has left, one bit each.
     pub(super) told: u8,
-    /// Whether the threads do the second half of their operations, and the nodes that have changed the protocol.
+    /// The progress of the change of the protocol; after it, the threads do the second half of their operations.
     pub(super) change: Change,
-    /// Pages to which somebody stored.
+    /// Pages that were stored to.
     stored: PageSet,
     messages: [u32; MESSAGES_MAX],
     message_count: u8,
@@ -289,12 +289,12 @@ impl Cluster {
         self.message_count -= 1;
     }
 
-    /// Whether every thread has done what it was to do.
+    /// Whether every thread has done all its operations.
     pub(super) fn is_at_rest(&self) -> bool {
         self.threads.iter().flatten().all(|thread| thread.activity == Activity::Idle && thread.left == 0)
     }
 
-    /// Whether a thread of `node` was woken for `page` and did not run yet.
+    /// Whether a thread of `node` was woken for `page` and has not run yet.
     pub(super) fn is_about_to_look(&self, node: usize, page: usize) -> bool {
         self.threads[node]
             .iter()
@@ -374,7 +374,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Somebody may store to `pages` at `node` now: who waits for one of them elsewhere was overtaken.
+    /// Node `node` may store to `pages` now: a thread that waits for one of them at another node was overtaken.
     pub(super) fn overtake(&mut self, node: usize, pages: PageSet, bound: u8) -> Result<(), String> {
         use Activity::{Locking, Waiting, Woken};
         for (other, threads) in self.threads.iter_mut().enumerate().filter(|(other, _)| *other != node) {
@@ -401,7 +401,7 @@ impl Cluster {
         }
     }
 
-    /// Single writer or many readers.
+    /// Checks the rule: a single writer or many readers.
     fn check(&self, page: usize) -> Result<(), String> {
         let holders = |least: Access| (0..NODES_MAX).filter(move |&node| self.places[node][page].access >= least);
         let Some(writer) = holders(Access::Write).next() else { return Ok(()) };
@@ -420,7 +420,7 @@ impl Cluster {
     }
 }
 
-/// The places in a set of pages.
+/// The indexes in a set of pages.
 pub(super) fn members(pages: PageSet) -> impl Iterator<Item = usize> {
     (0..PAGES_MAX).filter(move |&page| pages >> page & 1 != 0)
 }

@@ -1,13 +1,13 @@
-//! How large a cluster is and what may happen in it.
+//! The size of a cluster, and what may happen in it.
 //!
-//! Promises: two instances that differ are described differently. It must never allow what a runtime cannot do.
+//! Promises: different instances have different descriptions. It must never allow what a runtime cannot do.
 
 use super::{Node, Pages};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::{Geometry, Protocol, Ranges, Running};
 use trellis_cluster_protocol::homes::{Home, Manager};
 
-/// Which neighbours a request wishes for.
+/// The neighbouring pages for which a request asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wishes {
     /// The page alone.
@@ -18,12 +18,12 @@ pub enum Wishes {
     Both,
 }
 
-/// What threads do with locks of pages.
+/// How threads use locks of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Locks {
-    /// Nothing.
+    /// No locks.
     None,
-    /// They lock, change what they locked, and unlock.
+    /// Threads lock, change what they locked, and unlock.
     Kept,
     /// The same, with locks that end by themselves after some time.
     Timed,
@@ -31,12 +31,12 @@ pub enum Locks {
     GivenUp,
 }
 
-/// The size of a cluster and what may happen in it.
+/// The size of a cluster, and what may happen in it.
 #[derive(Clone, Debug)]
 pub struct Instance {
     /// The protocol.
     pub protocol: Protocol,
-    /// Who manages which page.
+    /// The assignment of pages to managers.
     pub home: Home,
     /// Number of nodes.
     pub nodes: u16,
@@ -46,34 +46,35 @@ pub struct Instance {
     pub threads: u8,
     /// Loads, stores and locked changes of each thread.
     pub operations: u8,
-    /// What requests wish for.
+    /// The pages for which requests ask.
     pub wishes: Wishes,
     /// Announcements ([`trellis_cluster_protocol::coherence::Input::Prefetch`]) that each node may make, at any time.
     pub prefetches: u8,
     /// A fault reaches the protocol some time after the access that caused it.
     pub late_faults: bool,
-    /// How often each node may say [`trellis_cluster_protocol::coherence::Input::Resumed`] before the thread ran on. Bounded,
-    /// because two nodes that never let each other run could do so for ever.
+    /// How often each node may report [`trellis_cluster_protocol::coherence::Input::Resumed`] before the thread has
+    /// run on. Bounded, because two nodes that never let each other run could do so for ever.
     pub impatience: u8,
-    /// How often each node may ask again for a locked page while other things go on; besides, it does so when nothing
-    /// else can go on. Bounded, because a node could ask for ever while the lock's holder never runs.
+    /// How often each node may ask again for a locked page while other actions are possible; in addition, it does so
+    /// when there are none. Bounded, because a node could ask for ever while the lock's holder never runs.
     pub spins: u8,
     /// A load may ask for the right to store.
     pub eager: bool,
-    /// Whether pages are locked; only with a protocol that can.
+    /// How pages are locked; needs a protocol that supports it.
     pub locks: Locks,
-    /// The last node leaves some time after its operations: it is no founder, and node 0 takes its pages over.
+    /// The last node leaves some time after its operations: it is not a founder, and node 0 takes over its pages.
     pub leaver: bool,
-    /// When all threads are done, every page is given another protocol and the threads do as much once more.
+    /// When all threads are done, every page gets this protocol and the threads do the same number of operations
+    /// again.
     pub change: Option<Protocol>,
-    /// A thread that waits must not see others get the right to store to what it waits for more often than this.
+    /// The maximum number of times that others may get the right to store to a page for which a thread waits.
     pub overtaken_max: Option<u8>,
-    /// Compare what the protocol thinks that a view allows with what the effects made of it.
+    /// Whether to compare the access rights that the protocol assumes with the result of its effects.
     pub paired: bool,
 }
 
 impl Instance {
-    /// One thread per node and nothing special, managed by node 0.
+    /// One thread per node and no options; node 0 is the manager.
     pub fn new(protocol: Protocol, nodes: u16, pages: u32, operations: u8) -> Instance {
         Instance {
             protocol,
@@ -103,7 +104,7 @@ impl Instance {
         self.model_of(|geometry| protocol.start(geometry))
     }
 
-    /// The model of this instance with the choice of a protocol for each page at every node, as a runtime has it.
+    /// The model of this instance with a choice of protocol for each page at every node, as in a runtime.
     pub fn model_of_ranges(&self) -> Pages<Ranges> {
         let protocol = self.protocol;
         self.model_of(|geometry| Ranges::new(protocol, geometry))
@@ -114,13 +115,13 @@ impl Instance {
         Pages::new(self.clone(), start)
     }
 
-    /// How often a thread may be overtaken: each thread of the cluster once while its request travels, and once more
-    /// while it waits behind those that came before.
+    /// How often a thread may be overtaken: once by each thread of the cluster while its request travels, and once
+    /// more while it waits behind earlier requests.
     pub fn overtaken_bound(&self) -> u8 {
         (2 * self.nodes * u16::from(self.threads)).min(255) as u8
     }
 
-    /// What makes this instance different from others, in a few words.
+    /// A short description of this instance, with everything that distinguishes it.
     pub fn describe(&self) -> String {
         let mut text = format!(
             "{} {} nodes={} pages={} operations={} threads={} wishes={}",
@@ -163,7 +164,7 @@ impl Instance {
         self.protocol.layers().next().is_some() || self.change.is_some_and(|changed| changed.layers().next().is_some())
     }
 
-    /// Nodes that are there to the end.
+    /// The nodes that stay to the end.
     pub(super) fn founders(&self) -> u16 {
         self.nodes - u16::from(self.leaver)
     }

@@ -1,30 +1,30 @@
-//! A small cluster whose threads load from and store to pages: what the explorer walks through for
-//! a coherence protocol.
+//! A small cluster whose threads load from and store to pages: the explorer's model for coherence protocols.
 //!
-//! The network is a bag: any message may arrive next. Every thread chooses each of its operations
-//! freely. What is checked, after every single effect and every access:
+//! The network is a multiset: any message may arrive next. Every thread chooses each of its operations freely. The
+//! model checks, after every single effect and every access:
 //!
 //! 1. *Single writer or many readers*, over the views of all nodes.
-//! 2. *Downgrade before read-out before send*: when bytes are sent, the supplier's view no longer
-//!    allows stores (and nothing at all once the right to write goes with them).
-//! 3. *Bytes stay put*: the bytes of a grant are read from the supplier when the message is
-//!    delivered, and must be those of the moment when it was sent.
+//! 2. *Downgrade before read-out before send*: when bytes are sent, the supplier's view no longer allows stores (and
+//!    allows nothing once the right to write goes with them).
+//! 3. *Bytes stay put*: the bytes of a grant are read from the supplier when the message is delivered, and must be
+//!    those of the moment when it was sent.
 //! 4. *A load sees the last store*; a page that is installed without bytes must have bytes.
-//! 5. *Every operation ends*: when nothing more must happen, no thread waits and no request is
-//!    under way. A thread that waits looks again only after a wake; a page that is held goes only
-//!    after [`Input::Resumed`], and a runtime owes that only after [`Effect::Hold`].
-//! 6. *A lock holds*: it is given only while every page of it may be stored to here and no other lock has one of them;
-//!    until it is given back or its time is over, no view of its pages is taken away, and the change made under it is of
-//!    the last value.
-//! 7. *Nobody is overtaken for ever*: where the instance bounds it, a waiting thread sees others get the right to store
-//!    to its page a bounded number of times.
-//! 8. *Who left is left alone*: a node that knows that another left sends it nothing, and nobody waits for it.
-//! 9. No step reports a violation, and none fails an assertion of the protocol.
+//! 5. *Every operation ends*: when nothing more must happen, no thread waits and no request is under way. A waiting
+//!    thread tries again only after a wake. A held page leaves only after [`Input::Resumed`], which a runtime must
+//!    give only after [`Effect::Hold`].
+//! 6. *A lock holds*: it is given only while every page of it may be stored to here and no other lock has one of them.
+//!    Until it is given back or its time is over, no view of its pages is taken away, and the change made under it is
+//!    based on the last value.
+//! 7. *Bounded overtaking*: if the instance has a bound, a waiting thread sees others get the right to store to its
+//!    page a bounded number of times.
+//! 8. *No messages to nodes that left*: a node that knows that another has left sends it nothing, and no thread waits
+//!    for it.
+//! 9. No step reports a violation or fails an assertion of the protocol.
 //!
-//! What a page holds is one of three things: nothing, the last value stored by anybody, or an
-//! older one. That is enough to see a lost store, and keeps the number of states small.
+//! A page holds one of three things: nothing, the last value stored by any node, or an older value. That is enough to
+//! detect a lost store, and keeps the number of states small.
 //!
-//! It must never look into a protocol: it knows [`Coherence`] and nothing else.
+//! It must never inspect a protocol: it uses only [`Coherence`].
 
 mod actions;
 mod cluster;
@@ -44,14 +44,15 @@ use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 pub use cluster::{NODES_MAX, PAGES_MAX, THREADS_MAX};
 pub use instance::{Instance, Locks, Wishes};
 
-/// What can stand at a node: a protocol that can be copied and compared.
+/// The protocol of a node, which can be copied and compared.
 pub trait Node: Coherence + Clone + Eq + Hash {
-    /// At the home of `page`: whether another protocol may look after it from now on.
+    /// At the home of `page`: whether another protocol may be responsible for it from now on.
     fn may_change(&self, page: PageIndex) -> bool {
         self.is_untouched(page) || self.access(page) == Access::Write && !self.is_pending(page)
     }
 
-    /// Another protocol looks after `range` from now on; an instance with [`Instance::change`] needs a node that can.
+    /// Makes another protocol responsible for `range`; an instance with [`Instance::change`] needs a node that
+    /// supports it.
     fn change(&mut self, range: PageRange, protocol: Protocol) {
         panic!("this node keeps its protocol, so {range} cannot have {protocol}");
     }
@@ -98,7 +99,7 @@ struct Envelope {
 pub struct Pages<N> {
     instance: Instance,
     nodes: Numbered<N>,
-    /// Of every node state: what it says of itself.
+    /// For every node state: the answers of its queries.
     shown: Vec<Shown>,
     envelopes: Numbered<Envelope>,
     inputs: Numbered<(NodeId, Input)>,
@@ -112,7 +113,7 @@ struct Shown {
     access: [Access; PAGES_MAX],
     is_pending: [bool; PAGES_MAX],
     leaves_behind: PageSet,
-    /// Whether the protocol of the page may be changed, where this node is its home.
+    /// Whether the protocol of the page may be changed, if this node is its home.
     may_change: [bool; PAGES_MAX],
 }
 
@@ -184,7 +185,7 @@ impl<N: Node> Pages<N> {
         model
     }
 
-    /// How many node states and steps of the protocol were met so far.
+    /// The number of distinct node states and steps of the protocol so far.
     pub fn distinct(&self) -> (usize, usize) {
         (self.nodes.len(), self.steps.len())
     }
@@ -203,7 +204,7 @@ impl<N: Node> Pages<N> {
         Ok(())
     }
 
-    /// What was left behind is taken over once node 0 may store to it.
+    /// A page that was left behind is taken over once node 0 may store to it.
     fn note_taken_over(&self, cluster: &mut Cluster) {
         for page in members(cluster.left_behind) {
             if cluster.places[0][page].access == Access::Write {
@@ -212,7 +213,7 @@ impl<N: Node> Pages<N> {
         }
     }
 
-    /// The node state behind a change of the protocol of all pages.
+    /// The node state after a change of the protocol of all pages.
     fn changed(&mut self, before: u32) -> Result<u32, String> {
         let protocol = self.instance.change.expect("an instance with a change");
         let mut after = self.nodes.value(before).clone();
@@ -226,7 +227,7 @@ impl<N: Node> Pages<N> {
         Ok(self.node_number(after))
     }
 
-    /// Runs the protocol, or remembers what it did.
+    /// Runs the protocol, or returns the stored result.
     fn stepped(&mut self, before: u32, node: usize, input: Input) -> Result<Stepped, String> {
         let me = NodeId(node as u16);
         let number = self.inputs.number((me, input));
@@ -313,7 +314,7 @@ impl<N: Node> Pages<N> {
         self.instance.overtaken_max.map_or(Ok(()), |bound| cluster.overtake(node, pages, bound))
     }
 
-    /// Nobody sends anything to a node of which it knows that it left.
+    /// Checks that no message is sent to a node that the sender knows to have left.
     fn check_receiver(&self, cluster: &Cluster, node: usize, number: u32) -> Result<(), String> {
         let to = usize::from(self.envelopes.value(number).to.0);
         let is_gone = self.instance.leaver && to == usize::from(self.instance.founders());
@@ -323,7 +324,7 @@ impl<N: Node> Pages<N> {
         }
     }
 
-    /// A lock is given: every page is here for stores, and in no other lock.
+    /// Checks a lock that is given: every page may be stored to here, and is in no other lock.
     fn locked(&self, cluster: &mut Cluster, node: usize, pages: PageSet, call: u32) -> Result<(), String> {
         let thread = call as usize;
         let asked = cluster.threads[node].get(thread).copied().unwrap_or_default();
@@ -359,7 +360,7 @@ impl<N: Node> Pages<N> {
         }
     }
 
-    /// The moment at which the bytes of a grant count as read.
+    /// Checks the moment at which the bytes of a grant count as read.
     fn read_out(&self, cluster: &Cluster, node: usize, number: u32) -> Result<(), String> {
         let message = self.envelopes.value(number).message;
         let Message::Grant { range, write, content: Content::Bytes, .. } = message else {
@@ -399,7 +400,7 @@ impl<N: Node> Pages<N> {
         Ok(())
     }
 
-    /// Nothing more must happen: nobody may wait for anything.
+    /// Nothing more must happen: checks that no thread or node waits for anything.
     fn check_end(&self, cluster: &Cluster) -> Result<(), String> {
         for node in 0..usize::from(self.instance.nodes) {
             for thread in 0..usize::from(self.instance.threads) {
@@ -425,7 +426,7 @@ impl<N: Node> Pages<N> {
     /// Whether `input` would change anything now.
     fn matters(&mut self, cluster: &Cluster, node: usize, input: Input) -> bool {
         let before = cluster.nodes[node];
-        // A step that fails matters: it is told when it is taken.
+        // A failing step matters: it is reported when it is taken.
         self.stepped(before, node, input)
             .map_or(true, |stepped| stepped.after != before || !self.steps.effects(stepped.effects).is_empty())
     }
@@ -459,7 +460,7 @@ impl<N: Node> Pages<N> {
         PageIndex(self.instance.pages[place])
     }
 
-    /// The places of the pages of `range` in the instance.
+    /// The indexes of the pages of `range` in the instance.
     fn places_of(&self, range: PageRange) -> Result<impl Iterator<Item = usize> + use<N>, String> {
         let first = self.instance.pages.iter().position(|&page| page == range.first().0);
         let first = first.ok_or("a page that does not exist")?;

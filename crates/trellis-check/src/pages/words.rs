@@ -1,11 +1,11 @@
-//! Tells in words what happens in a cluster.
+//! Descriptions of the actions of a cluster.
 
 use super::actions::{Action, Operation};
 use super::cluster::{Cluster, PURPOSES};
 use super::{Envelope, Node, Order, PageSet, Pages};
 
 impl<N: Node> Pages<N> {
-    /// Carries out `action` and tells it, with everything that the protocol ordered.
+    /// Carries out `action` and describes it, with all effects of the protocol.
     pub(super) fn tell_action(&mut self, cluster: &mut Cluster, action: Action) -> Vec<String> {
         if action == Action::RetryAll {
             let alarms = self.retries(cluster);

@@ -1,8 +1,8 @@
-//! A whole cluster: nodes, what is under way between them, and what threads may see; driven by a seed.
+//! A whole cluster, driven by a seed: nodes, messages under way, and the checker of what threads may see.
 //!
 //! Promises: the same seed gives the same run on every machine. Any message may be the next to arrive, however long
-//! others have waited; with loss, messages go as datagrams through the recovery of the `udp` link. A run in which nobody
-//! can go on, or that does not end within its bound, is a failure. It must never deliver what was not sent.
+//! others have waited; with loss, messages travel as datagrams through the recovery of the `udp` link. A run in which
+//! nothing can happen, or that does not end within its bound, is a failure. It must never deliver what was not sent.
 
 use super::Setup;
 use super::effects::{Body, Envelope, Event, Letter, Out};
@@ -11,11 +11,11 @@ use super::node::{Doing, Node};
 use super::recovery::Recovery;
 use trellis_base::Random;
 
-/// Checks what threads did against what they may see.
+/// Checks the events of threads against the memory model.
 ///
 /// # Errors
 ///
-/// They saw something else.
+/// An event violates it.
 pub(super) fn judge<'a>(
     setup: &Setup,
     ghost: &mut Ghost,
@@ -31,11 +31,11 @@ pub(super) fn judge<'a>(
     Ok(())
 }
 
-/// Nothing can happen any more: is that the end?
+/// Nothing can happen any more: checks that this is a correct end.
 ///
 /// # Errors
 ///
-/// Somebody waits, or a store is lost.
+/// A thread or node waits, or a store is lost.
 pub(super) fn check_rest<'a>(
     setup: &Setup,
     ghost: &Ghost,
@@ -56,26 +56,26 @@ pub(super) fn check_rest<'a>(
     ghost.check_end(setup, nodes)
 }
 
-/// What carries messages.
+/// The carrier of messages.
 enum Network {
     /// Messages in the order in which they were sent, and which of them are slow.
     Bag(Vec<(Envelope, bool)>),
     Lossy(Box<Recovery>),
 }
 
-/// How a run goes on.
+/// The parameters of a run.
 pub struct Pace {
-    /// A thread goes on rather than a message arrives, so many times in 8.
+    /// How often in 8 steps a thread runs instead of a message arriving.
     pub threads_of_8: u64,
-    /// One message in so many arrives only when little else can happen; none where zero.
+    /// One of this many messages is slow: it arrives only when little else can happen. Zero: none.
     pub slow_once_in: u64,
-    /// Messages are lost, doubled and reordered below the recovery of the `udp` link.
+    /// Messages are lost, duplicated and reordered below the recovery of the `udp` link.
     pub is_lossy: bool,
-    /// More steps are too many.
+    /// The maximum number of steps.
     pub steps_max: u64,
 }
 
-/// A message that arrives next: rarely a slow one, while there are others.
+/// The index of the next message to arrive: rarely a slow one while there are others.
 fn pick(envelopes: &[(Envelope, bool)], random: &mut Random) -> usize {
     let any = random.index(envelopes.len());
     if !envelopes[any].1 || random.once_in(32) {
@@ -99,7 +99,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster of `setup`, whose accesses are checked where `is_checked`.
+    /// A cluster of `setup`; its accesses are checked if `is_checked`.
     pub fn new(setup: Setup, seed: u64, pace: Pace, is_checked: bool) -> Cluster {
         let nodes = (0..setup.nodes).map(|me| Node::new(&setup, me)).collect();
         let network = if pace.is_lossy {
@@ -119,24 +119,24 @@ impl Cluster {
         }
     }
 
-    /// Keeps a story from now on.
+    /// Records a trace from now on.
     pub fn keep_story(&mut self) {
         self.out.story = Some(Vec::new());
     }
 
-    /// The story so far.
+    /// The trace so far.
     pub fn take_story(&mut self) -> Vec<String> {
         self.out.story.take().unwrap_or_default()
     }
 
-    /// What a node's threads loaded.
+    /// The values that a thread loaded.
     pub fn registers(&self, thread: usize) -> &[super::Value] {
         let node = &self.nodes[usize::from(self.setup.scripts[thread].node)];
         let is_it = |other: &&super::node::Thread| usize::from(other.number) == thread;
         &node.threads.iter().find(is_it).expect("a thread is at its node").registers
     }
 
-    /// Gives the threads other work; all are done with what they had.
+    /// Gives the threads new scripts; all are done with the old ones.
     pub fn set_scripts(&mut self, change: impl FnOnce(&mut Setup)) {
         change(&mut self.setup);
         self.steps = 0;
@@ -148,11 +148,11 @@ impl Cluster {
         self.steps
     }
 
-    /// Runs until all threads are done and, where `to_rest`, nothing is under way any more.
+    /// Runs until all threads are done and, if `to_rest`, no message is under way.
     ///
     /// # Errors
     ///
-    /// What went wrong; whether it is that nobody could go on.
+    /// The problem, and whether it is that nothing can happen any more.
     pub fn run(&mut self, to_rest: bool) -> Result<(), (bool, String)> {
         loop {
             self.steps += 1;
@@ -191,7 +191,7 @@ impl Cluster {
         each.collect::<Vec<_>>().join(", ")
     }
 
-    /// A thread that can go on, any of them.
+    /// Some thread that can continue.
     fn able(&mut self) -> Option<(usize, usize)> {
         let count = self.setup.scripts.len();
         let first = self.random.index(count.max(1));
@@ -209,7 +209,7 @@ impl Cluster {
         }
     }
 
-    /// Whether whatever is under way is slow, so that threads go on first; mostly.
+    /// Whether all messages under way are slow, so that usually threads run first.
     fn has_only_slow(&mut self) -> bool {
         match &self.network {
             Network::Bag(envelopes) => envelopes.iter().all(|(_, is_slow)| *is_slow) && !self.random.once_in(32),

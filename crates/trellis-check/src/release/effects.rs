@@ -1,8 +1,8 @@
-//! What the protocol orders, carried out on a node's memory; and what leaves a node.
+//! The effects of the protocol, carried out on a node's memory, and the messages that leave a node.
 //!
-//! Promises: effects are carried out in their order; what an effect breaks of the contract is a problem, and ends the run.
-//! Diffs are made as a runtime makes them: those of others are passed on as they came, those of this node are what
-//! differs from the twin now, and the twin follows. It must never decide anything.
+//! Promises: effects are carried out in their order. An effect that breaks the contract is a problem and ends the run.
+//! Diffs are made as in a runtime: those of other nodes are passed on unchanged; those of this node are the current
+//! difference from the twin, which is then updated. It must never decide anything.
 
 use super::node::{Doing, Node, found};
 use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
@@ -10,17 +10,17 @@ use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
 use trellis_cluster_protocol::{Access, PageIndex, PageRange, PageSet, sync};
 
-/// The words of a page that changed.
+/// The changed words of a page.
 pub type Diff = Vec<(u8, Value)>;
 
-/// What travels with a message about pages.
+/// The content of a message about pages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Body {
     /// Nothing.
     Nothing,
-    /// Pages, in the order of the message's run.
+    /// Pages, in the order of the message's range.
     Pages(Vec<Page>),
-    /// Pages, whose bytes are read at the sender when the message arrives.
+    /// Pages whose bytes are read at the sender when the message arrives.
     Late,
     /// Diffs, in the order of the message's pages.
     Diffs(Vec<Diff>),
@@ -31,16 +31,16 @@ pub enum Body {
 pub enum Letter {
     /// About pages.
     Page {
-        /// What it says.
+        /// The message.
         message: Message,
-        /// What is with it.
+        /// Its content.
         body: Body,
     },
     /// About locks, barriers and words.
     Sync {
-        /// What it says.
+        /// The message.
         message: sync::Message,
-        /// What its sender knows of intervals.
+        /// Its sender's knowledge of intervals.
         knowledge: Vec<u8>,
     },
 }
@@ -56,7 +56,7 @@ pub struct Envelope {
     pub letter: Letter,
 }
 
-/// What a thread did that others may have to see, or saw.
+/// An event of a thread: an access, or an operation that others may have to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Event {
@@ -84,7 +84,7 @@ pub enum Event {
     Left {
         thread: u8,
     },
-    /// The home of a flag carries out what a thread asked for.
+    /// The home of a flag carries out a thread's operation.
     Flag {
         thread: u8,
         flag: u8,
@@ -96,22 +96,22 @@ pub enum Event {
     },
 }
 
-/// What a step of a node leads to outside.
+/// The result of a step of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Out {
     /// Messages, in their order.
     pub letters: Vec<Envelope>,
-    /// What its threads did, in its order.
+    /// The events of its threads, in their order.
     pub events: Vec<Event>,
-    /// What was broken first.
+    /// The first breach of the contract.
     pub problem: Option<String>,
-    /// What happened, where somebody wants to read it.
+    /// The trace, if requested.
     pub story: Option<Vec<String>>,
     pub(super) effects: Vec<Effect>,
 }
 
 impl Out {
-    /// As at the start.
+    /// Resets it to the initial state.
     pub fn clear(&mut self) {
         self.letters.clear();
         self.events.clear();
@@ -142,7 +142,7 @@ impl Out {
 }
 
 impl Node {
-    /// One fact for the protocol; its orders are carried out.
+    /// Passes one fact to the protocol and carries out its effects.
     pub(super) fn step(&mut self, setup: &Setup, input: Input, body: &Body, out: &mut Out) {
         let Some(input) = faults::alter_input(setup.fault, self, input, out) else { return };
         let taken_anyway = faults::takes_anyway(setup, self, &input);
@@ -239,7 +239,7 @@ impl Node {
         }
     }
 
-    /// Stores to these pages must be noticed from now on: they are protected, or they stay open and are compared.
+    /// Stores to these pages must be noticed from now on: the pages are protected, or stay open and are compared.
     fn notice_stores(&mut self, setup: &Setup, range: PageRange) {
         let Node { open_pages, protocol, views, stored, publication, .. } = self;
         let found = |page| found(protocol, page);
@@ -252,7 +252,7 @@ impl Node {
         let Ok(_) = open_pages.published(range, *publication, found, protect);
     }
 
-    /// Puts diffs that came into pages and twins.
+    /// Applies received diffs to pages and twins.
     fn apply(
         &mut self,
         setup: &Setup,
@@ -276,7 +276,7 @@ impl Node {
         }
     }
 
-    /// Puts a page that was carried here into the copy.
+    /// Merges a page that was piggybacked into the copy.
     fn merge(&mut self, setup: &Setup, body: &Body, page: PageIndex, has_twin: bool, out: &mut Out) {
         let (Some(place), Body::Pages(pages)) = (setup.place(page), body) else {
             return out.problem(format!("node {} merges a page that did not come", self.me));
@@ -327,7 +327,7 @@ impl Node {
         Body::Diffs(diffs)
     }
 
-    /// The bytes of a run of pages as they are now.
+    /// The current bytes of a range of pages.
     pub fn bytes_of(&self, setup: &Setup, range: PageRange) -> Vec<Page> {
         let bytes = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.memory[place]);
         range.pages().map(bytes).collect()
@@ -345,11 +345,11 @@ impl Node {
         diff
     }
 
-    /// The views must be what the protocol believes them to be.
+    /// Checks that the views are what the protocol assumes.
     fn compare(&self, setup: &Setup, out: &mut Out) {
         for (place, &is) in self.views.iter().enumerate() {
             let thought = self.protocol.access(setup.page(place));
-            // Where stores are marked, a view that allows loads allows stores.
+            // Where stores are marked, a view that allows loads also allows stores.
             if thought != is && !(setup.marks(self.me) && (is, thought) == (Access::Read, Access::Write)) {
                 let what =
                     format!("node {} thinks that page {place} allows {thought:?}, and it allows {is:?}", self.me);
@@ -359,7 +359,7 @@ impl Node {
     }
 }
 
-/// Places of pages: a run has few.
+/// The indexes of pages; a range has few.
 #[derive(Default)]
 struct PlaceList {
     places: [u8; 16],
@@ -383,7 +383,7 @@ impl FromIterator<usize> for PlaceList {
     }
 }
 
-/// What the compiler prints, shortened.
+/// The debug text, shortened.
 pub(super) fn text(value: &impl std::fmt::Debug) -> String {
     let text = format!("{value:?}");
     let text = text.replace("PageIndex", "").replace("NodeId", "").replace("PageRange ", "").replace("PageSet ", "");

@@ -1,11 +1,12 @@
 //! Every order of events of a small cluster, as a model for the explorer.
 //!
-//! A state is a number for every node, one for what threads may see, and one for every message under way; what a node does
-//! with a fact is worked out once for each pair of the two. Besides what the ghost checks, at every state: somebody can go
-//! on, or all are done and nothing is under way; and at the end no store is lost.
+//! A state contains a number for every node, one for what threads may see, and one for every message under way. The
+//! result of a node's step is computed once for each pair of a node state and a fact. Besides the checks of the memory
+//! model, in every state some event is possible, or all threads are done and no message is under way; and at the end
+//! no store is lost.
 //!
-//! It must never leave out an order: any message may be the next, and any thread, unless the setup says that messages keep
-//! their order.
+//! It must never leave out an order: any message may be the next, and any thread, unless the setup says that messages
+//! keep their order.
 
 use super::effects::{Body, Envelope, Event, Letter, Out};
 use super::ghost::Ghost;
@@ -15,20 +16,20 @@ use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
 use crate::intern::{Numbered, guarded};
 
-/// One thing that can happen.
+/// A possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Go {
         node: u16,
         thread: u8,
     },
-    /// The message at this place of the state.
+    /// The message at this index of the state arrives.
     Deliver {
         place: usize,
     },
 }
 
-/// What a step of a node led to.
+/// The result of a step of a node.
 struct Stepped {
     after: u32,
     letters: Vec<u32>,
@@ -42,15 +43,15 @@ pub struct Orders {
     nodes: Numbered<Node>,
     letters: Numbered<Envelope>,
     ghosts: Numbered<Ghost>,
-    /// By node state, and thread or letter.
+    /// Steps by node state, and thread or message.
     steps: Table<u64, usize>,
     stepped: Vec<Stepped>,
-    /// By ghost and step, where no home need be looked at.
+    /// Results by checker state and step, for steps that need no check of the homes.
     judged: Table<u64, u32>,
     start: Vec<u32>,
 }
 
-/// A state, taken apart.
+/// A decoded state.
 #[derive(Clone)]
 struct State {
     nodes: Vec<u32>,
@@ -58,7 +59,7 @@ struct State {
     letters: Vec<u32>,
 }
 
-/// A thread in place of a letter, as the cause of a step.
+/// Marks a thread, rather than a message, as the cause of a step.
 const THREAD: u32 = 1 << 31;
 
 impl Orders {
@@ -80,7 +81,7 @@ impl Orders {
         }
     }
 
-    /// Distinct states of nodes, and steps that were worked out.
+    /// The number of distinct node states, and of computed steps.
     pub fn sizes(&self) -> (usize, usize) {
         (self.nodes.len(), self.stepped.len())
     }
@@ -123,7 +124,7 @@ impl Orders {
         actions
     }
 
-    /// The letter as it arrives now.
+    /// The message in the form in which it arrives now.
     fn as_delivered(&mut self, state: &State, number: u32) -> u32 {
         let envelope = self.letters.value(number);
         let Letter::Page { message, body: Body::Late } = &envelope.letter else { return number };
@@ -134,7 +135,7 @@ impl Orders {
         self.letters.number(envelope)
     }
 
-    /// What `action` does; the place in `stepped`, the node, and the letter that is gone.
+    /// The result of `action`: the index in `stepped`, and the node.
     fn step(&mut self, state: &State, action: Action) -> (usize, u16) {
         let (node, cause) = match action {
             Action::Go { node, thread } => (node, THREAD | u32::from(thread)),
@@ -177,7 +178,7 @@ impl Orders {
         self.nodes.number(node)
     }
 
-    /// The state behind an action, or what it breaks.
+    /// The successor of an action, or the rule that it breaks.
     fn behind(&mut self, state: &State, action: Action) -> Result<State, String> {
         let (place, node) = self.step(state, action);
         let Stepped { after, letters, events, problem } = &self.stepped[place];

@@ -1,7 +1,7 @@
-//! Rules of release consistency, each broken on purpose: what the checkers must notice.
+//! Faults of release consistency: each breaks one rule, and the checkers must notice.
 //!
-//! Promises: a fault changes what goes into the protocol, what comes out of it, or what the runtime round it does, always
-//! in the same way; [`Fault::None`] changes nothing. It must never be used but to see whether somebody notices.
+//! Promises: a fault changes the input of the protocol, its output, or the actions of the runtime around it, always in
+//! the same way; [`Fault::None`] changes nothing. It must never be used except to test the checkers.
 
 use super::Setup;
 use super::effects::{Body, Envelope, Letter, Out};
@@ -11,13 +11,13 @@ use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Input, Message};
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, PageSet, sync};
 
-/// Declares the faults: name, what is broken, and which propagations have the rule.
+/// Declares the faults: name, broken rule, and the propagations that have the rule.
 macro_rules! faults {
     ($($name:ident = $word:literal, $broken:literal, $of:ident;)+) => {
-        /// What is broken.
+        /// The faults.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Fault {
-            /// Nothing.
+            /// No fault.
             None,
             $(#[doc = $broken] $name,)+
         }
@@ -27,20 +27,20 @@ macro_rules! faults {
     };
 }
 
-/// A fault in words.
+/// A fault and its description.
 #[derive(Clone, Copy, Debug)]
 pub struct Broken {
-    /// Which.
+    /// The fault.
     pub fault: Fault,
     /// Its name.
     pub name: &'static str,
     /// The rule that it breaks.
     pub what: &'static str,
-    /// Who has that rule.
+    /// The propagations that have that rule.
     pub of: Of,
 }
 
-/// Who has a rule.
+/// A set of propagations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Of {
     /// All.
@@ -104,7 +104,7 @@ faults! {
     RestsOnNothing = "rests-on-nothing", "a writer says that its copies were carried and are the newest", Drops;
 }
 
-/// Before the protocol hears of it; `None` where it never does.
+/// Alters an input of the protocol; `None` if the input is dropped.
 pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out) -> Option<Input> {
     match (fault, input) {
         (Fault::None, _) => Some(input),
@@ -128,7 +128,7 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
     }
 }
 
-/// Before the protocol hears of it: the order that it should not give, where a carried page is taken that must not be.
+/// For a piggybacked page that must not be used: the effect that uses it anyway.
 pub(super) fn takes_anyway(setup: &Setup, node: &Node, input: &Input) -> Option<Effect> {
     let (wrong, has_twin) = match setup.fault {
         Fault::CarriedWhileAwaited => (Objection::Awaited, true),
@@ -142,7 +142,7 @@ pub(super) fn takes_anyway(setup: &Setup, node: &Node, input: &Input) -> Option<
     (objection == Some(wrong)).then_some(Effect::Merge { page, has_twin })
 }
 
-/// Before its orders are carried out.
+/// Alters the effects of the protocol before they are carried out.
 pub(super) fn alter_effects(fault: Fault, setup: &Setup, input: &Input, effects: &mut Vec<Effect>) {
     let heard = match input {
         Input::Message { message, .. } => Some(*message),
@@ -221,7 +221,7 @@ fn alter_message(fault: Fault, message: &mut Message) {
     }
 }
 
-/// The writer hears at once what it should hear when the updates are acknowledged.
+/// The writer receives at once the answer that it should receive when the updates are acknowledged.
 fn answer_early(heard: Option<Message>, effects: &mut Vec<Effect>) {
     match heard {
         Some(Message::Diff { writer, number, .. }) => {
@@ -245,7 +245,7 @@ fn answer_early(heard: Option<Message>, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Who answers that pages move says so of all of them, and has handed over only some.
+/// The answer that pages moved names all of them, although only some were handed over.
 fn keep_moved(heard: Option<Message>, effects: &mut [Effect]) {
     if !matches!(heard, Some(Message::Diff { .. })) {
         return;
@@ -269,7 +269,7 @@ pub(super) fn leaves_twin(fault: Fault) -> bool {
     fault == Fault::LeavesTwin
 }
 
-/// What goes with a message that may release something.
+/// The knowledge that is attached to a message that may release something.
 pub(super) fn tell(
     fault: Fault,
     message: &sync::Message,
@@ -297,7 +297,7 @@ pub(super) fn tell(
     }
 }
 
-/// Takes away what is told of other nodes. Segments are: node, after, upto, any, how many notices, the notices.
+/// Removes what is known of other nodes. Segments are: node, after, upto, any, number of notices, the notices.
 fn keep_own(told: &mut Vec<u8>, head: usize, me: u16) {
     let mut kept = told[..head].to_vec();
     let mut rest = &told[head..];

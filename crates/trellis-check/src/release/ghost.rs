@@ -1,18 +1,18 @@
-//! What a thread may see, by what it acquired: the memory model, kept beside a run.
+//! The memory model: what a thread may see, by what it acquired; computed beside a run.
 //!
-//! For every thread and every word two sets of stores are kept: those that happened before now, and those that were
-//! *overwritten* before now, because a store that happened before now came after them. Locks, barriers and flags hand both
-//! on. A load may see any store that was made and was not overwritten. So where all accesses are ordered there is one, the
-//! last; and where they race, it is one that somebody made. Where two *stores* to one word were not ordered, the nodes need
-//! not agree which came last, nor does it stay: from then on a load of that word may see any store that was made to it.
+//! For every thread and every word there are two sets of stores: those that happened before now, and those that were
+//! *overwritten* before now, because a later store also happened before now. Locks, barriers and flags pass both on. A
+//! load may see any store that was made and was not overwritten. If all accesses are ordered, there is one, the last;
+//! if they race, it is one that some thread made. If two *stores* to one word were not ordered, the nodes need not
+//! agree which came last, and this may change: from then on a load of that word may see any store that was made to it.
 //!
-//! It must never look into a node, except for what a home has when a publication has ended.
+//! It must never inspect a node, except for the pages of a home when a publication has ended.
 
 use super::effects::Event;
 use super::node::Node;
 use super::{PAGE_WORDS, Setup, Value};
 
-/// Most stores to one word in a run: one bit each, and one for the zero at the start.
+/// The maximum number of stores to one word in a run: one bit each, and one for the initial zero.
 pub const STORES_MAX: usize = 63;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ struct Knowledge {
 
 impl Knowledge {
     fn new(words: usize) -> Knowledge {
-        // Everybody knows of the zero.
+        // Every thread knows of the initial zero.
         Knowledge { known: vec![1; words], overwritten: vec![0; words] }
     }
 
@@ -40,17 +40,17 @@ pub struct Ghost {
     locks: Vec<Option<Knowledge>>,
     holders: Vec<Option<u8>>,
     flags: Vec<Option<Knowledge>>,
-    /// Of the barrier, for two uses in turn; and which use each thread comes to next.
+    /// For the barrier, alternating between two uses; and each thread's number of arrivals.
     barriers: [Option<Knowledge>; 2],
     arrivals: Vec<u16>,
-    /// By word: the values that were stored, in their order.
+    /// By word: the stored values, in order.
     stores: Vec<Vec<Value>>,
     /// By word: whether two stores to it were not ordered.
     raced: Vec<bool>,
 }
 
 impl Ghost {
-    /// Before anything happened.
+    /// The state before the first event.
     pub fn new(setup: &Setup) -> Ghost {
         let words = setup.words();
         Ghost {
@@ -65,11 +65,11 @@ impl Ghost {
         }
     }
 
-    /// Something happened.
+    /// Applies an event.
     ///
     /// # Errors
     ///
-    /// It must not.
+    /// The event violates the memory model.
     pub fn note(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Load { thread, word, value } => self.load(thread, word, value)?,
@@ -157,11 +157,11 @@ impl Ghost {
         Ok(())
     }
 
-    /// A publication of `thread` has ended: no home may have anything older than what it stored or had seen.
+    /// A publication of `thread` has ended: no home may have anything older than what the thread stored or had seen.
     ///
     /// # Errors
     ///
-    /// One has.
+    /// A home has something older.
     pub fn check_homes<'a>(
         &self,
         setup: &Setup,
@@ -182,7 +182,7 @@ impl Ghost {
         Ok(())
     }
 
-    /// At the end each master must be a store that no other overwrote, whoever made it.
+    /// At the end each master must contain a store that no other overwrote.
     ///
     /// # Errors
     ///

@@ -1,13 +1,13 @@
 //! Litmus tests on simulated clusters with release consistency, in one thread, millions of times.
 //!
-//! A seed draws a test, a protocol, where threads and words are, homes, how stores are noticed, and a schedule; it stands
-//! for [`BLOCK`] runs on one cluster, each of which finds the copies, twins, notices and messages under way that the run
-//! before left. A run writes the initial values at one node, lets nodes load copies after a barrier, runs the threads, and
-//! after a last barrier lets one node read every word. A word carries the number of its run: a value of an earlier run is
-//! one that nobody wrote.
+//! A seed determines a test, a protocol, the placement of threads and words, homes, how stores are noticed, and a
+//! schedule. It stands for [`BLOCK`] runs on one cluster: each begins with the copies, twins, notices and messages
+//! under way that the previous run left. A run writes the initial values at one node, lets nodes load copies after a
+//! barrier, runs the threads, and after a last barrier lets one node read every word. A word contains the number of
+//! its run: a value of an earlier run counts as never written.
 //!
-//! Promises: a run depends on its seed, its number in the block, its test and its protocol alone. Must never count a run
-//! as completed that did not end.
+//! Promises: a run depends only on its seed, its number in the block, its test and its protocol. It must never count a
+//! run that did not end as completed.
 
 use super::cluster::{Cluster, Pace};
 use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
@@ -26,10 +26,10 @@ use trellis_cluster_protocol::node::STORED_IN_A_ROW;
 
 /// Runs of one seed.
 pub const BLOCK: u64 = 8;
-/// Most nodes of a cluster: one for each thread, and one more.
+/// The maximum number of nodes of a cluster: one for each thread, and one more.
 const NODES_MAX: u16 = 9;
 
-/// A test with everything about it that does not change from run to run.
+/// A test and its data that are the same for all runs.
 struct Prepared {
     program: Program,
     allowed: Allowed,
@@ -43,7 +43,7 @@ struct Series<'a> {
     fault: Fault,
 }
 
-/// Runs the tests of `options` on its protocols, all of which keep release consistency.
+/// Runs the tests of `options` on its protocols, all of which have release consistency.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub fn simulate(options: &LitmusOptions, progress: &mut dyn FnMut(Progress)) -> 
     simulate_broken(options, Fault::None, progress)
 }
 
-/// As [`simulate`], with something broken.
+/// Like [`simulate`], with a fault.
 ///
 /// # Errors
 ///
@@ -82,11 +82,11 @@ pub fn simulate_broken(
     Ok(report)
 }
 
-/// Repeats the first block, up to the number of runs, and tells the last of them; the last line says how it ended.
+/// Repeats the first block, up to the number of runs, and describes the last of them. The last line says how it ended.
 ///
 /// # Errors
 ///
-/// The same as of [`simulate`].
+/// The same as for [`simulate`].
 pub fn tell(options: &LitmusOptions) -> Result<Vec<String>, String> {
     let series = Series::new(options, Fault::None)?;
     let mut block = series.block(0);
@@ -163,7 +163,7 @@ impl<'a> Series<'a> {
                 let is_sound = end.is_ok();
                 self.count(&mut report, index, &block, end);
                 if !is_sound {
-                    // A cluster in which something went wrong would only repeat it.
+                    // After an error, the same cluster would only repeat it.
                     block = self.block(number);
                     block.number = index + 1 - number * BLOCK;
                 }
@@ -214,7 +214,8 @@ impl<'a> Series<'a> {
     /// The cluster of a block, before its first run.
     fn block(&self, number: u64) -> Block<'_> {
         let seed = seed_of_run(self.options.seed, number);
-        // Streams of their own, so that a run stays the same when it is repeated with its program and its protocol alone.
+        // Separate random streams, so that a run stays the same when it is repeated with its program and its protocol
+        // alone.
         let program = Random::for_purpose(seed, 1).index(self.programs.len());
         let protocol = Random::for_purpose(seed, 2).index(self.options.protocols.len());
         let (prepared, protocol) = (&self.programs[program], self.options.protocols[protocol]);
@@ -222,7 +223,7 @@ impl<'a> Series<'a> {
         let placement = one_of(&mut random, &prepared.placements).clone();
         let layout = one_of(&mut random, &prepared.layouts).clone();
         let used = placement.iter().max().map_or(1, |&last| u16::from(last) + 1);
-        // Sometimes there is a node that only has copies, or homes.
+        // Sometimes one node has no threads, only copies or homes.
         let nodes = (used + u16::from(random.once_in(3))).clamp(2, NODES_MAX);
         let setup = setup_of(&mut random, protocol, self.fault, nodes, &placement, &layout);
         let pace = Pace {
@@ -248,7 +249,7 @@ impl<'a> Series<'a> {
     }
 }
 
-/// Half of the time the last, where everything is on its own.
+/// An element; half of the time the last, where everything is separate.
 fn one_of<'a, T>(random: &mut Random, all: &'a [T]) -> &'a T {
     let last = all.len() - 1;
     &all[if random.once_in(2) { last } else { random.index(all.len()) }]
@@ -289,7 +290,7 @@ fn setup_of(
     }
 }
 
-/// The word of each location: those of a page are neighbours.
+/// The word of each location: locations on one page have neighbouring words.
 fn words_of(layout: &[u8], first: u16) -> Vec<u16> {
     let place = |(location, page): (usize, &u8)| {
         let before = layout[..location].iter().filter(|other| *other == page).count() as u16;
@@ -320,7 +321,7 @@ impl Block<'_> {
         guarded(|| self.run()).unwrap_or_else(|what| Err((Kind::Broken, what)))
     }
 
-    /// A word of this run.
+    /// A value as a word of this run.
     fn encoded(&self, code: Code) -> Value {
         (self.number as Value) << 4 | Value::from(code)
     }
@@ -363,7 +364,7 @@ impl Block<'_> {
         let code = self.decoded(value);
         let mut all = self.prepared.program.threads.iter().flatten();
         let is_flag = |instruction: &Instruction| matches!(instruction, Instruction::Call(Call::Get { register: target, .. }) if *target == register);
-        // A flag that nobody set in this run is as at the start.
+        // A flag that was not set in this run counts as unset.
         if code == ALIEN && value >> 4 < self.number as Value && all.any(is_flag) { 0 } else { code }
     }
 
@@ -428,7 +429,7 @@ impl Block<'_> {
         });
     }
 
-    /// What a node does for an instruction.
+    /// The operations of a node for an instruction.
     fn operation(&self, instruction: Instruction) -> Vec<Operation> {
         let word = |location: u8| self.words[usize::from(location)];
         let source = |operand| match operand {
@@ -440,7 +441,7 @@ impl Block<'_> {
             Instruction::Store { location, source: from } => {
                 vec![Operation::Store { word: word(location), source: source(from) }]
             }
-            // Between nodes it is no more than a load and a store.
+            // Between nodes it is only a load and a store.
             Instruction::Exchange { register, location, source: from } => vec![
                 Operation::Load { word: word(location), register },
                 Operation::Store { word: word(location), source: source(from) },

@@ -1,17 +1,17 @@
-//! Release consistency, tried out: small clusters whose programs load, store, lock, meet at barriers and pass flags.
+//! Checks of release consistency: small clusters whose programs load, store, lock, meet at barriers and pass flags.
 //!
-//! Here the whole of what makes `hlrc` work runs as it does in a program: the protocol's `step`, what a node knows of
-//! intervals, locks, barriers and words with their real messages, and between them what a runtime does: it publishes
-//! before a release, attaches knowledge to messages, and respects notices after an acquire ([`node`]). Three checkers
-//! share it: the explorer tries every order of events ([`explore`]), litmus tests compare outcomes with an oracle
-//! ([`litmus`]), the swarm draws clusters, programs and networks ([`swarm`]).
+//! All parts of `hlrc` run here as in a program: the protocol's `step`, a node's knowledge of intervals, and locks,
+//! barriers and words with their real messages. Between them runs the work of a runtime: it publishes before a
+//! release, attaches knowledge to messages, and applies notices after an acquire ([`node`]). Three checkers use this:
+//! the explorer tries every order of events ([`explore`]), litmus tests compare outcomes with an oracle ([`litmus`]),
+//! and the swarm generates clusters, programs and networks ([`swarm`]).
 //!
-//! What must hold ([`ghost`]): a load sees no store that, by what its thread acquired, was overwritten before; so in a
-//! program without races it sees the last one, through however many hands the release went; and in any program it sees
-//! what somebody stored to that very word, or the zero at the start. A publication ends, and ends with every store at
-//! its home. When nothing can happen any more, no thread waits.
+//! What must hold ([`ghost`]): a load sees no store that, by what its thread acquired, was overwritten before. In a
+//! program without races it therefore sees the last store, however many nodes passed the release on. In any program it
+//! sees a value that was stored to that very word, or the initial zero. A publication ends, with every store at its
+//! home. When nothing can happen any more, no thread waits.
 //!
-//! It must never help the protocol: nothing is delivered that was not sent, and nothing is tried twice.
+//! It must never help the protocol: it delivers nothing that was not sent, and retries nothing.
 
 pub mod cluster;
 pub mod effects;
@@ -34,110 +34,111 @@ use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::node::STORED_IN_A_ROW;
 use trellis_cluster_protocol::{NodeId, PageIndex};
 
-/// Words of a page.
+/// The number of words of a page.
 pub const PAGE_WORDS: usize = 4;
 
-/// What a word holds. Zero is what it holds at the start.
+/// The value of a word; zero at the start.
 pub type Value = u32;
 
 /// The bytes of a page.
 pub type Page = [Value; PAGE_WORDS];
 
-/// What a thread does, one after the other. A word is a place of a page; locks, barriers and flags are numbers.
+/// An operation of a thread. A word is an index into the pages; locks, barriers and flags are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Loads a word into a register.
     Load {
-        /// Which word.
+        /// The word.
         word: u16,
         /// Receives the value.
         register: u8,
     },
     /// Stores to a word.
     Store {
-        /// Which word.
+        /// The word.
         word: u16,
-        /// What.
+        /// The value.
         source: Source,
     },
     /// Takes a lock.
     Lock(u8),
-    /// Gives it back.
+    /// Releases a lock.
     Unlock(u8),
-    /// Meets all threads; there is one on each node then.
+    /// Meets all threads; there is one on each node in this case.
     Barrier,
     /// Stores to a flag: a release.
     Set {
-        /// Which flag.
+        /// The flag.
         flag: u8,
-        /// What.
+        /// The value.
         source: Source,
     },
     /// Loads a flag: an acquire.
     Get {
-        /// Which flag.
+        /// The flag.
         flag: u8,
         /// Receives the value.
         register: u8,
     },
-    /// Says that pages will be touched.
+    /// Announces accesses to pages.
     Announce {
-        /// The first of them.
+        /// The first page.
         page: u8,
-        /// For stores.
+        /// Whether the accesses are stores.
         write: bool,
     },
 }
 
-/// Where a stored value comes from.
+/// The source of a stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// From the program.
+    /// A constant of the program.
     Constant(Value),
-    /// From a register.
+    /// A register.
     Register(u8),
 }
 
-/// A thread: where it runs and what it does.
+/// A thread: its node and its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     /// Its node.
     pub node: u16,
-    /// What it does.
+    /// Its operations.
     pub operations: Vec<Operation>,
-    /// What its registers hold at the start.
+    /// The initial values of its registers.
     pub registers: Vec<Value>,
 }
 
-/// A cluster and what its threads do.
+/// A cluster and the programs of its threads.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Which protocol with release consistency.
+    /// The protocol, with release consistency.
     pub protocol: Protocol,
     /// Number of nodes.
     pub nodes: u16,
-    /// Pages that are used, by their number in the region; neighbours in the list that are neighbours there may be asked
-    /// for together.
+    /// The pages that are used, by their number in the region. Neighbours in the list that are also neighbours in the
+    /// region may be requested together.
     pub pages: Vec<u32>,
-    /// Where their homes are.
+    /// The placement of their homes.
     pub home: Home,
-    /// Stores are noticed by marks, by node; otherwise by faults.
+    /// The nodes that notice stores by marks, one bit each; the others use faults.
     pub marks: u16,
-    /// After so many publications in a row with stores to it, a page stays open where stores are marked; at most 3.
+    /// Where stores are marked, a page stays open after this number of consecutive publications with stores to it; at
+    /// most 3.
     pub stored_in_a_row: u8,
     /// Messages between two nodes arrive in the order in which they were sent.
     pub is_ordered: bool,
-    /// Requests wish for the pages around.
+    /// Requests also ask for neighbouring pages.
     pub is_wide: bool,
     /// Time passes between an access and the fault that it causes.
     pub late_faults: bool,
-    /// Bytes of pages are read when their message arrives, not when it is sent: a runtime may do either.
+    /// Bytes of pages are read when their message arrives, not when it is sent. A runtime may do either.
     pub late_bytes: bool,
-    /// Most pages that a publication sends before one is acknowledged.
+    /// The maximum number of unacknowledged pages of a publication.
     pub unacknowledged_max: u32,
-    /// Most pages whose diffs go together.
+    /// The maximum number of pages whose diffs are sent together.
     pub together_max: u32,
-    /// What is broken on purpose.
+    /// The rule that is broken on purpose.
     pub fault: Fault,
     /// The threads.
     pub scripts: Vec<Script>,
@@ -154,7 +155,7 @@ impl Setup {
         self.pages.iter().max().map_or(1, |last| last + 1)
     }
 
-    /// What node `me` is told.
+    /// The geometry of node `me`.
     pub fn geometry(&self, me: u16) -> Geometry {
         Geometry {
             me: NodeId(me),
@@ -173,17 +174,17 @@ impl Setup {
         self.marks >> me & 1 != 0
     }
 
-    /// The place of `page` in the list of pages.
+    /// The index of `page` in the list of pages.
     pub fn place(&self, page: PageIndex) -> Option<usize> {
         self.pages.iter().position(|&other| other == page.0)
     }
 
-    /// The page at a place of the list.
+    /// The page at an index of the list.
     pub fn page(&self, place: usize) -> PageIndex {
         PageIndex(self.pages[place])
     }
 
-    /// In a few words.
+    /// A short description.
     pub fn describe(&self) -> String {
         let marks = match self.marks & ((1 << self.nodes) - 1) {
             0 => "faults".to_string(),

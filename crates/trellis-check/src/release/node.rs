@@ -1,11 +1,10 @@
-//! One node: the protocol, what it knows of intervals, its locks, barriers and words, its memory, its threads, and what
-//! a runtime does between them.
+//! One node: protocol, knowledge of intervals, synchronisation, memory, threads, and a runtime's work between them.
 //!
-//! Promises: whatever happens to a node is decided by the node and by that alone, so a step can be remembered; a release
-//! goes on only when the publication before it has ended; knowledge goes with every message that may release something,
-//! and a message is used only when what it rests on is known; what was learnt is respected before an acquire is over; pages
-//! go along with the token of a lock.
-//! It must never see another node.
+//! Promises: everything at a node depends on that node alone, so the result of a step can be stored. A release
+//! continues only when the publication before it has ended. Knowledge is sent with every message that may release
+//! something, and a received message is used only when the knowledge on which it depends is complete. What was learnt
+//! is applied before an acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another
+//! node.
 
 use super::effects::{Body, Envelope, Event, Letter, Out};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
@@ -15,28 +14,28 @@ use trellis_cluster_protocol::node::{Found, Knowledge, OpenPages};
 use trellis_cluster_protocol::sync::{self, Contribution, Sync};
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
-/// Pages that go with the token of a lock.
+/// The maximum number of pages that are piggybacked on the token of a lock.
 const PAGES_CARRIED_MAX: u32 = 4;
 
 /// The number of the barrier at which threads meet.
 const BARRIER: u64 = 0;
 
-/// What a thread is about to do, or waits for.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Doing {
-    /// Its next operation.
+    /// It is about to do its next operation.
     Ready,
     /// The access failed; the protocol does not know yet.
     Faulted,
     /// It waits for the page at this place.
     Waiting(u8),
-    /// It publishes, before a release.
+    /// It publishes before a release.
     Publishing,
     /// It has published.
     Published,
     /// It waits for a lock, a barrier or a word.
     Calling,
-    /// It has got it, with this value.
+    /// The call returned this value.
     Granted(u64),
     /// It is done.
     Over,
@@ -45,13 +44,13 @@ pub enum Doing {
 /// A thread of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Thread {
-    /// Its number among all threads, by which calls name it.
+    /// Its number among all threads, which identifies it in calls.
     pub number: u8,
     /// Its next operation.
     pub next: u16,
-    /// What it does.
+    /// Its state.
     pub doing: Doing,
-    /// What it loaded.
+    /// The values that it loaded.
     pub registers: Vec<Value>,
 }
 
@@ -66,12 +65,12 @@ pub struct Node {
     pub(super) memory: Vec<Page>,
     pub(super) twins: Vec<Page>,
     pub(super) views: Vec<Access>,
-    /// By page: it was stored to since it was opened or downgraded.
+    /// By page: whether it was stored to since it was opened or downgraded.
     pub(super) stored: Vec<bool>,
     pub(super) open_pages: OpenPages,
-    /// How often it has published.
+    /// The number of its publications.
     pub(super) publication: u32,
-    /// The thread that publishes, and whether that has ended.
+    /// The thread that publishes, and whether the publication has ended.
     publisher: Option<u8>,
     pub(super) is_published: bool,
     /// Its threads.
@@ -109,7 +108,7 @@ impl Node {
         }
     }
 
-    /// Gives the threads new work, where all are done.
+    /// Gives the threads new scripts when all are done.
     pub fn set_scripts(&mut self, setup: &Setup) {
         for thread in &mut self.threads {
             let script = &setup.scripts[usize::from(thread.number)];
@@ -119,7 +118,7 @@ impl Node {
         }
     }
 
-    /// Whether its thread at this place of its list can do something.
+    /// Whether the thread at this index can continue.
     pub fn can_go(&self, setup: &Setup, thread: usize) -> bool {
         let Thread { number, next, doing, .. } = self.threads[thread];
         match doing {
@@ -137,17 +136,17 @@ impl Node {
         self.threads.iter().all(|thread| thread.doing == Doing::Over)
     }
 
-    /// Whether it keeps nothing back.
+    /// Whether it holds nothing back.
     pub fn is_quiet(&self) -> bool {
         self.knowledge.is_quiet()
     }
 
-    /// What the home of the page at `place` has for everybody.
+    /// The current content of the page at `place`, if this node is its home.
     pub fn master(&self, setup: &Setup, place: usize) -> Option<&Page> {
         self.protocol.owns(setup.page(place)).then(|| &self.memory[place])
     }
 
-    /// A thread does what comes next.
+    /// A thread takes its next step.
     pub fn go(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
         let Thread { number, next, doing, .. } = self.threads[thread];
         let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
@@ -269,7 +268,7 @@ impl Node {
         self.note_published(setup, out);
     }
 
-    /// Finds out which pages were stored to: the kernel marked them, or they stay open and are compared.
+    /// Finds the pages that were stored to: the kernel marked them, or they stay open and are compared.
     fn look_for_stores(&mut self, setup: &Setup, out: &mut Out) {
         self.publication += 1;
         let Node { open_pages, protocol, memory, twins, views, stored, .. } = self;
@@ -299,7 +298,7 @@ impl Node {
         }
     }
 
-    /// The publication has ended, if it has: who waits for that goes on.
+    /// If the publication has ended, the thread that waits for it continues.
     pub(super) fn note_published(&mut self, setup: &Setup, out: &mut Out) {
         if !self.is_published {
             return;
@@ -341,7 +340,7 @@ impl Node {
         }
     }
 
-    /// A call returns: what was learnt is respected before the program goes on.
+    /// A call returns: what was learnt is applied before the program continues.
     fn granted(&mut self, setup: &Setup, thread: usize, operation: Operation, value: u64, out: &mut Out) {
         let number = self.threads[thread].number;
         match operation {
@@ -363,7 +362,7 @@ impl Node {
         }
         self.threads[thread].next += 1;
         self.end_if_over(setup, thread);
-        // Who stores to a word only releases.
+        // A store to a word is only a release.
         if !matches!(operation, Operation::Set { .. }) {
             self.refresh(setup, out);
         }
@@ -387,7 +386,7 @@ impl Node {
         }
     }
 
-    /// A message arrives.
+    /// Delivers a message.
     pub fn deliver(&mut self, setup: &Setup, from: u16, letter: &Letter, out: &mut Out) {
         match letter {
             Letter::Page { message, body } => {
@@ -408,7 +407,7 @@ impl Node {
                     return self.hear(setup, NodeId(from), *message, knowledge, out);
                 }
                 if message.releases() {
-                    // The mutant does not wait for what the message rests on.
+                    // This mutant does not wait for the knowledge on which the message depends.
                     let _ = self.knowledge.intervals.learn(NodeId(from), knowledge);
                 }
                 self.sync_step(setup, sync::Input::Message(NodeId(from), *message), out);
@@ -416,7 +415,7 @@ impl Node {
         }
     }
 
-    /// Uses the messages whose knowledge can be learnt now.
+    /// Uses the messages whose knowledge is complete now.
     fn hear(&mut self, setup: &Setup, from: NodeId, message: sync::Message, knowledge: &[u8], out: &mut Out) {
         let heard = self.knowledge.hear(from, wire::Message::Sync(message), knowledge);
         let mut next = heard.transpose().map(|heard| (from, heard));
@@ -493,7 +492,7 @@ pub(super) fn found(protocol: &Running, page: PageIndex) -> Found {
     }
 }
 
-/// To whom a lock's token goes.
+/// The node that receives a lock's token.
 fn goes_with(effect: &sync::Effect) -> Option<NodeId> {
     match effect {
         sync::Effect::Send(to, sync::Message::LockToken(_)) => Some(*to),

@@ -1,7 +1,7 @@
-//! A network that loses, doubles and reorders datagrams, under the real recovery of the `udp` link.
+//! A network that loses, duplicates and reorders datagrams, below the real recovery of the `udp` link.
 //!
-//! Promises: a message that is whole goes to its node at once, and once. Any datagram may be the next. It must never
-//! recover anything by itself.
+//! Promises: a complete message is delivered at once, and once. Any datagram may be the next. It must never recover
+//! anything by itself.
 
 use super::effects::Envelope;
 use trellis_base::Random;
@@ -10,16 +10,16 @@ use trellis_transport::links::udp::delivery::{Acknowledgement, Arrival, Fragment
 
 const OVERHEAD_BYTES: usize = 140;
 const FRAGMENT_BYTES: u32 = 1200;
-/// What a message takes: some are cut into two datagrams.
+/// The sizes of messages; the largest needs two datagrams.
 const BODY_BYTES: [u32; 3] = [0, 800, 2000];
 const ROOM_BYTES: u32 = 1 << 20;
-/// From one event to the next.
+/// The time between two events.
 const STEP_NS: Nanoseconds = 20_000;
-/// One datagram in so many is lost, and one arrives twice.
+/// One of this many datagrams is lost, or arrives twice.
 const LOST_ONCE_IN: u64 = 10;
 const DOUBLED_ONCE_IN: u64 = 12;
 
-/// What travels.
+/// A datagram.
 #[derive(Clone, Copy)]
 struct Datagram {
     from: u16,
@@ -37,7 +37,7 @@ struct Pair {
 /// The links of all nodes.
 pub(super) struct Recovery {
     nodes: usize,
-    /// By the node that has it and its peer.
+    /// By node and peer.
     pairs: Vec<Pair>,
     under_way: Vec<Datagram>,
     envelopes: Vec<Option<Envelope>>,
@@ -84,7 +84,7 @@ impl Recovery {
         }
     }
 
-    /// A datagram arrives or is lost, or, where none is under way, time passes; a message may be whole then.
+    /// Delivers or loses a datagram or, if none is under way, lets time pass. Returns a message if one is complete.
     pub(super) fn go_on(&mut self, random: &mut Random) -> Result<Option<Envelope>, String> {
         self.now += STEP_NS;
         if self.under_way.is_empty() {

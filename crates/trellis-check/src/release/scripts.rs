@@ -1,7 +1,7 @@
-//! What the threads of explored clusters do: each the smallest program that needs a rule.
+//! The programs of explored clusters: each is the smallest that needs a certain rule.
 //!
-//! Promises: values are different from store to store, so that what is loaded says who stored it. The larger ones are the
-//! instances of which the documentation gives the sizes; [`small`] ones are explored for every mutant.
+//! Promises: every store has a different value, so that a loaded value identifies its store. The larger ones are the
+//! instances whose sizes are in the documentation; [`small`] ones are explored for every mutant.
 
 use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
 use trellis_cluster_protocol::NodeId;
@@ -9,10 +9,10 @@ use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::node::STORED_IN_A_ROW;
 
-/// What the threads do.
+/// The programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Program {
-    /// Every node stores to its words of every page, and loads its neighbours' between barriers.
+    /// Every node stores to its own words of every page, and loads its neighbour's between barriers.
     Barriers,
     /// Every node changes a word of one page under one lock, and one of the other page under another.
     Locks,
@@ -20,18 +20,18 @@ pub enum Program {
     Chain,
     /// The same with flags.
     Flags,
-    /// Everybody stores and loads as it likes.
+    /// All store and load the same words in any order.
     Races,
-    /// One node publishes a page again and again, another reads it: its home may move.
+    /// One node publishes a page repeatedly and another reads it: its home may move.
     Wanders,
-    /// The home stores, too, also what changes back, and shares what it stored.
+    /// The home stores too, including values that change back, and shares what it stored.
     AtHome,
     /// Two threads of one node, and one of another.
     Company,
 }
 
 impl Program {
-    /// All of them.
+    /// All programs.
     pub const ALL: [Program; 8] = [
         Program::Barriers,
         Program::Locks,
@@ -43,7 +43,7 @@ impl Program {
         Program::Company,
     ];
 
-    /// As it is called.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Program::Barriers => "barriers",
@@ -58,14 +58,14 @@ impl Program {
     }
 }
 
-/// How large a program is.
+/// The size of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: u16,
-    /// Pages.
+    /// The number of pages.
     pub pages: u8,
-    /// Intervals of each node.
+    /// The number of intervals of each node.
     pub intervals: u8,
 }
 
@@ -95,7 +95,7 @@ impl Writer {
         self.operations.push(Operation::Store { word, source: Source::Constant(value) });
     }
 
-    /// Stores to a word, and then again what was there.
+    /// Stores to a word, and then stores its previous value again.
     fn change_back(&mut self, page: u8, place: u8) {
         let word = u16::from(page) * PAGE_WORDS as u16 + u16::from(place);
         self.operations.push(Operation::Load { word, register: 0 });
@@ -261,10 +261,10 @@ pub fn scripts(program: Program, size: Size) -> Vec<Script> {
     }
 }
 
-/// A cluster in which messages may overtake each other, and threads that do `program`.
+/// A cluster in which messages may overtake each other, with threads that run `program`.
 pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks: bool) -> Setup {
     let pages = match home {
-        // Chunks, and so homes, of their own.
+        // Pages in different chunks have different homes.
         Home::Interleaved(_) if size.pages > 1 => {
             (0..size.pages).map(|page| u32::from(page) * trellis_cluster_protocol::CHUNK_PAGES).collect()
         }
@@ -294,7 +294,7 @@ pub fn homes() -> [Home; 4] {
     [manager, Home::Interleaved(Interleaved), Home::FirstTouch(FirstTouch), Home::Migrating(Migrating)]
 }
 
-/// Small clusters, smallest first: what mutants are tried on, and what the tests explore.
+/// Small clusters, smallest first, for mutants and for the explorations of the tests.
 pub fn small(protocol: Protocol) -> Vec<Setup> {
     let of = |program, nodes, pages, intervals, home, marks| {
         setup(protocol, program, Size { nodes, pages, intervals }, home, marks)
@@ -325,13 +325,13 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
     all
 }
 
-/// What some mutants need besides: millions of states each.
+/// Additional clusters that some mutants need: millions of states each.
 pub fn larger(protocol: Protocol) -> Vec<Setup> {
     let size = Size { nodes: 3, pages: 1, intervals: 2 };
     [false, true].map(|marks| setup(protocol, Program::Barriers, size, homes()[0], marks)).to_vec()
 }
 
-/// The smallest of each program, for tests of other modules.
+/// The smallest instance of each program, for tests of other modules.
 pub fn setups() -> Vec<Setup> {
     let protocol = Protocol::all_release_consistent()[0];
     let size = Size { nodes: 3, pages: 1, intervals: 1 };

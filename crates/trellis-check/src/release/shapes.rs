@@ -1,7 +1,7 @@
-//! Litmus tests with calls: the generated cycles, with locks, barriers and flags put in, and a few that are written down.
+//! Litmus tests with calls: the generated cycles with added locks, barriers and flags, and a few handwritten ones.
 //!
-//! Promises: the same list, in the same order, always. The question of a test stays that of its cycle; the oracle says
-//! whether it can be. It must never hold a test whose threads can wait for each other for ever.
+//! Promises: the list is always the same, in the same order. The condition of a test stays that of its cycle; the
+//! oracle decides whether it is allowed. It must never contain a test whose threads can wait for each other for ever.
 
 use crate::litmus::generate;
 use crate::litmus::program::{Call, Condition, Formula, Instruction, Observed, Operand, Program, Quantifier};
@@ -13,7 +13,7 @@ pub fn shapes() -> Vec<Program> {
     all
 }
 
-/// Those with calls.
+/// The tests with calls.
 pub fn released_shapes() -> Vec<Program> {
     let mut all = Vec::new();
     for plain in generate::cycles(3) {
@@ -37,7 +37,7 @@ fn changed(plain: &Program, suffix: &str, change: impl Fn(usize, Instruction) ->
     Program { name: format!("{}+{suffix}", plain.name), threads, ..plain.clone() }
 }
 
-/// Every access under the lock of its word.
+/// Each access is under the lock of its word.
 pub fn with_locks(plain: &Program) -> Program {
     changed(plain, "locks", |_, instruction| match instruction.access() {
         Some((location, _)) => {
@@ -47,7 +47,7 @@ pub fn with_locks(plain: &Program) -> Program {
     })
 }
 
-/// Every thread as a whole under one lock.
+/// Each thread as a whole is under one lock.
 fn with_one_lock(plain: &Program) -> Program {
     let mut program = changed(plain, "lock", |_, instruction| vec![instruction]);
     for code in &mut program.threads {
@@ -57,7 +57,7 @@ fn with_one_lock(plain: &Program) -> Program {
     program
 }
 
-/// Every word but the first is a flag.
+/// Every word but the first becomes a flag.
 fn with_flags(plain: &Program) -> Program {
     changed(plain, "flags", |_, instruction| {
         vec![match instruction {
@@ -72,7 +72,7 @@ fn with_flags(plain: &Program) -> Program {
     })
 }
 
-/// All meet after their first instruction.
+/// All threads meet after their first instruction.
 fn with_barrier(plain: &Program) -> Program {
     changed(plain, "barrier", |index, instruction| match index {
         0 => vec![instruction, Instruction::Call(Call::Meet)],
@@ -80,7 +80,7 @@ fn with_barrier(plain: &Program) -> Program {
     })
 }
 
-/// Registers and the question that they hold these values at the end.
+/// Adds the condition that registers have these values at the end.
 fn asked(mut program: Program, expected: &[(u8, i64)]) -> Program {
     let equal = |program: &mut Program, register: u8, value: i64| {
         let code = program.code(value);
@@ -98,7 +98,7 @@ fn under(lock: u8, inside: Vec<Instruction>) -> Vec<Instruction> {
     all
 }
 
-/// A to B under one lock, B to C under another: does C, which never had the first, miss what A stored?
+/// A releases to B under one lock, B to C under another: does C, which never held the first, miss A's store?
 fn handed_on_under_locks() -> Program {
     let mut program = Program::new("HANDED-ON+locks");
     let (x, y, z, one) = (program.location("x"), program.location("y"), program.location("z"), program.code(1));
@@ -114,7 +114,7 @@ fn handed_on_under_locks() -> Program {
     asked(program, &[(registers[1], 1), (registers[2], 0)])
 }
 
-/// The same with flags, through one hand more.
+/// The same with flags, through one more thread.
 fn handed_on_by_flags() -> Program {
     let mut program = Program::new("HANDED-ON+flags");
     let (x, one) = (program.location("x"), program.code(1));
@@ -138,7 +138,7 @@ fn handed_on_by_flags() -> Program {
     asked(program, &[(last, 1), (seen, 0)])
 }
 
-/// Two threads copy a word on to the next under a lock: is one of them overlooked?
+/// Each of two threads loads the other's word and stores to its own under a lock: does neither see the other?
 fn counted_under_a_lock() -> Program {
     let mut program = Program::new("TURNS+lock");
     let (x, y, one) = (program.location("x"), program.location("y"), program.code(1));
@@ -156,7 +156,7 @@ fn counted_under_a_lock() -> Program {
     asked(program, &[(registers[0], 0), (registers[1], 0)])
 }
 
-/// Each thread stores to a word of its own, often on one page, and all look after a barrier: is a store lost?
+/// Each thread stores to a word of its own, often on one page, and loads another's after a barrier: is a store lost?
 fn neighbours() -> Program {
     let mut program = Program::new("NEIGHBOURS+barrier");
     let (x, y, z) = (program.location("x"), program.location("y"), program.location("z"));

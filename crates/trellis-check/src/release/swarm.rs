@@ -1,8 +1,8 @@
 //! Random clusters, programs and networks, one for each seed.
 //!
-//! Promises: a seed means the same run on every machine as long as the version is the same; every access is checked
-//! against what its thread may see, with and without races, and at the end no store is lost. It must never judge anything
-//! by itself.
+//! Promises: a seed stands for the same run on every machine as long as the version is the same. Every access is
+//! checked against the memory model, with and without races, and at the end no store is lost. It must never judge
+//! results itself.
 
 use super::cluster::{Cluster, Pace};
 use super::ghost::STORES_MAX;
@@ -14,25 +14,25 @@ use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Mi
 use trellis_cluster_protocol::node::STORED_IN_A_ROW;
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId};
 
-/// How a seed ended.
+/// The result of a seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The protocol and the number.
+    /// The protocol and the seed.
     pub seed: (Protocol, u64),
-    /// The cluster, in a few words.
+    /// A short description of the cluster.
     pub cluster: String,
-    /// What went wrong.
+    /// The problem, if there was one.
     pub problem: Option<String>,
-    /// What the threads did.
+    /// Operations of the threads.
     pub operations: u64,
     /// Steps of nodes and network.
     pub steps: u64,
-    /// What happened, where it was asked for.
+    /// The trace, if requested.
     pub story: Vec<String>,
 }
 
 impl Outcome {
-    /// What went wrong and the command that shows it, in one line.
+    /// The problem and the command that reproduces it, in one line.
     pub fn complaint(&self) -> Option<String> {
         let (protocol, number) = self.seed;
         let what = self.problem.as_ref()?;
@@ -40,7 +40,7 @@ impl Outcome {
     }
 }
 
-/// Runs what a seed stands for.
+/// Runs the cluster of a seed.
 pub fn run(protocol: Protocol, number: u64, fault: Fault, with_story: bool) -> Outcome {
     let (setup, pace) = draw(protocol, number, fault);
     let cluster_text = format!("{}{}", setup.describe(), if pace.is_lossy { " lossy" } else { "" });
@@ -61,7 +61,7 @@ pub fn run(protocol: Protocol, number: u64, fault: Fault, with_story: bool) -> O
     }
 }
 
-/// What the threads of a seed have in common.
+/// The kind of programs of a seed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
     /// Every word has its lock; the locks of one page are different.
@@ -70,7 +70,7 @@ enum Manner {
     Phases,
     /// Both.
     Mixed,
-    /// As they like; flags and locks in between.
+    /// Accesses in any order, with flags and locks in between.
     Races,
 }
 
@@ -123,7 +123,7 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
 /// Writes the programs of all threads.
 struct Writer {
     words: usize,
-    /// By word, how often it was stored to.
+    /// By word, the number of stores.
     stores: Vec<usize>,
     next_value: Value,
 }
@@ -138,7 +138,8 @@ impl Writer {
         Some(Operation::Store { word: word as u16, source: Source::Constant(self.next_value) })
     }
 
-    /// A load, a store, or, where nobody else may store there, a store that is taken back before anybody may see it.
+    /// A load, a store or, if no other thread may store there, a store that is undone before any other thread may see
+    /// it.
     fn access(&mut self, random: &mut Random, word: usize, races: bool) -> Vec<Operation> {
         let load = |register| Operation::Load { word: word as u16, register };
         match random.below(if races { 2 } else { 5 }) * if races { 3 } else { 1 } {
@@ -160,7 +161,7 @@ fn programs(random: &mut Random, setup: &Setup, manner: Manner, has_company: boo
     let mut writer = Writer { words, stores: vec![0; words], next_value: 0 };
     let locks = 1 + random.index(4);
     let phases = 1 + random.below(5);
-    // With few accesses in a row intervals are short, and one writer in a row moves homes.
+    // Few consecutive accesses make intervals short; consecutive intervals of one writer move homes.
     let calls = 1 + random.below(6);
     let mut scripts: Vec<Script> = (0..threads)
         .map(|thread| Script { node: thread % setup.nodes, operations: Vec::new(), registers: vec![0] })
@@ -179,7 +180,7 @@ fn programs(random: &mut Random, setup: &Setup, manner: Manner, has_company: boo
             scripts.iter_mut().for_each(|script| script.operations.push(Operation::Barrier));
         }
         if manner == Manner::Phases || manner == Manner::Mixed {
-            // Everybody looks at what the others own, and nobody stores there before all have looked.
+            // Every thread loads what the others own, and no thread stores there before all have done so.
             for script in &mut scripts {
                 let owned = (0..words).filter(|&word| is_owned(manner, word));
                 let load = |word: usize| Operation::Load { word: word as u16, register: u8::MAX };

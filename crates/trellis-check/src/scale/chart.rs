@@ -1,17 +1,17 @@
-//! What sizes of clusters cost, drawn with characters: one line for each protocol, one block for each size.
+//! A chart in characters of what sizes of clusters cost: one line for each protocol, one block for each size.
 //!
-//! Promises: the same rows give the same lines; within a workload and a quantity the heights of all lines can be
-//! compared, on a logarithmic scale. It must never draw a size that was not simulated.
+//! Promises: the same rows give the same lines. Within a workload and a quantity the heights of all lines are
+//! comparable, on a logarithmic scale. It must never draw a size that was not simulated.
 
 use super::{Quantity, ScaleRow, Series, series};
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Columns of a name.
+/// The width of a name.
 const NAME: usize = 34;
-/// Columns of a figure.
+/// The width of a figure.
 const FIGURE: usize = 10;
 
-/// The chart, line by line.
+/// The lines of the chart.
 pub fn lines(rows: &[ScaleRow]) -> Vec<String> {
     let mut lines = Vec::new();
     for (workload, all) in series(rows) {
@@ -35,7 +35,7 @@ pub fn lines(rows: &[ScaleRow]) -> Vec<String> {
     lines
 }
 
-/// Between which values the blocks stand.
+/// The range of values of the blocks.
 struct Scale {
     low: f64,
     high: f64,

@@ -1,12 +1,12 @@
-//! What the delay layer is worth, and what it costs where it is in the way.
+//! The benefit of the delay layer, and its cost where it is a disadvantage.
 //!
-//! Three programs on one page, each with every threshold and without the layer:
+//! Three programs use one page, each with every threshold and without the layer:
 //!
 //! * *writers*: every node stores all the time. Without a delay the page travels for nearly every store.
-//! * *turns*: the nodes hand the page on in a circle; who waits loads until it is its turn. Nothing is gained by
-//!   keeping the page, so a threshold can only harm.
-//! * *exchanges*: the same, but who waits stores all the time, as on a test-and-set lock. To the layer this looks
-//!   exactly like the writers: it is the worst that can be done to it.
+//! * *turns*: the nodes pass the page on in a circle; a waiting node loads until it is its turn. Keeping the page
+//!   gains nothing, so a threshold can only harm.
+//! * *exchanges*: the same, but a waiting node stores all the time, as on a test-and-set lock. The layer cannot
+//!   distinguish this from the writers: it is the worst case.
 //!
 //! Promises: every row comes from the real layer in the simulator, with all checks on.
 
@@ -17,21 +17,21 @@ use trellis_cluster_protocol::coherence::choices::{Layer, Threshold};
 use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::{Nanoseconds, NodeId};
 
-/// More than any thread does in the time it has.
+/// More than any thread can do in its time.
 const OPERATIONS: u32 = u32::MAX / 2;
 
-/// What is varied.
+/// The parameters that are varied.
 #[derive(Clone, Debug)]
 pub struct DelayStudy {
-    /// Round which protocol.
+    /// The protocol inside the layer.
     pub base: Protocol,
     /// Numbers of nodes.
     pub nodes: Vec<u16>,
-    /// Fixed thresholds in microseconds; none, and the adaptive one, are always tried.
+    /// Fixed thresholds in microseconds; no layer, and the adaptive threshold, are always tried.
     pub fixed_microseconds: Vec<u32>,
-    /// From node to node.
+    /// Latency from node to node.
     pub latency_ns: Nanoseconds,
-    /// For how long each program runs, in simulated time.
+    /// How long each program runs, in simulated time.
     pub span_ns: Nanoseconds,
 }
 
@@ -54,17 +54,17 @@ pub struct DelayRow {
     pub threshold: Option<Threshold>,
     /// Number of nodes.
     pub nodes: u16,
-    /// *Writers*: stores for each time that the page travelled.
+    /// *Writers*: stores per transfer of the page.
     pub stores_per_transfer: f64,
-    /// *Writers*: the longest that a store waited.
+    /// *Writers*: the longest wait of a store.
     pub longest_wait_microseconds: f64,
-    /// *Turns*: what a turn takes.
+    /// *Turns*: the time of a turn.
     pub turn_microseconds: f64,
-    /// *Turns*: how much longer than without the layer.
+    /// *Turns*: the time of a turn relative to that without the layer.
     pub turn_slowdown: f64,
-    /// *Exchanges*: what a turn takes.
+    /// *Exchanges*: the time of a turn.
     pub exchange_microseconds: f64,
-    /// *Exchanges*: how much longer than without the layer.
+    /// *Exchanges*: the time of a turn relative to that without the layer.
     pub exchange_slowdown: f64,
 }
 
@@ -79,7 +79,7 @@ pub fn delay_study(study: &DelayStudy) -> Result<Vec<DelayRow>, String> {
         [None].into_iter().chain(fixed).chain([Some(Threshold::Adaptive)]).collect();
     let mut rows: Vec<DelayRow> = Vec::new();
     for &nodes in &study.nodes {
-        // What a turn takes without the layer, which comes first.
+        // The time of a turn without the layer, which comes first.
         let (mut plain_turn, mut plain_exchange) = (0.0, 0.0);
         for &threshold in &thresholds {
             let writers = program(study, threshold, nodes, Pattern::Writers)?;

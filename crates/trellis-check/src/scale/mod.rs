@@ -1,7 +1,7 @@
 //! How protocols and synchronisation scale: the simulator on 2 to 1,024 nodes.
 //!
-//! Promises: the same options give the same rows, on every machine; every check of the [simulator](crate::simulate) is
-//! on; what cannot be run is an error, never a missing row. It must never report a real time as a simulated one.
+//! Promises: the same options give the same rows on every machine. Every check of the [simulator](crate::simulate) is
+//! on. What cannot be run is an error, never a missing row. It must never report a real time as a simulated one.
 
 pub mod chart;
 mod delay;
@@ -15,11 +15,11 @@ use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
 
-/// Most nodes of a row.
+/// The maximum number of nodes of a row.
 pub const NODES_MAX: u16 = 1024;
-/// Most nodes that answer for pages.
+/// The maximum number of homes of pages.
 const HOMES_MAX: u16 = 16;
-/// Pages of each home.
+/// The number of pages of each home.
 const PAGES_OF_HOME: u32 = 4;
 
 /// What the nodes do.
@@ -31,15 +31,15 @@ pub enum Workload {
     Hot,
     /// Barriers of all nodes; an operation is one barrier.
     Barrier,
-    /// One lock, taken and given back.
+    /// One lock, taken and released.
     Lock,
 }
 
 impl Workload {
-    /// Every choice.
+    /// All workloads.
     pub const ALL: [Workload; 4] = [Workload::Uniform, Workload::Hot, Workload::Barrier, Workload::Lock];
 
-    /// Whether the protocol of the pages makes a difference.
+    /// Whether the protocol of the pages matters.
     pub fn is_about_pages(self) -> bool {
         matches!(self, Workload::Uniform | Workload::Hot)
     }
@@ -56,26 +56,26 @@ impl fmt::Display for Workload {
     }
 }
 
-/// What is varied, and what stays.
+/// The parameters of the simulation.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Numbers of nodes, each at least 2 and at most [`NODES_MAX`].
     pub nodes: Vec<u16>,
-    /// The protocols, for the workloads that touch pages.
+    /// The protocols, for the workloads that access pages.
     pub protocols: Vec<Protocol>,
     /// The workloads.
     pub workloads: Vec<Workload>,
     /// Operations of all nodes together.
     pub operations: u32,
-    /// Which share of the accesses are stores.
+    /// The percentage of stores among the accesses.
     pub write_percent: u8,
-    /// From node to node.
+    /// Latency from node to node.
     pub latency_ns: Nanoseconds,
-    /// What a node can send.
+    /// Bytes per second that a node can send.
     pub bytes_per_second: u64,
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// Decides the programs.
+    /// Selects the programs.
     pub seed: u64,
 }
 
@@ -98,11 +98,11 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether they can be simulated at all.
+    /// Whether the options can be simulated.
     ///
     /// # Errors
     ///
-    /// A sentence about a number of nodes that cannot be.
+    /// A sentence about an impossible number of nodes.
     pub fn check(&self) -> Result<(), String> {
         match self.nodes.iter().find(|nodes| !(2..=NODES_MAX).contains(nodes)) {
             Some(nodes) => Err(format!("--nodes {nodes}: so many cannot be simulated; choose 2 to {NODES_MAX}")),
@@ -111,43 +111,43 @@ impl Options {
     }
 }
 
-/// What one cluster of a size costs.
+/// The cost of a workload on one cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRow {
-    /// `None` where the protocol makes no difference.
+    /// The protocol; `None` where it does not matter.
     pub protocol: Option<Protocol>,
-    /// What the nodes did.
+    /// The workload.
     pub workload: Workload,
-    /// How many there were.
+    /// The number of nodes.
     pub nodes: u16,
-    /// Operations that were done, by all nodes together; for barriers, those that all nodes went through.
+    /// Operations of all nodes together; for barriers, the number of barriers.
     pub operations: u64,
-    /// Messages.
+    /// Messages per operation.
     pub messages_per_operation: f64,
-    /// Their bytes, with headers.
+    /// Bytes of messages per operation, with headers.
     pub bytes_per_operation: f64,
-    /// What an operation takes at the node that does it, in simulated time.
+    /// The time of an operation at its node, in simulated time.
     pub simulated_microseconds_per_operation: f64,
-    /// Steps of protocols that the simulation took.
+    /// Steps of protocols in the simulation.
     pub steps: u64,
 }
 
-/// What is drawn about a cluster.
+/// A quantity that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// Messages of an operation.
+    /// Messages per operation.
     Messages,
-    /// Their bytes.
+    /// Bytes per operation.
     Bytes,
-    /// Its simulated time, in microseconds.
+    /// Simulated time per operation, in microseconds.
     Microseconds,
 }
 
 impl Quantity {
-    /// Every choice.
+    /// All quantities.
     pub const ALL: [Quantity; 3] = [Quantity::Messages, Quantity::Bytes, Quantity::Microseconds];
 
-    /// What a row says about it.
+    /// The value of this quantity in a row.
     pub fn of(self, row: &ScaleRow) -> f64 {
         match self {
             Quantity::Messages => row.messages_per_operation,
@@ -157,10 +157,10 @@ impl Quantity {
     }
 }
 
-/// What one cluster costs in different sizes: a line of a chart.
+/// The costs in different sizes: a line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series<'a> {
-    /// The protocol, or the workload where none makes a difference.
+    /// The protocol, or the workload if the protocol does not matter.
     pub name: String,
     /// One for each size, the smallest first.
     pub rows: Vec<&'a ScaleRow>,
@@ -185,11 +185,11 @@ pub fn series(rows: &[ScaleRow]) -> Vec<(Workload, Vec<Series<'_>>)> {
     all
 }
 
-/// Runs every combination, the smaller clusters first; tells `progress` of each row.
+/// Runs every combination, the smaller clusters first; passes each row to `progress`.
 ///
 /// # Errors
 ///
-/// A sentence about a number of nodes that cannot be, or about a rule that was broken, with the seed.
+/// A sentence about an impossible number of nodes, or about a broken rule, with the seed.
 pub fn scale(options: &Options, progress: &mut dyn FnMut(&ScaleRow)) -> Result<Vec<ScaleRow>, String> {
     options.check()?;
     let mut rows = Vec::new();
@@ -221,7 +221,7 @@ fn measure(options: &Options, workload: Workload, protocol: Option<Protocol>, no
         operations,
         messages_per_operation: per_operation(outcome.tally.messages),
         bytes_per_operation: per_operation(outcome.tally.bytes),
-        // Every node does one operation after the other, all nodes at the same time.
+        // Every node does its operations one after the other, and all nodes run at the same time.
         simulated_microseconds_per_operation: outcome.tally.last_done as f64 / each as f64 / 1e3,
         steps: outcome.tally.steps,
     })
@@ -237,7 +237,7 @@ fn check(outcome: &Outcome, workload: Workload) -> Result<(), String> {
     }
 }
 
-/// A cluster in which nothing goes wrong.
+/// A cluster without faults.
 fn scenario(options: &Options, workload: Workload, protocol: Protocol, nodes: u16) -> Scenario {
     let homes = nodes.min(HOMES_MAX);
     Scenario {
@@ -277,7 +277,7 @@ fn scenario(options: &Options, workload: Workload, protocol: Protocol, nodes: u1
     }
 }
 
-/// Threads that compute for a microsecond, and runtimes that are prompt.
+/// Threads that compute for a microsecond, and runtimes without delays.
 fn calm() -> Manners {
     Manners {
         think_ns: 1_000,

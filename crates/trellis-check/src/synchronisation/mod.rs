@@ -1,19 +1,18 @@
-//! A small cluster whose threads wait for each other in every way there is: what the explorer walks through for
-//! synchronisation.
+//! A small cluster whose threads wait for each other in every possible way: the explorer's model for synchronisation.
 //!
-//! The network is a bag: any message may arrive next. What is checked, for each program by the oracle:
+//! The network is a multiset: any message may arrive next. The oracle checks for each program:
 //!
-//! 1. *Mutual exclusion*: a lock is given to a thread only while nobody holds it; a read-write lock only to one writer or
-//!    to readers; a semaphore lets in as many as were posted.
+//! 1. *Mutual exclusion*: a lock is given to a thread only while no other holds it; a read-write lock only to one
+//!    writer or to readers; a semaphore admits as many threads as were posted.
 //! 2. *First come, first served*: nodes get the token of a lock in the order in which their requests reached its home.
-//! 3. *Nobody leaves a barrier* before everybody has entered it; what is reduced is what everybody brought.
-//! 4. *Additions are linearizable*: each sees a value that no other saw, larger than all that were seen before it began
-//!    and smaller than the number of additions begun.
-//! 5. *Nothing is woken without a cause*: an event must have been set, a condition signalled, what is done once be done.
-//! 6. *Every call ends*, and is woken exactly once: no signal, post or lock is lost, also where calls are abandoned.
-//! 7. *Nothing is left behind*: when all is over no node remembers anything about calls.
+//! 3. *No thread leaves a barrier* before all have entered it; a reduction contains every contribution.
+//! 4. *Additions are linearizable*: each sees a value that no other saw, larger than all that were seen before it
+//!    began and smaller than the number of additions begun.
+//! 5. *No wake-up without a cause*: an event must have been set, a condition signalled, a once completed.
+//! 6. *Every call ends*, and is woken exactly once: no signal, post or lock is lost, even if calls are abandoned.
+//! 7. *Nothing is left behind*: at the end no node remembers anything about calls.
 //!
-//! It must never look into the protocol: it knows inputs and effects and nothing else.
+//! It must never inspect the protocol: it uses only inputs and effects.
 
 mod oracle;
 
@@ -23,58 +22,58 @@ use std::hash::Hash;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{ABANDONED, Effect, Input, Message, Sync, Waiter};
 
-/// What every thread does, `rounds` times.
+/// The programs; every thread runs its program `rounds` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
-    /// Takes one of the locks and gives it back.
+    /// Takes one of the locks and releases it.
     Locks,
-    /// The same, but may give up while it waits.
+    /// The same, but a waiting call may be abandoned.
     ImpatientLocks,
     /// Enters the barrier (one thread per node).
     Barrier,
     /// Adds one to one of the words.
     Words,
-    /// Takes or tries one of the locks, and gives it back if it was got.
+    /// Takes or tries one of the locks, and releases it if it was taken.
     TriedLocks,
-    /// Enters the barrier with a number, and gets the sum (one thread per node).
+    /// Enters the barrier with a number, and receives the sum (one thread per node).
     Reduce,
-    /// Reads or writes one of the read-write locks, or tries to.
+    /// Reads or writes under one of the read-write locks, or tries to.
     ReadWriteLocks,
-    /// Lowers the semaphore, which lets two in, or tries to; then raises it.
+    /// Lowers the semaphore, which admits two threads, or tries to; then raises it.
     Semaphores,
     /// The first thread sets the event, clears it, and sets it again; each other waits for it once.
     Events,
-    /// Finds it done, or does it; or fails to, for which a call's patience is spent.
+    /// Finds the work done, or does it, or fails to do it, which counts as an abandoned call.
     Onces,
-    /// The first thread signals or broadcasts while somebody waits; each other waits to be woken.
+    /// The first thread signals or broadcasts while another waits; each other thread waits to be woken.
     Conditions,
     /// Enters the counting barrier.
     CountingBarrier,
 }
 
-/// The size of a cluster and what its threads do.
+/// The size of a cluster and the program of its threads.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncInstance {
-    /// What every thread does.
+    /// The program of every thread.
     pub program: Program,
     /// Number of nodes.
     pub nodes: u16,
     /// Threads of each node.
     pub threads: u8,
-    /// How often.
+    /// The number of rounds.
     pub rounds: u8,
     /// Locks or words to choose from, with homes at different nodes.
     pub objects: u8,
-    /// How many calls may be abandoned, all together.
+    /// The maximum number of abandoned calls, in all.
     pub impatience: u8,
 }
 
-/// What can stand at a node.
+/// The synchronisation of a node.
 pub trait Synchronises: Clone + Eq + Hash {
-    /// As [`Sync::step`].
+    /// See [`Sync::step`].
     fn step(&mut self, input: Input, effects: &mut Vec<Effect>);
 
-    /// As [`Sync::is_quiet`].
+    /// See [`Sync::is_quiet`].
     fn is_quiet(&self) -> bool;
 }
 
@@ -109,7 +108,7 @@ impl SyncInstance {
         }
     }
 
-    /// What makes this instance different from others, in a few words.
+    /// A short description of this instance, with everything that distinguishes it.
     pub fn describe(&self) -> String {
         format!(
             "{} nodes={} threads={} rounds={} objects={} impatience={}",
@@ -153,16 +152,16 @@ enum Activity {
     Idle,
     Waiting,
     Holding,
-    /// Waits for the answer to what ends its hold.
+    /// Waits for the answer to the call that ends its hold.
     Ending,
 }
 
-/// Of a call: several may be made for one thing.
+/// The part of an operation to which a call belongs; one operation may make several calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Main,
     Ending,
-    /// That a wait for a condition has begun.
+    /// The notification that a wait for a condition has begun.
     Enrolled,
 }
 
@@ -171,11 +170,11 @@ struct Thread {
     activity: Activity,
     left: u8,
     object: u8,
-    /// What the thread may see, or has seen; a matter of the program.
+    /// What the thread may see, or has seen; its meaning depends on the program.
     floor: u8,
-    /// Which of the things that the program allows it does.
+    /// The operation that the thread chose among those that the program allows.
     mode: u8,
-    /// How often it gave up on this round.
+    /// The number of calls that it abandoned in this round.
     tries: u8,
 }
 
@@ -183,15 +182,16 @@ struct Thread {
 struct State {
     nodes: Vec<u32>,
     threads: Vec<Thread>,
-    /// Per object, the values that additions saw, one bit each.
+    /// For each object, the values that additions saw, one bit each.
     seen: Vec<u32>,
-    /// Per object, how many additions began.
+    /// For each object, the number of additions begun.
     begun: Vec<u8>,
-    /// Per object, the nodes whose requests reached the home, in that order, without the token yet.
+    /// For each object, the nodes whose requests reached the home, in that order, and that have not received the
+    /// token.
     queues: Vec<Vec<u8>>,
-    /// How many calls may still be abandoned.
+    /// The number of calls that may still be abandoned.
     impatience: u8,
-    /// What the program's oracle remembers.
+    /// The state of the program's oracle.
     ledger: [u8; 3],
     messages: Vec<u32>,
 }
@@ -264,7 +264,7 @@ impl<N: Synchronises> Model for Calls<N> {
 }
 
 impl<N: Synchronises> Calls<N> {
-    /// What can happen, and whether any of it must happen some time.
+    /// The possible actions, and whether one of them must happen at some time.
     fn enabled(&self, state: &State) -> (Vec<Action>, bool) {
         let mut actions = Vec::new();
         let mut last = None;
@@ -289,7 +289,7 @@ impl<N: Synchronises> Calls<N> {
         let is_impatient = self.instance.program == Program::ImpatientLocks || state.impatience > 0;
         for (index, thread) in state.threads.iter().enumerate().filter(|_| is_impatient) {
             match (thread.activity, self.instance.program) {
-                // Whoever signals waits for nobody but the home.
+                // A thread that signals waits only for the home.
                 (Activity::Waiting, Program::Events | Program::Conditions) if index == 0 => {}
                 (Activity::Waiting, _) => actions.push(Action::Abandon { thread: index }),
                 (Activity::Holding, Program::Onces) => actions.push(Action::Release { thread: index, mode: 1 }),
@@ -424,7 +424,7 @@ impl<N: Synchronises> Calls<N> {
         }
     }
 
-    /// Waiters are different for every call: a wake for an old one is noticed.
+    /// Waiters are different for every call, so that a wake for an old one is noticed.
     fn waiter(&self, state: &State, thread: usize, phase: Phase) -> Waiter {
         let of = &state.threads[thread];
         let round = oracle::rounds(&self.instance, thread) - of.left;
@@ -505,7 +505,7 @@ impl Thread {
 }
 
 impl State {
-    /// Every thread has done all that it does, and nothing is under way.
+    /// Every thread has finished, and no message is under way.
     fn is_over(&self) -> bool {
         self.messages.is_empty()
             && self.threads.iter().all(|thread| thread.activity == Activity::Idle && thread.left == 0)

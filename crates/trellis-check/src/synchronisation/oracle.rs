@@ -1,7 +1,7 @@
-//! What the threads of each program do, and what must be true when one of their calls ends.
+//! The operations of each program's threads, and the rules that must hold when one of their calls ends.
 //!
-//! Promises: only what a program can know by itself is asked: which calls have begun, and which have ended, in which
-//! order. Where two orders are possible, both are allowed.
+//! Promises: the rules use only what a program can know: which calls have begun, and which have ended, in which order.
+//! Where two orders are possible, both are allowed.
 
 use super::{Activity, Phase, Program, State, SyncInstance, Thread};
 use trellis_cluster_protocol::NodeId;
@@ -10,14 +10,15 @@ use trellis_cluster_protocol::sync::{
     SemaphoreDemand, Waiter,
 };
 
-/// What the thread that uses the event does, in this order.
+/// The operations of the thread that uses the event, in this order.
 const EVENT_STEPS: [EventDemand; 3] = [EventDemand::Set, EventDemand::Clear, EventDemand::Set];
-/// Places in the ledger. Events: operations of the first thread that have begun, and that have ended.
+/// Indexes of the ledger. Events: operations of the first thread that have begun, and that have ended.
 const BEGUN: usize = 0;
 const ENDED: usize = 1;
-/// Onces: somebody has begun to say that it is done.
+/// Onces: a thread has begun to report that the work is done.
 const DONE: usize = 0;
-/// Conditions: what was signalled and has not arrived; for whom it must be; signals that may have been lost rightly.
+/// Conditions: a signal or broadcast that has not arrived; the threads that must receive it; signals that may have
+/// been lost correctly.
 const OUTSTANDING: usize = 0;
 const FOR_WHOM: usize = 1;
 const MAYBE: usize = 2;
@@ -25,12 +26,13 @@ const MAYBE: usize = 2;
 const SIGNAL: u8 = 1;
 const BROADCAST: u8 = 2;
 
-/// How many the semaphore lets in. Where calls are abandoned one, so that whoever waits misses a post that was lost.
+/// The number of threads that the semaphore admits. If calls may be abandoned it is one, so that a lost post leaves a
+/// thread waiting.
 fn permits(instance: &SyncInstance) -> u64 {
     if instance.impatience == 0 { 2 } else { 1 }
 }
 
-/// How often `thread` does what it does.
+/// The number of rounds of `thread`.
 pub(super) fn rounds(instance: &SyncInstance, thread: usize) -> u8 {
     match (instance.program, thread) {
         (Program::Events, 0) => EVENT_STEPS.len() as u8,
@@ -39,7 +41,7 @@ pub(super) fn rounds(instance: &SyncInstance, thread: usize) -> u8 {
     }
 }
 
-/// What happens, each at a home, before any thread runs.
+/// The inputs, each at a home, before any thread runs.
 pub(super) fn prelude(instance: &SyncInstance) -> Vec<(NodeId, Input)> {
     if instance.program != Program::Semaphores {
         return Vec::new();
@@ -52,7 +54,7 @@ pub(super) fn prelude(instance: &SyncInstance) -> Vec<(NodeId, Input)> {
     (0..instance.objects).map(post).collect()
 }
 
-/// The things that an idle thread may begin.
+/// The operations that an idle thread may begin.
 pub(super) fn modes(instance: &SyncInstance, state: &State, index: usize) -> std::ops::Range<u8> {
     let thread = state.threads[index];
     if instance.program == Program::Conditions && index == 0 {
@@ -67,7 +69,7 @@ pub(super) fn modes(instance: &SyncInstance, state: &State, index: usize) -> std
     }
 }
 
-/// For stories.
+/// The operation as text, for traces.
 pub(super) fn mode_name(program: Program, mode: u8) -> &'static str {
     match (program, mode) {
         (Program::ReadWriteLocks, 0) => "to read",
@@ -80,7 +82,7 @@ pub(super) fn mode_name(program: Program, mode: u8) -> &'static str {
     }
 }
 
-/// Notes that a thread, which waits now, began.
+/// Records that a thread, which waits now, has begun.
 pub(super) fn begin(instance: &SyncInstance, state: &mut State, index: usize) {
     let object = usize::from(state.threads[index].object);
     match instance.program {
@@ -89,10 +91,10 @@ pub(super) fn begin(instance: &SyncInstance, state: &mut State, index: usize) {
             state.begun[object] += 1;
         }
         Program::Events if index == 0 => state.ledger[BEGUN] += 1,
-        // The main answer is told from one that says "enrolled" by this.
+        // This distinguishes the main answer from one that says "enrolled".
         Program::Events => state.threads[index].floor = 1 + state.ledger[ENDED],
         Program::Conditions if index == 0 => begin_signal(state),
-        // A broadcast that is under way may find this thread.
+        // A broadcast under way may reach this thread.
         Program::Conditions => {
             let signaller = state.threads[0];
             let broadcasts = signaller.activity == Activity::Waiting && signaller.mode == 1;
@@ -115,7 +117,7 @@ fn begin_signal(state: &mut State) {
     }
 }
 
-/// What a thread that began says to its node.
+/// The input of a thread that has begun.
 pub(super) fn call(instance: &SyncInstance, thread: &Thread, index: usize, waiter: impl Fn(Phase) -> Waiter) -> Input {
     let (id, main) = (u64::from(thread.object), waiter(Phase::Main));
     let demand = |demand| Input::Demand(id, demand, main);
@@ -148,13 +150,13 @@ pub(super) fn call(instance: &SyncInstance, thread: &Thread, index: usize, waite
     }
 }
 
-/// What a thread brings to the barrier in its round: different for each, so that a sum tells who was forgotten.
+/// The contribution of a thread to the barrier in its round: different for each, so that a sum shows which is missing.
 fn brought(instance: &SyncInstance, thread: &Thread, index: usize) -> u64 {
     let round = u64::from(instance.rounds - thread.left);
     (round + 1) << (8 * index)
 }
 
-/// What a thread says that holds something and gives it back; with mode 1, that it could not do it.
+/// The input of a thread that holds an object and releases it; mode 1 means that the thread failed to do its work.
 pub(super) fn end(instance: &SyncInstance, state: &mut State, index: usize, mode: u8, waiter: Waiter) -> Input {
     let thread = state.threads[index];
     let id = u64::from(thread.object);
@@ -176,7 +178,7 @@ pub(super) fn end(instance: &SyncInstance, state: &mut State, index: usize, mode
     }
 }
 
-/// Whether the thread waits for the answer to that.
+/// Whether the thread waits for the answer to that input.
 pub(super) fn is_end_answered(program: Program) -> bool {
     matches!(program, Program::Semaphores | Program::Onces)
 }
@@ -185,7 +187,7 @@ pub(super) fn is_end_answered(program: Program) -> bool {
 pub(super) fn abandoned(instance: &SyncInstance, state: &mut State, index: usize) {
     let thread = &mut state.threads[index];
     match instance.program {
-        // It has come all the same, and calls again: see `has_entered`.
+        // The thread has entered the barrier all the same, and calls again: see `has_entered`.
         Program::Barrier | Program::Reduce | Program::CountingBarrier => {
             thread.activity = Activity::Idle;
             thread.tries += 1;
@@ -204,7 +206,7 @@ pub(super) fn abandoned(instance: &SyncInstance, state: &mut State, index: usize
     }
 }
 
-/// A call of the thread has been answered: whether that may be, and what the thread does next.
+/// A call of the thread has been answered: checks whether it may be, and sets what the thread does next.
 pub(super) fn woken(
     instance: &SyncInstance,
     state: &mut State,
@@ -290,7 +292,7 @@ fn woken_with_value(state: &mut State, index: usize, value: u64, name: impl Fn(u
     Ok(())
 }
 
-/// Leaves a barrier that everybody has entered.
+/// Leaves a barrier that all threads have entered.
 fn leave(
     instance: &SyncInstance,
     state: &mut State,
@@ -348,7 +350,7 @@ fn woken_by_condition(state: &mut State, index: usize, name: impl Fn(usize) -> S
             }
         }
         SIGNAL => {
-            // It may have been by an earlier broadcast: then the signal is still to come.
+            // The cause may have been an earlier broadcast: then the signal is still to come.
             state.ledger[MAYBE] += u8::from(by_broadcast);
             state.ledger[OUTSTANDING] = 0;
         }

@@ -1,11 +1,13 @@
-//! `trellis bench checks`: what the checks cost that `trellis cc` puts before accesses, where none of them finds anything to do.
+//! `trellis bench checks`: the cost of the checks that `trellis cc` puts before accesses, where none of them has work
+//! to do.
 //!
-//! One program (`compiler/tests/cost/cost.c`), compiled by clang as it is and by `trellis cc` in modes heap and line, runs in
-//! turns; each round gives a difference for every kernel, and the median of the differences is what is told.
+//! One program (`compiler/tests/cost/cost.c`) is compiled by clang alone and by `trellis cc` in modes heap and line.
+//! The programs run in turns; each round gives one difference for every kernel, and the median of the differences is
+//! reported.
 //!
-//! Promises: the same source and options for both sides of a difference, and runs that follow each other; what is built is
-//! gone when the command ends. Must never: compare with code that was compiled for another processor, or be the store that
-//! the user's shell names.
+//! Promises: both sides of a difference have the same source and options and run one after the other. What is built
+//! is removed when the command ends. It must never compare with code that was compiled for another processor, or use
+//! the store that the user's shell names.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,7 +28,7 @@ Examples:
 
 Needs clang-19 and the parts of `trellis cc`. All figures but `native_…` are nanoseconds per access more than native.";
 
-/// Cost of the checks that `trellis cc` puts before accesses
+/// Measure the cost of the checks that `trellis cc` puts before accesses
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChecksArguments {
@@ -40,7 +42,7 @@ pub(crate) struct ChecksArguments {
 
 const SOURCE: &str = include_str!("../../../../compiler/tests/cost/cost.c");
 
-/// The program's kernels, and its names for what each access of them took.
+/// The program's kernels, and the program's names for the time of one access in each.
 const KERNELS: [(&str, &str); 5] = [
     ("sum", "sum_ns"),
     ("fill", "fill_ns"),
@@ -49,7 +51,7 @@ const KERNELS: [(&str, &str); 5] = [
     ("update", "update_ns"),
 ];
 
-/// Names of figures, one for each kernel, and of the largest.
+/// Names of figures: one for each kernel, and one for the largest.
 struct Names {
     each: [&'static str; 5],
     words: &'static str,
@@ -70,10 +72,10 @@ macro_rules! names {
     };
 }
 
-/// How a program is compiled; the native one comes first, because the others are compared with it.
+/// How a program is compiled. The native one comes first, because the others are compared with it.
 const MODES: [Option<&str>; 3] = [None, Some("heap"), Some("line")];
 
-/// One way to run a program: its place in [`MODES`], where its data is.
+/// One way to run a program: its index in [`MODES`], and where its data is.
 struct Way {
     mode: usize,
     data: &'static str,
@@ -82,7 +84,7 @@ struct Way {
 const PRIVATE: &str = "private";
 const HEAP: &str = "heap";
 
-/// The runs of a round, each pair of neighbours as close in time as can be.
+/// The runs of a round. The runs of each pair follow each other directly.
 const WAYS: [Way; 5] = [
     Way { mode: 1, data: PRIVATE },
     Way { mode: 0, data: PRIVATE },
@@ -91,7 +93,7 @@ const WAYS: [Way; 5] = [
     Way { mode: 2, data: HEAP },
 ];
 
-/// A difference that is told: which of [`WAYS`] less which.
+/// A difference that is reported: one of [`WAYS`] minus another.
 struct Difference {
     way: usize,
     native: usize,
@@ -105,7 +107,7 @@ const DIFFERENCES: [Difference; 3] = [
     Difference { way: 4, native: 3, largest: "line_cached_ns_max", words: "mode line, cached data" },
 ];
 
-/// What both compilers are told, and the names of what is found with it.
+/// The options for both compilers, and the names of the figures of these builds.
 struct Build {
     options: &'static [&'static str],
     native: Names,
@@ -133,10 +135,10 @@ const BUILDS: [Build; 2] = [
     },
 ];
 
-/// What one run took for each kernel.
+/// The time of one run for each kernel.
 type Times = [f64; KERNELS.len()];
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &ChecksArguments) -> Ending {
     let mut progress = Progress::new();
     let folder = Scratch::new("checks")?;
@@ -198,7 +200,7 @@ fn told(rounds: &[Vec<Vec<Times>>]) -> Figures {
     figures
 }
 
-/// Compiles the program as clang does, or as `trellis cc` does in a mode.
+/// Compiles the program with clang, or with `trellis cc` in a mode.
 fn compiled(folder: &Scratch, build: &Build, mode: Option<&str>) -> Result<PathBuf, Failure> {
     let source = folder.file("cost.c");
     std::fs::write(&source, SOURCE)
@@ -241,7 +243,7 @@ fn parsed(text: &str) -> Option<Times> {
     Some(times)
 }
 
-/// What a command prints on standard output.
+/// Returns what a command prints on standard output.
 fn printed(command: &mut Command, what: &str) -> Result<String, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| match error.kind() {
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn medians_are_of_differences_within_a_round() {
-        // The machine gets slower from round to round; the difference of a pair stays.
+        // The machine gets slower from round to round; the difference of a pair stays the same.
         let round = |slow: f64| {
             let way = |more: f64| [slow + more; KERNELS.len()];
             vec![vec![way(0.2), way(0.0), way(0.1), way(1.0), way(1.4)]; BUILDS.len()]

@@ -1,6 +1,7 @@
-//! A benchmark's own cluster: this executable started again as its nodes, through the launcher that `run` uses.
+//! A benchmark's own cluster: this executable, started again as its nodes by the launcher of `run`.
 //!
-//! A node gets its task as one JSON argument and prints one line of JSON; everything else it prints is a failure's.
+//! A node gets its task as one JSON argument and prints one line of JSON. Everything else that it prints belongs to a
+//! failure.
 
 use std::ffi::OsString;
 use std::net::TcpStream;
@@ -13,7 +14,7 @@ use crate::bench::raw_link::Connection;
 use crate::exit::{self, Failure};
 use crate::run::{self, Output, Plan};
 
-/// Settings that every benchmark of a cluster has in common.
+/// Settings that all benchmarks of a cluster have in common.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Common {
     /// How an access is noticed: signal, handler or mprotect
@@ -30,14 +31,14 @@ pub(crate) struct Common {
     pub(crate) json: bool,
 }
 
-/// `key=value`, taken apart; what it means is for the configuration to say.
+/// Splits `key=value`; the configuration decides what it means.
 fn setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("has no equals sign; accepted: key=value, such as link=udp")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
 impl Common {
-    /// The same with one more key.
+    /// These settings with one more key.
     pub(crate) fn with(&self, key: &str, value: &str) -> Common {
         let mut more = self.clone();
         more.set.push((key.to_owned(), value.to_owned()));
@@ -55,7 +56,7 @@ pub(crate) struct ClusterPlan<'a, T: Serialize> {
     pub(crate) with_connection: bool,
 }
 
-/// What a node is started with.
+/// The argument with which a node is started.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Assignment<T> {
     pub(crate) task: T,
@@ -63,7 +64,7 @@ pub(crate) struct Assignment<T> {
 }
 
 impl<T: Serialize> ClusterPlan<'_, T> {
-    /// Runs the nodes and returns what each of them found.
+    /// Runs the nodes and returns the result of each.
     pub(crate) fn run<R: DeserializeOwned>(self) -> Result<Vec<R>, Failure> {
         let connection = if self.with_connection { Some(Connection::make()?) } else { None };
         let ends: Vec<RawFd> = connection.iter().flat_map(|c| c.ends.iter().map(TcpStream::as_raw_fd)).collect();
@@ -74,11 +75,11 @@ impl<T: Serialize> ClusterPlan<'_, T> {
         })?;
         let mut settings: Vec<(String, String)> =
             self.settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        // Tasks place their data themselves, in all of the region.
+        // Tasks place their data in the whole region themselves.
         settings.push(("heap_bytes".to_owned(), "0".to_owned()));
         settings.push(("catch".to_owned(), self.common.catcher.clone()));
         settings.push(("security".to_owned(), self.common.security.clone()));
-        // A figure says what it is about: unless told, that is tcp, whatever the nodes of one host could do better.
+        // The link of a figure must be known: it is tcp unless set, even if nodes of one host could use a faster one.
         if settings.iter().all(|(key, _)| key != "link") {
             settings.push(("link".to_owned(), "tcp".to_owned()));
         }

@@ -1,7 +1,7 @@
-//! `trellis bench consistency`: what release consistency saves, and what it costs, each beside its own yardstick.
+//! `trellis bench consistency`: what release consistency saves and costs, each compared with its own yardstick.
 //!
-//! Every part is a cluster of two nodes of its own, one after the other in one run; diffs are made by this process. Loads
-//! and stores are ordered by barriers and locks; what is loaded is checked, so a wrong protocol gives no figure.
+//! The parts run one after the other, each on a cluster of two nodes; diffs are made by this process. Barriers and
+//! locks order the loads and stores. Loaded values are checked, so a wrong protocol gives no figure.
 
 use std::time::{Duration, Instant};
 
@@ -22,24 +22,26 @@ const EXAMPLE: &str = "Example:\n  trellis bench consistency --json";
 
 const PAGE_BYTES: usize = 4096;
 const PAGE_WORDS: usize = PAGE_BYTES / 8;
-/// Pages that two nodes store to in turns of words.
+/// Pages in which two nodes store to alternate words.
 const FALSELY_SHARED_PAGES: usize = 1000;
 /// Pages of the sparse publication: 16 MiB.
 const SPARSE_PAGES: usize = 4096;
 /// Pages that are cached while nothing is stored.
 const CACHED_PAGES: usize = 16_384;
-/// Pages that one node stores to and the other loads, every round.
+/// Pages that one node stores to and the other loads, in every round.
 const READ_PAGES: usize = 256;
-/// Pages in a round of diffs: so many, with their twins, stay in the second-level cache.
+/// Pages in a round of diffs: together with their twins they fit into the second-level cache.
 const DIFFED_PAGES: usize = 32;
-/// Of the bytes of such a page one in a hundred has changed.
+/// The number of changed bytes of such a page: one in a hundred.
 const CHANGED_BYTES: usize = PAGE_BYTES / 100;
-/// Sets of as many pages that are stored to for the first time in turn: no set again within some intervals.
+/// The number of sets of that many pages. The sets are used in turn, so that the stores to one are first stores
+/// again.
 const FRESH_SETS: usize = 4;
-/// How long a home computes without a call of Trellis.
+/// How long a home computes without calling Trellis.
 const COMPUTES: Duration = Duration::from_millis(500);
 
-/// False sharing, sparse stores, empty barriers, faults at a busy home: release consistency beside its yardsticks
+/// Compare release consistency with its yardsticks: false sharing, sparse stores, empty barriers, faults at a busy
+/// home
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct ConsistencyArguments {
@@ -69,7 +71,7 @@ pub(crate) struct ConsistencyTask {
     rounds: usize,
 }
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
     let part = |part: Part, coherence: &str| measure(arguments, part, coherence);
     let mut figures = Figures::new("consistency");
@@ -142,7 +144,7 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
     figures.print(arguments.common.json)
 }
 
-/// Runs one part; the numbers that its nodes found, by name: node 1's, or else node 0's.
+/// Runs one part; returns the numbers of node 1 by name, or those of node 0 where node 1 has none.
 fn measure(
     arguments: &ConsistencyArguments,
     part: Part,
@@ -162,14 +164,14 @@ fn measure(
     Ok(move |name: &str| found.iter().rev().find_map(|node| node[name].as_f64()).unwrap_or(f64::NAN))
 }
 
-/// Where the bytes of a page are that have changed.
+/// Where the changed bytes of a page are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spread {
     InOnePlace,
     Apart,
 }
 
-/// Which bytes of a page change in a round.
+/// The changed bytes of a page in a round.
 fn changed(spread: Spread) -> impl Iterator<Item = usize> {
     let (first, step) = match spread {
         Spread::InOnePlace => (1000, 1),
@@ -182,11 +184,11 @@ fn changed(spread: Spread) -> impl Iterator<Item = usize> {
 #[repr(align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
-/// How long it takes to find what changed in a page against its twin, and to write it down: the median of the rounds.
+/// The time to find the changes of a page against its twin and to encode them: the median of the rounds.
 fn diff_us(rounds: usize, spread: Spread) -> Result<f64, Failure> {
     let fresh = || vec![Page([0; PAGE_BYTES]); DIFFED_PAGES];
     let (mut pages, mut twins, mut copies) = (fresh(), fresh(), fresh());
-    // With room for the longest, so that the time is not the allocator's.
+    // With room for the longest diff, so that the allocator is not timed.
     let mut diffs: Vec<Vec<u8>> =
         (0..DIFFED_PAGES).map(|_| Vec::with_capacity(2 * diff::bytes_max(PAGE_BYTES))).collect();
     let mut samples = Vec::with_capacity(rounds);
@@ -214,7 +216,7 @@ fn diff_us(rounds: usize, spread: Spread) -> Result<f64, Failure> {
     Ok(median_of(samples))
 }
 
-/// What each node does.
+/// Runs a node's part.
 pub(crate) fn node(task: &ConsistencyTask, member: &mut Member) -> Found {
     let node = member.cluster.node();
     let link = match &mut member.connection {
@@ -280,7 +282,7 @@ fn false_sharing(rounds: usize, member: &Member) -> Found {
     Ok(json!({ "round_us": median_of(samples) }))
 }
 
-/// What is stored to the lowest byte of a word; never what was there in the round before.
+/// The value that is stored to the lowest byte of a word; it differs from that of the round before.
 fn sparse_byte(round: usize, index: usize) -> u8 {
     (round + index + 1) as u8
 }
@@ -289,7 +291,7 @@ fn sparse(rounds: usize, member: &Member) -> Found {
     let mut samples = Vec::new();
     for round in 0..rounds.min(20) {
         if member.cluster.node() == 1 {
-            // The pages are here: what is measured is what the stores cost.
+            // The pages are already here: only the stores are measured.
             (0..SPARSE_PAGES).for_each(|page| _ = load(member, page * PAGE_WORDS));
         }
         member.cluster.barrier(1)?;
@@ -341,12 +343,12 @@ fn hand_over(rounds: usize, member: &Member) -> Found {
         let guard = if round % 2 == node { Some(member.cluster.lock(2)?) } else { None };
         member.cluster.barrier(1)?;
         if let Some(guard) = guard {
-            // Long enough for the other node to ask and to wait.
+            // Long enough for the other node to send its request and to wait.
             let since = Instant::now();
             while us(since) < 30.0 {
                 std::hint::spin_loop();
             }
-            // What is protected lies at node 0.
+            // The protected data is at node 0.
             store(member, 0, load(member, 0) + 1);
             released.push(trellis::launch::monotonic_ns());
             drop(guard);
@@ -431,7 +433,7 @@ fn readers(rounds: usize, member: &Member) -> Found {
         member.cluster.barrier(2)?;
         samples.push(us(start));
     }
-    // The first rounds are those in which an adaptive protocol learns.
+    // An adaptive protocol learns in the first rounds.
     Ok(json!({ "round_us": median_of(samples.split_off(samples.len() / 4)) }))
 }
 
@@ -439,7 +441,7 @@ fn first_stores(rounds: usize, member: &Member) -> Found {
     let (mut first, mut again) = (Vec::new(), Vec::new());
     let mut faults = 0;
     for round in 0..rounds {
-        // Pages that were not stored to lately, and pages that are stored to every time.
+        // Pages without recent stores, and pages that are stored to in every round.
         let fresh = FALSELY_SHARED_PAGES * (1 + round % FRESH_SETS);
         for (pages, samples) in [(fresh, &mut first), (0, &mut again)] {
             if member.cluster.node() == 1 {

@@ -1,7 +1,7 @@
-//! `trellis bench delay`: two nodes write one page all the time, with the layer `delay` and without it, in one run.
+//! `trellis bench delay`: two nodes write one page continuously, with the layer `delay` and without it, in one run.
 //!
-//! What counts is how many stores a node gets done for each time that the page travels (Sane, MacGregor and Campbell
-//! 1990, §4.4: the ratio of useful time to page transport time).
+//! The measure is the number of stores that a node completes for each transfer of the page (Sane, MacGregor and
+//! Campbell 1990, §4.4: the ratio of useful time to page transport time).
 
 use std::time::{Duration, Instant};
 
@@ -20,17 +20,17 @@ Examples:
   trellis bench delay
   trellis bench delay --threshold 500 --json";
 
-/// Two nodes write one page all the time, with the layer delay and without it
+/// Let two nodes write one page continuously, with the layer delay and without it
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DelayArguments {
     /// Nodes that write
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) nodes: u8,
-    /// How long they write, each way and round
+    /// How long they write, in each way and round
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=600_000))]
     pub(crate) milliseconds: u32,
-    /// A fixed threshold instead of the one that the page's activity suggests
+    /// A fixed threshold instead of the one derived from the page's activity
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) threshold: Option<u32>,
     /// How often each way is measured
@@ -46,20 +46,20 @@ pub(crate) struct DelayTask {
     milliseconds: u64,
 }
 
-/// What one run came to.
+/// The result of one run.
 struct Written {
-    /// Stores for each page that travelled.
+    /// Stores for each page transfer.
     per_page: f64,
-    /// Stores in a second, all nodes.
+    /// Stores of all nodes in a second.
     per_second: f64,
-    /// The part of the stores that the slowest node did, times the number of nodes: 1 is fair.
+    /// The slowest node's share of the stores, times the number of nodes: 1 is fair.
     fairness: f64,
 }
 
-/// Stores between two looks at the clock.
+/// Stores between two readings of the clock.
 const BATCH: u64 = 64;
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &DelayArguments) -> Ending {
     let delayed = match arguments.threshold {
         None => "delay(dynamic(forward))".to_owned(),
@@ -97,14 +97,14 @@ fn written(arguments: &DelayArguments, protocol: &str) -> Result<Written, Failur
     let pages: f64 = found.iter().filter_map(|node| node["pages_in"].as_f64()).sum();
     let all: f64 = writes().sum();
     Ok(Written {
-        // A page that never travelled took all the stores.
+        // If the page was never transferred, all stores count as one transfer's.
         per_page: all / pages.max(1.0),
         per_second: all * 1e3 / f64::from(arguments.milliseconds),
         fairness: writes().fold(f64::INFINITY, f64::min) * nodes as f64 / all,
     })
 }
 
-/// What each node does: it stores to its own word of the page, one number after the other.
+/// Runs a node's part: it stores consecutive numbers to its own word of the page.
 pub(crate) fn node(task: &DelayTask, member: &Member) -> Found {
     let cluster = &member.cluster;
     let place = cluster.region().base().wrapping_add(cluster.node() * size_of::<u64>()).cast::<u64>();

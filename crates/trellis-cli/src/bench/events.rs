@@ -1,10 +1,12 @@
-//! `trellis bench events`: what the basic events of Sane, MacGregor and Campbell (1990, §4.2) cost, and their cost model
-//! fitted to it.
+//! `trellis bench events`: the cost of the basic events of Sane, MacGregor and Campbell (1990, §4.2), and their cost
+//! model fitted to it.
 //!
-//! The events are Read, Write, UpgradeO and UpgradeNO (a store to a read copy, by the page's owner and by somebody
-//! else), each with different numbers of copies elsewhere, and Read with an owner one hop away from the requester's
-//! guess. Promises: every access is one event on a page of its own, with prefetch off; messages and pages are counted,
-//! not derived; the model is fitted by least squares to the medians and predicts the same events that it was fitted to.
+//! The events are Read, Write, UpgradeO and UpgradeNO (a store to a read copy, by the page's owner and by another
+//! node), each with different numbers of copies elsewhere, and Read with an owner one hop away from the requester's
+//! guess.
+//!
+//! Promises: every access is one event on a page of its own, with prefetch off. Messages and pages are counted, not
+//! derived. The model is fitted to the medians by least squares, and predicts the same events to which it was fitted.
 
 use std::time::Instant;
 
@@ -28,11 +30,11 @@ Examples:
 
 Node 1 makes every event; node 0 is the home and first owner of every page.";
 
-/// The basic events of the dynamic protocol, their messages, and the cost model fitted to them
+/// Measure the basic events of the dynamic protocol and their messages, and fit the cost model
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EventsArguments {
-    /// Clusters of two nodes up to so many
+    /// The largest cluster; all sizes from two nodes on are measured
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(3..=16))]
     pub(crate) nodes: u8,
     /// Events measured of each kind
@@ -42,12 +44,13 @@ pub(crate) struct EventsArguments {
     pub(crate) common: Common,
 }
 
-/// An event of the paper, or one of its variations.
+/// An event of the paper, or a variation of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// A load from a page that is not here.
     Read,
-    /// The same, where the owner is not whom this node believes it to be but whom that one believes it to be.
+    /// Like [`Kind::Read`], but this node's guess of the owner is wrong, and the guess of the node that it asks is
+    /// right.
     ReadForwarded,
     /// A store to a page that is not here.
     Write,
@@ -57,7 +60,7 @@ pub(crate) enum Kind {
     UpgradeNotOwner,
 }
 
-/// One kind of event among so many nodes.
+/// One kind of event with a given number of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Situation {
     pub(crate) kind: Kind,
@@ -72,7 +75,7 @@ pub(crate) struct EventsTask {
     situations: Vec<Situation>,
 }
 
-/// What an event cost, in one situation.
+/// The cost of an event in one situation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Measured {
     pub(crate) event: &'static str,
@@ -82,7 +85,7 @@ pub(crate) struct Measured {
     pub(crate) messages: f64,
     pub(crate) messages_predicted: f64,
     pub(crate) pages: f64,
-    /// By the fitted model.
+    /// As predicted by the fitted model.
     pub(crate) us_predicted: f64,
     #[serde(skip)]
     flushes: f64,
@@ -93,19 +96,19 @@ pub(crate) struct Measured {
 /// The fitted model: O = N·pk + M·pg + F + V·m, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Model {
-    /// N: each message.
+    /// N: for each message.
     pub(crate) message_us: f64,
-    /// M: each page, beyond its message.
+    /// M: for each page, in addition to its message.
     pub(crate) page_us: f64,
     /// F: once for each event that moves the ownership.
     pub(crate) fixed_us: f64,
-    /// V: each copy holder that is noted or called back.
+    /// V: for each copy holder that is recorded or recalled.
     pub(crate) holder_us: f64,
-    /// How much of the variance between the events the model explains.
+    /// The part of the variance between the events that the model explains.
     pub(crate) explained: f64,
 }
 
-/// All events, with the model.
+/// All events, and the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Events {
     pub(crate) model: Model,
@@ -113,14 +116,14 @@ pub(crate) struct Events {
 }
 
 const PAGE_BYTES: usize = 4096;
-/// A model that explains less of the variance than this says nothing about what an event costs.
+/// A model that explains less of the variance than this says nothing about the cost of an event.
 const EXPLAINED_LEAST: f64 = 0.5;
 
 impl Kind {
     pub(crate) const ALL: [Kind; 5] =
         [Kind::Read, Kind::ReadForwarded, Kind::Write, Kind::UpgradeOwner, Kind::UpgradeNotOwner];
 
-    /// As the paper calls it.
+    /// The paper's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Read => "Read",
@@ -131,7 +134,7 @@ impl Kind {
         }
     }
 
-    /// Nodes besides the copies' holders that take part.
+    /// Nodes that take part besides the holders of copies.
     fn nodes_least(self) -> usize {
         if self == Kind::ReadForwarded { 3 } else { 2 }
     }
@@ -142,17 +145,17 @@ impl Kind {
 }
 
 impl Situation {
-    /// All situations that so many nodes can be in and fewer cannot.
+    /// All situations that are possible with this number of nodes and not with fewer.
     fn all(nodes: usize) -> Vec<Situation> {
         let with = |kind: Kind| {
             let copies = nodes - kind.nodes_least();
-            // An owner without a copy elsewhere may store already; its copies include the one of node 0.
+            // An owner without a copy elsewhere may already store; its copies include the one of node 0.
             Situation { kind, copies: if kind == Kind::UpgradeOwner { copies + 1 } else { copies } }
         };
         Kind::ALL.into_iter().filter(|kind| kind.nodes_least() <= nodes).map(with).collect()
     }
 
-    /// Messages by the formulas of §4.2 without their acknowledgement and with a page in one message.
+    /// The number of messages by the formulas of §4.2, without the acknowledgement and with a page in one message.
     fn messages(self) -> f64 {
         let callbacks = 2.0 * self.copies as f64;
         match self.kind {
@@ -163,7 +166,7 @@ impl Situation {
         }
     }
 
-    /// How often F and V are in the paper's formula.
+    /// The factors of F and V in the paper's formula.
     fn flushes_and_handled(self) -> (f64, f64) {
         match self.kind {
             Kind::Read | Kind::ReadForwarded => (0.0, 1.0),
@@ -177,7 +180,7 @@ impl Situation {
         let readers = |first: usize| (first..first + self.copies).map(|node| (node, false));
         match self.kind {
             Kind::Read | Kind::Write => std::iter::once((0, true)).chain(readers(2)).collect(),
-            // Node 2 takes the page from its home, which node 1 still believes to be its owner.
+            // Node 2 takes the page from its home; node 1 still believes that the home is the owner.
             Kind::ReadForwarded => [(0, true), (2, true)].into_iter().chain(readers(3)).collect(),
             Kind::UpgradeNotOwner => [(0, true), (1, false)].into_iter().chain(readers(2)).collect(),
             Kind::UpgradeOwner => {
@@ -188,7 +191,7 @@ impl Situation {
     }
 }
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &EventsArguments) -> Ending {
     let mut all = Vec::new();
     for nodes in 2..=usize::from(arguments.nodes) {
@@ -207,7 +210,7 @@ pub(crate) fn run(arguments: &EventsArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// The events that so many nodes can have and fewer cannot; without predicted times.
+/// The events that are possible with this number of nodes and not with fewer, without predicted times.
 pub(crate) fn measure(nodes: usize, samples: usize, common: &Common) -> Result<Vec<Measured>, Failure> {
     let situations = Situation::all(nodes);
     let region_bytes = (situations.len() * samples * PAGE_BYTES).max(64 << 10).next_multiple_of(PAGE_BYTES);
@@ -221,7 +224,7 @@ pub(crate) fn measure(nodes: usize, samples: usize, common: &Common) -> Result<V
     let found = ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()?;
     let sum =
         |series: usize, name: &str| found.iter().filter_map(|node| node["series"][series][name].as_f64()).sum::<f64>();
-    // The first series have no page: they count the messages of the barriers round each.
+    // The first series have no page: they count the messages of the barriers around each series.
     let barriers = quantile(&mut (0..EMPTY_SERIES).map(|series| sum(series, "messages")).collect::<Vec<_>>(), 0.5);
     let of = |(index, situation): (usize, Situation)| {
         let (flushes, handled) = situation.flushes_and_handled();
@@ -260,7 +263,7 @@ pub(crate) fn fitted(mut events: Vec<Measured>) -> Result<Events, Failure> {
 }
 
 impl Events {
-    /// For people: heads and rows.
+    /// The table for people: heads and rows.
     pub(crate) fn table(&self) -> Vec<Vec<String>> {
         let heads = ["event", "nodes", "copies", "here, µs", "by the model, µs", "messages", "by the formula", "pages"];
         let row = |event: &Measured| {
@@ -281,7 +284,8 @@ impl Events {
 
 impl Model {
     pub(crate) fn sentence(&self) -> String {
-        // No number compares with one that is none: where all events cost the same, nothing is explained either.
+        // A comparison with NaN is false, so it is tested separately: if all events cost the same, nothing is
+        // explained either.
         if self.explained.is_nan() || self.explained < EXPLAINED_LEAST {
             return "the cost model does not explain these times, which leave no factor to be trusted; measure again on an \
                     idle machine"
@@ -299,7 +303,7 @@ impl Model {
     }
 }
 
-/// What each node does: one series for each situation, after some without pages.
+/// Runs a node's part: some series without pages, then one for each situation.
 pub(crate) fn node(task: &EventsTask, member: &Member) -> Found {
     let mut series = empty_series(member)?;
     for (index, situation) in task.situations.iter().enumerate() {
@@ -315,21 +319,21 @@ pub(crate) fn node(task: &EventsTask, member: &Member) -> Found {
     Ok(json!({ "series": series }))
 }
 
-/// Series without pages, whose median is what the barriers round a series send. A manager may answer a barrier just
-/// before or after it looks at its counters, so one alone could be off by a few messages.
+/// Series without pages; their median is what the barriers around a series send. A manager may answer a barrier just
+/// before or after it reads its counters, so a single series could be off by a few messages.
 pub(crate) fn empty_series(member: &Member) -> Result<Vec<Value>, WorkError> {
     (0..EMPTY_SERIES).map(|_| one_series(member, &[], false, 0)).collect()
 }
 
-/// How many of them.
+/// The number of series without pages.
 pub(crate) const EMPTY_SERIES: usize = 9;
 
-/// Node `who` touches each page once; every node says what it sent meanwhile.
+/// Node `who` touches each page once; every node returns what it sent meanwhile.
 pub(crate) fn one_series(member: &Member, pages: &[usize], store: bool, who: usize) -> Result<Value, WorkError> {
     let cluster = &member.cluster;
     cluster.barrier(2)?;
     let before = cluster.counters();
-    // Nobody touches a page before every node has looked at its counters, …
+    // No node touches a page before every node has read its counters, …
     cluster.barrier(3)?;
     let mut samples = Vec::with_capacity(pages.len());
     if cluster.node() == who {
@@ -341,7 +345,7 @@ pub(crate) fn one_series(member: &Member, pages: &[usize], store: bool, who: usi
     }
     cluster.barrier(4)?;
     let counted = cluster.counters().since(&before);
-    // … nor prepares the next series before every node has looked again.
+    // … and none prepares the next series before every node has read them again.
     cluster.barrier(5)?;
     Ok(json!({
         "us_p50": quantile(&mut samples, 0.5), "messages": counted.messages_out, "pages": counted.pages_in,
@@ -366,7 +370,7 @@ pub(crate) fn touch(member: &Member, page: usize, store: bool) {
 mod tests {
     use super::*;
 
-    /// All situations up to four nodes, costing what a model says.
+    /// All situations of up to four nodes, with the cost that a model predicts.
     fn made_of(factors: [f64; 4]) -> Vec<Measured> {
         let mut events = Vec::new();
         for nodes in 2..=4 {
@@ -407,7 +411,7 @@ mod tests {
     fn a_model_that_explains_nothing_says_so() {
         let mut events = made_of([5.0, 3.0, 2.0, 0.5]);
         assert!(fitted(events.clone()).expect("determined").model.sentence().ends_with("; 100 % of the variance"));
-        // Times that have nothing to do with messages, pages or holders.
+        // Times that do not depend on messages, pages or holders.
         for (index, event) in events.iter_mut().enumerate() {
             event.us_p50 = if index % 2 == 0 { 1.0 } else { 900.0 };
         }

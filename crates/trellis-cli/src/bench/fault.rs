@@ -1,7 +1,7 @@
-//! `trellis bench fault`: how long a remote fault takes, beside the floor that the machine itself sets.
+//! `trellis bench fault`: the time of a remote fault, compared with the floor that this machine sets.
 //!
-//! The floor is the link's polling round trip plus a local fault resolved in the faulting thread, both measured in the
-//! same run by the same processes. Every page is touched once, in random order, with prefetch off.
+//! The floor is the link's polling round trip plus a local fault resolved in the faulting thread; the same processes
+//! measure both in the same run. Every page is touched once, in random order, with prefetch off.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -28,11 +28,11 @@ Examples:
 
 Node 0 owns the pages, node 1 touches them. `busy` faults are those made while node 0 computes and never calls Trellis.";
 
-/// How long a remote fault takes, beside the floor of this machine
+/// Measure how long a remote fault takes, compared with the floor of this machine
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FaultArguments {
-    /// Nodes; those beyond the second only wait
+    /// Nodes; those after the second only wait
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) nodes: u8,
     /// Faults measured of each kind
@@ -52,15 +52,15 @@ pub(crate) struct FaultTask {
 /// Faults at the start of each series that are not counted.
 const WARM_UP: usize = 64;
 const PAGE_BYTES: usize = 4096;
-/// Busy faults measured at most: each may wait for the scheduler.
+/// The most busy faults measured: each may wait for the scheduler.
 const BUSY_SAMPLES_MAX: usize = 1000;
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &FaultArguments) -> Ending {
     figures(usize::from(arguments.nodes), arguments.samples as usize, &arguments.common)?.print(arguments.common.json)
 }
 
-/// Everything this benchmark finds.
+/// Measures everything that this benchmark reports.
 pub(crate) fn figures(nodes: usize, samples: usize, common: &Common) -> Result<Figures, Failure> {
     let task = FaultTask { samples, busy_samples: samples.min(BUSY_SAMPLES_MAX) };
     let pages = task.pages().next_power_of_two().max(64);
@@ -118,13 +118,13 @@ impl FaultTask {
         self.samples + WARM_UP
     }
 
-    /// One set of pages for reads and upgrades, one for writes, one for busy reads.
+    /// One set of pages for reads and upgrades, one for writes, and one for busy reads.
     fn pages(&self) -> usize {
         2 * self.series() + self.busy_samples + WARM_UP
     }
 }
 
-/// What each node does.
+/// Runs a node's part.
 pub(crate) fn node(task: &FaultTask, member: &mut Member) -> Found {
     match member.cluster.node() {
         0 => owner(task, member),
@@ -140,14 +140,15 @@ fn owner(task: &FaultTask, member: &mut Member) -> Found {
     }
     raw_link::round_trip_us_p50(member.connection()?, 0, 2000)?;
     member.cluster.barrier(1)?;
-    // Idle in a wait while node 1 faults.
+    // It is idle in a wait while node 1 faults.
     member.cluster.barrier(2)?;
     compute_until_told(member)?;
     member.cluster.barrier(3)?;
     Ok(Value::Null)
 }
 
-/// Keeps one thread computing, with no call of Trellis, until the other node says on the plain connection that it is done.
+/// Keeps one thread computing, without calls of Trellis, until the other node reports on the plain connection that it
+/// is done.
 fn compute_until_told(member: &mut Member) -> Result<(), WorkError> {
     let over = AtomicBool::new(false);
     let connection = member.connection()?;
@@ -168,7 +169,8 @@ fn compute_until_told(member: &mut Member) -> Result<(), WorkError> {
 
 fn toucher(task: &FaultTask, member: &mut Member) -> Found {
     let catcher = member.cluster.region().catcher();
-    // The floor is about the faulting thread: a catcher that hands the fault to another thread is held to `signal`.
+    // The floor is about the faulting thread: a catcher that hands the fault to another thread is compared with
+    // `signal`.
     let local = match catcher.parse::<Catcher>() {
         Ok(Catcher::Mprotect) => Catcher::Mprotect,
         _ => Catcher::Signal,
@@ -214,7 +216,7 @@ fn bystander(member: &mut Member) -> Found {
     Ok(Value::Null)
 }
 
-/// Touches each page once and returns how long each took, the first ones left out.
+/// Touches each page once and returns each time, without the first ones.
 fn time_each(member: &Member, pages: &[usize], touch: fn(*mut u64, u64) -> u64) -> Result<Vec<f64>, WorkError> {
     let mut samples = Vec::with_capacity(pages.len());
     for page in pages {

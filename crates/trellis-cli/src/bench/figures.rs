@@ -1,6 +1,6 @@
-//! What a benchmark found: named numbers in a fixed order, printed as a table for people or as one JSON object.
+//! The results of a benchmark: named numbers in a fixed order, printed as a table for people or as one JSON object.
 //!
-//! Names are `what_unit_statistic`. A number is never printed without its unit.
+//! Names have the form `what_unit_statistic`. A number is never printed without its unit.
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -30,7 +30,7 @@ impl Figures {
         Figures { figures: vec![Figure { name: "benchmark", label: String::new(), value: benchmark.into() }] }
     }
 
-    /// Adds a figure; `label` says in words what it is and in which unit. A figure that is no finite number is left out.
+    /// Adds a figure; `label` describes it, with its unit. A figure that is not finite is left out.
     pub(crate) fn add(&mut self, name: &'static str, value: f64, label: impl Into<String>) {
         if value.is_finite() {
             self.figures.push(Figure { name, label: label.into(), value: rounded(value).into() });
@@ -42,12 +42,12 @@ impl Figures {
         self.figures.push(Figure { name, label: label.into(), value: value.into() });
     }
 
-    /// A number that was added before.
+    /// Returns a number that was added before.
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
         self.figures.iter().find(|figure| figure.name == name)?.value.as_f64()
     }
 
-    /// Prints everything and ends well.
+    /// Prints everything and returns success.
     pub(crate) fn print(&self, json: bool) -> Ending {
         terminal::clear_line();
         if json {
@@ -77,7 +77,7 @@ impl Serialize for Figures {
     }
 }
 
-/// Five significant digits: more would pretend a precision that no benchmark has.
+/// Rounds to five significant digits: more would pretend a precision that no benchmark has.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 {
         return 0.0;

@@ -1,8 +1,8 @@
-//! `trellis bench forward`: messages and time of a read fault when the owner is whom the reader believes, one hop away
-//! from there, and once more after that.
+//! `trellis bench forward`: messages and time of a read fault when the reader's guess of the owner is right, when the
+//! owner is one hop away from it, and once more after that.
 //!
-//! Promises: messages are counted at all nodes, not derived; what the barriers between the series send is measured by
-//! itself and taken off.
+//! Promises: messages are counted at all nodes, not derived. The messages of the barriers between the series are
+//! measured separately and subtracted.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ Examples:
   trellis bench forward
   trellis bench forward --set 'coherence=dynamic(redirect)' --json";
 
-/// What it costs that the owner of a page is one hop away from the reader's guess
+/// Measure a read fault whose page's owner is one hop away from the reader's guess
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ForwardArguments {
@@ -41,7 +41,7 @@ pub(crate) struct ForwardTask {
 const NODES: usize = 3;
 const PAGE_BYTES: usize = 4096;
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &ForwardArguments) -> Ending {
     let samples = arguments.samples as usize;
     let task = Task::Forward(ForwardTask { samples });
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &ForwardArguments) -> Ending {
     figures.print(common.json)
 }
 
-/// What each node does. Node 0 is the home; node 1 reads; node 2 takes half of the pages from their home.
+/// Runs a node's part. Node 0 is the home, node 1 reads, and node 2 takes half of the pages from their home.
 pub(crate) fn node(task: &ForwardTask, member: &Member) -> Found {
     let me = member.cluster.node();
     let prepare = |node: usize, pages: &[usize]| {

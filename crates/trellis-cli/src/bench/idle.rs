@@ -18,7 +18,7 @@ Example:
 
 The region is reserved with `reserve = \"overcommit\"` and never touched.";
 
-/// Processor time of a cluster whose nodes all wait
+/// Measure the processor time of a cluster whose nodes all wait
 #[derive(Debug, Args)]
 #[command(after_help = IDLE_EXAMPLE)]
 pub(crate) struct IdleArguments {
@@ -32,7 +32,7 @@ pub(crate) struct IdleArguments {
     pub(crate) common: Common,
 }
 
-/// Bookkeeping per page that is never touched
+/// Measure the memory for a page that is never touched
 #[derive(Debug, Args)]
 #[command(after_help = MEMORY_EXAMPLE)]
 pub(crate) struct MemoryArguments {
@@ -59,10 +59,10 @@ pub(crate) struct MemoryTask {
     touched_bytes: usize,
 }
 
-/// Enough that what a process takes besides does not count.
+/// Enough to make the rest of a process's memory negligible.
 const TOUCHED_BYTES: usize = 64 << 20;
 
-/// The `idle` subcommand.
+/// Runs the `idle` subcommand.
 pub(crate) fn run(arguments: &IdleArguments) -> Ending {
     let nodes = usize::from(arguments.nodes);
     let task = Task::Idle(IdleTask { seconds: arguments.seconds.clamp(0.1, 3600.0) });
@@ -78,10 +78,10 @@ pub(crate) fn run(arguments: &IdleArguments) -> Ending {
     figures.print(common.json)
 }
 
-/// What each node of `idle` does: node 0's thread sleeps, all others wait for it in a barrier.
+/// Runs a node's part of `idle`: node 0's thread sleeps, and all others wait for it in a barrier.
 pub(crate) fn node(task: &IdleTask, member: &Member) -> Found {
     member.cluster.barrier(1)?;
-    // What polling is left after a barrier is over within this time.
+    // Polling after a barrier ends within this time.
     std::thread::sleep(Duration::from_millis(100));
     let (before, start) = (processor_seconds(), Instant::now());
     if member.cluster.node() == 0 {
@@ -104,7 +104,7 @@ fn processor_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// The `memory` subcommand.
+/// Runs the `memory` subcommand.
 pub(crate) fn memory(arguments: &MemoryArguments) -> Ending {
     let nodes = usize::from(arguments.nodes);
     let common = &arguments.common;
@@ -136,7 +136,7 @@ pub(crate) fn memory(arguments: &MemoryArguments) -> Ending {
     figures.print(common.json)
 }
 
-/// What each node has resident, and what the last node took for the bytes that it touched.
+/// The resident memory of each node, and what the last node needed for the bytes that it touched.
 fn resident_bytes(
     nodes: usize,
     region_bytes: u64,
@@ -151,7 +151,7 @@ fn resident_bytes(
     Ok((found.iter().map(|node| value(node, "resident_bytes")).collect(), touched))
 }
 
-/// What each node of `memory` does.
+/// Runs a node's part of `memory`.
 pub(crate) fn memory_node(task: &MemoryTask, member: &Member) -> Found {
     member.cluster.barrier(1)?;
     let resident = own_resident_bytes()?;
@@ -166,7 +166,7 @@ pub(crate) fn memory_node(task: &MemoryTask, member: &Member) -> Found {
     Ok(json!({ "resident_bytes": resident, "touched_resident_bytes": touched }))
 }
 
-/// Memory of this process, where a page that is mapped twice counts once (`Pss` of proc(5)).
+/// The memory of this process; a page that is mapped twice counts once (`Pss` of proc(5)).
 fn proportional_bytes() -> Result<u64, WorkError> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("smaps_rollup has no Pss")?;

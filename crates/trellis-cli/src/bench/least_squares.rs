@@ -1,11 +1,11 @@
-//! A small linear model fitted to measurements by least squares.
+//! Fits a small linear model to measurements by least squares.
 //!
-//! Promises: where the rows do not determine every factor, there is no answer rather than an arbitrary one.
+//! Promises: if the rows do not determine every factor, the result is `None` and not an arbitrary solution.
 
-/// Below this part of the largest entry, a pivot is taken for zero.
+/// A pivot below this part of the largest entry counts as zero.
 const SINGULAR: f64 = 1e-9;
 
-/// The factors for which the sum of `term · factor` comes closest to each row's value.
+/// Returns the factors for which the sum of `term · factor` comes closest to each row's value.
 pub(crate) fn solve<const TERMS: usize>(rows: &[([f64; TERMS], f64)]) -> Option<[f64; TERMS]> {
     // The normal equations: few terms and small numbers need no better method.
     let mut matrix = [[0.0; TERMS]; TERMS];
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_line_is_found_between_its_points() {
-        // Two below and two above 1 + 2x, by the same.
+        // Two points lie below and two above 1 + 2x, by the same distance.
         let rows = [([1.0, 0.0], 0.5), ([1.0, 0.0], 1.5), ([1.0, 4.0], 8.5), ([1.0, 4.0], 9.5)];
         let [constant, slope] = solve(&rows).expect("determined");
         assert!((constant - 1.0).abs() < 1e-9 && (slope - 2.0).abs() < 1e-9, "{constant} {slope}");

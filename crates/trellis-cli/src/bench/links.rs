@@ -1,7 +1,8 @@
-//! `trellis bench links`: a remote read fault over `shm` and over `udp` beside the same over `tcp`, in one run.
+//! `trellis bench links`: a remote read fault over `shm` and over `udp`, compared with the same over `tcp`, in one
+//! run.
 //!
-//! It is the benchmark `fault` over each link in turn; ratios are of the medians of the rounds. The floor of `shm` is what
-//! this machine sets: a round trip between two cores through one cache line each way, both polling, and a local fault.
+//! It runs the benchmark `fault` over each link in turn; ratios are of the medians of the rounds. The floor of `shm`
+//! is set by this machine: a round trip between two polling cores through one cache line each way, and a local fault.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -16,11 +17,11 @@ use trellis_base::statistics::quantile;
 
 const EXAMPLE: &str = "Example:\n  trellis bench links --rounds 5 --json";
 
-/// Round trips between two cores in one batch, and batches.
+/// Round trips between two cores in one batch, and the number of batches.
 const TRIPS: u64 = 20_000;
 const BATCHES: usize = 15;
 
-/// A read fault over shm and over udp beside one over tcp
+/// Compare a read fault over shm and over udp with one over tcp
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct LinksArguments {
@@ -30,14 +31,14 @@ pub(crate) struct LinksArguments {
     /// How often each link is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Only tcp beside fabric, with libfabric's provider of this name; in builds with the feature `fabric`
+    /// Compare only tcp and fabric, with libfabric's provider of this name; in builds with the feature `fabric`
     #[arg(long, value_name = "PROVIDER")]
     pub(crate) fabric: Option<String>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &LinksArguments) -> Ending {
     if let Some(provider) = &arguments.fabric {
         return fabric(arguments, provider);
@@ -68,7 +69,7 @@ pub(crate) fn run(arguments: &LinksArguments) -> Ending {
     figures.print(arguments.common.json)
 }
 
-/// The link `fabric` beside `tcp`, in turns.
+/// Compares the link `fabric` with `tcp`, in turns.
 fn fabric(arguments: &LinksArguments, provider: &str) -> Ending {
     let (mut tcp, mut fabric) = (Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
@@ -87,7 +88,7 @@ fn fabric(arguments: &LinksArguments, provider: &str) -> Ending {
     figures.print(arguments.common.json)
 }
 
-/// A remote read fault over a link, and a local fault in the same processes.
+/// The time of a remote read fault over a link, and of a local fault in the same processes.
 fn read_us(arguments: &LinksArguments, link: &str) -> Result<(f64, f64), Failure> {
     figures_over(arguments, &arguments.common.with("link", link))
 }
@@ -102,7 +103,7 @@ fn figures_over(arguments: &LinksArguments, common: &Common) -> Result<(f64, f64
 #[repr(align(128))]
 struct Apart(AtomicU64);
 
-/// A round trip between two threads that poll, one word each way.
+/// The round trip between two polling threads, one word each way.
 fn memory_round_trip_us() -> f64 {
     let (there, back) = (Apart(AtomicU64::new(0)), Apart(AtomicU64::new(0)));
     let last = TRIPS * BATCHES as u64;
@@ -131,7 +132,7 @@ fn await_word(word: &Apart, value: u64) {
     while word.0.load(Ordering::Acquire) != value {
         std::hint::spin_loop();
         looks = looks.wrapping_add(1);
-        // On one core the other thread could not write.
+        // On a machine with one core, the other thread could otherwise not run.
         if looks.is_multiple_of(1 << 16) {
             std::thread::yield_now();
         }

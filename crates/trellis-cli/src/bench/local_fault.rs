@@ -1,7 +1,7 @@
-//! `trellis bench local-fault`: what catching an access costs with no other node involved.
+//! `trellis bench local-fault`: the cost of catching an access, without another node.
 //!
-//! Two families: the paper's own measurement (mprotect pair, SIGSEGV through sigaction), and each catcher of Trellis
-//! with the page already there, so that only the catching and the mapping are timed.
+//! There are two families: the paper's own measurement (mprotect pair, SIGSEGV through sigaction), and each catcher
+//! of Trellis with the page already present, so that only the catching and the mapping are timed.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -24,11 +24,11 @@ Example:
 
 mprotect_pair_us_mean and sigaction_fault_us_mean are measured as in Table 3 of the libivy paper.";
 
-/// The cost of catching an access on this machine, with no other node involved
+/// Measure the cost of catching an access on this machine, without another node
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LocalFaultArguments {
-    /// Faults measured per way of catching
+    /// Faults measured with each catcher
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
     pub(crate) samples: u32,
     /// Print one JSON object
@@ -42,12 +42,12 @@ pub(crate) struct LocalFaultTask {
     samples: usize,
 }
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &LocalFaultArguments) -> Ending {
     figures(arguments.samples as usize)?.print(arguments.json)
 }
 
-/// Everything this benchmark finds.
+/// Measures everything that this benchmark reports.
 pub(crate) fn figures(samples: usize) -> Result<Figures, Failure> {
     let task = Task::LocalFault(LocalFaultTask { samples });
     let common = Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: false };
@@ -70,9 +70,9 @@ pub(crate) fn figures(samples: usize) -> Result<Figures, Failure> {
     Ok(figures)
 }
 
-/// What the node does.
+/// Runs the node's part.
 pub(crate) fn node(task: &LocalFaultTask) -> Found {
-    // The catchers last: they keep the signals they take over.
+    // The catchers come last: they keep the signals that they take over.
     let (pair, fault) = bare_mprotect_us(task.samples)?;
     let mut found = json!({ "mprotect_pair_us_mean": pair, "sigaction_fault_us_mean": fault });
     for catcher in Catcher::ALL {
@@ -86,7 +86,7 @@ pub(crate) fn node(task: &LocalFaultTask) -> Found {
     Ok(found)
 }
 
-/// Times first reads of pages whose bytes are there but which are not mapped.
+/// Times first reads of pages whose bytes are present but which are not mapped.
 pub(crate) fn read_fault_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>, WorkError> {
     const PAGE_BYTES: usize = 4096;
     let options = RegionOptions {
@@ -130,7 +130,7 @@ impl FaultServer for Server {
     fn serve(&self, fault: Fault) {
         if let Some(region) = self.region.get().and_then(Weak::upgrade) {
             let access = if fault.write { Access::Write } else { Access::Read };
-            // A page that cannot be mapped would fault for ever; ending is the only honest way out of a benchmark.
+            // A page that cannot be mapped would fault for ever; aborting is the only correct end of a benchmark.
             if region.install(fault.page, 1, access, false).is_err() {
                 std::process::abort();
             }
@@ -171,17 +171,18 @@ impl Queue {
     }
 }
 
-/// The page of the bare measurement; a signal handler finds it nowhere else.
+/// The page of the bare measurement; a signal handler has no other way to find it.
 static BARE_PAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// Samples that are timed together in the bare measurement.
 const BATCH: usize = 50;
 
-/// The paper's measurement: mean of lock + unlock, and mean of a fault that unlocks, less the locking. Batches of both
-/// take turns and the median batch counts, so that what interrupts one does not end up in the difference.
+/// The paper's measurement: the mean of lock and unlock, and the mean of a fault that unlocks, without the locking.
+/// Batches of both alternate and the median batch counts, so that an interruption of one does not affect the
+/// difference.
 fn bare_mprotect_us(samples: usize) -> Result<(f64, f64), WorkError> {
-    // SAFETY: a private page of our own; the handler makes only the async-signal-safe call mprotect on it; the action
-    // that was there before is put back.
+    // SAFETY: a private page of our own; the handler makes only the async-signal-safe call mprotect on it; the
+    // previous action is restored.
     unsafe {
         let page = libc::mmap(
             std::ptr::null_mut(),
@@ -232,7 +233,7 @@ extern "C" fn unlock(_signal: i32, information: *mut libc::siginfo_t, _context: 
         if (page..page + 4096).contains(&at) {
             libc::mprotect(page as *mut libc::c_void, 4096, libc::PROT_READ | libc::PROT_WRITE);
         } else {
-            // Somebody else's mistake: let it be seen.
+            // The fault is not ours: it must become visible.
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
         }
     }

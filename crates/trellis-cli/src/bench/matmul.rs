@@ -1,7 +1,7 @@
 //! `trellis bench matmul`: a product of matrices with three plain loops, on one node and on several, in one run.
 //!
 //! Promises: the time begins when node 0 has filled the factors, so every page that a node uses is fetched within it;
-//! nothing is announced. A product that is wrong is an error and never a figure.
+//! nothing is prefetched. A wrong product is an error and never a figure.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -26,7 +26,7 @@ Examples:
   trellis bench matmul --size 512 --order kij --set 'coherence=dynamic(forward)' --json
   trellis bench matmul --lock --set 'coherence=lock(dynamic(forward))'";
 
-/// A product of two matrices with three loops, on one node and on several
+/// Multiply two matrices with three loops, on one node and on several
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MatmulArguments {
@@ -39,10 +39,10 @@ pub(crate) struct MatmulArguments {
     /// The order of the loops
     #[arg(long, value_enum, default_value_t = Order::Ijk)]
     pub(crate) order: Order,
-    /// Lock the pages of a row while it is calculated; the protocol needs the layer `lock`
+    /// Lock the pages of a row while it is computed; the protocol needs the layer `lock`
     #[arg(long)]
     pub(crate) lock: bool,
-    /// How often it is calculated on one node and on all
+    /// How often it is computed on one node and on all
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
     #[command(flatten)]
@@ -72,13 +72,13 @@ impl Order {
 pub(crate) struct MatmulTask {
     pub(crate) size: usize,
     pub(crate) order: Order,
-    /// Whether the pages of a row are locked while it is calculated.
+    /// Whether the pages of a row are locked while it is computed.
     pub(crate) lock: bool,
     /// Threads that share the rows of a node.
     pub(crate) threads: usize,
 }
 
-/// What one calculation came to.
+/// The result of one calculation.
 pub(crate) struct Product {
     pub(crate) seconds: f64,
     /// Pages received by all nodes.
@@ -93,12 +93,12 @@ const PER_PAGE: usize = PAGE_BYTES / size_of::<f64>();
 const CHECKED_WHOLE: usize = 256;
 const SAMPLE: usize = 4096;
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &MatmulArguments) -> Ending {
     let (nodes, size) = (usize::from(arguments.nodes), arguments.size as usize);
     if arguments.lock {
         let sources = arguments.common.set.iter().fold(Sources::new().process_environment(), with_setting);
-        // A configuration that cannot be read is refused, with its place, when the cluster starts.
+        // A configuration that cannot be read is refused, with its location, when the cluster starts.
         sources.load_for_all().map_or(Ok(()), |config| check_can_lock(&config))?;
     }
     let task = MatmulTask { size, order: arguments.order, lock: arguments.lock, threads: 1 };
@@ -129,7 +129,7 @@ fn with_setting(sources: Sources, (key, value): &(String, String)) -> Sources {
     sources.set(format!("{key}={value}"))
 }
 
-/// Refuses a cluster in which no page could be locked, before one is started to find out.
+/// Refuses a cluster in which no page can be locked before it is started.
 fn check_can_lock(config: &Config) -> Result<(), Failure> {
     let protocol = config.coherence;
     if protocol.can_lock() || config.coherence_ranges.iter().any(|range| range.protocol.can_lock()) {
@@ -146,7 +146,7 @@ fn check_can_lock(config: &Config) -> Result<(), Failure> {
     ))
 }
 
-/// One calculation on a cluster of its own.
+/// Runs one calculation on a cluster of its own.
 pub(crate) fn product(
     nodes: usize,
     task: &MatmulTask,
@@ -166,14 +166,14 @@ pub(crate) fn product(
     })
 }
 
-/// How the matrices lie in the region: a row begins on a page, or some whole rows fill one, so that no page holds rows
-/// of two nodes.
+/// How the matrices lie in the region: a row begins on a page, or several whole rows fill one, so that no page holds
+/// rows of two nodes.
 struct Layout {
     size: usize,
-    /// Elements from one row to the next.
+    /// Elements from the start of one row to the next.
     pitch: usize,
     rows_per_page: usize,
-    /// Bytes of one matrix, whole pages.
+    /// Bytes of one matrix; whole pages.
     bytes: usize,
 }
 
@@ -192,7 +192,7 @@ impl Layout {
     }
 }
 
-/// Small whole numbers: their products and sums are exact, in whatever order they are added.
+/// Small whole numbers: their products and sums are exact in any order.
 fn factor(row: usize, column: usize, matrix: usize) -> f64 {
     ((row * 7 + column * 13 + matrix * 5) % 19) as f64 - 9.0
 }
@@ -207,15 +207,15 @@ impl<'a> Matrices<'a> {
     /// Rows of one of the factors.
     fn factor(&self, matrix: usize, rows: &Range<usize>) -> &'a [f64] {
         let pitch = self.layout.pitch;
-        // SAFETY: nobody writes to the factors after they were filled.
+        // SAFETY: the factors are not written after they were filled.
         unsafe { self.cluster.region().slice(self.offset(matrix, rows.start), rows.len() * pitch) }
     }
 
     /// Rows of a matrix that only this worker uses now.
     fn place(&self, matrix: usize, rows: &Range<usize>) -> &'a mut [f64] {
         let pitch = self.layout.pitch;
-        // SAFETY: node 0 alone fills the factors before the first barrier; after it each worker has its own rows of the
-        // product, and after the second node 0 has all of them.
+        // SAFETY: node 0 alone fills the factors before the first barrier; after it each worker has its own rows of
+        // the product, and after the second one node 0 has all of them.
         unsafe { self.cluster.region().slice_mut(self.offset(matrix, rows.start), rows.len() * pitch) }
     }
 
@@ -259,7 +259,7 @@ impl<'a> Matrices<'a> {
         Ok(())
     }
 
-    /// A row is complete with the last k, so all rows are being calculated, and locked, from the beginning to the end.
+    /// A row is complete only after the last k, so all rows stay locked from the beginning to the end.
     fn calculate_kij(&self, rows: Range<usize>, lock: bool) -> Result<(), trellis::WaitError> {
         let (size, pitch) = (self.layout.size, self.layout.pitch);
         let (left, right) = (self.factor(0, &rows), self.factor(1, &(0..size)));
@@ -276,13 +276,13 @@ impl<'a> Matrices<'a> {
         Ok(())
     }
 
-    /// The pages of rows of the product stay here until the guard is dropped.
+    /// Keeps the pages of rows of the product here until the guard is dropped.
     fn lock(&self, rows: &Range<usize>) -> Result<trellis::RangeGuard<'a>, trellis::WaitError> {
         let bytes = rows.len() * self.layout.pitch * size_of::<f64>();
         self.cluster.region().lock_range(self.offset(2, rows.start), bytes)
     }
 
-    /// An element that is not what the factors make it.
+    /// Returns an element that is wrong for these factors.
     fn first_wrong(&self) -> Option<(usize, usize)> {
         let (size, pitch) = (self.layout.size, self.layout.pitch);
         let product = self.factor(2, &(0..size));
@@ -294,7 +294,7 @@ impl<'a> Matrices<'a> {
     }
 }
 
-/// What each node does.
+/// Runs a node's part.
 pub(crate) fn node(task: &MatmulTask, member: &Member) -> Found {
     let cluster = &member.cluster;
     let matrices = Matrices { cluster, layout: Layout::new(task.size) };
@@ -319,7 +319,7 @@ pub(crate) fn node(task: &MatmulTask, member: &Member) -> Found {
     Ok(json!({ "seconds": seconds, "pages_in": counted.pages_in, "messages": counted.messages_out }))
 }
 
-/// The rows of this node, split over its threads.
+/// Computes the rows of this node, divided among its threads.
 fn calculate_with_threads(task: &MatmulTask, matrices: &Matrices) -> Result<(), WorkError> {
     let (node, workers) = (matrices.cluster.node(), matrices.cluster.nodes() * task.threads);
     let rows_of = |thread: usize| matrices.layout.rows(node * task.threads + thread, workers);

@@ -1,6 +1,6 @@
-//! `trellis bench`: figures of this machine, each measured beside its own yardstick in the same run.
+//! `trellis bench`: figures of this machine, each compared with its own yardstick in the same run.
 //!
-//! A ratio is never made of two runs. Every figure is named `what_unit_statistic`, the same on paper and as JSON.
+//! A ratio is never made of two runs. Every figure is named `what_unit_statistic`, in tables and in JSON.
 
 mod checks;
 pub(crate) mod cluster;
@@ -31,7 +31,7 @@ use clap::Subcommand;
 use crate::exit::Ending;
 use crate::terminal::Progress;
 
-/// What can be measured.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Benchmark {
     LocalFault(local_fault::LocalFaultArguments),
@@ -55,7 +55,7 @@ pub(crate) enum Benchmark {
     RemotePaging(remote_paging::RemotePagingArguments),
 }
 
-/// The `bench` subcommand.
+/// Runs the `bench` subcommand.
 pub(crate) fn run(benchmark: &Benchmark) -> Ending {
     let mut progress = Progress::new();
     progress.step("measuring…");

@@ -1,7 +1,7 @@
-//! The inside of a benchmark: what each node does after this executable was started again as a node.
+//! The node side of a benchmark: what each node does after this executable was started again as a node.
 //!
-//! A node prints one line of JSON on standard output and nothing else there. It fails like any Trellis program: one
-//! sentence on standard error, exit status 70 or 78.
+//! A node prints one line of JSON on standard output and nothing else there. It fails like any Trellis program: with
+//! one sentence on standard error and exit status 70 or 78.
 
 use std::io;
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ use crate::check::nodes::{HistoryTask, LitmusTask, history_node, litmus_node};
 use crate::exit::{self, Ending, Failure};
 use crate::terminal::say;
 
-/// Everything a node of ours can be asked to do.
+/// The tasks of nodes that this command starts.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     LocalFault(local_fault::LocalFaultTask),
@@ -45,7 +45,7 @@ pub(crate) enum Task {
     History(HistoryTask),
 }
 
-/// A node that joined, with its end of the plain connection if there is one.
+/// A node that joined its cluster, with its end of the plain connection if there is one.
 pub(crate) struct Member {
     pub(crate) cluster: Cluster,
     pub(crate) connection: Option<TcpStream>,
@@ -53,7 +53,7 @@ pub(crate) struct Member {
 
 /// Why a node's work ended early.
 pub(crate) type WorkError = Box<dyn std::error::Error>;
-/// What a node found.
+/// A node's result.
 pub(crate) type Found = Result<Value, WorkError>;
 
 impl Member {
@@ -69,7 +69,7 @@ impl Member {
     }
 }
 
-/// The hidden `bench-node` subcommand.
+/// Runs the hidden `bench-node` subcommand.
 pub(crate) fn run(text: &str) -> Ending {
     let assignment: Assignment<Task> = serde_json::from_str(text)
         .map_err(|error| Failure::new(exit::USAGE, format!("bench-node is for `trellis bench` alone: {error}")))?;

@@ -1,9 +1,9 @@
-//! `trellis bench producer-consumer`: one node fills a buffer, another empties it; once with locked pages and once with
-//! a test-and-set word, in one run.
+//! `trellis bench producer-consumer`: one node fills a buffer and another empties it, once with locked pages and once
+//! with a test-and-set word, in one run.
 //!
-//! Promises: both ways do the same work on the same items, and every item is checked; an item that was lost or came
-//! twice is an error and never a figure. Packets count as in Sane, MacGregor and Campbell (1990, §4.2): a message is one
-//! packet of an Ethernet, and a page in it two more.
+//! Promises: both ways do the same work on the same items, and every item is checked; a lost or repeated item is an
+//! error and never a figure. Packets count as in Sane, MacGregor and Campbell (1990, §4.2): a message is one Ethernet
+//! packet, and a page in it two more.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ Examples:
   trellis bench producer-consumer --pages 10 --work-microseconds 50 --json
   trellis bench producer-consumer --spin 100";
 
-/// One node fills a buffer and another empties it: locked pages against test-and-set
+/// Compare locked pages with test-and-set: one node fills a buffer and another empties it
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ProducerConsumerArguments {
@@ -34,10 +34,10 @@ pub(crate) struct ProducerConsumerArguments {
     /// Items in each round
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) items: u32,
-    /// How long the processor is busy with an item, on either side
+    /// How long the processor is busy with an item, on each side
     #[arg(long, default_value_t = WORK_MICROSECONDS, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub(crate) work_microseconds: u32,
-    /// Whoever finds the buffer locked asks again after so many microseconds, instead of sleeping
+    /// A node that finds the buffer locked asks again after this many microseconds, instead of sleeping
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) spin: Option<u32>,
     /// How often each way is measured
@@ -50,12 +50,12 @@ pub(crate) struct ProducerConsumerArguments {
 /// Enough that a request for the buffer always finds it in use.
 pub(crate) const WORK_MICROSECONDS: u32 = 20;
 
-/// Who may use the buffer now is decided…
+/// What decides who may use the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum With {
-    /// … by who has its pages locked.
+    /// The lock on its pages.
     Lock,
-    /// … by a word that the processor exchanges.
+    /// A word that the processor exchanges.
     TestAndSet,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct ProducerConsumerTask {
     pub(crate) with: With,
 }
 
-/// What an item cost.
+/// The cost of an item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Item {
     pub(crate) us: f64,
@@ -78,10 +78,10 @@ pub(crate) struct Item {
 
 const PAGE_BYTES: usize = 4096;
 const PAGE_WORDS: usize = PAGE_BYTES / size_of::<u64>();
-/// Packets of 1.5 kB that a page of 4 KiB takes beyond the first.
+/// Packets of 1.5 kB for a page of 4 KiB after the first one.
 const PACKETS_MORE_PER_PAGE: f64 = 2.0;
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &ProducerConsumerArguments) -> Ending {
     let task = |with| ProducerConsumerTask {
         pages: arguments.pages as usize,
@@ -117,7 +117,7 @@ pub(crate) fn median(rounds: &[Item]) -> Item {
     Item { us: of(|item| item.us), messages: of(|item| item.messages), packets: of(|item| item.packets) }
 }
 
-/// One run on a cluster of its own.
+/// Does one run on a cluster of its own.
 pub(crate) fn item(task: &ProducerConsumerTask, spin: Option<u32>, common: &Common) -> Result<Item, Failure> {
     let protocol = match (task.with, spin) {
         (With::TestAndSet, _) => "dynamic(forward)".to_owned(),
@@ -141,15 +141,15 @@ pub(crate) fn item(task: &ProducerConsumerTask, spin: Option<u32>, common: &Comm
     })
 }
 
-/// The buffer and the word beside it.
+/// The buffer and the word next to it.
 struct Buffer<'a> {
     task: &'a ProducerConsumerTask,
     member: &'a Member,
 }
 
 impl Buffer<'_> {
-    /// Has the buffer for itself as soon as it is `full` or not, does `work` with it, and leaves `next` as its first
-    /// word: the number of the item in it, 0 when it is empty.
+    /// Waits until the buffer is full (or empty, by `full`), does `work` with exclusive access to it, and leaves
+    /// `next` as its first word: the number of the item in it, or 0 when it is empty.
     fn in_turn(&self, full: bool, next: u64, work: &mut dyn FnMut(&mut [u64])) -> Result<(), WorkError> {
         let bytes = self.task.pages * PAGE_BYTES;
         let region = self.member.cluster.region();
@@ -162,7 +162,7 @@ impl Buffer<'_> {
                     None
                 }
             };
-            // SAFETY: whoever has the lock or the word has the buffer for itself.
+            // SAFETY: the holder of the lock or of the word has exclusive access to the buffer.
             let buffer = unsafe { region.slice_mut::<u64>(0, words) };
             let done = (buffer[0] != 0) == full;
             if done {
@@ -195,7 +195,7 @@ fn content(item: u64, index: usize) -> u64 {
     item.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64)
 }
 
-/// What each node does: node 0 fills, node 1 empties.
+/// Runs a node's part: node 0 fills, node 1 empties.
 pub(crate) fn node(task: &ProducerConsumerTask, member: &Member) -> Found {
     let buffer = Buffer { task, member };
     let cluster = &member.cluster;

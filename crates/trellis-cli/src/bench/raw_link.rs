@@ -1,7 +1,7 @@
-//! The yardstick: the link without Trellis, a plain TCP connection between the same two processes.
+//! The yardstick: a plain TCP connection between the same two processes, without Trellis.
 //!
-//! The command makes the connection and each of the two nodes inherits its end, so that both figures of a ratio come
-//! from the same processes, the same minute and the same machine.
+//! The command makes the connection and each of the two nodes inherits its end. Both figures of a ratio therefore
+//! come from the same processes and machine, within the same minute.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,9 +11,9 @@ use std::time::Instant;
 use crate::exit::{self, Failure};
 use trellis_base::statistics::quantile;
 
-/// What a node asks for a page with: the bytes of a header.
+/// The bytes of a request for a page: a header.
 pub(crate) const REQUEST_BYTES: usize = 32;
-/// What comes back: a page, its header, and the header's share of a frame.
+/// The bytes of a reply: a page, its header, and the header's share of a frame.
 pub(crate) const REPLY_BYTES: usize = 4160;
 
 /// Both ends of a connection on the loopback interface.
@@ -35,13 +35,13 @@ impl Connection {
 
 /// Takes over an inherited end.
 ///
-/// The number comes from the command that started this process and is used once.
+/// The number comes from the command that started this process, and is used once.
 pub(crate) fn inherited(descriptor: RawFd) -> TcpStream {
-    // SAFETY: the launcher left this descriptor open for us and nothing else in this process knows it.
+    // SAFETY: the launcher left this descriptor open for us, and nothing else in this process knows it.
     unsafe { TcpStream::from_raw_fd(descriptor) }
 }
 
-/// Asks and polls for the answer; returns the round trips in microseconds.
+/// Sends requests and polls for the answers; returns the round trips in microseconds.
 pub(crate) fn ask(stream: &mut TcpStream, rounds: usize) -> io::Result<Vec<f64>> {
     stream.set_nonblocking(true)?;
     let mut reply = [0u8; REPLY_BYTES];
@@ -56,7 +56,7 @@ pub(crate) fn ask(stream: &mut TcpStream, rounds: usize) -> io::Result<Vec<f64>>
     Ok(samples)
 }
 
-/// Polls for questions and answers them.
+/// Polls for requests and answers them.
 pub(crate) fn answer(stream: &mut TcpStream, rounds: usize) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let mut request = [0u8; REQUEST_BYTES];
@@ -67,14 +67,14 @@ pub(crate) fn answer(stream: &mut TcpStream, rounds: usize) -> io::Result<()> {
     stream.set_nonblocking(false)
 }
 
-/// The median round trip as seen by node 1; node 0 answers and gets `None`.
+/// The median round trip as measured by node 1; node 0 answers and gets `None`.
 pub(crate) fn round_trip_us_p50(stream: &mut TcpStream, node: usize, rounds: usize) -> io::Result<Option<f64>> {
     if node == 0 {
         answer(stream, rounds)?;
         return Ok(None);
     }
     let mut samples = ask(stream, rounds)?;
-    // The first rounds find cold caches and small windows.
+    // The first rounds have cold caches and small windows.
     Ok(Some(quantile(&mut samples[rounds / 10..], 0.5)))
 }
 

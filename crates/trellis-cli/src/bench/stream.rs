@@ -1,6 +1,6 @@
-//! `trellis bench stream`: reading, from one end to the other, memory that another node wrote.
+//! `trellis bench stream`: reads, from one end to the other, memory that another node wrote.
 //!
-//! Beside it the same number of bytes through a plain TCP connection between the same two processes.
+//! The yardstick is the same number of bytes through a plain TCP connection between the same two processes.
 
 use std::time::Instant;
 
@@ -20,11 +20,11 @@ Examples:
   trellis bench stream
   trellis bench stream --mebibytes 64 --rounds 9 --json";
 
-/// Sequential read of memory that another node wrote, beside a plain connection
+/// Read sequentially what another node wrote, compared with a plain connection
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct StreamArguments {
-    /// Nodes; those beyond the second only wait
+    /// Nodes; those after the second only wait
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) nodes: u8,
     /// Size of the region in MiB
@@ -44,7 +44,7 @@ pub(crate) struct StreamTask {
     rounds: usize,
 }
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &StreamArguments) -> Ending {
     let bytes = (arguments.mebibytes as usize) << 20;
     let nodes = usize::from(arguments.nodes);
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &StreamArguments) -> Ending {
     figures.print(common.json)
 }
 
-/// What each node does.
+/// Runs a node's part.
 pub(crate) fn node(task: &StreamTask, member: &mut Member) -> Found {
     let node = member.cluster.node();
     let mut raw = Vec::new();

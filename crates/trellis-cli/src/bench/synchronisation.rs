@@ -1,4 +1,4 @@
-//! `trellis bench lock` and `trellis bench barrier`: what synchronisation costs without any shared page.
+//! `trellis bench lock` and `trellis bench barrier`: the cost of synchronisation without any shared page.
 
 use std::time::{Duration, Instant};
 
@@ -17,21 +17,21 @@ use trellis_base::statistics::quantile;
 const LOCK_EXAMPLE: &str = "Example:\n  trellis bench lock --nodes 2 --json";
 const BARRIER_EXAMPLE: &str = "Example:\n  trellis bench barrier --nodes 4 --samples 10000";
 
-/// Taking a lock again, and handing it to another node
+/// Measure taking a lock again, and handing it to another node
 #[derive(Debug, Args)]
 #[command(after_help = LOCK_EXAMPLE)]
 pub(crate) struct LockArguments {
     /// Nodes; the first two hand the lock to each other
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) nodes: u8,
-    /// Hand-offs measured; a hundred times as many re-acquisitions
+    /// Hand-offs to measure; a hundred times as many re-acquisitions
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pub(crate) samples: u32,
     #[command(flatten)]
     pub(crate) common: Common,
 }
 
-/// How long a barrier takes
+/// Measure how long a barrier takes
 #[derive(Debug, Args)]
 #[command(after_help = BARRIER_EXAMPLE)]
 pub(crate) struct BarrierArguments {
@@ -60,7 +60,7 @@ pub(crate) struct BarrierTask {
 /// How long a holder keeps the lock while the other queues: longer than a round trip, shorter than polling lasts.
 const HOLD_TIME: Duration = Duration::from_micros(30);
 
-/// The `lock` subcommand.
+/// Runs the `lock` subcommand.
 pub(crate) fn lock(arguments: &LockArguments) -> Ending {
     let nodes = usize::from(arguments.nodes);
     let task = Task::Lock(LockTask { samples: arguments.samples as usize });
@@ -104,7 +104,7 @@ fn hand_offs_us(one: &Value, other: &Value) -> Vec<f64> {
     samples
 }
 
-/// What each node of `lock` does.
+/// Runs a node's part of `lock`.
 pub(crate) fn lock_node(task: &LockTask, member: &Member) -> Found {
     let cluster = &member.cluster;
     let node = cluster.node();
@@ -143,7 +143,7 @@ pub(crate) fn lock_node(task: &LockTask, member: &Member) -> Found {
     Ok(found)
 }
 
-/// The `barrier` subcommand.
+/// Runs the `barrier` subcommand.
 pub(crate) fn barrier(arguments: &BarrierArguments) -> Ending {
     let nodes = usize::from(arguments.nodes);
     let task = Task::Barrier(BarrierTask { samples: arguments.samples as usize });
@@ -170,7 +170,7 @@ pub(crate) fn barrier(arguments: &BarrierArguments) -> Ending {
     figures.print(common.json)
 }
 
-/// What each node of `barrier` does.
+/// Runs a node's part of `barrier`.
 pub(crate) fn barrier_node(task: &BarrierTask, member: &mut Member) -> Found {
     let node = member.cluster.node();
     let link = match &mut member.connection {

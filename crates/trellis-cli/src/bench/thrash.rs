@@ -18,14 +18,14 @@ Examples:
   trellis bench thrash --nodes 2
   trellis bench thrash --nodes 16 --count 50 --json";
 
-/// Nodes take turns to increment one shared counter
+/// Let nodes take turns to increment one shared counter
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ThrashArguments {
     /// Nodes that take turns
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) nodes: u8,
-    /// Where the counter ends [default: 20000 with two nodes or fewer, else 50]
+    /// The counter's final value [default: 20000 with two nodes or fewer, else 50]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) count: Option<u64>,
     #[command(flatten)]
@@ -38,13 +38,13 @@ pub(crate) struct ThrashTask {
     count: u64,
 }
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &ThrashArguments) -> Ending {
     let count = arguments.count.unwrap_or(if arguments.nodes <= 2 { 20_000 } else { 50 });
     figures(usize::from(arguments.nodes), count, &arguments.common)?.print(arguments.common.json)
 }
 
-/// Everything this benchmark finds.
+/// Measures everything that this benchmark reports.
 pub(crate) fn figures(nodes: usize, count: u64, common: &Common) -> Result<Figures, Failure> {
     let task = Task::Thrash(ThrashTask { count });
     let settings = vec![("region_bytes", "64KiB".to_owned())];
@@ -62,7 +62,7 @@ pub(crate) fn figures(nodes: usize, count: u64, common: &Common) -> Result<Figur
     Ok(figures)
 }
 
-/// What each node does.
+/// Runs a node's part.
 pub(crate) fn node(task: &ThrashTask, member: &Member) -> Found {
     let (node, nodes) = (member.cluster.node() as u64, member.cluster.nodes() as u64);
     // SAFETY: the first word of the region, aligned, used by all nodes as an atomic only.

@@ -1,6 +1,7 @@
-//! The paper's two programs, psort and pdot, as nodes of ours: for the figures about their scaling and their accesses.
+//! The paper's two programs, psort and pdot, as nodes of this command: for the figures about their scaling and
+//! accesses.
 //!
-//! Every run checks its own answer; a wrong one ends the cluster instead of becoming a figure.
+//! Every run checks its own result; a wrong one ends the cluster instead of becoming a figure.
 
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::bench::node::{Found, Member};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SortTask {
     pub(crate) elements: usize,
-    /// Whether a node asks for its part before it touches it; without, every page is a fault of its own.
+    /// Whether a node prefetches its part before it touches it; otherwise every page is a fault of its own.
     pub(crate) prefetch: bool,
 }
 
@@ -52,12 +53,12 @@ fn whole_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE_BYTES)
 }
 
-/// The elements of a node: as equal as they can be.
+/// The elements of a node, divided as equally as possible.
 fn part(elements: usize, node: usize, nodes: usize) -> std::ops::Range<usize> {
     elements * node / nodes..elements * (node + 1) / nodes
 }
 
-/// What each node of psort does.
+/// Runs a node's part of psort.
 pub(crate) fn sort_node(task: &SortTask, member: &Member) -> Found {
     let cluster = &member.cluster;
     let (node, nodes) = (cluster.node(), cluster.nodes());
@@ -87,7 +88,7 @@ pub(crate) fn sort_node(task: &SortTask, member: &Member) -> Found {
         if task.prefetch {
             cluster.prefetch(0, task.elements * WORD_BYTES, false)?;
         }
-        // SAFETY: the other nodes write no more.
+        // SAFETY: the other nodes no longer write.
         let list = unsafe { cluster.region().slice::<u64>(0, task.elements) };
         let merged = merge((0..nodes).map(|node| &list[part(task.elements, node, nodes)]).collect());
         let is_right = merged.is_sorted() && merged.iter().fold(0u64, |sum, element| sum.wrapping_add(*element)) == sum;
@@ -128,7 +129,7 @@ fn merge_two(mut one: &[u64], mut other: &[u64]) -> Vec<u64> {
     merged
 }
 
-/// What each node of pdot does.
+/// Runs a node's part of pdot.
 pub(crate) fn dot_node(task: &DotTask, member: &Member) -> Found {
     let cluster = &member.cluster;
     let (node, nodes) = (cluster.node(), cluster.nodes());

@@ -1,8 +1,7 @@
-//! `trellis check`: the checkers of `trellis-check`, with real processes and pictures for those that want
-//! them.
+//! `trellis check`: the checkers of `trellis-check`, with real processes and pictures for those that need them.
 //!
-//! Promises: the words and exit codes are those of `trellis-check`; clusters are started as `trellis run` starts them,
-//! and nothing of them is left when a check ends. It must never judge what was seen: the checkers do.
+//! Promises: output and exit codes are those of `trellis-check`. Clusters are started as by `trellis run`, and
+//! nothing of them remains when a check ends. It must never judge observations: the checkers do that.
 
 pub(crate) mod nodes;
 mod picture;
@@ -24,7 +23,7 @@ use crate::bench::node::Task;
 use crate::exit;
 use nodes::{HistoryTask, LitmusTask, Seen};
 
-/// A wait that is longer ends the run as stuck.
+/// A longer wait ends the run as stuck.
 const WAIT_SECONDS_MAX: &str = "60";
 
 /// Check protocols: explore, simulate, litmus tests, histories, mutants
@@ -34,12 +33,12 @@ pub(crate) struct CheckArguments {
     arguments: trellis_check::commands::Arguments,
 }
 
-/// Carries out one check.
+/// Runs one check.
 pub(crate) fn check(chosen: &CheckArguments) -> ExitCode {
     trellis_check::commands::run(&chosen.arguments, Some(&mut Command))
 }
 
-/// Starts this executable again as the nodes of a cluster, and draws as its other commands do.
+/// Starts this executable again as the nodes of a cluster, and draws like its other commands.
 struct Command;
 
 impl Host for Command {
@@ -56,7 +55,7 @@ impl Host for Command {
             &task,
         ) {
             Ok(answers) => answers.iter().flatten().try_for_each(|seen| add(seen, &plans, &mut report))?,
-            // The cluster could not go on: that is what the tests are for.
+            // The cluster could not go on: the tests are meant to find that.
             Err(failure) if failure.code == exit::CLUSTER => {
                 report.runs = plans.iter().map(RealPlan::runs).sum();
                 report.stuck = report.runs;
@@ -110,7 +109,7 @@ fn run<R: serde::de::DeserializeOwned>(
     ClusterPlan { nodes, common: &common, settings, task, with_connection: false }.run()
 }
 
-/// Adds what node 0 saw of one plan, with the oracle's opinion.
+/// Adds what node 0 observed of one plan, with the oracle's verdict.
 fn add(seen: &Seen, plans: &[RealPlan], report: &mut LitmusReport) -> Result<(), String> {
     let plan = plans.get(seen.plan).ok_or("a node tells of a test that nobody asked for")?;
     let outcome = |text: &String| {
@@ -129,7 +128,7 @@ fn add(seen: &Seen, plans: &[RealPlan], report: &mut LitmusReport) -> Result<(),
     Ok(())
 }
 
-/// Where a test comes from, on its way to a node.
+/// The source of a test, in the form that is sent to a node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum SourceTask {
     Shape(String),

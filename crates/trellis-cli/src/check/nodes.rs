@@ -1,7 +1,7 @@
-//! The inside of a check on real processes: what each node does.
+//! The node side of a check on real processes.
 //!
-//! Promises: every node works out the same plans from the task; node 0 answers with what it saw. It must never touch the
-//! shared memory but through atomic words.
+//! Promises: every node computes the same plans from the task; node 0 reports what it observed. It must never access
+//! the shared memory except through atomic words.
 
 use std::sync::atomic::AtomicU64;
 
@@ -19,7 +19,7 @@ use crate::bench::node::{Found, Member, WorkError};
 /// Barriers of the checks have numbers that no other part of this command uses.
 const BARRIER: u64 = 0x6368_6563_6b00;
 
-/// [`LitmusRequest`], on its way to a node.
+/// [`LitmusRequest`], in the form that is sent to a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LitmusTask {
     protocol: String,
@@ -30,17 +30,17 @@ pub(crate) struct LitmusTask {
     seed: u64,
 }
 
-/// What node 0 saw of one plan.
+/// What node 0 observed of one plan.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) plan: usize,
-    /// Outcomes in hexadecimal, and how often.
+    /// Outcomes in hexadecimal, and how often each occurred.
     pub(crate) outcomes: Vec<(String, u64)>,
     /// Batch, instance, outcome.
     pub(crate) forbidden: Vec<(u32, u32, String)>,
 }
 
-/// [`HistoryRequest`], on its way to a node.
+/// [`HistoryRequest`], in the form that is sent to a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct HistoryTask {
     nodes: u16,
@@ -75,7 +75,7 @@ impl LitmusTask {
             SourceTask::File(name, text) => Source::File(name, text),
         };
         Ok(LitmusRequest {
-            // It says by which model outcomes are judged; the cluster's own is in its configuration.
+            // It names the model by which outcomes are judged; the cluster's own is in its configuration.
             protocol: self.protocol.parse()?,
             sources: self.sources.iter().map(source).collect(),
             nodes: self.nodes,
@@ -130,7 +130,7 @@ pub(crate) fn history_node(task: &HistoryTask, member: &Member) -> Found {
     Ok(String::from_utf8(text)?.into())
 }
 
-/// What threads of litmus tests call.
+/// The calls that threads of litmus tests make.
 struct Library<'a>(&'a Cluster);
 
 /// Locks and flags of the tests have numbers that no other part of this command uses.
@@ -169,8 +169,8 @@ fn page_words(cluster: &Cluster) -> u32 {
 /// The whole region as words.
 fn words(cluster: &Cluster) -> &[AtomicU64] {
     let region = cluster.region();
-    // SAFETY: the region is page-aligned, as long as it says, and lives as long as the cluster; every node uses it
-    // through these atomic words alone.
+    // SAFETY: the region is page-aligned, has this length, and lives as long as the cluster; every node accesses it
+    // only through these atomic words.
     unsafe { std::slice::from_raw_parts(region.base().cast::<AtomicU64>(), region.bytes() / 8) }
 }
 

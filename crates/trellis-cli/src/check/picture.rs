@@ -1,8 +1,8 @@
-//! What operations cost on clusters of different sizes, as one picture: a row of panels for each workload, with messages,
-//! bytes and simulated time.
+//! The cost of operations on clusters of different sizes as one picture: for each workload a row of panels, with
+//! messages, bytes and simulated time.
 //!
-//! Promises: one line for each protocol of a row, in the colours and dashes of the legend; both axes are logarithmic and
-//! say so. It must never draw between two sizes more than the line that joins them.
+//! Promises: each protocol of a row has one line, in the colours and dashes of the legend; both axes are logarithmic
+//! and labelled so. It must never draw more between two sizes than the line that joins them.
 
 use trellis_check::scale::{Quantity, ScaleRow, Series, Workload, series};
 
@@ -50,7 +50,7 @@ pub(super) fn picture_of(rows: &[ScaleRow]) -> Picture {
     picture
 }
 
-/// Everything that has a line, each once.
+/// The name of everything that has a line, each once.
 fn names(workloads: &[(Workload, Vec<Series<'_>>)]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for series in workloads.iter().flat_map(|(_, all)| all) {
@@ -61,7 +61,7 @@ fn names(workloads: &[(Workload, Vec<Series<'_>>)]) -> Vec<String> {
     names
 }
 
-/// Colours come again with dashes.
+/// Colours repeat with dashes.
 fn class(index: usize) -> String {
     let dash = if (index / COLOURS) % 2 == 1 { " dash" } else { "" };
     format!("{}{dash}", svg::stroke(index))
@@ -99,7 +99,7 @@ impl Panel {
         Panel { corner, quantity, nodes, low, high: high.max(low + 1) }
     }
 
-    /// Where a number of nodes lies; one alone in the middle.
+    /// The position of a number of nodes; a single one is in the middle.
     fn across(&self, nodes: u16) -> f64 {
         let first = f64::from(*self.nodes.first().unwrap_or(&1)).log2();
         let last = f64::from(*self.nodes.last().unwrap_or(&1)).log2();
@@ -107,7 +107,7 @@ impl Panel {
         self.corner.0 + part * PANEL.0
     }
 
-    /// Where a value lies; zero, which has no logarithm, on the floor.
+    /// The position of a value; zero, which has no logarithm, is on the floor.
     fn up(&self, value: f64) -> f64 {
         let power = if value > 0.0 { value.log10() } else { f64::from(self.low) };
         let part = (power - f64::from(self.low)) / f64::from(self.high - self.low);
@@ -126,7 +126,7 @@ impl Panel {
         for &nodes in &self.nodes {
             let x = self.across(nodes);
             picture.line("axis", (x, floor), (x, floor + 4.0));
-            // Sizes that lie close together would be written over each other.
+            // Labels of sizes that lie close together would overlap.
             let label = nodes.to_string();
             let half = 3.5 * label.len() as f64;
             if x - half >= free_from {

@@ -1,7 +1,7 @@
 //! The command line of `trellis cc`: which words are ours, and what the rest asks clang to do.
 //!
-//! Promises: response files are looked into, and passed on as they are unless one of ours is inside. Never changes the
-//! order of clang's arguments.
+//! Promises: response files are read, and passed on as they are unless they contain one of our words. It must never
+//! change the order of clang's arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(crate) enum Language {
     Cxx,
 }
 
-/// How a program is translated.
+/// How a program is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Stack, globals and heap are words in the store.
@@ -59,7 +59,7 @@ pub(crate) struct Invocation {
     pub(crate) has_debug_option: bool,
 }
 
-/// Arguments of clang that end before the linker.
+/// Arguments with which clang stops before the linker.
 const STOPS: [&str; 14] = [
     "-c",
     "-S",
@@ -76,7 +76,7 @@ const STOPS: [&str; 14] = [
     "--analyze",
     "-help",
 ];
-/// Arguments of clang that take the next word, so that it is no input.
+/// Arguments of clang whose value is the next word, which is therefore no input.
 const TAKE_NEXT: [&str; 24] = [
     "-o",
     "-I",
@@ -105,7 +105,7 @@ const TAKE_NEXT: [&str; 24] = [
 ];
 
 impl Invocation {
-    /// Reads the words of a command line.
+    /// Parses the words of a command line.
     pub(crate) fn parse(words: &[OsString]) -> Result<Invocation, Failure> {
         let mut invocation = Invocation {
             mode: Mode::Line,
@@ -157,7 +157,7 @@ impl Invocation {
         Ok(())
     }
 
-    /// A response file that cannot be read is a plain argument, as it is for clang.
+    /// A response file that cannot be read is a plain argument, as for clang.
     fn take_file(&mut self, word: &OsString, look: &mut Look, depth: usize) -> Result<(), Failure> {
         const DEPTH_MAX: usize = 16;
         let path = PathBuf::from(&word.to_string_lossy()[1..]);
@@ -179,7 +179,7 @@ impl Invocation {
     }
 }
 
-/// The compiler may run in another directory than the list is named from (`-working-directory`).
+/// The compiler may run in another directory than the one to which the path is relative (`-working-directory`).
 fn absolute(path: OsString) -> Result<PathBuf, Failure> {
     let path = PathBuf::from(path);
     std::fs::canonicalize(&path)
@@ -211,7 +211,7 @@ impl Look {
     }
 }
 
-/// The words of a response file: white space separates, quotes and backslashes protect (the rules of GNU tools).
+/// The words of a response file, by the rules of GNU tools: white space separates, quotes and backslashes protect.
 fn split(text: &str) -> Vec<OsString> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -1,6 +1,7 @@
-//! `--count`: the paper's instruction counts (section 6.2, figure 6.1) of what was compiled.
+//! `--count`: the paper's instruction counts (section 6.2, figure 6.1) of the compiled code.
 //!
-//! Promises: counts what this call compiled, function by function, and the sums. Never counts a function of a library.
+//! Promises: counts what this call compiled, function by function, and the sums. It must never count a function of a
+//! library.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::exit::{self, Failure};
 use crate::scratch::Scratch;
 
-/// Where the pass writes, one line of JSON for each function; the file goes away with this.
+/// The file to which the pass writes, one line of JSON for each function; it is removed with this value.
 pub(super) struct CountFile {
     path: PathBuf,
     _folder: Scratch,
@@ -32,7 +33,7 @@ struct Report {
 }
 
 impl CountFile {
-    /// An empty file of this process.
+    /// Makes an empty file of this process.
     pub(super) fn create() -> Result<CountFile, Failure> {
         let folder = Scratch::new("count")?;
         let path = folder.file("counts.json");

@@ -1,7 +1,9 @@
-//! Linking: a call of something that was not translated becomes a sentence with a place, and so do objects of another mode.
+//! Linking: explains calls of functions that were not compiled by `trellis cc`, and objects of another mode, each
+//! with its location.
 //!
-//! Promises: whatever the linker says reaches the user, names as they stand in the program; each missing function is
-//! explained once for each place, unless objects of another mode are why. Never lets an unresolved function pass.
+//! Promises: every message of the linker reaches the user, with names as they are in the program. Each missing
+//! function is explained once for each location, unless objects of another mode are the reason. It must never let an
+//! unresolved function pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -12,7 +14,7 @@ use super::arguments::Mode;
 use crate::exit::{self, Failure};
 use crate::terminal::whole_line;
 
-/// The exit code of a compiler that ended; a signal counts as it does for a shell.
+/// The exit code of a compiler that ended; after a signal it is the shell's.
 pub(super) fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(exit::FAILED)
@@ -38,23 +40,23 @@ pub(super) fn run_and_explain(mut command: Command, mode: Mode) -> Result<u8, Fa
     Ok(code)
 }
 
-/// How entries of the runtime begin that the modes with words alone have.
+/// The prefixes of runtime functions that exist only in the word modes.
 const IN_WORDS: [&str; 2] = ["__trellis_load_", "__trellis_store_"];
-/// So many objects are named in a sentence.
+/// The most objects that are named in a sentence.
 const NAMED_MAX: usize = 3;
 
-/// What the linker missed, read from its messages (GNU ld and lld).
+/// The symbols that the linker missed, read from its messages (GNU ld and lld).
 struct Explanation {
     mode: Mode,
     suffix: String,
-    /// Of the current message: the object, and the function as the linker knows it.
+    /// Of the current message: the object, and the function's symbol.
     object: String,
     symbol_of_function: String,
-    /// Of the current message: the function (GNU ld says it first) or the missing symbol (lld says it first).
+    /// Of the current message: the function (GNU ld prints it first) or the missing symbol (lld prints it first).
     function: String,
     symbol: String,
     missing: BTreeSet<(String, String, String)>,
-    /// Objects that were compiled in another mode, and in which; nothing where that does not show.
+    /// Objects that were compiled in another mode, and that mode; `None` if it is unknown.
     others: BTreeMap<String, Option<&'static str>>,
 }
 
@@ -73,7 +75,7 @@ impl Explanation {
         }
     }
 
-    /// A message with names as they stand in the program.
+    /// A message with names as they are in the program.
     fn plain(&self, line: &str) -> String {
         line.replace(&format!(" [clone {}]", self.suffix), "").replace(&self.suffix, "")
     }
@@ -104,7 +106,7 @@ impl Explanation {
         }
     }
 
-    /// Looks whether an object is of another mode: its calls say so, or the function that makes them.
+    /// Detects an object of another mode by its calls, or by the function that makes them.
     fn add_object(&mut self, symbol: &str, object: String, within: &str) {
         match mode_of(symbol).or_else(|| mode_of(within)) {
             Some(mode) if mode != self.mode => {
@@ -165,12 +167,12 @@ impl Explanation {
     }
 }
 
-/// A place without the linker's own name, which stands before some.
+/// A location without the linker's own name, which precedes some.
 fn behind_linker(place: &str) -> String {
     place.rsplit(": ").next().unwrap_or(place).to_owned()
 }
 
-/// The mode in whose functions' names this is.
+/// The mode whose suffix is in this name.
 fn mode_of(name: &str) -> Option<Mode> {
     [Mode::Full, Mode::Heap, Mode::Line].into_iter().find(|mode| name.contains(&format!(".trellis_{}", mode.name())))
 }

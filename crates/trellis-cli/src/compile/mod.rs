@@ -1,8 +1,9 @@
-//! `trellis cc` and `trellis c++`: clang-19 with the pass that sends a program's memory to a store.
+//! `trellis cc` and `trellis c++`: clang-19 with the pass that redirects a program's memory to a store.
 //!
-//! Promises: every argument that is not one of ours reaches clang unchanged and in order, so make, CMake and configure
-//! scripts can use the command as their compiler; what cannot be translated fails the build with a place. Never runs a
-//! compiler without the pass, and never links a program of one mode with the runtime of another.
+//! Promises: every argument that is not ours reaches clang unchanged and in order, so make, CMake and configure
+//! scripts can use the command as their compiler. Code that the pass cannot translate fails the build with its
+//! location. It must never run a compiler without the pass, or link a program of one mode with the runtime of
+//! another.
 
 mod arguments;
 mod count;
@@ -54,7 +55,7 @@ Environment: TRELLIS_COMPILER_DIRECTORY is the folder with the pass and the runt
 
 Exit codes: those of clang; 2 wrong command line; 71 clang or a part of Trellis' compiler is not there.";
 
-/// The `cc` and `c++` subcommands.
+/// Runs the `cc` and `c++` subcommands.
 pub(crate) fn compile(given: &CompileArguments, language: Language) -> Ending {
     if given.arguments.len() == 1 && given.arguments[0] == "--help" {
         say!("{HELP}");
@@ -73,7 +74,7 @@ pub(crate) fn compile(given: &CompileArguments, language: Language) -> Ending {
         let status = command.status().map_err(|error| not_started(&tools, &error))?;
         link::code_of(status)
     } else {
-        // Nothing is left to do here, so the compiler takes this process' place: signals and status are its own.
+        // Nothing is left to do here, so the compiler replaces this process: signals and status are its own.
         return Err(not_started(&tools, &command.exec()));
     };
     if let (Some(file), exit::FINE) = (&counts, code) {
@@ -82,12 +83,12 @@ pub(crate) fn compile(given: &CompileArguments, language: Language) -> Ending {
     Ok(code)
 }
 
-/// A file that lies with the compiler's parts.
+/// A file in the folder with the compiler's parts.
 pub(crate) fn part(name: &str) -> Result<PathBuf, Failure> {
     toolchain::part(name)
 }
 
-/// A library that lies where libtrellis.so does, under one of its names.
+/// A library in the folder with libtrellis.so, by its file name.
 pub(crate) fn library(name: &str) -> Result<PathBuf, Failure> {
     Ok(toolchain::library_folder()?.join(name))
 }
@@ -96,12 +97,12 @@ fn not_started(tools: &Toolchain, error: &std::io::Error) -> Failure {
     Failure::new(exit::SYSTEM, format!("cannot run {}: {error}", tools.clang.display()))
 }
 
-/// clang with what it needs before the user's arguments (so that theirs win) and behind them (libraries).
+/// Prepares clang with our arguments before the user's (so that the user's win) and the libraries behind them.
 fn prepared(invocation: &Invocation, tools: &Toolchain, language: Language) -> Result<Command, Failure> {
     let mut command = Command::new(&tools.clang);
     command.env("TRELLIS_COMPILER_MODE", invocation.mode.name());
     command.env("TRELLIS_COMPILER_NATIVE_FILES", joined(&invocation.native_files)?);
-    // clang would warn where an invocation has no use for one of these.
+    // clang would warn if an invocation does not use one of these.
     command.arg("--start-no-unused-arguments");
     command.arg(format!("-fpass-plugin={}", tools.pass().display()));
     command.arg(format!("-D__TRELLIS_{}__=1", invocation.mode.name().to_uppercase()));
@@ -117,7 +118,7 @@ fn prepared(invocation: &Invocation, tools: &Toolchain, language: Language) -> R
         }
     }
     if invocation.links && std::io::stderr().is_terminal() {
-        // It is read here before it reaches the terminal.
+        // The output is read here before it reaches the terminal.
         command.arg("-fcolor-diagnostics");
     }
     command.arg("--end-no-unused-arguments");

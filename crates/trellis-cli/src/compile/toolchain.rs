@@ -1,7 +1,7 @@
-//! Where clang, the pass, the runtime archives and libtrellis are.
+//! Finds clang, the pass, the runtime archives and libtrellis.
 //!
-//! Promises: what is not found is an error that names the Debian package or the folder that was looked at. Never falls
-//! back to another version of clang, because a pass fits one version only.
+//! Promises: a missing part is an error that names the Debian package or the folder where it was expected. It must
+//! never use another version of clang, because a pass fits one version only.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(super) struct Toolchain {
 }
 
 impl Toolchain {
-    /// Looks for clang and for the compiler folder.
+    /// Finds clang and the compiler folder.
     pub(super) fn find(language: Language) -> Result<Toolchain, Failure> {
         Ok(Toolchain { clang: clang(language)?, folder: folder()? })
     }
@@ -29,18 +29,18 @@ impl Toolchain {
         self.folder.join(PASS)
     }
 
-    /// What C++ begins with in modes full and heap.
+    /// The header that is included first in C++, in modes full and heap.
     pub(super) fn prelude(&self) -> PathBuf {
         self.folder.join("prelude.hpp")
     }
 
-    /// What a program or shared library is linked with, behind the user's own arguments.
+    /// What a program or shared library is linked with, after the user's own arguments.
     pub(super) fn libraries(&self, mode: Mode, language: Language) -> Result<Vec<OsString>, Failure> {
         let part = |name: String| {
             let path = self.folder.join(name);
             if path.is_file() { Ok(path.into_os_string()) } else { Err(missing_part(&path)) }
         };
-        // The user's `-x c` must not make C of these.
+        // The user's `-x c` must not apply to these.
         let mut words = vec!["-x".into(), "none".into(), part(format!("start_{}.o", mode.name()))?];
         if mode == Mode::Line && language == Language::Cxx {
             words.push(part("operators_line.o".to_owned())?);

@@ -1,4 +1,4 @@
-//! What a controller is told.
+//! Commands that change what a controller does.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::pages::{Pages, pages};
 use crate::serve::time;
 use crate::terminal::say;
 
-/// How often it is looked how far something is.
+/// How often progress is polled.
 const LOOK: Duration = Duration::from_millis(100);
-/// For how long nothing went that has nowhere to go, until that is said.
+/// How long nothing may move before a drain reports that it is stuck.
 const STUCK_MIN: Duration = Duration::from_secs(3);
 /// How long it may take until a controller leads again.
 const LEADER_PATIENCE: Duration = Duration::from_secs(10);
@@ -24,13 +24,13 @@ const LEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a command waits for what was decided.
 #[derive(Clone, Copy, Debug, Args)]
 struct Timeout {
-    /// Stop waiting after so long; what was decided goes on
+    /// Stop waiting after this time; what was decided continues
     #[arg(long = "timeout", value_name = "TIME", default_value = "3600s", value_parser = time)]
     limit: Duration,
 }
 
 impl Timeout {
-    /// A sentence where the time since `began` is over: what is waited for, and for whom.
+    /// An error once `began` is longer ago than the limit; `what` says what has not happened.
     fn check(self, began: Instant, what: impl FnOnce() -> String) -> Result<(), Failure> {
         if began.elapsed() < self.limit {
             return Ok(());
@@ -43,11 +43,11 @@ impl Timeout {
     }
 }
 
-/// Let a range, or some of its pages, go to a host; clients go on meanwhile
+/// Move a range, or some of its pages, to a host; clients continue meanwhile
 ///
-/// The host gets everything first; then the range is handed over within milliseconds, with all leases. Returns when that is
-/// decided; `--wait` when it is done. With `--pages` only these go, and have a home of their own; to the home of the range they
-/// come home.
+/// The host first gets all bytes; then the range is handed over within milliseconds, with all leases. Returns when
+/// the move is decided, or with `--wait` when it is done. With `--pages`, only these pages move and get a home of
+/// their own; moved to the home of the range, they rejoin it.
 #[derive(Debug, Args)]
 pub(super) struct MoveArguments {
     #[command(flatten)]
@@ -58,17 +58,17 @@ pub(super) struct MoveArguments {
     /// The host
     #[arg(value_parser = host)]
     host: Named,
-    /// Only these pages of the range, by their numbers, of 4,096 bytes each: the first and the last
+    /// Only these pages of the range: the first and the last number, in pages of 4,096 bytes
     #[arg(long, value_name = "FIRST-LAST", value_parser = pages)]
     pages: Option<Pages>,
-    /// Return when the host is home
+    /// Wait until the host is home
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
     timeout: Timeout,
 }
 
-/// Say which servers have a copy of a range
+/// Set which servers have a copy of a range
 #[derive(Debug, Args)]
 pub(super) struct BackupsArguments {
     #[command(flatten)]
@@ -76,17 +76,17 @@ pub(super) struct BackupsArguments {
     /// The range
     #[arg(value_parser = named)]
     range: Named,
-    /// These servers; none for as many as all ranges have
+    /// These servers; without any, as many as all ranges have
     #[arg(value_parser = host)]
     hosts: Vec<Named>,
-    /// So many, wherever there is room
+    /// This number of copies, wherever there is room
     #[arg(long, value_name = "N", conflicts_with = "hosts")]
     count: Option<u16>,
 }
 
-/// Let everything go away from a server, and show how far that is until it is empty
+/// Move everything away from a server, and show the progress until it is empty
 ///
-/// Nothing new goes there from now on, also after the controller has started again; `--cancel` ends that.
+/// The server gets nothing new from now on, also after a restart of the controller; `--cancel` ends that.
 #[derive(Debug, Args)]
 pub(super) struct DrainArguments {
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub(super) struct DrainArguments {
     /// The server
     #[arg(value_parser = host)]
     host: Named,
-    /// Let it have ranges and copies again
+    /// Let it get ranges and copies again
     #[arg(long)]
     cancel: bool,
     /// Return when it is decided
@@ -104,9 +104,9 @@ pub(super) struct DrainArguments {
     timeout: Timeout,
 }
 
-/// Let a range begin anew, empty, that nobody has any more
+/// Restart a range that no server has any more, empty
 ///
-/// Refused while somebody serves it. All pointers into it are invalid afterwards.
+/// Refused while a server serves it. All pointers into it are invalid afterwards.
 #[derive(Debug, Args)]
 pub(super) struct ResetArguments {
     #[command(flatten)]
@@ -114,20 +114,20 @@ pub(super) struct ResetArguments {
     /// The range
     #[arg(value_parser = named)]
     range: Named,
-    /// At this host [default: at its home, when that is there]
+    /// At this host [default: at its home, if that is there]
     #[arg(long, value_name = "HOST", value_parser = host)]
     at: Option<Named>,
-    /// Also if servers that are gone have all of it
+    /// Even if servers that are gone have all of it
     #[arg(long)]
     lose_copies: bool,
 }
 
-/// Let one range, or a run of pages of it, go from the busiest server to one that has less to do
+/// Move one range, or some of its pages, from the busiest server to a less busy one
 #[derive(Debug, Args)]
 pub(super) struct RebalanceArguments {
     #[command(flatten)]
     which: Which,
-    /// Only say which
+    /// Only show what would be moved
     #[arg(long)]
     dry_run: bool,
 }
@@ -154,7 +154,7 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
             return Ok(exit::FINE);
         }
         let goes_now = found.moving == Some(host) || found.introduced == Some(host) || found.home == host;
-        // Between two steps neither may be said for a moment.
+        // Between two steps the status may show neither for a moment.
         if !goes && !goes_now {
             return Err(refused(format!(
                 "range {range:#x} does not go to host {host:#x} any more; `trellis controller events` says why"
@@ -167,7 +167,7 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
     }
 }
 
-/// Lets pages go; returns when that is decided, or done.
+/// Moves pages; returns when that is decided, or done.
 fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, timeout: Option<Timeout>) -> Ending {
     let request = Request::MovePages { range, to, first: pages.first, pages: pages.count };
     let answer = controller.ask(&request).map_err(refused)?;
@@ -184,7 +184,7 @@ fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, ti
             return Ok(exit::FINE);
         }
         let goes: Vec<(u64, u64)> = left.iter().copied().filter(|run| is_going(&status, range, to, *run)).collect();
-        // Between two steps none may be said to go for a moment.
+        // Between two steps the status may show none as moving for a moment.
         if let Some((first, pages)) = left.iter().find(|run| !goes.contains(run) && !went.contains(run)) {
             return Err(refused(format!(
                 "range {range:#x}: pages {first} to {} do not go to host {to:#x} any more; `trellis controller events` says why",
@@ -199,7 +199,7 @@ fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, ti
     }
 }
 
-/// The part of a range that these pages are.
+/// The part of a range that consists of these pages.
 fn part_of(status: &Status, range: u16, (first, pages): (u64, u64)) -> Option<&RangeStatus> {
     let is_it = |part: &&RangeStatus| {
         part.within.is_some_and(|within| (within.range, within.first) == (range, first)) && part.pages == pages
@@ -207,7 +207,7 @@ fn part_of(status: &Status, range: u16, (first, pages): (u64, u64)) -> Option<&R
     status.ranges.iter().find(is_it)
 }
 
-/// Whether pages are served at a host: as a part, or where that is its home, as pages of the range.
+/// Whether pages are served at a host: as a part, or as pages of a range whose home it is.
 fn is_there(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
     let is_cut = status.cuts.iter().any(|cut| (cut.range, cut.first, cut.pages) == (range, run.0, run.1));
     let part = part_of(status, range, run);
@@ -217,7 +217,7 @@ fn is_there(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
     of.is_some_and(|of| of.home == to && of.is_served)
 }
 
-/// Whether they are on their way.
+/// Whether pages are on their way to a host.
 fn is_going(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
     let is_cut = status.cuts.iter().any(|cut| (cut.range, cut.first, cut.pages, cut.to) == (range, run.0, run.1, to));
     let goes =
@@ -275,14 +275,14 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
     }
 }
 
-/// The state of all ranges and the free room of all servers: it changes while anything moves.
+/// The state of all ranges and the free room of all servers; it changes while anything moves.
 fn places(status: &Status) -> (Vec<RangeStatus>, Vec<(u16, bool, u64)>) {
     let of_range = |range: &RangeStatus| RangeStatus { tenure_left_ms: 0, requests_per_second: 0, ..range.clone() };
     let servers = status.servers.iter().map(|server| (server.host, server.is_there, server.spare_bytes));
     (status.ranges.iter().map(of_range).collect(), servers.collect())
 }
 
-/// Whether some server has room for a copy of a range, by what servers reported last.
+/// Whether some server has room for a copy of a range, according to the servers' last reports.
 fn is_room_for(status: &Status, range: &RangeStatus) -> bool {
     status.servers.iter().any(|server| {
         let has_it = range.home == server.host || range.backups.contains(&server.host);
@@ -290,10 +290,10 @@ fn is_room_for(status: &Status, range: &RangeStatus) -> bool {
     })
 }
 
-/// Why nothing more goes away from a host: of all that it has nothing is under way, and nothing can be.
+/// Why nothing more moves away from a host: nothing of it is under way, and nothing can be.
 fn hindrance(status: &Status, host: u16) -> Option<String> {
     let is_of_host = |range: &&RangeStatus| range.home == host || range.backups.contains(&host);
-    // A home may still go to one that has a copy, though nobody can have another copy.
+    // A home may still move to a server with a copy, even if no other server can get a copy.
     let is_stuck = |range: &RangeStatus| {
         let is_under_way = range.moving.is_some() || range.introduced.is_some();
         let is_settled = !is_under_way && range.backups.len() == range.complete.len();
@@ -360,8 +360,8 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// How things are, as the one that leads says it. Where none is known to lead, it is asked again for [`LEADER_PATIENCE`]: another one
-/// begins to, or the same one does again.
+/// The status from the leading controller. While none is known to lead, it is asked again for [`LEADER_PATIENCE`]:
+/// another one takes over, or the same one leads again.
 pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
     let began = Instant::now();
     loop {

@@ -1,7 +1,7 @@
-//! `trellis controller`: says which memory server is home of which range.
+//! `trellis controller`: assigns a memory server as home to each range.
 //!
-//! What the process decides is `trellis-controller`'s; here are the command line, what operators are shown, and how the
-//! process of a host is found.
+//! The decisions of the process are made by `trellis-controller`. This module has the command line, the output for
+//! operators, and the search for the process of a host.
 
 mod change;
 mod run;
@@ -41,7 +41,7 @@ A range or a host is a number (7, 0x1001) or a prefix (fd12:3456:7::/48). Server
 Exit codes: 0 fine; 1 the controller refuses, does not lead or is not there; 2 wrong command line; 71 refused by the operating \
 system; 78 a configuration that cannot be.";
 
-/// Who says which memory server answers for which range
+/// Assign ranges to memory servers and manage their copies
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ControllerArguments {
@@ -61,14 +61,14 @@ enum Task {
     Rebalance(change::RebalanceArguments),
 }
 
-/// Which controller.
+/// Which controller is asked.
 #[derive(Debug, Args)]
 struct Which {
-    /// The socket that it is asked by
+    /// The controller's socket
     #[arg(long, value_name = "SOCKET", env = "TRELLIS_CONTROLLER", conflicts_with = "controller")]
     control: Option<PathBuf>,
-    /// The number of its host, in the cluster of --prefix; with neither, the only controller of this machine (and
-    /// of this cluster)
+    /// The number of its host, in the cluster of --prefix; with neither, the only controller of this machine (and of
+    /// this cluster)
     #[arg(long, value_name = "HOST", requires = "prefix")]
     controller: Option<Host>,
     /// The addresses of any host of the cluster
@@ -81,7 +81,7 @@ impl Which {
         Remote::open(&self.path()?).map_err(refused)
     }
 
-    /// The same, where these are of its cluster.
+    /// Like [`Which::open`], and checks that these are of its cluster.
     fn open_for(&self, named: impl IntoIterator<Item = Named>) -> Result<Remote, Failure> {
         let mut controller = self.open()?;
         let with_cluster: Vec<Named> = named.into_iter().filter(|named| named.cluster.is_some()).collect();
@@ -102,7 +102,7 @@ impl Which {
         if let (Some(host), Some(prefix)) = (self.controller, self.prefix) {
             return Ok(default_socket(HostPrefix { host, ..prefix }));
         }
-        // In a cluster, those of that one.
+        // With a prefix, only the controllers of its cluster.
         let mut sockets = sockets_here(self.prefix.map(|prefix| prefix.cluster));
         sockets.sort_unstable();
         match sockets.as_slice() {
@@ -136,16 +136,16 @@ fn prefix(text: &str) -> Result<HostPrefix, String> {
     text.parse().map_err(|why: NotAnAddress| why.to_string())
 }
 
-/// A host or a range, as it was given.
+/// A host or a range, as given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) number: u16,
-    /// Where it was a prefix.
+    /// Set if it was given as a prefix.
     cluster: Option<Cluster>,
 }
 
 impl Named {
-    /// Nothing, or a sentence where it is of another cluster.
+    /// An error if it belongs to another cluster.
     pub(crate) fn is_of(self, cluster: Cluster) -> Result<(), String> {
         let Named { number, cluster: of } = self;
         match of.filter(|of| *of != cluster) {
@@ -158,7 +158,7 @@ impl Named {
     }
 }
 
-/// A host or a range: a number, or a prefix.
+/// Parses a host or a range: a number, or a prefix.
 pub(crate) fn named(text: &str) -> Result<Named, String> {
     if text.contains(':') {
         return prefix(text).map(|prefix| Named { number: prefix.host.0, cluster: Some(prefix.cluster) });
@@ -167,7 +167,7 @@ pub(crate) fn named(text: &str) -> Result<Named, String> {
     Ok(Named { number: host.0, cluster: None })
 }
 
-/// A host: a number that no part of a range has.
+/// Parses a host: a number that no part of a range has.
 fn host(text: &str) -> Result<Named, String> {
     let is_host = |named: &Named| named.number < PARTS_FROM;
     named(text).and_then(|named| {
@@ -179,7 +179,7 @@ fn host(text: &str) -> Result<Named, String> {
     })
 }
 
-/// The `controller` subcommand.
+/// Runs the `controller` subcommand.
 pub(crate) fn controller(arguments: &ControllerArguments) -> Ending {
     match &arguments.task {
         Task::Run(arguments) => run::run(arguments),

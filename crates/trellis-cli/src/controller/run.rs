@@ -1,4 +1,4 @@
-//! `trellis controller run`: the process.
+//! `trellis controller run`: runs a controller in this process.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,54 +16,54 @@ use crate::ending::Ends;
 use crate::exit::{self, Ending, Failure};
 use crate::terminal::announce;
 
-/// Be a controller, until SIGINT or SIGTERM
+/// Run a controller, until SIGINT or SIGTERM
 ///
-/// Prints one line when servers may report, and one for everything that an operator wants to know. It may be killed and started
-/// again at any time: what it said is in its records, and homes go on for a tenure. Of several, the one that leads and gets
-/// SIGTERM lets another one lead at once; one that is killed is waited for.
+/// Prints one line when servers may report, and one for each event that matters to an operator. It may be killed and
+/// restarted at any time: its decisions are in its records, and homes go on for a tenure. Of several controllers one
+/// leads. After SIGTERM to it another one leads at once; if it is killed, the others wait for its term to end.
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     /// The addresses of this host, for example fd12:3456:c8::/48
     #[arg(long, value_name = "PREFIX", env = "TRELLIS_PREFIX", value_parser = prefix)]
     prefix: HostPrefix,
-    /// Where records are kept, for example embedded-durable:/var/lib/trellis/records; one that several controllers can open
-    /// (redis://, etcd://) for several, of which one leads
+    /// Where records are kept, for example embedded-durable:/var/lib/trellis/records; several controllers, of which
+    /// one leads, need a store that all can open (redis://, etcd://)
     #[arg(long, value_name = "URL")]
     records: String,
-    /// How many servers besides its home have a copy of each range, as far as there are servers with room
+    /// How many servers besides its home have a copy of each range, if enough servers have room
     #[arg(long, value_name = "N", default_value_t = 1)]
     backups: u16,
-    /// The switch to be told where ranges are: the path of its socket; without, routes are somebody else's business
+    /// The path of the socket of the switch that is told where ranges are; without it, routes are managed elsewhere
     #[arg(long, value_name = "SOCKET", env = "TRELLIS_SWITCH")]
     switch: Option<String>,
-    /// How long a lease of a page lasts unless it is renewed, as at all servers
+    /// How long a lease of a page lasts unless it is renewed; the same at all servers
     #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "2s")]
     lease_term: Duration,
-    /// How long a home answers without a word of the controller, as at all servers
+    /// How long a home answers without a message from the controller; the same at all servers
     #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "500ms")]
     tenure: Duration,
-    /// How long a controller that leads may say nothing before another one does
+    /// How long a leading controller may be silent before another one takes over
     #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "2s")]
     leader_term: Duration,
-    /// Move ranges, and runs of their pages, from servers that are busy to others, and pages to who asks for them, by themselves
+    /// Move ranges and pages automatically from busy servers to others, and pages to the hosts that request them
     #[arg(long)]
     rebalance: bool,
-    /// Hosts that are near each other, as 0x1,0x2,0x1001; once for each group. With --rebalance pages go to a server near who asks for
-    /// most of them
+    /// Hosts that are close to each other, as 0x1,0x2,0x1001; once for each group. With --rebalance, pages move to a
+    /// server close to the host that requests most of them
     #[arg(long, value_name = "HOSTS", value_parser = group, requires = "rebalance")]
     near: Vec<Group>,
-    /// Let another server answer READs of a page, too, that is asked for so often in a second; 0 for none
+    /// Let another server also answer READs of a page that is read this often in a second; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     hot_pages: u64,
-    /// UDP port, as at all servers
+    /// UDP port, the same at all servers
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// The socket that operators ask by [default: by this host's number, in the folder for what runs]
+    /// The socket for operators' commands [default: by this host's number, in the runtime directory]
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
 }
 
-/// Hosts that are near each other.
+/// Hosts that are close to each other.
 #[derive(Clone, Debug)]
 struct Group(Vec<Named>);
 
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         near.push(hosts.iter().map(|host| host.number).collect());
     }
     let near = Near::new(near).map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
-    // Before any thread: none of them is to be interrupted.
+    // Before any thread starts: no thread may be interrupted by the signals.
     let ends = Ends::listen()?;
     let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;
     if !records.capabilities().durable {

@@ -1,4 +1,4 @@
-//! What a controller knows.
+//! Commands that show what a controller knows.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Which, other_version, refused};
 use crate::exit::{self, Ending};
 use crate::terminal::{self, say};
 
-/// How often it is asked for what is new.
+/// How often new events are polled.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Show ranges and servers
@@ -25,12 +25,12 @@ pub(super) struct StatusArguments {
     json: bool,
 }
 
-/// Show what has happened, one sentence a line
+/// Show past events, one sentence on each line
 #[derive(Debug, Args)]
 pub(super) struct EventsArguments {
     #[command(flatten)]
     which: Which,
-    /// Go on with what happens, until SIGINT
+    /// Continue with new events, until SIGINT
     #[arg(long)]
     follow: bool,
 }

@@ -1,6 +1,6 @@
 //! `trellis doctor`: what this machine offers, what was chosen and why, and what would make it faster.
 //!
-//! Looks, tries and reports; changes nothing. Every advice names the file or the setting.
+//! Inspects, tries and reports, and changes nothing. Every advice names the file or the setting.
 
 mod remote_memory;
 
@@ -26,19 +26,19 @@ Examples:
 
 Exit codes: 0 Trellis works here; 1 nothing works here.";
 
-/// Say what this machine offers, which catcher is used and why, and what would make it faster
+/// Show what this machine offers, which catcher is used and why, and what would make it faster
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Join two hosts with a switch of this kind, and end: what `doctor` starts itself for
+    /// Join two hosts with a switch of this kind, and end; `doctor` starts itself with it
     #[arg(long, hide = true)]
     try_switch: Option<String>,
 }
 
-/// The `doctor` subcommand.
+/// Runs the `doctor` subcommand.
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
     if let Some(kind) = &arguments.try_switch {
         return remote_memory::try_switch(kind);
@@ -56,7 +56,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
     Ok(if chosen.is_ok() { exit::FINE } else { exit::FAILED })
 }
 
-/// What the machine has, apart from ways to catch a fault. Absent files leave `None`.
+/// What the machine has, apart from catchers. Absent files give `None`.
 struct Machine {
     cores: usize,
     memory_bytes: Option<u64>,
@@ -309,12 +309,12 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
     })
 }
 
-/// Whether nodes on this host can share memory, tried; or why not.
+/// Tries whether nodes on this host can share memory; the error is the reason why not.
 fn shared_memory() -> Result<(), String> {
     trellis::transport::links::shm::probe()
 }
 
-/// What libfabric offers for the link `fabric`, in its order; none in a build without that link.
+/// Libfabric's providers for the link `fabric`, in its order; `None` in a build without that link.
 fn fabric_providers() -> Option<Vec<String>> {
     #[cfg(feature = "fabric")]
     return Some(trellis::transport::links::fabric::providers());
@@ -322,7 +322,7 @@ fn fabric_providers() -> Option<Vec<String>> {
     None
 }
 
-/// The kinds of stores that this build opens, and those it was made without.
+/// The kinds of stores that this build opens, and those that it was built without.
 fn stores() -> (Vec<&'static str>, Vec<&'static str>) {
     let (built, missing): (Vec<StoreKind>, Vec<StoreKind>) = KINDS.into_iter().partition(|kind| kind.is_built);
     let names = |kinds: Vec<StoreKind>| kinds.into_iter().map(|kind| kind.scheme).collect();

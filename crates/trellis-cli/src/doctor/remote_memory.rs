@@ -1,6 +1,6 @@
 //! What a machine offers for memory behind a switch: a server's socket, each kind of switch, memory in the kernel.
 //!
-//! Tries each in a process of its own that ends at once, in networks that end with it: nothing of the machine changes.
+//! Each is tried in a short-lived process of its own, in networks that end with it: nothing of the machine changes.
 
 use std::process::{Command, Stdio};
 
@@ -11,10 +11,10 @@ use trellis_switch::switches::{Attach, KINDS, REDIRECTS, SwitchKind};
 
 use crate::exit::{self, Ending, Failure};
 
-/// Something that was tried: its name, and what there is to say of it where it works, or why it does not.
+/// Something that was tried: its name, and the details if it works, or the reason why not.
 pub(crate) type Tried = (String, Result<String, String>);
 
-/// Tries all of it.
+/// Tries everything.
 pub(crate) fn look() -> Vec<Tried> {
     let socket = Endpoint::open(PORT).map_err(|error| format!("port {PORT} cannot be had: {error}"));
     let socket = socket.map(|_| format!("port {PORT} is free, and every address of a prefix can be answered for"));
@@ -24,12 +24,12 @@ pub(crate) fn look() -> Vec<Tried> {
     all
 }
 
-/// Joins two hosts with this kind of switch and ends: what a process is started for by [`look`].
+/// Joins two hosts with this kind of switch and ends; [`look`] starts a process for it.
 pub(crate) fn try_switch(kind: &str) -> Ending {
     let name = "doctor".to_owned();
     let (switch, attach) = (kind.to_owned(), Attach::Auto);
     let plan = Plan { name, clients: 1, servers: 1, switch, mtu_bytes: 1500, redirects_max: REDIRECTS, attach };
-    // Who is not root is root over networks of his own.
+    // A user who is not root is root over networks of its own.
     let entered = if space::is_root() { Ok(()) } else { alone(plan.cluster()) };
     let tried = entered.and_then(|()| Lab::up(&plan));
     tried.map(|_| exit::FINE).map_err(|error| Failure::new(exit::FAILED, error.to_string()))

@@ -1,4 +1,4 @@
-//! The other tasks of `trellis lab`: see what is there, and break it.
+//! The other tasks of `trellis lab`: show a lab, and cause failures in it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +36,7 @@ pub(super) struct StatusArguments {
 pub(super) struct KillArguments {
     #[command(flatten)]
     which: Which,
-    /// Which signal: stop freezes a host's processes, cont lets them go on
+    /// The signal: stop freezes a host's processes, cont lets them continue
     #[arg(long, value_enum, default_value_t = Signal::Kill)]
     signal: Signal,
     /// The hosts: c1, s1 and so on
@@ -65,27 +65,27 @@ impl Signal {
     }
 }
 
-/// Let hosts reach only those of the same part
+/// Let hosts reach only those in the same group
 #[derive(Debug, Args)]
 pub(super) struct PartitionArguments {
     #[command(flatten)]
     which: Which,
-    /// The parts, hosts separated by commas; hosts that are not named are one more part
+    /// The groups, hosts separated by commas; the hosts that are not named form one more
     #[arg(required_unless_present = "heal", conflicts_with = "heal", value_name = "HOST,HOST...")]
     parts: Vec<String>,
-    /// Let everybody reach everybody
+    /// Let every host reach every host
     #[arg(long)]
     heal: bool,
 }
 
-/// End the switch and start it again, as if its machine had failed for a moment; it has forgotten everything but the hosts
+/// Restart the switch, as if its machine had failed for a moment; it forgets everything but the hosts
 #[derive(Debug, Args)]
 pub(super) struct RestartArguments {
     #[command(flatten)]
     which: Which,
 }
 
-/// Lose, repeat, delay packets on purpose from now on; `drop=0%` ends that
+/// Lose, repeat or delay packets on purpose from now on; `drop=0%` ends that
 #[derive(Debug, Args)]
 pub(super) struct FaultsArguments {
     #[command(flatten)]
@@ -153,7 +153,7 @@ fn table(lab: &Description, processes: &[Vec<i32>]) -> String {
     text
 }
 
-/// The processes in a host, by their numbers here.
+/// The processes in a host, by their numbers in this process namespace.
 fn processes_of(keeper: &Keeper, host: &HostDescription) -> Vec<i32> {
     let network = |path: String| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
     let Some(wanted) = network(format!("/proc/{}/fd/{}", keeper.process().pid(), host.descriptor)) else {
@@ -168,7 +168,7 @@ fn processes_of(keeper: &Keeper, host: &HostDescription) -> Vec<i32> {
     found
 }
 
-/// Whether a process is a `trellis lab run`, which is outside of the lab's process namespace.
+/// Whether a process is a `trellis lab run`: such a process is outside of the lab's process namespace.
 fn is_waiting_command(pid: i32) -> bool {
     let same = |one: &str, other: &str| match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
@@ -187,7 +187,7 @@ pub(super) fn kill(arguments: &KillArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// Signals every process in a host, also those that are started meanwhile, and waits for those that were killed.
+/// Signals every process in a host, including those started meanwhile, and waits for those that were killed.
 fn signal_host(keeper: &Keeper, host: &HostDescription, signal: Signal) -> Result<usize, Failure> {
     let mut done: Vec<(i32, Process)> = Vec::new();
     for _ in 0..ROUNDS_MAX {
@@ -196,7 +196,7 @@ fn signal_host(keeper: &Keeper, host: &HostDescription, signal: Signal) -> Resul
             if done.iter().any(|(known, _)| *known == pid) {
                 continue;
             }
-            // Meant by descriptor first, looked at again then: the number may have become another process'.
+            // The process is opened first and then checked again: its number may have been reused.
             let Ok(process) = Process::open(pid) else { continue };
             if !processes_of(keeper, host).contains(&pid) {
                 continue;
@@ -242,19 +242,19 @@ pub(super) fn restart(arguments: &RestartArguments) -> Ending {
 pub(super) fn list() -> Ending {
     let sockets = fs::read("/proc/net/unix")
         .map_err(|error| Failure::new(exit::FILE, format!("cannot read /proc/net/unix: {error}")))?;
-    // Names of other programs' sockets need not be text.
+    // The names of other programs' sockets may not be text.
     for name in labs_in(&String::from_utf8_lossy(&sockets), &socket_names()) {
         say!("{name}");
     }
     Ok(exit::FINE)
 }
 
-/// The labs whose sockets a table of sockets names.
+/// The labs whose sockets are in a table of sockets.
 fn labs_in(sockets: &str, prefix: &str) -> Vec<String> {
     let name = |line: &str| line.rsplit_once(' ')?.1.strip_prefix('@')?.strip_prefix(prefix).map(str::to_owned);
     let mut names: Vec<String> = sockets.lines().filter_map(name).collect();
     names.sort_unstable();
-    // Connections are listed beside the socket that they came to.
+    // The table lists connections besides the socket that accepted them.
     names.dedup();
     names
 }
@@ -267,7 +267,7 @@ pub(super) fn down(arguments: &DownArguments) -> Ending {
     if !process.wait(PATIENCE) {
         return Err(refused(format!("its keeper, process {}, does not end; a process in it waits", process.pid())));
     }
-    // What its processes listened at for others of this machine lies outside of the lab.
+    // Sockets of its processes for other processes of this machine are outside of the lab.
     let of_host = |host: &HostDescription| host.prefix.parse::<HostPrefix>().ok();
     if let Some(prefix) = lab.hosts.iter().find_map(of_host) {
         forget_sockets(prefix.cluster);

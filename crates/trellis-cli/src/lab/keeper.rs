@@ -1,6 +1,6 @@
-//! The process that keeps a lab: the first of its process namespace, so that all of the lab ends with it.
+//! The process that keeps a lab: the first of its process namespace, so that the whole lab ends with it.
 //!
-//! Answers one request at a time. Never ends by itself once the lab is up.
+//! It answers one request at a time. It must never end by itself once the lab is up.
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +14,7 @@ use super::failure;
 use super::messages::{self, Answer, Description, HostDescription, Order, PATIENCE, Report, Request};
 use crate::exit::{self, Ending, Failure};
 
-/// What is kept.
+/// The lab, and the settings that a restarted switch gets again.
 struct Kept {
     lab: Lab,
     faults: String,
@@ -22,7 +22,7 @@ struct Kept {
     rootless: bool,
 }
 
-/// The hidden subcommand.
+/// Runs the hidden subcommand.
 pub(crate) fn keep(order: &str) -> Ending {
     let (report, kept) = match start(order) {
         Ok(kept) => (Report::Ready, Ok(kept)),
@@ -30,15 +30,15 @@ pub(crate) fn keep(order: &str) -> Ending {
     };
     let line = serde_json::to_string(&report).map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
     let mut stdout = std::io::stdout().lock();
-    // Whoever asked may have ended; then nobody wants the lab.
+    // The command that asked may have ended; then nobody wants the lab.
     writeln!(stdout, "{line}")
         .and_then(|()| stdout.flush())
         .map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
     let (mut kept, listener) = kept?;
-    // From here on no child is waited for, but orphans of the lab become this process' children.
+    // From here on this process waits for no child, but inherits orphans of the lab.
     space::forget_children();
     for stream in listener.incoming().flatten() {
-        // Who does not ask properly gets no answer, and the next one is served.
+        // A client that makes no valid request gets no answer, and the next one is served.
         let _ = serve(&mut kept, &stream);
     }
     Ok(exit::FINE)
@@ -59,7 +59,7 @@ fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
         redirects_max: order.redirects_max,
         attach: order.attach.parse().map_err(|sentence: String| Failure::new(exit::CONFIGURATION, sentence))?,
     };
-    // Looked at before anything is made.
+    // Checked before anything is made.
     faults_of(&order.faults)?;
     let lab = Lab::up(&plan).map_err(|error| failure(&error))?;
     let lease = order.lease_milliseconds.map(Duration::from_millis);
@@ -68,10 +68,10 @@ fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
     Ok((kept, listener))
 }
 
-/// Tells a switch that knows nothing what the lab is to be like.
+/// Configures a new switch for the lab.
 fn prepare(kept: &Kept) -> Result<(), Failure> {
     let switch = kept.lab.running().map_err(|error| failure(&error))?;
-    // One that cannot grant is not told that it shall not.
+    // A switch that cannot grant leases gets no request about them.
     if kept.lease.is_some() {
         switch.set_leases(kept.lease).map_err(|error| failure(&error))?;
     }
@@ -109,7 +109,7 @@ fn answer(kept: &mut Kept, request: Request) -> Result<Answer, Failure> {
         }
         Request::Switch => Ok(Answer::Done),
         Request::Restart => {
-            // A switch may be programs that are started and waited for.
+            // A switch may consist of programs that are started and waited for.
             space::with_children(|| kept.lab.restart_switch()).map_err(|error| failure(&error))?;
             prepare(kept)?;
             Ok(Answer::Done)
@@ -139,7 +139,7 @@ fn describe(kept: &Kept) -> Result<Description, SwitchError> {
 
 fn describe_host(lab: &Lab, host: &Host) -> Result<HostDescription, SwitchError> {
     let plan = host.plan();
-    // A lab without a switch is described, too: who would end it asks for that first.
+    // A lab without a switch is described, too: the command that ends it needs the description.
     let counters = lab.running().map_or(Ok(Counters::default()), |switch| switch.counters(plan.port))?;
     Ok(HostDescription {
         name: plan.name.clone(),

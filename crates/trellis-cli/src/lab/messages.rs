@@ -1,5 +1,5 @@
-//! What the commands and a keeper say to each other: one line of JSON each way, over a socket that only processes of this
-//! machine and this network namespace can name. Both sides check that the other belongs to the same user.
+//! The protocol between the commands and a keeper: one line of JSON each way, over a socket that only processes of
+//! this machine and this network namespace can name. Both sides check that the other belongs to the same user.
 
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +15,7 @@ use crate::exit::{self, Failure};
 /// Longer than a keeper needs for anything.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What shall be kept.
+/// The lab that shall be kept.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) name: String,
@@ -31,7 +31,7 @@ pub(super) struct Order {
     pub(super) rootless: bool,
 }
 
-/// What a keeper says when the lab is up, or not.
+/// A keeper's report that the lab is up, or why it is not.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
     Ready,
@@ -43,7 +43,7 @@ pub(super) enum Request {
     Describe,
     Partition(Vec<Vec<String>>),
     Faults(String),
-    /// End the switch, and start it again.
+    /// Ends the switch, and starts it again.
     Restart,
     /// What follows on this connection is between the sender and the switch.
     Switch,
@@ -65,7 +65,7 @@ pub(super) struct Description {
     pub(super) rootless: bool,
     pub(super) mtu_bytes: u32,
     pub(super) faults: String,
-    /// Whether the switch did not start again.
+    /// Whether a restart of the switch failed.
     pub(super) is_without_switch: bool,
     pub(super) hosts: Vec<HostDescription>,
 }
@@ -80,7 +80,7 @@ pub(super) struct HostDescription {
     pub(super) prefix: String,
     pub(super) address: String,
     pub(super) side: u32,
-    /// The number of its namespace's descriptor in the keeper.
+    /// The number of the namespace's descriptor in the keeper.
     pub(super) descriptor: i32,
     pub(super) counters: BTreeMap<String, u64>,
 }
@@ -90,7 +90,7 @@ pub(super) fn socket_name(lab: &str) -> String {
     format!("{}{lab}", socket_names())
 }
 
-/// What the names of the sockets of all labs of this user begin with.
+/// The prefix of the names of the sockets of all labs of this user.
 pub(super) fn socket_names() -> String {
     format!("trellis-lab-{}-", space::own_user())
 }
@@ -108,14 +108,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Finds the keeper of a lab; none when the lab is not up.
+    /// Finds the keeper of a lab; `None` if the lab is not up.
     pub(super) fn find(lab: &str) -> Result<Option<(Keeper, Description)>, Failure> {
         let Some(stream) = connect(lab)? else { return Ok(None) };
         let (pid, user) = space::peer(&stream).map_err(|error| super::failure(&error))?;
         if user != space::own_user() {
             return Err(Failure::new(exit::SYSTEM, format!("the lab {lab} belongs to another user ({user})")));
         }
-        // It is asked after this, so an answer shows that the process is still the one that was meant.
+        // The request comes after this, so an answer shows that the process is still the one that was meant.
         let Ok(process) = Process::open(pid) else { return Ok(None) };
         match ask(lab, stream, &Request::Describe)? {
             Answer::Lab(description) => Ok(Some((Keeper { lab: lab.to_owned(), process }, description))),
@@ -123,17 +123,17 @@ impl Keeper {
         }
     }
 
-    /// The same, where there must be one.
+    /// Like [`Keeper::find`], with an error if the lab is not up.
     pub(super) fn of(lab: &str) -> Result<(Keeper, Description), Failure> {
         Keeper::find(lab)?.ok_or_else(|| no_lab(lab))
     }
 
-    /// The process.
+    /// Its process.
     pub(super) fn process(&self) -> &Process {
         &self.process
     }
 
-    /// A connection to the switch.
+    /// Opens a connection to the switch.
     pub(super) fn switch(&self) -> Result<UnixStream, Failure> {
         let stream = connect(&self.lab)?.ok_or_else(|| no_lab(&self.lab))?;
         let copy = stream.try_clone().map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
@@ -143,7 +143,7 @@ impl Keeper {
         }
     }
 
-    /// Asks for something that is done or refused.
+    /// Sends a request that is carried out or refused.
     pub(super) fn ask(&self, request: &Request) -> Result<(), Failure> {
         let stream = connect(&self.lab)?.ok_or_else(|| no_lab(&self.lab))?;
         match ask(&self.lab, stream, request)? {

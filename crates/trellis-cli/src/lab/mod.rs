@@ -1,8 +1,9 @@
 //! `trellis lab`: hosts that are network namespaces of this machine, joined by a switch.
 //!
-//! A lab is kept by a process, its *keeper*. Nothing of a lab lies in the file system: the keeper is found by a socket
-//! whose name the kernel keeps as long as the keeper lives. When it ends, however that happens, the kernel ends all that
-//! runs in the lab and takes its networks away; so `down` has nothing to do but to end it, and a crash leaves nothing.
+//! A lab is kept by a process, its *keeper*. Nothing of a lab is in the file system: the keeper is found by a socket
+//! whose name exists as long as the keeper lives. When the keeper ends, however that happens, the kernel ends
+//! everything that runs in the lab and removes its networks. So `down` only ends the keeper, and a crash leaves
+//! nothing behind.
 
 mod hosts;
 pub(crate) mod keeper;
@@ -38,7 +39,7 @@ Exit codes: 0 fine; 1 there is no such lab or host; 2 wrong command line; 71 ref
 that cannot be; 126 and 127 the command cannot be executed or found; `run` ends with the status of its command, or 128 + \
 its signal.";
 
-/// Hosts and a switch on this machine, made of network namespaces
+/// Make hosts and a switch on this machine from network namespaces
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LabArguments {
@@ -59,7 +60,7 @@ enum Task {
     Down(hosts::DownArguments),
 }
 
-/// Which lab.
+/// Which lab is meant.
 #[derive(Debug, Args)]
 struct Which {
     /// Name of the lab
@@ -67,7 +68,7 @@ struct Which {
     name: String,
 }
 
-/// The `lab` subcommand.
+/// Runs the `lab` subcommand.
 pub(crate) fn lab(arguments: &LabArguments) -> Ending {
     match &arguments.task {
         Task::Up(arguments) => up::up(arguments),
@@ -82,12 +83,12 @@ pub(crate) fn lab(arguments: &LabArguments) -> Ending {
     }
 }
 
-/// A connection to the switch of a lab.
+/// Opens a connection to the switch of a lab.
 pub(crate) fn switch_of(name: &str) -> Result<At, Failure> {
     Keeper::of(name)?.0.switch().map(|stream| At::Given(stream.into()))
 }
 
-/// A sentence of the switch or the lab, with the exit code that fits.
+/// An error of the switch or the lab, with the exit code that fits.
 fn failure(error: &SwitchError) -> Failure {
     let code = match error {
         SwitchError::System { .. } => exit::SYSTEM,
@@ -101,7 +102,7 @@ mod tests {
     use trellis_fabric_protocol::wire::{address, command, datagram};
     use trellis_switch::layout as known;
 
-    /// The switch repeats a part of the protocol's layout, so that it depends on no other crate of ours.
+    /// The switch has its own copy of a part of the protocol's layout, so that it depends on no other crate of ours.
     #[test]
     fn the_switch_knows_the_layout_of_the_protocol() {
         use address::layout as a;

@@ -1,6 +1,7 @@
-//! `trellis lab run`: a command in a host.
+//! `trellis lab run`: runs a command in a host.
 //!
-//! The command's standard streams are those of this command, and so is its end. It ends when this command or the lab does.
+//! The command has the standard streams of this command, and its status becomes that of this command. It ends when
+//! this command or the lab does.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -16,8 +17,8 @@ use crate::exit::{self, Ending, Failure};
 
 /// Run a command in a host
 ///
-/// It finds the lab in TRELLIS_LAB, its host in TRELLIS_LAB_HOST, the host's addresses in TRELLIS_PREFIX and
-/// TRELLIS_LAB_ADDRESS, and a connection to the switch in TRELLIS_SWITCH.
+/// Its environment has the lab in TRELLIS_LAB, its host in TRELLIS_LAB_HOST, the host's addresses in TRELLIS_PREFIX
+/// and TRELLIS_LAB_ADDRESS, and a connection to the switch in TRELLIS_SWITCH.
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     #[command(flatten)]

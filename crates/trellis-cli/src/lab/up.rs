@@ -1,4 +1,4 @@
-//! `trellis lab up`: starts the keeper, and returns when the lab is there.
+//! `trellis lab up`: starts the keeper, and returns when the lab is up.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -28,32 +28,33 @@ pub(super) struct UpArguments {
     /// How many servers: s1, s2 and so on
     #[arg(long, value_name = "N", default_value_t = 3)]
     servers: u16,
-    /// What joins them: bpf (in the kernel), nft (in the kernel's packet filter, works without root), user (a thread,
-    /// works without root, with every fault on purpose) or openflow (Open vSwitch); bpf where that is possible, else user
+    /// The switch that joins them: bpf (in the kernel), nft (in the kernel's packet filter, works without root), user
+    /// (a thread, works without root, with every fault on purpose) or openflow (Open vSwitch); bpf where that is
+    /// possible, else user
     #[arg(long, value_name = "SWITCH")]
     switch: Option<String>,
-    /// Where the switch bpf sees frames: tc or xdp; tc unless told, as hosts of a lab are behind pairs of interfaces
+    /// Where the switch bpf sees frames: tc or xdp; tc by default, as hosts of a lab are behind pairs of interfaces
     #[arg(long, value_name = "PLACE", default_value = Attach::Auto.name())]
     attach: Attach,
     /// The longest packet, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 9000)]
     mtu: u32,
-    /// Let the switch grant leases to the first who asks, for this long
+    /// Let the switch grant a lease to the first host that asks, for this long
     #[arg(long, value_name = "MILLISECONDS")]
     lease: Option<u64>,
-    /// Lose, repeat, delay packets on purpose: drop=1%,duplicate=1%,reorder=1%,delay=500us,jitter=200us,seed=7
+    /// Lose, repeat or delay packets on purpose: drop=1%,duplicate=1%,reorder=1%,delay=500us,jitter=200us,seed=7
     #[arg(long, value_name = "FAULTS", default_value = "")]
     faults: String,
     /// Room for redirects in the switch
     #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS, value_parser = value_parser!(u32).range(1..))]
     redirects: u32,
-    /// Take no rights over the machine, even where there are some: everything happens in a user namespace
+    /// Use no root rights, even if there are some: everything runs in a user namespace
     #[arg(long)]
     rootless: bool,
 }
 
 impl UpArguments {
-    /// What the keeper is to do.
+    /// The order for the keeper.
     fn order(&self) -> Result<Order, Failure> {
         let rootless = self.rootless || !space::is_root();
         let works = |kind: &&switches::SwitchKind| kind.is_built && (kind.is_rootless || !rootless);
@@ -100,7 +101,7 @@ pub(super) fn up(arguments: &UpArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// Starts the keeper, first of the process namespace that was made, and hears what it reports.
+/// Starts the keeper as the first process of the new process namespace, and reads its report.
 fn start(order: &Order) -> Result<Report, Failure> {
     let failed = |what: String| Failure::new(exit::SYSTEM, format!("cannot start the keeper of the lab: {what}"));
     let text = serde_json::to_string(order).map_err(|error| failed(error.to_string()))?;
@@ -109,7 +110,7 @@ fn start(order: &Order) -> Result<Report, Failure> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        // It does not hear what the terminal tells the commands.
+        // Signals of the terminal to the commands do not reach it.
         .process_group(0)
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
@@ -121,7 +122,7 @@ fn start(order: &Order) -> Result<Report, Failure> {
     match serde_json::from_str(&line) {
         Ok(Report::Ready) => Ok(Report::Ready),
         Ok(report) => {
-            // It ends by itself; waiting for it leaves nothing behind.
+            // It ends by itself; waiting for it removes the zombie.
             keeper.wait().map_err(|error| failed(error.to_string()))?;
             Ok(report)
         }

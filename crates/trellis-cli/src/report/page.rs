@@ -56,13 +56,13 @@ fn settings(records: &[Record]) -> String {
     )
 }
 
-/// The link that was asked for, and how frames travelled between which nodes where the link chose.
+/// The configured link, and over which links nodes exchanged frames where they chose one.
 fn link(records: &[Record]) -> String {
     let asked = &records[0].link;
     let mut pairs: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for record in records {
         for (peer, way) in record.ways.iter().enumerate().filter(|(_, way)| !way.is_empty()) {
-            // The other end says the same, unless it left no record.
+            // The other end reports the same, unless it left no record.
             if record.node < peer || records.iter().all(|other| other.node != peer) {
                 let (low, high) = (record.node.min(peer), record.node.max(peer));
                 pairs.entry(way).or_default().push(format!("{low}–{high}"));

@@ -5,7 +5,7 @@ use trellis::record::{Counters, FaultKind, Record};
 use crate::chart::{self, Axis, Plot, Series, Style};
 use crate::svg::{self, Anchor, Picture};
 
-/// Dots drawn per node; more faults than this are thinned evenly.
+/// Dots drawn per node; if there are more faults, they are thinned evenly.
 const DOTS_MAX: usize = 3000;
 /// Columns of the heat map.
 const COLUMNS: usize = 96;
@@ -68,7 +68,7 @@ pub(crate) fn heat_map(records: &[Record]) -> Picture {
         let y = top + row * index as f64;
         picture.text("small", (left - 8.0, y + 16.0), Anchor::End, &format!("node {}", record.node));
         for (column, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            // The square root keeps single faults visible beside a page that was fought over.
+            // The square root keeps single faults visible beside a heavily contended page.
             let opacity = 0.15 + 0.84 * (*count as f64 / most as f64).sqrt();
             let first = low + column as u64 * per_column;
             let tip = format!("node {}, from page {first}: {count} faults", record.node);
@@ -144,19 +144,19 @@ pub(crate) fn wait_histogram(records: &[Record]) -> Picture {
     picture
 }
 
-/// Each name of a phase once.
+/// The names of the phases, each once.
 pub(super) fn phase_names(records: &[Record]) -> Vec<&str> {
     distinct(records.iter().flat_map(|record| record.phases.iter().map(|phase| phase.name.as_str())))
 }
 
-/// What a node counted in all phases of a name.
+/// What a node counted in all phases of one name.
 pub(super) fn counters_of_phase(record: &Record, name: &str) -> Counters {
     let phases = record.phases.iter().filter(|phase| phase.name == name);
     let sum = phases.fold(Counters::default(), |sum, phase| sum.plus(&phase.counters));
     Counters { program_threads: record.counters.program_threads, ..sum }
 }
 
-/// What each node did when, phase by phase.
+/// The phases of each node over time.
 pub(crate) fn phases(records: &[Record]) -> Option<Picture> {
     let names = phase_names(records);
     if names.is_empty() {
@@ -196,7 +196,7 @@ pub(crate) fn phases(records: &[Record]) -> Option<Picture> {
 /// A part of a bar: its name, and its length for a node.
 pub(crate) type Part<'a> = (&'a str, &'a dyn Fn(&Record) -> f64);
 
-/// Bars of one or more parts per node: what `parts` gives, in its order.
+/// Bars of one or more parts per node: the values of `parts`, in its order.
 pub(crate) fn bars(records: &[Record], title: &str, unit: &str, parts: &[Part]) -> Picture {
     let (left, top, row, width) = (84.0, 64.0, 28.0, 520.0);
     let sum = |record: &Record| parts.iter().map(|(_, part)| part(record)).sum::<f64>();
@@ -249,7 +249,8 @@ fn touched(records: &[Record]) -> Option<(u64, u64)> {
     Some((pages().min()?, pages().max()?))
 }
 
-/// By how much a node's clock started after the longest one's. Nodes leave together, so their records end together.
+/// How much later a node's clock started than the longest record's. Nodes leave together, so their records end
+/// together.
 fn lag_us(records: &[Record], record: &Record) -> f64 {
     (records.iter().map(|record| record.seconds).fold(0.0, f64::max) - record.seconds) * 1e6
 }

@@ -56,7 +56,7 @@ pub(super) fn figure4(settings: &mut Settings) -> Result<Reproduced, Failure> {
     })
 }
 
-/// Figure 5: which node touches which memory, drawn from the faults that the run itself recorded.
+/// Figure 5: which node touches which memory, drawn from the faults that the run recorded.
 pub(super) fn figure5(settings: &mut Settings) -> Result<Reproduced, Failure> {
     const NODES: usize = 4;
     let sort = |elements| Task::Sort(SortTask { elements, prefetch: false });
@@ -100,7 +100,7 @@ fn recorded(settings: &Settings, nodes: usize, task: &Task) -> Result<Vec<trelli
     report::read_records(scratch.path())
 }
 
-/// Pages touched at all, pages that only one of the nodes 1… touched, and faults.
+/// The number of pages touched, of pages that only one of the nodes 1… touched, and of faults.
 fn sharing(records: &[trellis::record::Record]) -> (usize, usize, usize) {
     let mut nodes_of = std::collections::BTreeMap::<u64, std::collections::BTreeSet<usize>>::new();
     for record in records {

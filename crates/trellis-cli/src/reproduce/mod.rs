@@ -1,6 +1,6 @@
-//! `trellis reproduce`: a paper's tables and figures, its numbers beside ours.
+//! `trellis reproduce`: a paper's tables and figures, with its numbers beside ours.
 //!
-//! A number of the paper's is printed only where the paper prints one; what it shows as a plot without numbers is
+//! A number of the paper is shown only if the paper prints it; what the paper shows as a plot without numbers is
 //! called a plot.
 
 pub(crate) mod bluebridge;
@@ -23,7 +23,7 @@ use crate::run::existing_directory;
 use crate::svg::Picture;
 use crate::terminal::Progress;
 
-/// Papers whose results can be made again.
+/// Papers whose results can be reproduced.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Paper {
     Libivy(LibivyArguments),
@@ -75,7 +75,7 @@ pub(crate) enum Experiment {
     Figure7,
 }
 
-/// What came out of an experiment.
+/// The result of an experiment.
 pub(super) struct Reproduced {
     title: &'static str,
     /// Column heads, then rows.
@@ -85,14 +85,14 @@ pub(super) struct Reproduced {
     pictures: Vec<(String, Picture)>,
 }
 
-/// What an experiment needs to know.
+/// The settings of an experiment.
 pub(super) struct Settings<'a> {
     runs: usize,
     common: &'a Common,
     progress: &'a mut Progress,
 }
 
-/// The `reproduce` subcommand.
+/// Runs the `reproduce` subcommand.
 pub(crate) fn run(paper: &Paper) -> Ending {
     match paper {
         Paper::Libivy(arguments) => libivy(arguments),
@@ -119,8 +119,8 @@ fn chosen<E: ValueEnum>(named: Option<E>) -> Vec<E> {
     }
 }
 
-/// Runs experiments one after the other, and shows each as soon as it is done unless JSON is wanted. Returns what that
-/// is, by the names of the experiments.
+/// Runs experiments one after the other, and prints each as soon as it is done unless JSON is wanted. Returns the
+/// JSON by the names of the experiments.
 fn make<E: ValueEnum>(
     experiments: &[E],
     directory: &Path,
@@ -149,7 +149,7 @@ fn print_json(common: &Common, all: &Map<String, Value>) -> Ending {
     Ok(exit::FINE)
 }
 
-/// The word on the command line.
+/// The experiment's word on the command line.
 fn name_of<E: ValueEnum>(experiment: &E) -> String {
     experiment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -188,7 +188,7 @@ fn print_result(title: &str, table: &[Vec<String>], remark: &str, pictures: &[St
     say!("");
 }
 
-/// Columns under their heads: the first to the left, the others to the right.
+/// Formats columns under their heads: the first to the left, the others to the right.
 pub(crate) fn aligned(table: &[Vec<String>]) -> String {
     let columns = table.iter().map(Vec::len).max().unwrap_or(0);
     let wide: Vec<usize> = (0..columns)

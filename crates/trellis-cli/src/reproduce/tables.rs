@@ -1,4 +1,4 @@
-//! Tables 3 and 4 of the libivy paper: what a fault costs, on one machine and between two nodes.
+//! Tables 3 and 4 of the libivy paper: the cost of a fault on one machine and between two nodes.
 
 use serde_json::json;
 

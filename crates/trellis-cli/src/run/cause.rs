@@ -1,8 +1,8 @@
-//! Why a run failed: finds the first cause among what the nodes left behind, and says it in one sentence.
+//! Why a run failed: finds the first cause in what the nodes left behind, and describes it in one sentence.
 //!
-//! Pure: looks at recorded endings only. A node that lost another says so in its status page, however its program then ends:
-//! with status 70, another one, or an uncaught exception. That is a consequence, and must never hide the node that was lost,
-//! which may have ended with status 70 itself, or with 0.
+//! Pure: looks only at recorded endings. A node that lost another records that in its status page, however its
+//! program then ends: with status 70, another one, or an uncaught exception. Such an end is a consequence. It must
+//! never hide the node that was lost, which may itself have ended with status 70 or 0.
 
 use crate::exit;
 use crate::run::signals;
@@ -14,27 +14,27 @@ pub(crate) enum Ended {
     Killed { signal: i32, core: bool },
 }
 
-/// One node, as the launcher saw it.
+/// One node, as the launcher observed it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) pid: i32,
-    /// Its number, if it has one: the place in the list for those that started the cluster.
+    /// Its number, if it has one: for nodes that started the cluster, the index in the list.
     pub(super) number: Option<usize>,
-    /// It joins a cluster that others started.
+    /// Whether it joins a cluster that others started.
     pub(super) joins: bool,
     pub(super) ended: Option<Ended>,
-    /// Place in the order of endings.
+    /// Its place in the order of endings.
     pub(super) order: usize,
-    /// The launcher had already begun to end the nodes.
+    /// Whether the launcher had already begun to end the nodes.
     pub(super) was_told_to_end: bool,
     pub(super) stopped: bool,
-    /// "while waiting in barrier 3", as its status page said when it ended; `None` if it never joined the cluster.
+    /// "while waiting in barrier 3", from its status page when it ended; `None` if it never joined the cluster.
     pub(super) doing: Option<String>,
-    /// The sentence the node left when it gave up.
+    /// The sentence that the node left when it gave up.
     pub(super) last_words: Option<String>,
     /// The node that this sentence is about.
     pub(super) blames: Option<usize>,
-    /// It joined the cluster and did not leave it.
+    /// Whether it joined the cluster and did not leave it.
     pub(super) still_member: bool,
 }
 
@@ -43,7 +43,7 @@ impl Ended {
         self != Ended::Exited(0)
     }
 
-    /// The shell's exit code for such an end.
+    /// The shell's exit code for this end.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             Ended::Exited(status) => status as u8,
@@ -53,30 +53,31 @@ impl Ended {
 }
 
 impl Seen {
-    /// Whether this node's end tells of another node's failure rather than its own.
+    /// Whether this end shows another node's failure rather than its own.
     pub(super) fn is_consequence(&self, node: usize) -> bool {
         self.blames.is_some_and(|blamed| blamed != self.number.unwrap_or(node))
     }
 
-    /// Whether the cause may show up later: what is known blames another node, or nobody and says that the cluster failed.
+    /// Whether the cause may appear later: this end blames another node, or no node but says that the cluster failed.
     pub(super) fn may_have_a_cause(&self, node: usize) -> bool {
         self.weight(node) > 0
     }
 
-    /// How little this end explains. Who says nothing and ends as one does who lost the cluster may never have been told.
+    /// How little this end explains. A node that blames no node but ends with the status of a lost cluster may not
+    /// have learned which node failed.
     fn weight(&self, node: usize) -> u8 {
         let has_lost = self.blames.is_none() && self.ended == Some(Ended::Exited(exit::CLUSTER.into()));
         if self.is_consequence(node) { 2 } else { has_lost.into() }
     }
 
-    /// It ended as if all was well, and others may still have needed it.
+    /// Whether it ended with status 0 while others may still have needed it.
     fn ended_early(&self) -> bool {
         self.ended == Some(Ended::Exited(0)) && self.still_member
     }
 }
 
-/// The node that failed first, if any: a failure of its own before any consequence. A node that ended with status 0 and did not
-/// leave the cluster is one when others fail for want of it.
+/// The node that failed first, if any: a node's own failure comes before any consequence. A node that ended with
+/// status 0 without leaving the cluster counts as one if others fail for want of it.
 pub(super) fn first_cause(nodes: &[Seen]) -> Option<usize> {
     let untold = || nodes.iter().enumerate().filter(|(_, seen)| !seen.was_told_to_end);
     let first = untold()
@@ -162,14 +163,14 @@ fn doing(seen: &Seen) -> String {
     seen.doing.as_ref().map(|doing| format!(" while {doing}")).unwrap_or_default()
 }
 
-/// A node signs its sentence ("trellis: node 1: …"); inside ours the signature would be noise.
+/// A node signs its sentence ("trellis: node 1: …"); inside ours the signature would be redundant.
 fn without_signature(words: &str, node: usize) -> String {
     let words = words.trim().trim_end_matches('.');
     let words = words.strip_prefix("trellis: ").unwrap_or(words);
     words.strip_prefix(&format!("node {node}: ")).unwrap_or(words).to_owned()
 }
 
-/// "; nodes 0, 2 were ended": those the launcher had to end, the cause excepted.
+/// "; nodes 0, 2 were ended": those that the launcher had to end, without the cause.
 pub(super) fn the_others(nodes: &[Seen], cause: usize) -> String {
     let ended: Vec<String> = nodes
         .iter()

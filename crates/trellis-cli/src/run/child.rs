@@ -1,6 +1,6 @@
-//! Starting one node: its process group, its descriptors, its environment, and its bond to the launcher.
+//! Starts one node: its process group, its descriptors, its environment, and its bond to the launcher.
 //!
-//! A node never outlives the launcher unseen: it gets the parent-death signal before it runs a line of its own.
+//! A node never outlives the launcher unnoticed: it gets the parent-death signal before its program runs.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,7 +19,7 @@ pub(super) struct NodeCommand<'a> {
     pub(super) program: &'a OsStr,
     pub(super) arguments: &'a [OsString],
     pub(super) environment: Vec<(String, OsString)>,
-    /// Descriptors the node keeps, under the numbers they have here.
+    /// Descriptors that the node keeps, with the same numbers.
     pub(super) inherited: Vec<RawFd>,
     pub(super) stdin: Stdio,
     pub(super) output: NodeOutput,
@@ -44,7 +44,7 @@ pub(super) struct Running {
 }
 
 impl NodeCommand<'_> {
-    /// Starts the node. When this returns, the program has been executed: a program that is not there is an error here.
+    /// Starts the node. When this returns, the program has been executed: a missing program is an error here.
     pub(super) fn spawn(self) -> Result<Running, Failure> {
         let mut command = Command::new(self.program);
         command.args(self.arguments.iter().map(|argument| substitute(argument, self.node, self.nodes)));
@@ -81,11 +81,12 @@ fn bind_to_launcher(launcher: i32, inherited: &[RawFd]) -> io::Result<()> {
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
             return Err(io::Error::last_os_error());
         }
-        // The launcher may have died before the line above took effect; then no signal will come.
+        // The launcher may have died before the call above took effect; then no signal will come.
         if libc::getppid() != launcher {
             libc::_exit(exit::CLUSTER.into());
         }
-        // The launcher reads its signals from a descriptor and blocks them; the program gets them in the ordinary way.
+        // The launcher reads its signals from a descriptor and blocks them; the program gets them in the ordinary
+        // way.
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         if libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) != 0 {
@@ -100,11 +101,11 @@ fn bind_to_launcher(launcher: i32, inherited: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the node's number for `{node}` and the number of nodes for `{nodes}`.
+/// Replaces `{node}` by the node's number and `{nodes}` by the number of nodes.
 pub(super) fn substitute(argument: &OsStr, node: usize, nodes: usize) -> OsString {
     match argument.to_str() {
         Some(text) => text.replace("{nodes}", &nodes.to_string()).replace("{node}", &node.to_string()).into(),
-        // Bytes that are no text hold no word of ours that could be told from the rest.
+        // Words are replaced only in arguments that are text.
         None => argument.to_owned(),
     }
 }
@@ -150,8 +151,8 @@ fn not_started(program: &OsStr, error: &io::Error) -> Failure {
 /// The reading end of a pipe that holds these bytes and nothing more.
 pub(super) fn pipe_holding(bytes: &[u8]) -> Result<OwnedFd, Failure> {
     let mut ends = [0; 2];
-    // SAFETY: pipe2 fills the two descriptors it is given room for, and they are owned by nothing else; the slice is
-    // valid for its length, and 32 bytes fit any pipe.
+    // SAFETY: pipe2 fills the two descriptors that it gets room for, and nothing else owns them; the slice is valid
+    // for its length, and 32 bytes fit into any pipe.
     unsafe {
         if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
             return Err(Failure::system("make a pipe for the secret"));
@@ -164,7 +165,7 @@ pub(super) fn pipe_holding(bytes: &[u8]) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// 32 bytes nobody can guess.
+/// 32 unpredictable bytes.
 pub(super) fn fresh_secret() -> Result<[u8; 32], Failure> {
     let mut secret = [0u8; 32];
     // SAFETY: the buffer is valid for its length.

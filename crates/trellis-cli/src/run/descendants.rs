@@ -1,12 +1,12 @@
-//! What the nodes left running: processes the kernel gave to the launcher when their parents ended.
+//! Processes that the nodes left running: the kernel gives them to the launcher when their parents end.
 //!
-//! Only children of this process are ever signalled: they cannot be reaped, and so not be replaced, behind our back. `/proc`
-//! may be that of the machine while this process is in a process namespace (a host of `trellis lab`): what it lists has other
-//! numbers here, and they are never taken for ours.
+//! Only children of this process are ever signalled: only this process can reap them, so their numbers cannot be
+//! reused. `/proc` may be that of the machine while this process is in a process namespace (a host of `trellis lab`).
+//! The numbers that it lists are then different from ours, and must never be mistaken for them.
 
 use std::fs;
 
-/// Makes this process the one that inherits what its nodes leave behind.
+/// Makes this process the parent of orphans that its nodes leave behind.
 pub(super) fn adopt_orphans() {
     // SAFETY: prctl on plain integers; a kernel without it leaves orphans to init, which is no error for the run.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
@@ -18,7 +18,7 @@ pub(super) fn children_except(excepted: i32) -> Vec<i32> {
     listed.into_iter().filter_map(number_here).filter(|pid| *pid != excepted).collect()
 }
 
-/// Sends a signal to each.
+/// Sends a signal to each process.
 pub(super) fn signal(pids: &[i32], signal: i32) {
     for pid in pids {
         // SAFETY: kill takes plain integers; each pid is our own unreaped child.
@@ -36,7 +36,7 @@ fn listed_children() -> Option<Vec<i32>> {
     Some(children)
 }
 
-/// The same from every process's own entry.
+/// Like [`listed_children`], from the entries of all processes.
 fn scanned_children() -> Vec<i32> {
     let Some(own) = numbers("self").first().copied() else { return Vec::new() };
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
@@ -47,24 +47,24 @@ fn scanned_children() -> Vec<i32> {
         .collect()
 }
 
-/// The parent in a line of `/proc/PID/stat`: the second field after the name, which may itself hold anything.
+/// The parent in a line of `/proc/PID/stat`: the second field after the name, which may itself contain any character.
 fn parent_in(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The number that a process has here, by the one that `/proc` lists it under. None when it is gone.
+/// The number of a process in this namespace, from its number in `/proc`. `None` if it is gone.
 fn number_here(listed: i32) -> Option<i32> {
     let depth = numbers("self").len().checked_sub(1)?;
     numbers(&listed.to_string()).get(depth).copied()
 }
 
-/// The numbers of a process that `/proc` lists: in the namespace that `/proc` is of, and then in each one inside of it.
+/// The numbers of a process that `/proc` lists: in the namespace of `/proc`, and then in each one inside of it.
 fn numbers(listed: &str) -> Vec<i32> {
     let status = fs::read_to_string(format!("/proc/{listed}/status")).unwrap_or_default();
     numbers_in(&status)
 }
 
-/// A kernel without process namespaces has the line of one number alone.
+/// On a kernel without process namespaces, only the line with a single number exists.
 fn numbers_in(status: &str) -> Vec<i32> {
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let words = value("NSpid:").or_else(|| value("Pid:")).unwrap_or_default().split_whitespace();

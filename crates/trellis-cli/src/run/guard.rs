@@ -1,8 +1,8 @@
 //! The guard: a tiny process that ends the nodes' process groups when the launcher is killed by SIGKILL.
 //!
-//! The parent-death signal reaches the nodes themselves, not what they started (a shell's children, a pipeline). The
-//! guard waits on a pipe that only the launcher holds: end of file without the farewell means that the launcher is
-//! gone. It must never outlive the launcher's last word and never run anything but system calls.
+//! The parent-death signal reaches only the nodes themselves, not what they started (a shell's children, a pipeline).
+//! The guard waits on a pipe that only the launcher holds: end of file without the farewell means that the launcher
+//! is gone. It must never outlive the launcher's last message, and never run anything but system calls.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use crate::exit::Failure;
 
 /// Written instead of a process group when the run ended in order.
 const FAREWELL: i32 = 0;
-/// Groups the guard can remember: one per node.
+/// The most groups that the guard can remember: one per node.
 const GROUPS_MAX: usize = trellis::config::NODES_MAX;
 
 /// The launcher's end of the guard.
@@ -23,7 +23,7 @@ impl Guard {
     /// Starts the guard. Must be called while the process has one thread and before the nodes exist.
     pub(super) fn start() -> Result<Guard, Failure> {
         let mut ends = [0; 2];
-        // SAFETY: pipe2 fills the two descriptors it is given room for.
+        // SAFETY: pipe2 fills the two descriptors that it gets room for.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
             return Err(Failure::system("make a pipe"));
         }
@@ -52,8 +52,8 @@ impl Guard {
     fn tell(&self, word: i32) {
         if let Some(pipe) = &self.pipe {
             let bytes = word.to_ne_bytes();
-            // SAFETY: the buffer is valid for its length. Four bytes into a pipe are written whole or not at all;
-            // a guard that is gone (EPIPE, SIGPIPE is ignored) leaves the run as safe as without one.
+            // SAFETY: the buffer is valid for its length. Four bytes are written to a pipe whole or not at all; if
+            // the guard is gone (EPIPE, SIGPIPE is ignored), the run is as safe as without one.
             unsafe { libc::write(pipe.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
         }
     }
@@ -68,19 +68,19 @@ impl Drop for Guard {
     }
 }
 
-/// The guard's whole life.
+/// The guard's main function.
 fn watch(pipe: i32) -> ! {
     // SAFETY: system calls on plain data only, in a process that was forked from a single thread; nothing of the
     // parent's memory is changed or freed, and `_exit` runs no destructor.
     unsafe {
-        // Its own session: no signal of the terminal arrives here.
+        // A session of its own: no signal of the terminal arrives here.
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"trellis-guard".as_ptr());
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
-        // Holds nothing but its pipe: an open copy of somebody's output would keep a reader waiting, and the writing
-        // end it inherited would keep the end of file from ever coming.
+        // Closes everything but its pipe: an open copy of an output would keep its reader waiting, and the inherited
+        // writing end would prevent the end of file.
         libc::dup2(pipe, 0);
         libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
         let mut groups = [0i32; GROUPS_MAX];

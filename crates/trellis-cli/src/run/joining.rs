@@ -1,7 +1,7 @@
-//! What `trellis run` does for clusters that others may join, and for processes that join one.
+//! The part of `trellis run` for clusters that others may join, and for processes that join one.
 //!
-//! Promises: a secret is never in an argument, the environment or the output; the file that holds it is readable by its
-//! owner alone and goes with the run.
+//! Promises: a secret is never in an argument, the environment or the output. The file that holds it is readable by
+//! its owner only and is removed with the run.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,17 +12,17 @@ use trellis::secret::Secret;
 
 use crate::exit::{self, Failure};
 
-/// How a run takes part in the coming and going of nodes.
+/// How a run takes part in joining.
 #[derive(Default)]
 pub(crate) struct Joining {
     /// The node of a running cluster that the processes join.
     pub(crate) join: Option<String>,
-    /// Where the secret is, if the user says so.
+    /// The file with the secret, if the user names one.
     pub(crate) secret_file: Option<PathBuf>,
 }
 
 impl Joining {
-    /// The secret of that file.
+    /// Reads the secret from that file.
     pub(super) fn secret(&self) -> Result<Option<[u8; 32]>, Failure> {
         let Some(path) = &self.secret_file else { return Ok(None) };
         let secret = Secret::from_file(path).map_err(|error| {
@@ -32,13 +32,13 @@ impl Joining {
     }
 }
 
-/// A file with the secret of a run, for those who join; gone when this value is.
+/// A file with the secret of a run, for processes that join; removed with this value.
 pub(super) struct SecretFile {
     path: PathBuf,
 }
 
 impl SecretFile {
-    /// Writes the secret to where only this user can read it.
+    /// Writes the secret where only this user can read it.
     pub(super) fn write(secret: &[u8; 32]) -> Result<SecretFile, Failure> {
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir());
         let folder = folder.unwrap_or_else(std::env::temp_dir);
@@ -46,7 +46,7 @@ impl SecretFile {
         let refused = |error| {
             Failure::new(exit::FILE, format!("cannot write the secret for those who join, {}: {error}", path.display()))
         };
-        // Made anew, so that nobody who prepared a file of this name reads along.
+        // Must be a new file, so that nobody who prepared a file of this name can read it.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(refused)?;
         let made = SecretFile { path: path.clone() };
         file.write_all(secret).map_err(refused)?;
@@ -60,7 +60,7 @@ impl SecretFile {
 
 impl Drop for SecretFile {
     fn drop(&mut self) {
-        // Somebody may have cleaned up before.
+        // It may have been removed before.
         let _ = std::fs::remove_file(&self.path);
     }
 }

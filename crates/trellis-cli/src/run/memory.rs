@@ -1,10 +1,10 @@
-//! The memory server of a run whose region lies at memory servers, when nobody named one: a thread of the launcher.
+//! The memory server of a run whose region is at memory servers, if none is named: a thread of the launcher.
 //!
-//! Requests go to the server's addresses, so the machine must take them as its own. Where it does not (most machines do
-//! not), the run gets a network of its own, in which it does; that takes no rights, but the program sees no other network.
+//! Requests go to the server's addresses, so the machine must accept them as its own. If it does not (most machines
+//! do not), the run gets a network of its own that does. That needs no rights, but the program sees no other network.
 //!
-//! Promises: nothing is changed outside of the run; the server ends with the launcher. Must move the launcher before it
-//! opens a socket, and start the thread after the guard was forked.
+//! Promises: nothing is changed outside of the run, and the server ends with the launcher. It must move the launcher
+//! before it opens a socket, and start the thread after the guard was forked.
 
 use std::net::{SocketAddrV6, UdpSocket};
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ use crate::exit::{self, Failure};
 const SERVER: Host = Host(0x1000);
 const PAGE_BYTES: u64 = 4096;
 
-/// Where the run's own memory server is to be, and how much it gives.
+/// Where the run's own memory server is, and how much memory it provides.
 pub(super) struct Place {
     cluster: Cluster,
     bytes: u64,
@@ -28,13 +28,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A place, where the configuration wants one and names none.
+    /// A place, if the configuration needs one and names none.
     pub(super) fn for_run(read: &Config, nodes: usize) -> Result<Option<Place>, Failure> {
         if !read.is_leased() {
             return Ok(None);
         }
         if let Some(server) = read.memory_servers.first() {
-            // Said once, and not by every node.
+            // Reported once, and not by every node.
             let sentence = format!(
                 "the memory server {server} is named, but not which addresses this host has in its network; add --set \
                  prefix=PREFIX, or set TRELLIS_PREFIX"
@@ -75,7 +75,7 @@ impl Place {
         HostPrefix { cluster: self.cluster, host }
     }
 
-    /// The addresses of a node: each is a host of its own.
+    /// The addresses of a node: each node is a host of its own.
     pub(super) fn of_node(&self, node: usize) -> HostPrefix {
         self.prefix(Host(node as u16 + 1))
     }
@@ -85,7 +85,7 @@ impl Place {
         self.prefix(SERVER)
     }
 
-    /// Starts it.
+    /// Starts the server.
     pub(super) fn serve(&self) -> Result<Running, Failure> {
         let options = ServerOptions::new(self.of_server(), self.bytes);
         let mut server = Server::open(options).map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
@@ -93,7 +93,7 @@ impl Place {
         let stops = stop.clone();
         let thread = std::thread::Builder::new().name("trellis-memory".to_owned()).spawn(move || {
             if let Err(error) = server.serve(&stops) {
-                // The nodes will say whom they miss.
+                // The nodes will report which host does not answer.
                 trellis_store::complain(format_args!("{error}"));
             }
         });
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-/// The server at work; it ends when this value goes.
+/// The running server; it ends with this value.
 pub(super) struct Running {
     stop: Stop,
     thread: Option<JoinHandle<()>>,
@@ -112,20 +112,20 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic of it was printed.
             let _ = thread.join();
         }
     }
 }
 
-/// A cluster of hosts that nobody else is likely to have.
+/// A random cluster number that nobody else is likely to use.
 fn drawn() -> Result<Cluster, Failure> {
     let bytes = super::child::fresh_secret()?;
     let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
     Ok(Cluster::new(number).expect("24 bits"))
 }
 
-/// Whether this machine takes a host's addresses as its own.
+/// Whether this machine accepts a host's addresses as its own.
 fn is_ours(cluster: Cluster, host: Host) -> bool {
     let address = Pointer::to_host(cluster, host).encode().0;
     UdpSocket::bind(SocketAddrV6::new(address.into(), 0, 0, 0)).is_ok()

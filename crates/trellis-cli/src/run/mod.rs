@@ -1,7 +1,7 @@
 //! `trellis run`: starts the nodes of a cluster on this host, as `mpirun` would, and ends them all together.
 //!
-//! The launcher makes the listening sockets, the secret and the status pages itself and hands them over as open
-//! descriptors: no port is guessed, no secret is seen in a process list, no file is left behind.
+//! The launcher makes the listening sockets, the secret and the status pages itself and passes them on as open
+//! descriptors: no port is guessed, no secret is in a process list, no file is left behind.
 
 mod cause;
 mod child;
@@ -39,7 +39,7 @@ use signals::Signals;
 use status::NodeStatus;
 use supervise::{Finished, Supervisor, Treatment};
 
-/// What becomes of the nodes' output.
+/// Where the nodes' output goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputMode {
     /// Every line begins with its node: `[0] …`
@@ -85,10 +85,10 @@ pub(crate) struct RunArguments {
     /// Override one configuration key for every node; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// What becomes of the nodes' output
+    /// Where the nodes' output goes
     #[arg(long, value_enum, default_value_t = OutputMode::Prefix, value_name = "MODE")]
     output: OutputMode,
-    /// Where `--output files` puts its files
+    /// The directory for the files of `--output files`
     #[arg(long, value_name = "DIRECTORY", default_value = "trellis-output")]
     output_directory: PathBuf,
     /// Write each node's record into this directory; `trellis report DIRECTORY` draws it
@@ -100,16 +100,17 @@ pub(crate) struct RunArguments {
     /// Where the region lies: manager, interleaved, first-touch, migrating, memory-server
     #[arg(long, value_name = "HOME")]
     home: Option<String>,
-    /// Memory servers at which the region lies, as prefixes; with --home memory-server and none told, the run starts its own
+    /// Memory servers that hold the region, as prefixes; with --home memory-server and none named, the run starts its
+    /// own
     #[arg(long, value_name = "PREFIX[,PREFIX…]")]
     memory_server: Option<String>,
-    /// How much memory of a node pages of memory servers take, for example 64MiB
+    /// Memory of a node for pages of memory servers, for example 64MiB
     #[arg(long, value_name = "SIZE")]
     cache: Option<String>,
-    /// How many processes may join while the cluster runs; says how they do
+    /// How many processes may join while the cluster runs; prints the command for it
     #[arg(long, value_name = "N", conflicts_with = "join")]
     joiners_max: Option<usize>,
-    /// Join the running cluster of which a node is at this address, instead of starting one
+    /// Join the running cluster that has a node at this address, instead of starting one
     #[arg(long, value_name = "HOST:PORT")]
     join: Option<String>,
     /// The file with the cluster's secret (mode 0600); without it a cluster gets a new secret
@@ -129,38 +130,39 @@ pub(crate) enum Output {
     Kept,
 }
 
-/// A run to be made.
+/// The description of a run.
 pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) config: Option<PathBuf>,
-    /// Configuration keys and values, handed over as environment.
+    /// Configuration keys and values, passed in the environment.
     pub(crate) settings: Vec<(String, String)>,
     pub(crate) output: Output,
-    /// Descriptors of this process that a node keeps under their numbers; one list per node, missing lists are empty.
+    /// Descriptors of this process that each node keeps with the same numbers; one list per node, missing lists are
+    /// empty.
     pub(crate) inherited: Vec<Vec<RawFd>>,
     /// Whether node 0 gets this process's standard input.
     pub(crate) with_stdin: bool,
 }
 
-/// What is left of a run that was made.
+/// The results of a run.
 pub(crate) struct Made {
     /// Standard output of each node, with [`Output::Kept`].
     pub(crate) stdout: Vec<Vec<u8>>,
-    /// The counters of each node, as its status page had them last.
+    /// The last counters in each node's status page.
     pub(crate) counters: Vec<Option<trellis::Counters>>,
-    /// The exit code of the run, and the sentence when it failed.
+    /// The exit code of the run, or the sentence about its failure.
     pub(crate) ending: Ending,
 }
 
-/// The `run` subcommand.
+/// Runs the `run` subcommand.
 pub(crate) fn run(arguments: RunArguments) -> Ending {
     let show_counters = arguments.stats;
     let (plan, joining) = arguments.into_plan()?;
     let made = launch_and_join(&plan, &joining)?;
     if show_counters {
-        // What was asked for; where it cannot be written, the run is over all the same.
+        // If the table cannot be written, the run is over all the same.
         let _ = std::io::stderr().write_all(status::counter_table(&made.counters).as_bytes());
     }
     made.ending
@@ -207,12 +209,12 @@ impl RunArguments {
     }
 }
 
-/// Makes the directory if it is not there, and gives its absolute path: a node may change its working directory.
+/// Makes the directory if it does not exist, and returns its absolute path: a node may change its working directory.
 pub(crate) fn existing_directory(directory: &Path) -> Result<PathBuf, Failure> {
     let made = fs::create_dir_all(directory).and_then(|()| fs::canonicalize(directory)).map_err(|error| {
         Failure::new(exit::FILE, format!("cannot make the directory {}: {error}", directory.display()))
     })?;
-    // Before hours of work, and not after them.
+    // Checked before hours of work, and not after them.
     match tempfile::tempfile_in(&made) {
         Ok(_) => Ok(made),
         Err(error) => Err(Failure::new(exit::FILE, format!("cannot write into {}: {error}", made.display()))),
@@ -236,7 +238,7 @@ fn launch_and_join(plan: &Plan, joining: &Joining) -> Result<Made, Failure> {
         return Err(Failure::new(exit::USAGE, sentence));
     }
     let mut wiring = Wiring::new(plan, joining)?;
-    // Goes with this call, however it ends.
+    // Removed when this call ends, however it ends.
     let _secret_file = wiring.secret_file.take();
     let requests = joining.join.is_some().then(Requests::listen).transpose()?;
     descendants::adopt_orphans();
@@ -265,9 +267,9 @@ fn launch_and_join(plan: &Plan, joining: &Joining) -> Result<Made, Failure> {
 
 /// What all nodes of a run have in common.
 struct Wiring {
-    /// Bound to ports the kernel chose, and listening already: a peer that dials early waits in the backlog.
+    /// Bound to ports that the kernel chose, and already listening: a peer that connects early waits in the backlog.
     sockets: Vec<OwnedFd>,
-    /// None where every process finds it by itself.
+    /// `None` if every process finds it by itself.
     secret: Option<[u8; 32]>,
     secret_file: Option<SecretFile>,
     environment: Vec<(String, OsString)>,
@@ -317,7 +319,7 @@ impl Wiring {
     }
 }
 
-/// Puts a key of the configuration into a node's environment.
+/// Adds a key of the configuration to a node's environment.
 fn tell(environment: &mut Vec<(String, OsString)>, key: &str, value: &str) {
     environment.push((format!("{}{}", config::VARIABLE_PREFIX, key.to_ascii_uppercase()), OsString::from(value)));
 }
@@ -336,7 +338,7 @@ fn no_port(error: &std::io::Error) -> Failure {
     )
 }
 
-/// Sockets for so many nodes, and their addresses.
+/// Makes sockets for this many nodes; returns their addresses, too.
 fn bind_all(nodes: usize, link: LinkKind) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
     let bind = || -> std::io::Result<(OwnedFd, String)> {
         Ok(match link {
@@ -356,7 +358,7 @@ fn bind_all(nodes: usize, link: LinkKind) -> Result<(Vec<OwnedFd>, Vec<String>),
     Ok(bound.map_err(|error| no_port(&error))?.into_iter().unzip())
 }
 
-/// Reads the configuration as the nodes will, so that a mistake is told once and before anything starts.
+/// Reads the configuration as the nodes will, so that a mistake is reported once and before anything starts.
 fn check_configuration(plan: &Plan, joining: &Joining, addresses: &str) -> Result<Config, Failure> {
     let mut sources = Sources::new().process_environment().variable(launch::NODES_VARIABLE, addresses);
     if let Some(file) = &plan.config {
@@ -444,7 +446,7 @@ impl Output {
 /// A process that joined a cluster, as its launcher describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JoinedNode {
-    /// Its number; nothing before it was let in.
+    /// Its number; `None` before it was let in.
     pub(crate) number: Option<u16>,
     pub(crate) pid: i32,
     pub(crate) launcher: i32,
@@ -454,7 +456,7 @@ pub(crate) struct JoinedNode {
 }
 
 impl JoinedNode {
-    /// One line, as a launcher answers.
+    /// One line of a launcher's answer.
     fn to_line(&self) -> String {
         let number = self.number.map_or("-".to_owned(), |number| number.to_string());
         format!("{number} {} {} {}\n", self.pid, self.cluster, self.doing)
@@ -472,29 +474,29 @@ impl JoinedNode {
 pub(crate) fn joined_nodes() -> Result<Vec<JoinedNode>, Failure> {
     let mut nodes = Vec::new();
     for launcher in requests::launchers()? {
-        // One that has just ended has none.
+        // A launcher that has just ended has no nodes.
         let answer = requests::ask(launcher, &Request::List).unwrap_or_default();
         nodes.extend(answer.lines().filter_map(|line| JoinedNode::of_line(line, launcher)));
     }
     Ok(nodes)
 }
 
-/// Asks a node to leave; false if it has ended.
+/// Asks a node to leave; returns false if it has ended.
 pub(crate) fn ask_to_leave(node: &JoinedNode) -> bool {
     requests::ask(node.launcher, &Request::Leave(node.pid)).is_some_and(|answer| answer == "asked")
 }
 
-/// The exit code of the run, or the sentence about its first cause of failure.
+/// The exit code of the run, or the sentence about the first cause of its failure.
 fn ending_of(finished: &Finished) -> Ending {
     let seen: &[Seen] = &finished.seen;
     if let Some(cause) = cause::first_cause(seen) {
-        // Status 0 is no failure's: the cluster failed because of a node that ended too early.
+        // Status 0 is no failure: the cluster failed because of a node that ended too early.
         let ended = seen[cause].ended.filter(|ended| ended.is_failure());
         let code = ended.map_or(exit::CLUSTER, cause::Ended::exit_code);
         return Err(Failure::new(code, cause::sentence(seen, cause)));
     }
     match &finished.unwritten {
-        // As a program in a pipe ends when its reader goes away: by SIGPIPE, without a word.
+        // Like a program in a pipe whose reader goes away: the status of SIGPIPE, without a message.
         Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(128 + libc::SIGPIPE as u8),
         Some(error) => {
             let sentence = format!("the nodes' output cannot be written: {error}; make room, or lead it elsewhere");

@@ -1,33 +1,33 @@
-//! The nodes' output on its way to the launcher's: line by line, prefixed, never torn, never blocking the launcher.
+//! Forwards the nodes' output: line by line, prefixed, never torn, never blocking the launcher.
 //!
-//! A line is passed on when it is complete; what a node leaves unfinished is completed when the node ends. Reading
-//! stops while [`PENDING_BYTES_MAX`] wait for a slow reader, so that a node feels the back-pressure it would feel
-//! without us.
+//! A line is passed on when it is complete; the unfinished last line of a node is completed when the node ends.
+//! Reading stops while [`PENDING_BYTES_MAX`] wait for a slow reader, so that a node feels the same back-pressure as
+//! without the launcher.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// Bytes that may wait for a slow reader of the launcher's output before the nodes are no longer read.
+/// The most bytes that may wait for a slow reader of the launcher's output; beyond that, the nodes are not read.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 /// A line longer than this is passed on in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// A pipe that polls writable has room for this much (PIPE_BUF), so that such a write never blocks.
+/// A pipe that polls writable has room for this much (PIPE_BUF), so such a write never blocks.
 const WRITE_BYTES: usize = 4096;
 
-/// Cuts a stream of bytes into lines and puts a prefix before each.
+/// Divides a stream of bytes into lines and puts a prefix before each.
 pub(super) struct LineCutter {
     prefix: Vec<u8>,
     partial: Vec<u8>,
 }
 
 impl LineCutter {
-    /// `node` is named in the prefix, in colour when `colour`.
+    /// `node` is in the prefix, in colour if `colour`.
     #[cfg(test)]
     fn new(node: usize, colour: bool) -> LineCutter {
         LineCutter::labelled(&node.to_string(), node, colour)
     }
 
-    /// `label` is the prefix, in the colour of `node` when `colour`.
+    /// `label` is the prefix, in the colour of `node` if `colour`.
     pub(super) fn labelled(label: &str, node: usize, colour: bool) -> LineCutter {
         const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
         let prefix = if colour {
@@ -38,7 +38,7 @@ impl LineCutter {
         LineCutter { prefix: prefix.into_bytes(), partial: Vec::new() }
     }
 
-    /// Takes bytes and appends the lines they complete to `into`.
+    /// Takes bytes and appends the lines that they complete to `into`.
     pub(super) fn feed(&mut self, mut bytes: &[u8], into: &mut Vec<u8>) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.partial.extend_from_slice(&bytes[..end]);
@@ -53,7 +53,7 @@ impl LineCutter {
         }
     }
 
-    /// The stream ended: an unfinished line is finished.
+    /// Completes an unfinished line at the end of the stream.
     pub(super) fn end(&mut self, into: &mut Vec<u8>) {
         if !self.partial.is_empty() {
             self.finish_line(into);
@@ -91,7 +91,7 @@ impl Stream {
         self.descriptor.as_raw_fd()
     }
 
-    /// Whether the place its bytes go to has room.
+    /// Whether the destination of its bytes has room.
     pub(super) fn has_room(&self, outlets: &[Outlet; 2]) -> bool {
         match &self.destination {
             Destination::Lines { outlet, .. } => outlets[*outlet].has_room(),
@@ -119,7 +119,7 @@ impl Stream {
         got > 0
     }
 
-    /// The bytes kept for the command.
+    /// The bytes that were kept for the command.
     pub(super) fn into_kept(self) -> Vec<u8> {
         match self.destination {
             Destination::Kept(bytes) => bytes,
@@ -132,7 +132,8 @@ impl Stream {
 pub(super) struct Outlet {
     pub(super) descriptor: RawFd,
     pending: Vec<u8>,
-    /// How much at the front of `pending` is written already: moving the rest after every write would cost more.
+    /// The number of bytes at the front of `pending` that are written: moving the rest after every write would cost
+    /// more.
     written: usize,
     closed: bool,
 }
@@ -142,7 +143,7 @@ impl Outlet {
         Outlet { descriptor, pending: Vec::new(), written: 0, closed: false }
     }
 
-    /// What nobody reads is taken from the nodes all the same, so that they can end.
+    /// Output that nobody reads is still taken from the nodes, so that they can end.
     fn has_room(&self) -> bool {
         self.closed || self.pending.len() - self.written < PENDING_BYTES_MAX
     }
@@ -162,7 +163,7 @@ impl Outlet {
         !self.pending.is_empty() && !self.closed
     }
 
-    /// Writes what a writable descriptor takes without blocking. An error is the last: nothing is written from then on.
+    /// Writes what a writable descriptor accepts without blocking. After an error nothing more is written.
     pub(super) fn write_some(&mut self) -> io::Result<()> {
         let end = self.pending.len().min(self.written + WRITE_BYTES);
         let bytes = &self.pending[self.written..end];
@@ -188,7 +189,7 @@ impl Outlet {
     }
 }
 
-/// Keeps a read or write on a descriptor of our own from blocking.
+/// Sets a descriptor of our own to non-blocking.
 pub(super) fn set_non_blocking(descriptor: RawFd) {
     // SAFETY: fcntl on an open descriptor; flags are plain integers.
     unsafe {

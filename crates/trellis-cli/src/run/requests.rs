@@ -1,8 +1,10 @@
-//! How `trellis leave` finds the launchers of processes that joined a cluster, and talks to them.
+//! How `trellis leave` finds the launchers of processes that joined a cluster, and communicates with them.
 //!
-//! A launcher with `--join` listens on a socket in the abstract namespace, whose name holds the user and the launcher:
-//! no file is left behind, and `/proc/net/unix` lists them all. Promises: only processes of the same user are answered;
-//! whoever connects and says nothing holds the launcher up for a bounded, short time, once.
+//! A launcher with `--join` listens on a socket in the abstract namespace, whose name contains the user and the
+//! launcher: no file is left behind, and `/proc/net/unix` lists all of them.
+//!
+//! Promises: only processes of the same user are answered. A client that connects and sends nothing delays the
+//! launcher once, for a bounded, short time.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,7 +18,7 @@ use crate::exit::{self, Failure};
 
 /// How long one request and its answer may take; both sides write at once.
 const ANSWER_TIME: Duration = Duration::from_millis(200);
-/// The same for whoever asks: the launcher may be busy with output.
+/// The time limit of the client: the launcher may be busy with output.
 const PATIENCE: Duration = Duration::from_secs(5);
 const NAME: &str = "trellis-join";
 
@@ -25,12 +27,12 @@ pub(super) struct Requests {
     listener: UnixListener,
 }
 
-/// What somebody wants of a launcher.
+/// A request to a launcher.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// To know its nodes.
+    /// List its nodes.
     List,
-    /// That the node with this process leaves.
+    /// Ask the node with this process number to leave.
     Leave(i32),
 }
 
@@ -49,11 +51,11 @@ impl Requests {
         self.listener.as_raw_fd()
     }
 
-    /// Answers everybody who has connected.
+    /// Answers all clients that have connected.
     pub(super) fn serve(&self, mut answer: impl FnMut(&Request) -> String) {
         while let Ok((stream, _)) = self.listener.accept() {
             if peer_user(&stream) == Some(own_user()) {
-                // Whoever hangs up does not want the answer.
+                // A client that hangs up does not want the answer.
                 let _ = serve_one(stream, &mut answer);
             }
         }
@@ -91,7 +93,7 @@ impl std::fmt::Display for Request {
     }
 }
 
-/// Asks the launcher with this process number; `None` if it is gone.
+/// Sends a request to the launcher with this process number; `None` if it is gone.
 pub(super) fn ask(launcher: i32, request: &Request) -> Option<String> {
     let address = SocketAddr::from_abstract_name(format!("{NAME}-{}-{launcher}", own_user())).ok()?;
     let mut stream = UnixStream::connect_addr(&address).ok()?;
@@ -103,9 +105,9 @@ pub(super) fn ask(launcher: i32, request: &Request) -> Option<String> {
     Some(answer)
 }
 
-/// The launchers of this user that listen, by their process numbers.
+/// The listening launchers of this user, by their process numbers.
 pub(super) fn launchers() -> Result<Vec<i32>, Failure> {
-    // Names of others' abstract sockets are any bytes.
+    // The names of others' abstract sockets may be any bytes.
     let table = fs::read("/proc/net/unix")
         .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot read /proc/net/unix: {error}")))?;
     Ok(launchers_in(&String::from_utf8_lossy(&table), own_user()))
@@ -164,7 +166,7 @@ mod tests {
     fn a_launcher_is_asked_and_answers() {
         let requests = Requests::listen().expect("a socket");
         let me = std::process::id() as i32;
-        // Another program's socket, whose name is no text.
+        // Another program's socket, whose name is not text.
         let name = [b"trellis-\xff\xfe-", me.to_le_bytes().as_slice()].concat();
         let other = SocketAddr::from_abstract_name(name).expect("a name");
         let _other = std::os::unix::net::UnixListener::bind_addr(&other).expect("a socket");

@@ -1,12 +1,12 @@
-//! The signals of the launcher, received as data: blocked, read from a descriptor, never handled in a handler.
+//! The signals of the launcher, received as data: blocked and read from a descriptor, without a handler.
 //!
-//! The mask that was there before is restored when [`Signals`] is dropped.
+//! The previous mask is restored when [`Signals`] is dropped.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::exit::Failure;
 
-/// Handed on to every node as they come.
+/// Signals that are forwarded to every node.
 const FORWARDED: [i32; 8] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -18,14 +18,14 @@ const FORWARDED: [i32; 8] = [
     libc::SIGTSTP,
 ];
 
-/// Those that ask the whole run to end; SIGHUP says that the terminal is gone. A run that does not end by itself after one of them is
-/// ended.
+/// Signals that ask the whole run to end; SIGHUP means that the terminal is gone. A run that does not end by itself
+/// after one of them is ended.
 pub(super) fn asks_to_end(signal: i32) -> bool {
     matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP)
 }
 
-/// Whether whoever started this process, `nohup` say, wants it to ignore a signal. A blocked one would arrive at the descriptor all the
-/// same.
+/// Whether this process was started to ignore a signal, as by `nohup`. A blocked signal would arrive at the
+/// descriptor all the same.
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: the structure is plain data, which the C library fills; nothing is installed.
     unsafe {
@@ -41,10 +41,10 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals of the launcher and opens the descriptor they are read from.
+    /// Blocks the signals of the launcher and opens the descriptor from which they are read.
     pub(super) fn block() -> Result<Signals, Failure> {
-        // A shell starts background jobs of a script with SIGINT and SIGQUIT ignored; an ignored signal never reaches
-        // the descriptor, and the nodes would inherit the deafness. Somebody who signals the launcher means it.
+        // A shell starts background jobs of a script with SIGINT and SIGQUIT ignored. An ignored signal never reaches
+        // the descriptor, and the nodes would ignore it, too. A signal to the launcher must have its effect.
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGCHLD] {
             // SAFETY: installing SIG_DFL runs no code of ours; the signal numbers are valid constants.
             unsafe { libc::signal(signal, libc::SIG_DFL) };

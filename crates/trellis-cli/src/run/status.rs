@@ -1,6 +1,6 @@
-//! What a node shows its launcher: what it was doing, its last words, its counters.
+//! What a node reports to its launcher: its activity, its last sentence, its counters.
 //!
-//! The page is only read here. A program that is no Trellis program never opens it, and is then described by nothing.
+//! The page is only read here. A program that does not use Trellis never opens it, and then there is no report.
 
 use std::os::fd::RawFd;
 
@@ -32,10 +32,10 @@ impl NodeStatus {
         self.page.request_leave();
     }
 
-    /// Writes down what the node does at this moment, or did last.
+    /// Records what the node is doing, or did last.
     pub(super) fn describe(&self, seen: &mut Seen) {
         let activity = self.page.activity().map(|(activity, _)| activity);
-        // Who is in the way is known of what lasts, and stands there a moment longer than the wait.
+        // A wait's holder is known only for long waits, and stays on the page a moment longer than the wait.
         let waiting = self.page.waiting().filter(|_| matches!(activity, Some(Activity::Waiting(_))));
         seen.doing = waiting.or_else(|| activity.map(|activity| activity.to_string()));
         seen.number = self.page.node().map(usize::from);
@@ -44,7 +44,7 @@ impl NodeStatus {
         seen.still_member = activity.is_some_and(|activity| activity != Activity::Left);
     }
 
-    /// Whether the record that the node was asked for could not be written.
+    /// Whether the node could not write its record.
     pub(super) fn has_lost_its_record(&self) -> bool {
         self.page.has_lost_record()
     }

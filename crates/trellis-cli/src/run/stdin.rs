@@ -1,8 +1,8 @@
-//! What is typed, on its way to node 0.
+//! Forwards terminal input to node 0.
 //!
 //! A file or a pipe is simply inherited. A terminal cannot be: a node runs in its own process group and would be
-//! stopped (SIGTTIN) when it reads. So the launcher reads the terminal, only while it is in the foreground, and passes
-//! the bytes on. It never reads more than node 0's pipe can take.
+//! stopped (SIGTTIN) when it reads. So the launcher reads the terminal, only while it is in the foreground, and
+//! passes the bytes on. It never reads more than node 0's pipe can take.
 
 use std::io::IsTerminal;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -10,12 +10,12 @@ use std::process::Stdio;
 
 use crate::run::output::set_non_blocking;
 
-/// What node 0 gets as standard input.
+/// The standard input of node 0.
 pub(super) fn for_node_zero() -> Stdio {
     if std::io::stdin().is_terminal() { Stdio::piped() } else { Stdio::inherit() }
 }
 
-/// The way from the terminal to node 0.
+/// The relay from the terminal to node 0.
 pub(super) struct Relay {
     to_node: Option<OwnedFd>,
     pending: Vec<u8>,

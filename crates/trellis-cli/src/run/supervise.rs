@@ -1,6 +1,6 @@
 //! The launcher's loop: waits for nodes, signals and output at once, and ends everything when one node fails.
 //!
-//! One thread, one `poll`, no sleep without a deadline. A run that failed is over within two seconds: SIGTERM at once,
+//! One thread, one `poll`, no sleep without a deadline. A failed run is over within two seconds: SIGTERM at once,
 //! SIGKILL after [`TERMINATE_TIME`]. When the loop returns, no process that a node started is left.
 
 use std::io;
@@ -18,24 +18,24 @@ use crate::run::signals::{self, Signals};
 use crate::run::status::NodeStatus;
 use crate::run::stdin::Relay;
 
-/// How long a reported consequence (exit status 70) waits for its cause to show up.
+/// How long a reported consequence (exit status 70) waits for its cause to appear.
 const DECIDE_TIME: Duration = Duration::from_millis(300);
 /// How long nodes have between SIGTERM and SIGKILL.
 const TERMINATE_TIME: Duration = Duration::from_millis(1000);
 /// How long nodes have to follow a forwarded SIGINT, SIGTERM or SIGQUIT before the launcher ends them.
 const ASKED_TIME: Duration = Duration::from_millis(800);
-/// How long what the nodes left running (a `tee`, say) may take to finish by itself.
+/// How long processes that the nodes left running (such as a `tee`) may take to finish by themselves.
 const LEFTOVER_TIME: Duration = Duration::from_millis(500);
 
-/// The same between SIGTERM and SIGKILL when the run failed: it has to be over soon.
+/// The time between SIGTERM and SIGKILL for these processes after a failed run, which must end soon.
 const LEFTOVER_TIME_FAILED: Duration = Duration::from_millis(150);
 
-/// What is being done about the nodes.
+/// The stage of ending the nodes.
 enum Stage {
     Running,
     /// A consequence was reported; its cause may follow.
     Deciding(Instant),
-    /// Somebody asked for the end; the nodes are given time to follow by themselves.
+    /// A signal asked the run to end; the nodes get time to end by themselves.
     Asked(Instant),
     /// SIGTERM was sent; SIGKILL follows.
     Terminating(Instant),
@@ -50,7 +50,7 @@ struct Node {
     kept: [Vec<u8>; 2],
 }
 
-/// The launcher at work.
+/// The state of the launcher while it supervises.
 pub(super) struct Supervisor<'a> {
     nodes: Vec<Node>,
     signals: &'a Signals,
@@ -62,7 +62,7 @@ pub(super) struct Supervisor<'a> {
     asked_by: Option<i32>,
     asked_count: usize,
     unwritten: Option<io::Error>,
-    /// Where `trellis leave` asks, and the address of the cluster, if the processes join one.
+    /// The socket for `trellis leave`, and the address of the cluster, if the processes join one.
     requests: Option<(Requests, String)>,
 }
 
@@ -70,11 +70,11 @@ pub(super) struct Supervisor<'a> {
 pub(super) struct Finished {
     pub(super) seen: Vec<Seen>,
     pub(super) statuses: Vec<NodeStatus>,
-    /// Standard output of each node, when it was kept.
+    /// Standard output of each node, if it was kept.
     pub(super) stdout: Vec<Vec<u8>>,
-    /// The signal by which somebody asked the run to end.
+    /// The signal that asked the run to end.
     pub(super) asked_by: Option<i32>,
-    /// Why the launcher's output could not be written to its end: its reader went away, or the disk is full.
+    /// Why the launcher's output could not be written completely: its reader went away, or the disk is full.
     pub(super) unwritten: Option<io::Error>,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Treatment {
 }
 
 impl Node {
-    /// As `trellis leave` lists it.
+    /// The description in the list of `trellis leave`.
     fn described(&self, cluster: &str) -> JoinedNode {
         let mut seen = self.seen.clone();
         self.status.describe(&mut seen);
@@ -117,7 +117,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The nodes join the cluster at this address: their prefix says so, and they may be asked to leave.
+    /// Marks the nodes as joining the cluster at this address: they get the prefix for that, and may be asked to
+    /// leave.
     pub(super) fn serve(&mut self, requests: Requests, cluster: &str) {
         self.requests = Some((requests, cluster.to_owned()));
     }
@@ -144,13 +145,13 @@ impl<'a> Supervisor<'a> {
         self.nodes.push(Node { seen, status, streams, kept: [Vec::new(), Vec::new()] });
     }
 
-    /// A node could not be started: ends those that were.
+    /// Ends the nodes that were started, after one could not be.
     pub(super) fn abandon(mut self) -> Result<(), Failure> {
         self.kill();
         self.supervise().map(|_| ())
     }
 
-    /// Runs until every node has ended, and everything the nodes started.
+    /// Runs until all nodes, and all processes that they started, have ended.
     pub(super) fn supervise(mut self) -> Result<Finished, Failure> {
         while self.nodes.iter().any(|node| node.seen.ended.is_none()) {
             self.wait(self.deadline())?;
@@ -167,7 +168,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Sleeps until something happens or the deadline passes, and takes in what happened.
+    /// Sleeps until something happens or the deadline passes, and processes what happened.
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
         let mut descriptors = vec![interest(self.signals.descriptor(), libc::POLLIN)];
         for outlet in self.outlets.iter().filter(|outlet| outlet.wants_to_write()) {
@@ -185,7 +186,7 @@ impl<'a> Supervisor<'a> {
             descriptors.push(interest(descriptor, event));
         }
         let timeout_ms = deadline.map_or(-1, |deadline| {
-            // Rounded up, so that a deadline is reached by one sleep and not by a row of empty ones.
+            // Rounded up, so that one sleep reaches a deadline, and not a series of empty ones.
             deadline.saturating_duration_since(Instant::now()).as_millis().min(60_000) as i32 + 1
         });
         // SAFETY: the vector holds as many structures as its length says.
@@ -229,7 +230,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Somebody asks which nodes joined, or that one leaves.
+    /// Answers requests to list the joined nodes, or to ask one to leave.
     fn answer_requests(&self) {
         let Some((requests, cluster)) = &self.requests else { return };
         let running = || self.nodes.iter().filter(|node| node.seen.ended.is_none());
@@ -251,7 +252,8 @@ impl<'a> Supervisor<'a> {
                 libc::SIGCHLD => {}
                 libc::SIGTSTP => {
                     self.signal_all(libc::SIGTSTP);
-                    // The launcher stops too, so that the shell gives the terminal back; SIGCONT is forwarded after.
+                    // The launcher stops, too, so that the shell takes the terminal back; SIGCONT is forwarded
+                    // afterwards.
                     // SAFETY: getpid and kill on our own process.
                     unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
                 }
@@ -270,7 +272,7 @@ impl<'a> Supervisor<'a> {
             return;
         }
         for node in &mut self.nodes {
-            // What follows now is an answer to the signal, not a failure.
+            // What follows is an answer to the signal, not a failure.
             node.seen.was_told_to_end |= node.seen.ended.is_none();
         }
         self.signal_all(signal);
@@ -279,11 +281,11 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Takes note of every child that ended or stopped.
+    /// Records every child that ended or stopped.
     fn reap(&mut self) {
         loop {
             let mut status = 0;
-            // SAFETY: waitpid fills the one integer it is given.
+            // SAFETY: waitpid fills the one integer that it gets.
             let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
             if pid <= 0 {
                 return;
@@ -293,7 +295,7 @@ impl<'a> Supervisor<'a> {
                 continue; // the guard, or a process that a node left behind and the kernel gave to us
             };
             if libc::WIFSTOPPED(status) || libc::WIFCONTINUED(status) {
-                // What the launcher's own SIGCONT changes later is no news.
+                // Changes by the launcher's own later SIGCONT are not recorded.
                 if !node.seen.was_told_to_end {
                     node.seen.stopped = libc::WIFSTOPPED(status);
                 }
@@ -311,7 +313,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Decides what follows from what was seen.
+    /// Decides what follows from what was observed.
     fn advance(&mut self) {
         let now = Instant::now();
         match self.stage {
@@ -360,7 +362,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Signals the process group of every node that runs.
+    /// Signals the process group of every running node.
     fn signal_all(&self, signal: i32) {
         for node in self.nodes.iter().filter(|node| node.seen.ended.is_none()) {
             // SAFETY: kill takes plain integers. The node is not reaped yet, so its group cannot be another's.
@@ -368,7 +370,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Ends what the nodes left running, and passes on the last of the output.
+    /// Ends what the nodes left running, and forwards the last of the output.
     fn sweep(&mut self) -> Result<(), Failure> {
         let failed = !matches!(self.stage, Stage::Running);
         let (grace, patience) =
@@ -393,7 +395,7 @@ impl<'a> Supervisor<'a> {
         self.flush()
     }
 
-    /// No process holds the nodes' pipes any more: reads them to the end and writes everything out.
+    /// Reads the nodes' pipes, which no process holds any more, to the end and writes everything.
     fn flush(&mut self) -> Result<(), Failure> {
         let asked_before = self.asked_count;
         loop {

@@ -1,5 +1,5 @@
-//! A server's memory where a program in the kernel answers READ and WRITE: joins the crate that changes networks with the one
-//! that serves.
+//! A server's memory with a program in the kernel that answers READ and WRITE: connects the crate that changes
+//! networks with the one that serves.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use trellis::remote::{HostPrefix, ServerMemory};
 use trellis_switch::memory::{KernelMemory, Options};
 use trellis_switch::{Cluster, SwitchError};
 
-/// The memory.
+/// Opens the memory.
 pub(super) fn open(
     prefix: HostPrefix,
     memory_bytes: u64,
@@ -19,7 +19,7 @@ pub(super) fn open(
     KernelMemory::open(&Options { cluster, home: prefix.host.0, memory_bytes, port, device }).map(InKernel)
 }
 
-/// The memory, as a server wants it.
+/// The memory in the form that a server needs.
 pub(super) struct InKernel(pub(super) KernelMemory);
 
 impl ServerMemory for InKernel {

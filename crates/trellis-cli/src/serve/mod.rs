@@ -1,4 +1,4 @@
-//! `trellis serve`: a memory server.
+//! `trellis serve`: runs a memory server.
 
 #[cfg(feature = "bpf")]
 mod in_kernel;
@@ -48,7 +48,7 @@ Requests are not authenticated: give the port to hosts that you trust, behind a 
 Exit codes: 2 wrong command line; 71 the memory or the port cannot be had, or with --in-kernel on the kernel's help; 78 a size \
 or a prefix is refused.";
 
-/// Give memory to other machines: a server of objects that are named by IPv6 addresses
+/// Give memory to other machines: serve objects that are named by IPv6 addresses
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArguments {
@@ -58,28 +58,28 @@ pub(crate) struct ServeArguments {
     /// The addresses of this host, for example fd12:3456:7::/48
     #[arg(long, value_name = "PREFIX", env = "TRELLIS_PREFIX", value_parser = prefix)]
     prefix: HostPrefix,
-    /// How much of it one client's host may have [default: all]
+    /// How much of the memory each client's host may use [default: all]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     quota: Option<u64>,
     /// UDP port
     #[arg(long, value_name = "PORT", default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Whether READ and WRITE are answered in the kernel: where it can be done, always, or never
+    /// Whether the kernel answers READ and WRITE: if possible, always, or never
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = InKernel::Auto)]
     in_kernel: InKernel,
-    /// The interface that requests come in at, for the kernel [default: where the route to the cluster leads]
+    /// The interface at which requests arrive, for the kernel [default: that of the route to the cluster]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// The hosts of controllers that say who answers for which range, by number, for example 0xc8 or 0xc8,0xc9,0xca
+    /// The hosts of the controllers that assign ranges to servers, by number, for example 0xc8 or 0xc8,0xc9,0xca
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_parser = named)]
     controller: Vec<Named>,
-    /// How much memory, besides its own, for copies of what other servers have, for example 8GiB [default: none]
+    /// Additional memory for copies of other servers' ranges, for example 8GiB [default: none]
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "controller")]
     backup_memory: Option<u64>,
     /// How long a lease of a page lasts unless it is renewed [default: 10s; 2s with a controller]
     #[arg(long, value_name = "TIME", value_parser = time)]
     lease_term: Option<Duration>,
-    /// How long this server answers without a controller's word
+    /// How long this server answers without a message from a controller
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "500ms", requires = "controller")]
     tenure: Duration,
 }
@@ -91,7 +91,7 @@ enum InKernel {
     Off,
 }
 
-/// A number of milliseconds or seconds; not zero.
+/// Parses a number of milliseconds or seconds; not zero.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1), ("s", 1000)];
     let given = units.iter().find_map(|(unit, milliseconds)| Some((text.strip_suffix(unit)?, milliseconds)));
@@ -104,7 +104,7 @@ fn prefix(text: &str) -> Result<HostPrefix, String> {
     text.parse().map_err(|why: trellis_fabric_protocol::wire::address::NotAnAddress| why.to_string())
 }
 
-/// The `serve` subcommand.
+/// Runs the `serve` subcommand.
 pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
     let ServeArguments { memory, prefix, quota, port, .. } = *arguments;
     let plain = ServerOptions::new(prefix, memory);
@@ -122,14 +122,14 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
         ..plain
     };
     let (mut server, who) = open(options, arguments)?;
-    // Standard output is for who waits until clients may come.
+    // Standard output is for readers that wait until clients can connect.
     server.on_event(|event| whole_line(format_args!("{event}")));
     announce(format_args!("serving {memory} bytes as {prefix} at port {port}, {who}"));
     server.serve(&Stop::default()).map_err(failure)?;
     Ok(exit::FINE)
 }
 
-/// The server, and who answers.
+/// Opens the server; also returns a text about who answers.
 fn open(options: ServerOptions, arguments: &ServeArguments) -> Result<(Server, String), Failure> {
     options.check().map_err(failure)?;
     let shared = match arguments.in_kernel {

@@ -1,7 +1,7 @@
-//! `trellis store check`, `backup` and `salvage`: whether the file of a durable store is whole, a copy of it, and what is left
+//! `trellis store check`, `backup` and `salvage`: check the file of a durable store, copy it, and save what is left
 //! of a damaged one.
 //!
-//! Must never write into the file that is looked at, nor over one that is there.
+//! It must never write into the file that is read, or overwrite an existing one.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ changed but a mode that lets other users at the file.
 Exit codes: 0 everything is as it was written; 1 something is damaged; 70 the file is no store, is \
 open, or cannot be read; 78 there is no such file.";
 
-/// Say whether the file of a durable store is whole
+/// Check whether the file of a durable store is intact
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArguments {
@@ -47,7 +47,7 @@ damaged one is not copied.
 Exit codes: 0 copied; 70 the store is damaged or open, or the copy cannot be made; 78 there is no \
 such file.";
 
-/// Copy the file of a durable store, and look through the copy
+/// Copy the file of a durable store, and check the copy
 #[derive(Debug, Args)]
 #[command(after_help = BACKUP_EXAMPLES)]
 pub(crate) struct BackupArguments {
@@ -71,7 +71,7 @@ and that is said. The damaged file stays as it is. If there is a good copy, rath
 Exit codes: 0 nothing was lost; 1 something was, and is named; 70 nothing can be read, the file is \
 open, or the new one cannot be written; 78 there is no such file.";
 
-/// Read what is left of a damaged durable store into a new one
+/// Copy what is left of a damaged durable store into a new one
 #[derive(Debug, Args)]
 #[command(after_help = SALVAGE_EXAMPLES)]
 pub(crate) struct SalvageArguments {
@@ -84,7 +84,7 @@ pub(crate) struct SalvageArguments {
     json: bool,
 }
 
-/// `trellis store check`.
+/// Runs `trellis store check`.
 pub(super) fn check(arguments: &CheckArguments) -> Ending {
     let path = whole_path(&arguments.path)?;
     let report = watched(|told| rescue::check(&path, told))?;
@@ -100,7 +100,7 @@ pub(super) fn check(arguments: &CheckArguments) -> Ending {
     Ok(if report.is_whole() { exit::FINE } else { exit::FAILED })
 }
 
-/// `trellis store backup`.
+/// Runs `trellis store backup`.
 pub(super) fn backup(arguments: &BackupArguments) -> Ending {
     let (path, copy) = (whole_path(&arguments.path)?, whole_path(&arguments.copy)?);
     let report = watched(|told| rescue::backup(&path, &copy, told))?;
@@ -112,7 +112,7 @@ pub(super) fn backup(arguments: &BackupArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// `trellis store salvage`.
+/// Runs `trellis store salvage`.
 pub(super) fn salvage(arguments: &SalvageArguments) -> Ending {
     let (path, new) = (whole_path(&arguments.path)?, whole_path(&arguments.new)?);
     let report = watched(|told| rescue::salvage(&path, &new, told))?;
@@ -134,7 +134,7 @@ pub(super) fn salvage(arguments: &SalvageArguments) -> Ending {
     Ok(if report.has_losses() { exit::FAILED } else { exit::FINE })
 }
 
-/// Does a work whose progress is shown.
+/// Runs `work`, and shows its progress.
 fn watched(work: impl FnOnce(rescue::Told) -> Result<Report, StoreError>) -> Result<Report, Failure> {
     let mut progress = Progress::new();
     let done = work(&mut |now| {
@@ -152,7 +152,7 @@ fn watched(work: impl FnOnce(rescue::Told) -> Result<Report, StoreError>) -> Res
     })
 }
 
-/// A path, which may be given as the address of a store.
+/// An absolute path; it may be given as the address of a store.
 fn whole_path(given: &Path) -> Result<PathBuf, Failure> {
     let file = given.to_str().and_then(file_of).unwrap_or(given);
     std::path::absolute(file)
@@ -181,7 +181,7 @@ fn print_damage(report: &Report) {
 fn described(damage: &Damage) -> String {
     match (damage.mended_bit, damage.to_byte) {
         (Some(bit), _) => format!("byte {}, bit {}: {}", bit / 8, bit % 8, damage.what),
-        // It lies nowhere: it follows from what is lost.
+        // It has no location: it follows from what is lost.
         (None, 0) => damage.what.clone(),
         (None, to) => format!("bytes {} to {}: {}", damage.from_byte, to - 1, damage.what),
     }

@@ -1,8 +1,8 @@
-//! `trellis store run`: starts a program whose heap lies in a store.
+//! `trellis store run`: starts a program whose heap is in a store.
 //!
 //! A program that `trellis cc` compiled knows its mode by itself. Any other one runs in page mode: a library that is
-//! loaded before it takes the place of `malloc`. The program takes the place of this process, so signals, standard input
-//! and the exit status are its own.
+//! loaded first replaces `malloc`. The program replaces this process, so signals, standard input and the exit status
+//! are its own.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -34,25 +34,25 @@ Exit codes: the program's; 70 the store cannot be opened or is gone; 74 the libr
 first is not there; 78 the address, the region or a size is refused; 126 the program cannot be \
 executed, or its heap cannot lie in a store; 127 the program cannot be found.";
 
-/// The library that takes the place of `malloc`.
+/// The library that replaces `malloc`.
 const LIBRARY: &str = "libtrellis_malloc.so";
 
-/// Start a program whose heap lies in a store
+/// Start a program with its heap in a store
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArguments {
     #[command(flatten)]
     which: Which,
-    /// Name of the region; without one the program gets its own, which is removed when it ends
+    /// Name of the region; without one, the program gets its own, which is removed when it ends
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
-    /// The most memory for pages that are here, for example 256MiB
+    /// The most local memory for pages, for example 256MiB
     #[arg(long, value_name = "BYTES")]
     cache: Option<String>,
-    /// Inject a round trip of so many microseconds into each call, for experiments
+    /// Add a round trip of this many microseconds to each call, for experiments
     #[arg(long, value_name = "MICROSECONDS")]
     delay_us: Option<u64>,
-    /// Print how many calls were made, when the program ends
+    /// Print the number of calls when the program ends
     #[arg(long)]
     statistics: bool,
     /// The program and its arguments
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     check(&given)?;
     command.envs(given.into_iter().filter_map(|given| Some((given.variable, given.value?))));
     command.env("LD_PRELOAD", preloaded(&libraries, std::env::var_os("LD_PRELOAD")));
-    // It has this process's number, and no child of it has.
+    // The program keeps this process's number, and no child of it has it.
     command.env(trellis::stored::launched::PROCESS, std::process::id().to_string());
     let error = command.exec();
     let program = arguments.program[0].to_string_lossy();
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     })
 }
 
-/// What the program learns of an option.
+/// The variable by which the program gets an option.
 struct Given {
     option: &'static str,
     variable: &'static str,
@@ -100,7 +100,7 @@ fn given(arguments: &RunArguments) -> [Given; 5] {
     ]
 }
 
-/// What the program would refuse when it starts is refused here, by the name under which it was given.
+/// Refuses here what the program would refuse when it starts, under the name by which it was given.
 fn check(given: &[Given]) -> Result<(), Failure> {
     let of = |name: &str| given.iter().find(|given| given.variable == name && given.value.is_some());
     let lookup = |name: &str| match of(name) {
@@ -118,14 +118,14 @@ fn check(given: &[Given]) -> Result<(), Failure> {
     checked.map_err(|error| Failure::new(exit::CONFIGURATION, sentence(error)))
 }
 
-/// Ours first, so that its `malloc` is the one.
+/// Ours first, so that its `malloc` is used.
 fn preloaded(libraries: &[PathBuf], others: Option<OsString>) -> OsString {
     let ours = libraries.iter().map(|library| library.clone().into_os_string());
     let all: Vec<OsString> = ours.chain(others.filter(|others| !others.is_empty())).collect();
     all.join(OsStr::new(":"))
 }
 
-/// What the program gets before anything else; an error names what is not there.
+/// The libraries that are loaded before the program; an error names a missing one.
 pub(crate) fn libraries() -> Result<Vec<PathBuf>, Failure> {
     let malloc = compile::part(LIBRARY)?;
     Ok(vec![compile::library("libtrellis.so.0")?, malloc])

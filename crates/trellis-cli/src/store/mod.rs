@@ -1,7 +1,7 @@
-//! `trellis store`: what lies in a key-value store, a front end for it, programs whose heap lies in one, and the file of a
-//! durable one.
+//! `trellis store`: inspects key-value stores, serves them, runs programs with their heap in one, and handles the
+//! file of a durable one.
 //!
-//! Never prints a password: stores are called by what [`trellis_store::Store::name`] says.
+//! It must never print a password: stores are named by [`trellis_store::Store::name`].
 
 mod files;
 mod launch;
@@ -21,7 +21,7 @@ use crate::exit::{self, Ending, Failure};
 
 pub(crate) use launch::libraries;
 
-/// What `trellis store --help` says of this build.
+/// The text of `trellis store --help` about the stores of this build.
 pub(crate) fn stores_of_this_build() -> String {
     let (built, missing): (Vec<StoreKind>, Vec<StoreKind>) = KINDS.into_iter().partition(|kind| kind.is_built);
     let names = |kinds: &[StoreKind]| kinds.iter().map(|kind| kind.scheme).collect::<Vec<_>>();
@@ -35,7 +35,7 @@ pub(crate) fn stores_of_this_build() -> String {
     text
 }
 
-/// Tasks around stores.
+/// The tasks of `trellis store`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
     Run(launch::RunArguments),
@@ -48,7 +48,7 @@ pub(crate) enum Task {
     Salvage(files::SalvageArguments),
 }
 
-/// Which store.
+/// Which store is meant.
 #[derive(Debug, Args)]
 struct Which {
     /// Address of the store: embedded-durable:/PATH, redis://HOST:PORT, memory-server:PREFIX and so on
@@ -69,7 +69,7 @@ impl Which {
         trellis_store::open(&self.store).map_err(failure)
     }
 
-    /// The same for who looks at a store or cleans it up: a file that is not there is not made.
+    /// Like [`Which::open`], for inspection and clean-up: a missing file is not created.
     fn open_existing(&self) -> Result<Arc<dyn Store>, Failure> {
         match file_of(&self.store).filter(|file| !file.exists()) {
             Some(file) => Err(Failure::new(
@@ -85,7 +85,7 @@ impl Which {
     }
 }
 
-/// The `store` subcommand.
+/// Runs the `store` subcommand.
 pub(crate) fn run(task: &Task) -> Ending {
     match task {
         Task::Run(arguments) => launch::run(arguments),
@@ -99,15 +99,15 @@ pub(crate) fn run(task: &Task) -> Ending {
     }
 }
 
-/// The file that a store is kept in, where it is one that opening it would make.
+/// The file of a durable store, which opening the store would create.
 fn file_of(store: &str) -> Option<&Path> {
     let path = store.strip_prefix("embedded-durable:")?;
     let path = path.strip_prefix("//").unwrap_or(path);
-    // What is no whole path is refused with its own sentence when it is opened.
+    // A path that is not absolute is refused with its own sentence when it is opened.
     path.starts_with('/').then(|| Path::new(path))
 }
 
-/// A store's sentence with the exit code that fits.
+/// A store's error, with the exit code that fits.
 fn failure(error: StoreError) -> Failure {
     let code = match error {
         StoreError::Address { .. } | StoreError::Unsupported { .. } => exit::CONFIGURATION,

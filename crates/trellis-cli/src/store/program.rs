@@ -1,7 +1,7 @@
-//! Whether a program's heap can lie in a store, as far as its file tells.
+//! Checks whether a program's heap can be in a store, as far as its file tells.
 //!
-//! Promises that a program of which we know that it would crash, or run on without the store, is refused before it starts, with
-//! what to start instead. Must never refuse one that would work, and never run anything.
+//! Promises: a program that is known to crash, or to run on without the store, is refused before it starts, with an
+//! alternative. It must never refuse a program that would work, and never run anything.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,10 +17,10 @@ use trellis::stored::launched::is_shell;
 
 use crate::exit::{self, Failure};
 
-/// Refuses a program whose heap cannot lie in a store. What is not there is left to the attempt to start it.
+/// Refuses a program whose heap cannot be in a store. A missing program is left to the attempt to start it.
 pub(super) fn check(name: &OsStr) -> Result<(), Failure> {
     let Some(path) = in_path(name) else { return Ok(()) };
-    // The link `sh` says less than the file that it leads to.
+    // The link `sh` tells less than its target.
     let Ok(file) = path.canonicalize() else { return Ok(()) };
     // Reading a pipe would block.
     let Some(Ok(contents)) = file.is_file().then(|| fs::read(&file)) else { return Ok(()) };
@@ -32,7 +32,7 @@ pub(super) fn check(name: &OsStr) -> Result<(), Failure> {
     reason.map_or(Ok(()), |reason| Err(Failure::new(exit::NOT_EXECUTABLE, format!("{shown} {reason}"))))
 }
 
-/// Where a program is, looked for as `execvp(3)` does.
+/// Finds a program as `execvp(3)` does.
 fn in_path(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name));
@@ -41,7 +41,7 @@ fn in_path(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// Why a file does not do; nothing when it does.
+/// Why a file is refused; `None` if it is not.
 fn reason(path: &Path, file: &Path, contents: &[u8]) -> Option<String> {
     if let Some(interpreter) = interpreter(contents) {
         let next = match is_shell(Path::new(&interpreter)) {
@@ -71,8 +71,8 @@ fn reason(path: &Path, file: &Path, contents: &[u8]) -> Option<String> {
     )
 }
 
-/// A program of another kind of machine would run without the library that is loaded first; what is none at all is run by a shell
-/// (exec(3), `ENOEXEC`).
+/// A program for another kind of machine would run without the library that is loaded first. A file that is no
+/// program would be run by a shell (exec(3), `ENOEXEC`).
 fn not_ours(contents: &[u8]) -> String {
     if contents.starts_with(b"\x7fELF") {
         return "is a program of 32 bits, and a heap in a store needs 64; compile it for 64 bits".to_owned();
@@ -82,13 +82,14 @@ fn not_ours(contents: &[u8]) -> String {
         .to_owned()
 }
 
-/// The loader loads nothing first for who gets rights that its caller lacks (ld.so(8), "secure-execution mode").
+/// The loader loads no library first into a program that gets rights its caller lacks (ld.so(8), "secure-execution
+/// mode").
 fn privileged(file: &Path) -> Option<String> {
     const SET_USER: u32 = 0o4000;
-    // Without the right to execute for the group it is a mark of mandatory locking (inode(7)).
+    // Without the right to execute for the group, the bit marks mandatory locking (inode(7)).
     const SET_GROUP: u32 = 0o2010;
     let about = fs::metadata(file).ok()?;
-    // The owner of what the kernel says of us is the user whose rights we have (proc(5)).
+    // The owner of our entry in /proc is the user whose rights we have (proc(5)).
     let me = fs::metadata("/proc/self").ok()?;
     let gains = if about.mode() & SET_USER != 0 && about.uid() != me.uid() {
         "the rights of another user (set-user-ID)"
@@ -103,11 +104,11 @@ fn privileged(file: &Path) -> Option<String> {
 }
 
 fn has_capabilities(file: &Path) -> bool {
-    // Into no room only the length is told (getxattr(2)).
+    // With an empty buffer, only the length is returned (getxattr(2)).
     rustix::fs::getxattr(file, "security.capability", &mut [0_u8; 0][..]).is_ok_and(|bytes| bytes > 0)
 }
 
-/// What a script asks to be run by, as a person would write it; nothing when the file is no script.
+/// The interpreter of a script, as a person would write it; `None` if the file is not a script.
 fn interpreter(contents: &[u8]) -> Option<String> {
     let line = contents.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);
@@ -116,7 +117,7 @@ fn interpreter(contents: &[u8]) -> Option<String> {
     if Path::new(first).file_name() != Some(OsStr::new("env")) {
         return Some(first.to_owned());
     }
-    // `env` looks for the first word that is neither an option of its own nor a variable.
+    // `env` takes the first word that is neither an option of its own nor a variable.
     let named = words.find(|word| !word.starts_with('-') && !word.contains('='));
     Some(named.unwrap_or(first).to_owned())
 }
@@ -147,7 +148,7 @@ mod tests {
             privileged(&file)
         };
         assert_eq!(refusal(0o755), None);
-        // Only root makes files of others.
+        // Only root can give files to others.
         if std::os::unix::fs::chown(&file, Some(65534), Some(65534)).is_ok() {
             assert!(refusal(0o4755).is_some_and(|why| why.contains("set-user-ID")));
             assert!(refusal(0o2755).is_some_and(|why| why.contains("set-group-ID")));

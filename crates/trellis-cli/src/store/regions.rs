@@ -1,6 +1,6 @@
-//! `trellis store ls`, `stat` and `rm`: which regions a store holds, what is in one, and how to be rid of it.
+//! `trellis store ls`, `stat` and `rm`: list the regions of a store, show what is in one, and remove it.
 //!
-//! Must never remove a region that a process may be using, unless it was told to.
+//! It must never remove a region that a process may be using, unless forced.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ is removed.
 Exit codes: 0 it is there; 1 there is no such region; 70 the store failed; 78 its address is \
 refused, or names a file that is not there.";
 
-/// Say what is in a region, and who uses it
+/// Show what is in a region, and which processes use it
 #[derive(Debug, Args)]
 #[command(after_help = STAT_EXAMPLES)]
 pub(crate) struct StatArguments {
@@ -57,7 +57,7 @@ Examples:
 Exit codes: 0 removed; 1 there is no such region, or processes use it; 70 the store failed; 78 its \
 address is refused, or names a file that is not there.";
 
-/// Remove regions with all that is in them
+/// Remove regions with everything in them
 #[derive(Debug, Args)]
 #[command(after_help = REMOVE_EXAMPLES)]
 pub(crate) struct RemoveArguments {
@@ -66,12 +66,12 @@ pub(crate) struct RemoveArguments {
     regions: Vec<String>,
     #[command(flatten)]
     which: Which,
-    /// Also those that processes seem to use; what these processes have there is lost
+    /// Also regions that processes seem to use; what these processes have there is lost
     #[arg(long)]
     force: bool,
 }
 
-/// `trellis store ls`.
+/// Runs `trellis store ls`.
 pub(super) fn list(arguments: &ListArguments) -> Ending {
     let store = arguments.which.open_existing()?;
     let regions = region::list(&*store).map_err(failure)?;
@@ -86,7 +86,7 @@ pub(super) fn list(arguments: &ListArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// `trellis store stat`.
+/// Runs `trellis store stat`.
 pub(super) fn stat(arguments: &StatArguments) -> Ending {
     let store = arguments.which.open_existing()?;
     let details = region::stat(&*store, &arguments.region).map_err(failure)?;
@@ -99,7 +99,7 @@ pub(super) fn stat(arguments: &StatArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// `trellis store rm`.
+/// Runs `trellis store rm`.
 pub(super) fn remove(arguments: &RemoveArguments) -> Ending {
     let store = arguments.which.open_existing()?;
     for name in &arguments.regions {
@@ -204,7 +204,7 @@ fn details_json(details: &Details) -> Value {
     object
 }
 
-/// For people: the two largest units at most.
+/// A duration for people, in at most its two largest units.
 fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {

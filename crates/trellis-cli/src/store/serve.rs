@@ -1,6 +1,6 @@
-//! `trellis store serve`: any store through the Redis protocol.
+//! `trellis store serve`: offers any store through the Redis protocol.
 //!
-//! Must never be reached from another machine unless it was told so by an option that says that this is insecure.
+//! It must never be reachable from another machine, unless an option whose name says that this is insecure is given.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,23 +32,23 @@ password cannot be read; 78 the store's address is refused.";
 pub(crate) struct ServeArguments {
     #[command(flatten)]
     which: Which,
-    /// Where to listen: HOST:PORT (port 0 for any that is free) or unix:/PATH
+    /// Where to listen: HOST:PORT (port 0 for any free one) or unix:/PATH
     #[arg(long, value_name = "ADDRESS")]
     resp: String,
-    /// A file whose first line is what clients must say with AUTH
+    /// A file whose first line is the password that clients must send with AUTH
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// Listen at an address that other machines reach: nothing is encrypted
+    /// Listen at an address that other machines can reach: nothing is encrypted
     #[arg(long)]
     insecure_beyond_this_machine: bool,
-    /// Threads that serve clients [default: 1 for a store of this process, several for one that is elsewhere]
+    /// Threads that serve clients [default: 1 for a store in this process, several for one elsewhere]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 }
 
-/// `trellis store serve`.
+/// Runs `trellis store serve`.
 pub(super) fn serve(arguments: &ServeArguments) -> Ending {
-    // Before any thread: none of them is to be interrupted.
+    // Before any thread starts: no thread may be interrupted by the signals.
     let ends = Ends::listen()?;
     let store = arguments.which.open()?;
     let options = Options {

@@ -1,4 +1,4 @@
-//! What a switch is told.
+//! Commands that change what a switch does.
 
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -13,26 +13,27 @@ use super::{Which, failure};
 use crate::exit::{self, Ending, Failure};
 use crate::pages::{Pages, pages};
 
-/// Send what fits a prefix to a port, or forget the prefix; or the same for some pages of a home
+/// Send matching addresses to a port, or remove the prefix; or the same for some pages of a home
 ///
-/// Pages are told as runs: as few as have them all, each aligned. With `--pages` and without a port those very runs are forgotten.
+/// The switch gets the smallest set of aligned page ranges that covers the pages. With `--pages` and without a port,
+/// exactly these page ranges are removed.
 #[derive(Debug, Args)]
 pub(super) struct RouteArguments {
     #[command(flatten)]
     which: Which,
     /// 48 to 128 bits
     prefix: Prefix,
-    /// The port; none to forget the prefix
+    /// The port; none to remove the prefix
     port: Option<u16>,
-    /// The addresses are memory; without, they name a client's requests
+    /// The addresses are memory; without this option, they name a client's requests
     #[arg(long, conflicts_with = "pages")]
     memory: bool,
-    /// Only requests for these pages of the prefix's home, by their numbers: the first and the last
+    /// Only requests for these pages of the prefix's home: the numbers of the first and the last
     #[arg(long, value_name = "FIRST-LAST", value_parser = pages)]
     pages: Option<Pages>,
 }
 
-/// Send requests for a page to another port, or home again
+/// Send requests for a page to another port, or to its home again
 #[derive(Debug, Args)]
 pub(super) struct RedirectArguments {
     #[command(flatten)]
@@ -40,33 +41,33 @@ pub(super) struct RedirectArguments {
     /// An address in the page
     #[arg(value_parser = pointer)]
     pointer: Ipv6Addr,
-    /// The port; none to send them home
+    /// The port; none to send them to the home
     port: Option<u16>,
-    /// For how long; for ever, unless told
+    /// How long the redirect lasts [default: for ever]
     #[arg(long = "for", value_name = "MILLISECONDS")]
     lasts: Option<u64>,
-    /// Which epoch of its lease: what has a higher one stays
+    /// The epoch of the page's lease: an entry with a higher one stays
     #[arg(long, value_name = "EPOCH", default_value_t = u64::MAX >> 1)]
     epoch: u64,
 }
 
-/// Send copies of the requests to a home to ports as well
+/// Also send copies of the requests to a home to ports
 #[derive(Debug, Args)]
 pub(super) struct CopyArguments {
     #[command(flatten)]
     which: Which,
     /// The home, 48 bits
     prefix: Prefix,
-    /// Of which requests: reading, changing, objects, leases, servers
+    /// The copied requests: reading, changing, objects, leases, servers
     #[arg(long, value_name = "CLASS,CLASS...", default_value = "changing", value_parser = classes)]
     classes: Classes,
     /// The ports; none to stop copying
     ports: Vec<u16>,
 }
 
-/// Let only those requests to memory pass that a rule allows
+/// Pass only those requests to memory that a rule allows
 ///
-/// The rules are listed one a line: client, home, classes; `any` for any client or home, numbers as 0x1001; for example
+/// Each line has one rule: client, home, classes; `any` for any client or home, numbers as 0x1001; for example
 ///
 ///   c any reading
 ///
@@ -78,22 +79,22 @@ pub(super) struct AllowArguments {
     /// The file with the rules
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     rules: Option<PathBuf>,
-    /// Let everything pass
+    /// Pass everything
     #[arg(long)]
     all: bool,
 }
 
-/// Grant leases to the first who asks, for this long; or do not
+/// Grant leases to the first host that asks, for this long; or grant none
 #[derive(Debug, Args)]
 pub(super) struct LeaseArguments {
     #[command(flatten)]
     which: Which,
-    /// Milliseconds; none to grant nothing
+    /// Milliseconds; none to grant no leases
     #[arg(value_parser = milliseconds)]
     term: Option<u64>,
 }
 
-/// Lose, repeat, delay packets on purpose from now on; `drop=0%` ends that
+/// Lose, repeat or delay packets on purpose from now on; `drop=0%` ends that
 #[derive(Debug, Args)]
 pub(super) struct FaultsArguments {
     #[command(flatten)]
@@ -106,7 +107,7 @@ fn ended(done: Result<(), SwitchError>) -> Ending {
     done.map(|()| exit::FINE).map_err(|error| failure(&error))
 }
 
-/// That a host is plugged in: at other ports everything would be lost without a word.
+/// Checks that hosts are connected: at other ports all packets would be lost silently.
 fn check_ports(switch: &Remote, ports: &[u16]) -> Result<(), Failure> {
     let plugged = &switch.description().ports;
     let Some(missing) = ports.iter().find(|&&port| !plugged.iter().any(|plugged| plugged.port == port)) else {
@@ -117,7 +118,7 @@ fn check_ports(switch: &Remote, ports: &[u16]) -> Result<(), Failure> {
     Err(Failure::new(exit::FAILED, sentence))
 }
 
-/// What was there, or was not.
+/// Success if the entry was there, else the given error.
 fn was_there(was: Result<bool, SwitchError>, otherwise: &str) -> Ending {
     if was.map_err(|error| failure(&error))? { Ok(exit::FINE) } else { Err(Failure::new(exit::FAILED, otherwise)) }
 }

@@ -1,7 +1,7 @@
-//! `trellis switch`: joins hosts, and is told by others what to do.
+//! `trellis switch`: joins hosts, and takes commands from others.
 //!
-//! What a switch knows is soft: when it ends, all of it is gone, and whoever told it (`trellis controller`, an operator)
-//! tells it again.
+//! The state of a switch is soft: it is lost when the switch ends, and its source (`trellis controller`, an operator)
+//! sends it again.
 
 mod change;
 mod run;
@@ -35,7 +35,7 @@ Examples:
 Exit codes: 0 fine; 1 the switch refuses or is not there; 2 wrong command line; 71 refused by the operating system; 74 a \
 file cannot be read; 78 a switch that cannot be.";
 
-/// A switch that knows where memory lies
+/// Connect hosts and route requests to memory
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SwitchArguments {
@@ -57,10 +57,10 @@ enum Task {
     Faults(change::FaultsArguments),
 }
 
-/// Which switch.
+/// Which switch is meant.
 #[derive(Debug, Args)]
 struct Which {
-    /// The socket that it is told what to do by
+    /// The switch's socket
     #[arg(long, value_name = "SOCKET", env = "TRELLIS_SWITCH", default_value_os_t = default_socket())]
     control: PathBuf,
     /// The switch of this lab instead
@@ -79,13 +79,13 @@ impl Which {
     }
 }
 
-/// Where a switch listens unless it is told: in the folder for what runs, of the machine or of the user.
+/// The default socket of a switch: in the runtime directory of the machine or of the user.
 fn default_socket() -> PathBuf {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run"), PathBuf::from);
     folder.join("trellis-switch.sock")
 }
 
-/// The `switch` subcommand.
+/// Runs the `switch` subcommand.
 pub(crate) fn switch(arguments: &SwitchArguments) -> Ending {
     match &arguments.task {
         Task::Run(arguments) => run::run(arguments),
@@ -101,7 +101,7 @@ pub(crate) fn switch(arguments: &SwitchArguments) -> Ending {
     }
 }
 
-/// A sentence of the switch, with the exit code that fits.
+/// An error of the switch, with the exit code that fits.
 fn failure(error: &SwitchError) -> Failure {
     let code = match error {
         SwitchError::System { .. } => exit::SYSTEM,

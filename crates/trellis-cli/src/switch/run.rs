@@ -1,7 +1,7 @@
-//! `trellis switch run`: the process that is the switch.
+//! `trellis switch run`: runs a switch in this process.
 //!
-//! Ends with SIGINT or SIGTERM, and takes its socket away, or when it is killed; the kernel then takes away what it had put
-//! into it, and the next one takes the socket over.
+//! It ends with SIGINT or SIGTERM and removes its socket. If it is killed, the kernel removes what the switch had
+//! loaded into it, and the next switch takes the socket over.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -21,17 +21,18 @@ use crate::ending::Ends;
 use crate::exit::{self, Ending, Failure};
 use crate::terminal::announce;
 
-/// How long a switch that somebody else runs is waited for.
+/// How long the connection of a switch of another program is awaited.
 const MEETING_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Be a switch, until SIGINT or SIGTERM
+/// Run a switch, until SIGINT or SIGTERM
 ///
-/// The hosts are listed one a line: `client` or `server`, the interface of this machine that leads to the host, the hardware
-/// address of the host's own interface, and the host's prefix; for example
+/// Each line of the list has one host: `client` or `server`, the interface of this machine that leads to the host,
+/// the hardware address of the host's own interface, and the host's prefix; for example
 ///
 ///   server eth1 02:00:00:00:00:07 fd12:3456:7::/48
 ///
-/// Ports are numbered in this order, from 1. What goes to anywhere goes to the first server. Prints one line when hosts may send.
+/// Ports are numbered in this order, from 1. Requests for anywhere go to the first server. Prints one line when hosts
+/// may send.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("listed").required(true).multiple(true)))]
 pub(super) struct RunArguments {
@@ -41,33 +42,33 @@ pub(super) struct RunArguments {
     /// A file that lists the hosts
     #[arg(long, value_name = "FILE", group = "listed")]
     hosts: Option<PathBuf>,
-    /// A host, as in the file; may be given often
+    /// A host, as in the file; may be repeated
     #[arg(long, value_name = "LINE", group = "listed")]
     host: Vec<String>,
-    /// Which kind; bpf where this build has it and there is root, else user, unless told
+    /// The kind of switch [default: bpf where this build has it and the user is root, else user]
     #[arg(long, value_name = "KIND")]
     switch: Option<String>,
-    /// Grant leases to the first who asks, for this long
+    /// Grant leases to the first host that asks, for this long
     #[arg(long, value_name = "MILLISECONDS")]
     lease: Option<u64>,
-    /// Where the switch bpf sees frames: tc, xdp, or auto: xdp where no host is behind a pair of interfaces. Over a pair, xdp
-    /// needs `ethtool -K e0 gro on tx off` at the host's end
+    /// Where the switch bpf sees frames: tc, xdp, or auto: xdp if no host is behind a pair of interfaces. Over a
+    /// pair, xdp needs `ethtool -K e0 gro on tx off` at the host's end
     #[arg(long, value_name = "PLACE", default_value = Attach::Auto.name())]
     attach: Attach,
-    /// Tell a switch that somebody else runs, by OpenFlow 1.3: ptcp:6653 where it connects to its controller,
-    /// ptcp:PORT:ADDRESS, tcp:HOST:PORT where it waits, punix:FILE, unix:FILE. Hosts are listed with the numbers that the
-    /// switch has for its ports, in place of interfaces
+    /// Control a switch of another program by OpenFlow 1.3: ptcp:6653 or ptcp:PORT:ADDRESS if it connects to its
+    /// controller, tcp:HOST:PORT if it waits, punix:FILE, unix:FILE. Hosts are listed with the switch's port numbers
+    /// in place of interfaces
     #[arg(long, value_name = "PLACE")]
     meet: Option<Meeting>,
     /// Room for redirects
     #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS, value_parser = value_parser!(u32).range(1..))]
     redirects: u32,
-    /// The socket that it is told what to do by
+    /// The socket for commands to the switch
     #[arg(long, value_name = "SOCKET", env = "TRELLIS_SWITCH", default_value_os_t = default_socket())]
     control: PathBuf,
 }
 
-/// A line of the list.
+/// A line of the list of hosts.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
     is_memory: bool,
@@ -79,12 +80,12 @@ struct Listed {
 pub(super) fn run(arguments: &RunArguments) -> Ending {
     let cluster = cluster(&arguments.cluster)?;
     let listed = listed(arguments)?;
-    // Before any thread: none of them is to be interrupted.
+    // Before any thread starts: no thread may be interrupted by the signals.
     let ends = Ends::listen()?;
     if let Some(Meeting::ListenFile(file)) = arguments.meet.clone() {
-        // Until the other program has come, there is nothing else to end.
+        // Until the other program has connected, there is nothing else to end.
         ends.by(move || {
-            // It may not be there yet, and what is no socket is somebody else's.
+            // The file may not exist yet, and a file that is not a socket belongs to others.
             if std::fs::symlink_metadata(&file).is_ok_and(|about| about.file_type().is_socket()) {
                 let _ = std::fs::remove_file(file);
             }
@@ -97,7 +98,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot listen at {control}: {error}")))?;
     let (stop, is_over) = mpsc::channel();
     ends.by(move || {
-        // Who does not wait for it any more is ending already.
+        // If nothing waits for it any more, the process is already ending.
         let _ = stop.send(());
     });
     let name = switch.name();
@@ -107,19 +108,19 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let thread = std::thread::Builder::new().name("switch socket".to_owned());
     let serves = thread.spawn(move || {
         for stream in listener.incoming().flatten() {
-            // Who is gone already, or may not ask, is no reason to stop.
+            // A client that is gone, or may not ask, is no reason to stop.
             let _ = server.serve(stream);
         }
     });
     serves.map_err(|_| Failure::system("start a thread"))?;
-    // Nobody ends it but a signal.
+    // Only a signal ends it.
     let _ = is_over.recv();
-    // Where somebody has taken it away, there is nothing to do.
+    // It may have been removed already.
     let _ = fs::remove_file(&arguments.control);
     Ok(exit::FINE)
 }
 
-/// Makes the switch, and tells it the prefixes.
+/// Makes the switch, and sets its prefixes.
 fn open(
     arguments: &RunArguments,
     cluster: Cluster,
@@ -145,7 +146,7 @@ fn open(
     Ok((switch, told))
 }
 
-/// A switch of the interfaces of this machine.
+/// Makes a switch of the interfaces of this machine.
 fn make(arguments: &RunArguments, cluster: Cluster, listed: &[Listed]) -> Result<Box<dyn Switch>, Failure> {
     let port = |(listed, number): (&Listed, u16)| Port {
         number,
@@ -162,7 +163,7 @@ fn make(arguments: &RunArguments, cluster: Cluster, listed: &[Listed]) -> Result
     switches::open(kind, &wiring).map_err(|error| failure(&error))
 }
 
-/// A switch that somebody else runs.
+/// Connects to a switch of another program.
 fn meet(
     arguments: &RunArguments,
     meeting: &Meeting,
@@ -228,7 +229,7 @@ fn listed(arguments: &RunArguments) -> Result<Vec<Listed>, Failure> {
     Ok(listed)
 }
 
-/// That no two hosts are behind the same interface, or have the same prefix.
+/// Checks that no two hosts are behind the same interface, or have the same prefix.
 fn check(listed: &[Listed]) -> Result<(), String> {
     for (place, host) in listed.iter().enumerate() {
         let before = &listed[..place];
@@ -266,7 +267,7 @@ fn read(line: &str) -> Result<Listed, String> {
     })
 }
 
-/// Whether an interface is one end of a pair: what is sent to the other end can then be handed over directly.
+/// Whether an interface is one end of a pair: packets for the other end can then be passed on directly.
 fn is_pair(interface: &str) -> bool {
     let shown = Command::new("ip").args(["-details", "link", "show", "dev", interface]).output();
     shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).split_whitespace().any(|word| word == "veth"))

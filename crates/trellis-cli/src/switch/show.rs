@@ -1,4 +1,4 @@
-//! What a switch saw.
+//! Commands that show what a switch observed.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{Which, failure};
 use crate::exit::{self, Ending, Failure};
 use crate::terminal::say;
 
-/// Show who is plugged in, what became of their packets, and which pages have ports of their own
+/// Show the connected hosts, what became of their packets, and which pages have their own ports
 #[derive(Debug, Args)]
 pub(super) struct StatusArguments {
     #[command(flatten)]
@@ -21,12 +21,12 @@ pub(super) struct StatusArguments {
     json: bool,
 }
 
-/// Show the pages that were asked for most
+/// Show the pages with the most requests
 #[derive(Debug, Args)]
 pub(super) struct PagesArguments {
     #[command(flatten)]
     which: Which,
-    /// How many
+    /// The number of pages
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Count for this long
@@ -37,7 +37,7 @@ pub(super) struct PagesArguments {
     json: bool,
 }
 
-/// Show leases as they come and go, one a line, until SIGINT
+/// Show leases as they come and go, one on each line, until SIGINT
 #[derive(Debug, Args)]
 pub(super) struct EventsArguments {
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(super) struct EventsArguments {
     during: Option<u64>,
 }
 
-/// How often events are asked for.
+/// How often events are polled.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn status(arguments: &StatusArguments) -> Ending {
@@ -104,7 +104,7 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// The runs of every home that is plugged in.
+/// The page routes of every connected home.
 fn runs(switch: &Remote) -> Result<Vec<(PageRun, u16)>, Failure> {
     let homes = switch.description().ports.iter().filter(|port| port.is_memory);
     let runs = homes.map(|port| switch.runs(port.host)).collect::<Result<Vec<_>, _>>();
@@ -120,7 +120,7 @@ fn ports(switch: &Remote) -> Result<Vec<(u16, bool, u16, Counters)>, Failure> {
 
 pub(super) fn pages(arguments: &PagesArguments) -> Ending {
     let switch = arguments.which.open()?;
-    // What was counted before is everybody's past.
+    // Discards what was counted before.
     switch.hot_pages(0).map_err(|error| failure(&error))?;
     std::thread::sleep(Duration::from_millis(arguments.during));
     let pages = switch.hot_pages(arguments.top).map_err(|error| failure(&error))?;

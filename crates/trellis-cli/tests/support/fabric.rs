@@ -1,4 +1,4 @@
-//! A lab in the test's own process, made without rights over the machine: hosts, a switch, clients in threads. Everything that
+//! A lab in the test's own process, made without root rights: hosts, a switch, clients in threads. Everything that
 //! was started in it ends with the test, however that ends.
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -16,20 +16,22 @@ use trellis_switch::switches::openflow::OpenFlow;
 const INSIDE: &str = "TRELLIS_TEST_INSIDE_A_USER_NAMESPACE";
 /// For what must happen, however slow the machine is.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// The namespaces of a test. It is the first process of its own, so the kernel ends what it started when it ends.
+/// The namespaces of a test. It is the first process of a process namespace, so when it ends the kernel ends
+/// everything that it started.
 const NAMESPACES: [&str; 6] = ["--user", "--map-root-user", "--net", "--mount", "--pid", "--kill-child"];
 
-/// Runs a test with a lab in a user namespace, where it is root over nothing but what it makes. Its switch can spoil packets.
+/// Runs a test with a lab in a user namespace, where it is root only over what it makes. Its switch can impair
+/// packets.
 pub(crate) fn in_a_lab(test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
     in_a_lab_of("user", test, clients, servers, body);
 }
 
-/// The same with this switch.
+/// Like [`in_a_lab`], with this switch.
 pub(crate) fn in_a_lab_of(switch: &str, test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
     in_namespaces(test, || body(lab_of(switch, test, clients, servers)));
 }
 
-/// The same with a switch that takes root, and so outside of such namespaces.
+/// Like [`in_a_lab`], with a switch that needs root, and so outside of such namespaces.
 pub(crate) fn in_a_lab_of_root(switch: &str, test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
     if !space::is_root() {
         return println!("SKIPPED {test}: the switch {switch} takes root");
@@ -40,7 +42,7 @@ pub(crate) fn in_a_lab_of_root(switch: &str, test: &str, clients: u16, servers: 
     body(lab_of(switch, test, clients, servers));
 }
 
-/// A lab with this switch, for who has the rights to make one.
+/// Makes a lab with this switch, with the rights of the caller.
 fn lab_of(switch: &str, test: &str, clients: u16, servers: u16) -> Lab {
     let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
     let switch = switch.to_owned();
@@ -49,7 +51,7 @@ fn lab_of(switch: &str, test: &str, clients: u16, servers: u16) -> Lab {
     Lab::up(&plan).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs a test in a user namespace, with mounts, networks and processes of its own.
+/// Runs a test in a user namespace, with its own mounts, networks and processes.
 pub(crate) fn in_namespaces(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
@@ -88,7 +90,7 @@ pub(crate) fn number(lab: &Lab, host: &str) -> Host {
     prefix(lab, host).host
 }
 
-/// A host or a range as commands take it.
+/// A host or a range in the notation of commands.
 pub(crate) fn written(number: u16) -> String {
     format!("{number:#x}")
 }

@@ -1,4 +1,4 @@
-//! A lab with memory servers, driven by the command; ended with its value, however a test ends.
+//! A lab with memory servers, driven by the command; it ends with its value, however a test ends.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::{BufRead, BufReader};
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 pub(crate) struct Lab {
     pub(crate) name: String,
-    /// What was started.
+    /// The processes that were started.
     lasting: Vec<Child>,
 }
 
 impl Lab {
-    /// So many hosts, joined by the switch `user`. None where nobody may make one; the reason is said.
+    /// Makes this many hosts, joined by the switch `user`. `None` if no lab can be made; then the reason is printed.
     pub(crate) fn up(test: &str, name: &str, clients: u16, servers: u16, more: &[&str]) -> Option<Lab> {
         let lab = Lab { name: format!("{name}-{}", std::process::id()), lasting: Vec::new() };
         let (clients, servers) = (clients.to_string(), servers.to_string());
@@ -41,15 +41,16 @@ impl Lab {
         self.command(task, arguments).output().expect("the command can be started")
     }
 
-    /// Starts a memory server in a host; the line that it prints when clients may come.
+    /// Starts a memory server in a host; returns the line that it prints when clients can connect.
     pub(crate) fn serve(&mut self, host: &str, memory: &str) -> String {
         let line = self.start(host, &["serve", "--memory", memory], "serving ");
         assert!(line.contains("/48 at port 5000, "), "{line}");
         line
     }
 
-    /// Starts a controller in a client's host, and memory servers in both servers' hosts, that keep each other's memory, as
-    /// the guide for operators recommends it; returns when they have all of it. `times` are options of all of them.
+    /// Starts a controller in a client's host, and memory servers in both servers' hosts that keep copies of each
+    /// other's memory, as in the guide for operators; returns when the copies are complete. `times` are options of
+    /// all of them.
     pub(crate) fn serve_with_copies(&mut self, controller: &str, memory: &str, times: &[&str]) {
         let run = ["controller", "run", "--records", "embedded:", "--backups", "1"];
         self.start(controller, &[&run, times].concat(), "this controller leads");
@@ -72,14 +73,14 @@ impl Lab {
         }
     }
 
-    /// Starts a command of ours that lasts in a host; the line that it prints when others may go on.
+    /// Starts a lasting command of ours in a host; returns the line that it prints when others may go on.
     pub(crate) fn start(&mut self, host: &str, arguments: &[&str], ready: &str) -> String {
         let arguments = [&[host, "--", env!("CARGO_BIN_EXE_trellis")], arguments].concat();
         let mut child = self.command("run", &arguments).stdout(Stdio::piped()).spawn().expect("it can be started");
         let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines().map_while(Result::ok);
         self.lasting.push(child);
         let line = lines.find(|line| line.starts_with(ready)).unwrap_or_else(|| panic!("{arguments:?} ended"));
-        // What it says later is for nobody, and does not hold it up.
+        // Its later output is discarded, so that it is never blocked.
         std::thread::spawn(move || lines.for_each(drop));
         line
     }

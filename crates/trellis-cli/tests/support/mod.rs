@@ -1,4 +1,4 @@
-//! Starts the built command, watches over it, and asks afterwards what is left.
+//! Starts the built command, supervises it, and afterwards checks what is left.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod node;
@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Far beyond what any test needs: only a test that hangs reaches it.
+/// Far beyond what any test needs: only a hanging test reaches it.
 const WATCHDOG_TIME: Duration = Duration::from_secs(60);
-/// What a command and all that it started compute at least in that time while it gets on, however loaded the machine is: many
-/// times what those use who wait for each other. In hundredths of a second, as proc_pid_stat(5) counts.
+/// The least processor time that a command and everything it started use in that time while they make progress,
+/// however loaded the machine is: many times what waiting processes use. In hundredths of a second, as in
+/// proc_pid_stat(5).
 const COMPUTED_MIN: u64 = 100;
 
 /// A run of the command.
@@ -34,7 +35,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// The command with these arguments, nothing else.
+/// The command with these arguments.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -62,7 +63,7 @@ pub(crate) fn start_nodes(nodes: usize, role: &str, options: &[&str]) -> Run {
     start_role(role, &options)
 }
 
-/// The same with these options alone.
+/// Like [`start_nodes`], with these options only.
 pub(crate) fn start_role(role: &str, options: &[&str]) -> Run {
     let mut command = command(&["run"]);
     command.args(options).arg("--").stdin(Stdio::null());
@@ -70,14 +71,14 @@ pub(crate) fn start_role(role: &str, options: &[&str]) -> Run {
     Run::start(command)
 }
 
-/// Has a command start this executable in a role.
+/// Makes a command start this executable in a role.
 pub(crate) fn in_role(command: &mut Command, role: &str) {
     command.arg(std::env::current_exe().expect("this executable"));
     command.args(["--ignored", "--exact", "acts_as_a_node_when_started_as_one", "--nocapture", "--test-threads", "1"]);
     command.env("CLI_TEST_ROLE", role).env("RUST_BACKTRACE", "0");
 }
 
-/// A run about to be started.
+/// A run that is about to be started.
 pub(crate) struct Builder {
     command: Command,
     input: Option<String>,
@@ -85,13 +86,13 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Gives it this standard input; without, it has none.
+    /// Sets the standard input; without it, there is none.
     pub(crate) fn with_input(mut self, text: &str) -> Builder {
         self.input = Some(text.to_owned());
         self
     }
 
-    /// Closes the reading end of its standard output after so many bytes.
+    /// Closes the reading end of its standard output after this many bytes.
     pub(crate) fn close_output_after(mut self, bytes: usize) -> Builder {
         self.output_limit = Some(bytes);
         self
@@ -132,7 +133,7 @@ impl Run {
         self.child.id() as i32
     }
 
-    /// Waits until standard output holds the text so many times.
+    /// Waits until standard output contains the text this many times.
     pub(crate) fn wait_for_output(&mut self, text: &str, times: usize) {
         let stdout = Arc::clone(&self.stdout);
         wait_until(&format!("{times} x `{text}` in the output"), || shown(&stdout).matches(text).count() >= times);
@@ -146,7 +147,7 @@ impl Run {
         shown(&self.stderr)
     }
 
-    /// The process of a node that printed `up NODE PID`.
+    /// The process number of a node that printed `up NODE PID`.
     pub(crate) fn node_pid(&self, node: usize) -> i32 {
         let text = shown(&self.stdout);
         let line =
@@ -154,7 +155,8 @@ impl Run {
         line.1.trim().parse().expect("a pid")
     }
 
-    /// Waits for the end, and for everything the command started. It hangs when nothing computes any more.
+    /// Waits for the end of the command and of everything that it started. A command that no longer uses the
+    /// processor counts as hanging.
     pub(crate) fn finish(mut self) -> Ended {
         let mut deadline = Instant::now() + WATCHDOG_TIME;
         let mut computed = 0;
@@ -181,7 +183,7 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// A test that fails leaves nothing behind: the nodes end with their launcher.
+    /// A failing test leaves nothing behind: the nodes end with their launcher.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();
@@ -190,14 +192,14 @@ impl Drop for Run {
     }
 }
 
-/// What a process and all that it started have computed: those that run, and those that ended and were waited for. What was not
-/// waited for by anybody is missing, which is noticed as a hang at worst.
+/// The processor time of a process and of everything that it started: of running processes, and of those that ended
+/// and were waited for. The time of others is missing, which at worst looks like a hang.
 fn computed_by(root: u32) -> u64 {
     let stat = |process: &str| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
         let fields: Vec<u64> =
             stat.rsplit_once(") ")?.1.split(' ').skip(1).map(|field| field.parse().unwrap_or(0)).collect();
-        // The parent, and user and system time of itself and of its children.
+        // The parent, and the user and system times of the process and of its children.
         Some((process.parse::<u64>().ok()?, *fields.first()?, fields.get(10..14)?.iter().sum::<u64>()))
     };
     let names = fs::read_dir("/proc").expect("Linux has it").flatten().map(|entry| entry.file_name());
@@ -229,14 +231,14 @@ fn shown(bytes: &Mutex<Vec<u8>>) -> String {
     String::from_utf8_lossy(&bytes.lock().expect("lock")).into_owned()
 }
 
-/// Sends a signal to a process these tests started.
+/// Sends a signal to a process that these tests started.
 pub(crate) fn signal(pid: i32, signal: i32) {
     assert!(pid > 1);
     // SAFETY: kill takes plain integers.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "signal {signal} to {pid}");
 }
 
-/// Whether the process runs; one that only waits to be reaped does not.
+/// Whether the process runs; a process that only waits to be reaped does not.
 pub(crate) fn alive(pid: i32) -> bool {
     state(pid).is_some_and(|state| state != 'Z' && state != 'X')
 }
@@ -256,7 +258,7 @@ pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// A folder that is gone when this value is.
+/// A folder that is removed with this value.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {

@@ -24,7 +24,7 @@ pub(crate) fn act(role: &str) {
             println!("address {}", cluster.config().nodes[0]);
             std::thread::sleep(std::time::Duration::from_secs(600));
         }
-        // Node 0 never comes, so that all others wait in the barrier until something happens to somebody.
+        // Node 0 never comes, so all others wait in the barrier until something happens to a node.
         "barrier" if cluster.node() == 0 => std::thread::sleep(std::time::Duration::from_secs(600)),
         "barrier" => wait_for_ever(&cluster),
         "exit" if cluster.node() == 1 => std::process::exit(1),
@@ -51,10 +51,11 @@ fn sum(cluster: &Cluster) {
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
 }
 
-/// Long enough that it is most of the phase, whatever else happens in it.
+/// Long enough to be most of the phase, whatever else happens in it.
 pub(crate) const AWAY: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// Byte of the region where the last node says which thread of it is about to wait; no other page of these programs.
+/// The byte of the region where the last node writes which of its threads is about to wait; no other data of these
+/// programs is in its page.
 const WAITER: usize = 900 << 12;
 
 fn waiter(cluster: &Cluster) -> &AtomicU64 {
@@ -62,14 +63,15 @@ fn waiter(cluster: &Cluster) -> &AtomicU64 {
     unsafe { &*cluster.region().base().add(WAITER).cast::<AtomicU64>() }
 }
 
-/// From here to its next wait nothing lets this thread sleep.
+/// From here to its next wait, nothing lets this thread sleep.
 fn say_who_waits(cluster: &Cluster) {
     let thread = std::fs::read_link("/proc/thread-self").expect("Linux tells who this is");
     let number = thread.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number");
     waiter(cluster).store(number, Ordering::SeqCst);
 }
 
-/// Does something else for a while, from when the other node waits: however loaded the machine is, that waits for so long.
+/// Does something else for a while, beginning when the other node waits: so that node waits this long, however loaded
+/// the machine is.
 fn be_away(cluster: &Cluster, time: std::time::Duration) {
     let sleeps = || {
         let thread = waiter(cluster).load(Ordering::SeqCst);
@@ -130,17 +132,17 @@ fn keep_a_page(cluster: &Cluster, time: std::time::Duration) {
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
 }
 
-/// How many nodes a program has in which one waits, and which of them the first that is not it has stopped.
+/// The number of nodes of a program that tests a wait, and which of them node 1 stops.
 pub(crate) fn nodes_and_stopped(wait: Wait) -> (usize, usize) {
     // The heap's directory is at node 0, and the home of some pages at the last node.
     if matches!(wait, Wait::Placement(_)) { (3, 2) } else { (2, 0) }
 }
 
-/// Node 1 stops another node, and then waits for it: as it is said, one of [`Wait::ALL`].
+/// Node 1 stops another node, and then waits for it in the wait of this name, one of [`Wait::ALL`].
 fn stuck_in(cluster: &Cluster, what: &str) {
     let wait = Wait::ALL.into_iter().find(|wait| wait.to_string() == what).expect("it is a wait");
     let (nodes, stopped) = nodes_and_stopped(wait);
-    // The home of the first is node 0, of the second node 1.
+    // The home of the first is node 0, that of the second is node 1.
     let (theirs, own) = (nodes as u64 * 2, nodes as u64 * 2 + 1);
     let fine = |done: Result<(), trellis::WaitError>| done.unwrap_or_else(|error| refuse(&error));
     let region = cluster.region();
@@ -164,7 +166,7 @@ fn stuck_in(cluster: &Cluster, what: &str) {
     // SAFETY: inside the region and aligned; nobody stores any more.
     let process = unsafe { process.read_volatile() };
     if matches!(wait, Wait::Publication) {
-        // A copy must be here to store to.
+        // A store needs a copy here.
         // SAFETY: as above.
         unsafe { word.read_volatile() };
     }
@@ -176,7 +178,7 @@ fn stuck_in(cluster: &Cluster, what: &str) {
             Ok(())
         }
         Wait::WriteFault(_) => {
-            // SAFETY: as above; the other one does nothing any more.
+            // SAFETY: as above; the other node does nothing any more.
             unsafe { word.write_volatile(7) };
             Ok(())
         }
@@ -212,7 +214,7 @@ fn stuck_in(cluster: &Cluster, what: &str) {
     drop(kept);
 }
 
-/// Stops a process, and returns when it does nothing any more.
+/// Stops a process, and returns when it has stopped.
 fn stop(process: libc::pid_t) {
     // SAFETY: no memory is passed.
     assert_eq!(unsafe { libc::kill(process, libc::SIGSTOP) }, 0);
@@ -227,7 +229,7 @@ fn stop(process: libc::pid_t) {
 
 /// A word that is set when the founders shall end.
 const STOP: u64 = 1000;
-/// A word that counts the rounds of everybody.
+/// A word that counts the rounds of all processes.
 const ROUNDS: u64 = 1001;
 
 /// One round of work: a counter by hardware atomics, one under a lock, and a word.
@@ -254,7 +256,7 @@ fn count_until_stopped(cluster: &Cluster) {
     }
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     let rounds = cluster.atomic(ROUNDS).load().unwrap_or_else(|error| refuse(&error));
-    // SAFETY: every founder has passed the barrier, and whoever joined has left or does not write.
+    // SAFETY: every founder has passed the barrier, and every joined process has left or does not write.
     let words = unsafe { cluster.region().slice::<u64>(0, 303 * 512) };
     let sum = |pages: std::ops::Range<usize>| pages.map(|page| words[page * 512]).sum::<u64>();
     if (sum(0..200), sum(300..303)) == (rounds, rounds) {
@@ -280,7 +282,7 @@ fn wait_for_ever(cluster: &Cluster) {
     }
 }
 
-/// Fails as every Trellis program does.
+/// Fails like every Trellis program.
 fn refuse(error: &dyn std::error::Error) -> ! {
     eprintln!("trellis: {error}");
     std::process::exit(70)

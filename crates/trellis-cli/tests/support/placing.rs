@@ -25,14 +25,14 @@ use super::inside::LONG;
 pub(crate) const TERM: Duration = Duration::from_millis(1200);
 pub(crate) const TENURE: Duration = Duration::from_millis(1000);
 
-/// What a test wants of a range.
+/// A test's request about a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Back(u16),
     Move(u16),
 }
 
-/// See the top of this file.
+/// See the head of this file.
 pub(crate) struct Placing {
     endpoint: Endpoint,
     cluster: Cluster,
@@ -48,7 +48,7 @@ struct Shared {
     wishes: Vec<(u16, Wish)>,
 }
 
-/// What it knows while it runs.
+/// Its state while it runs.
 struct Placements {
     ranges: BTreeMap<u16, Placed>,
     sent: u64,
@@ -58,15 +58,15 @@ struct Placements {
 struct Placed {
     machine: Controller,
     pages: u64,
-    /// Who said that it can be a backup, or is one.
+    /// The hosts that reported that they can be a backup, or are one.
     known: BTreeSet<u16>,
-    /// When somebody who does not know the range was told of it.
+    /// When a host that does not know the range was told about it.
     introduced_at: u64,
-    /// Whom the switch sends its requests to.
+    /// The host to which the switch sends the range's requests.
     routed: u16,
 }
 
-/// Ends the controller when it goes, however the test ends.
+/// Ends the controller when it is dropped, however the test ends.
 pub(crate) struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -92,7 +92,7 @@ impl Placing {
         self.shared.lock().unwrap().wishes.push((range, wish));
     }
 
-    /// Waits until the record of a range is so.
+    /// Waits until the record of a range satisfies a condition.
     pub(crate) fn until(&self, range: u16, what: &str, mut is_so: impl FnMut(&Record) -> bool) -> Record {
         let deadline = Instant::now() + LONG;
         let mut shared = self.shared.lock().unwrap();
@@ -140,7 +140,7 @@ impl Placing {
         let range = told.range;
         let placed = match placements.ranges.entry(range) {
             Entry::Occupied(known) => known.into_mut(),
-            // A range begins with the first word of its own host.
+            // A range begins with the first report of its own host.
             Entry::Vacant(_) if range != from => return,
             Entry::Vacant(new) => {
                 let (backups, complete) = (Vec::new(), Vec::new());
@@ -193,7 +193,7 @@ impl Placing {
             if now < placed.introduced_at + 50_000_000 {
                 continue;
             }
-            // It has to know of the range first.
+            // It must first know the range.
             let placement = trellis_fabric_protocol::lease::Placement {
                 incarnation: placed.machine.record.incarnation,
                 home: placed.machine.record.home,
@@ -243,7 +243,8 @@ impl Placing {
         told.into_iter().for_each(|(to, what)| self.tell(placements, to, &Told { range, what }));
     }
 
-    /// The requests about a range's pages and objects go to its home; what is told to the host, and answers to it, to itself.
+    /// Routes the requests for a range's pages and objects to its home, and control messages and answers to the host
+    /// itself.
     fn route(&self, lab: &Lab, range: u16, home: u16) {
         for (command, bits) in [(0x00, 50), (0x40, 54), (0x44, 55)] {
             let prefix = Prefix::new(lab.cluster().address(range, command, 0, 0), bits).unwrap();
@@ -265,7 +266,7 @@ impl Placing {
     }
 }
 
-/// Says something to a server, with bytes of a page.
+/// Sends a control message to a server, with bytes of a page.
 fn send(endpoint: &Endpoint, source: Source, to: u16, told: &Told, page: &[u8]) {
     let mut body = told.encode();
     body.extend_from_slice(page);
@@ -277,7 +278,7 @@ fn send(endpoint: &Endpoint, source: Source, to: u16, told: &Told, page: &[u8]) 
     let _ = endpoint.send(&Way { from: from.0, to: to.0, port: PORT }, &[&header, &body]);
 }
 
-/// A host that is no server says to one that it is home of a range, with the highest incarnation there is.
+/// A host without a server claims to a server that it is home of a range, with the highest possible incarnation.
 pub(crate) fn pretend(lab: &Lab, host: &str, to: u16, range: u16) {
     let prefix = super::inside::prefix(lab, host);
     let endpoint = lab.host(host).unwrap().run(|| Endpoint::open(0)).unwrap().unwrap();
@@ -304,7 +305,7 @@ fn asked(
     Request { source, destination, tag_kind, is_once: false, is_release: false, epoch: 0, operation }
 }
 
-/// What a WRITE without a lease is answered.
+/// The status of the answer to a WRITE without a lease.
 pub(crate) fn write(lab: &Lab, host: &str, pointer: Pointer, bytes: &[u8]) -> Status {
     let (cluster, number) = (pointer.cluster(), super::inside::number(lab, host));
     let source = Source { cluster, host: number, incarnation: Incarnation::new(9), request: 1 };

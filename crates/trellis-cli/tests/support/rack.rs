@@ -1,7 +1,7 @@
-//! Memory servers that a controller places, as processes in the hosts of a lab; and work whose outcome is known.
+//! Memory servers with a controller, as processes in the hosts of a lab; and work with a known result.
 //!
-//! What must hold is looked at while it goes on, and at the end: nothing that was acknowledged is lost, nothing is half there,
-//! nothing is done twice.
+//! The conditions are checked during the work and at its end: nothing that was acknowledged is lost, nothing is half
+//! done, nothing is done twice.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::Cell;
@@ -24,10 +24,10 @@ use super::inside::{LONG, good, number, prefix, written};
 
 pub(crate) const PAGE: usize = 4096;
 
-/// The host of the controller, where there is one: a client, which has no memory.
+/// The host of the controller, if there is one: a client, which has no memory.
 pub(crate) const CONTROLLER: &str = "c3";
 
-/// A process, and what it said.
+/// A process and its output.
 struct Process {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,
@@ -49,7 +49,7 @@ impl Process {
     }
 
     fn kill(&mut self) {
-        // One that has ended is what is wanted.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -61,35 +61,35 @@ impl Drop for Process {
     }
 }
 
-/// How long rights last.
+/// The durations of rights.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) lease_term: Duration,
     pub(crate) tenure: Duration,
 }
 
-/// Short ones: what has to end by itself ends soon.
+/// Short ones: what must end by itself ends soon.
 pub(crate) const SHORT: Times = Times { lease_term: Duration::from_millis(1000), tenure: Duration::from_millis(500) };
 
 /// A lab and the processes in it.
 pub(crate) struct Rack {
-    /// By their hosts. Before the lab, so that they end while that is there.
+    /// By their hosts. Declared before the lab, so that they end before it.
     processes: BTreeMap<&'static str, Process>,
     pub(crate) lab: Lab,
     folder: PathBuf,
     times: Times,
     memory: &'static str,
-    /// The hosts of controllers, and where each of them finds the records.
+    /// The hosts of controllers, and the address of the records for each of them.
     controllers: Vec<(&'static str, String)>,
     leader_term: &'static str,
-    /// The host of the one that is asked.
+    /// The host of the controller that is asked.
     asked: Cell<&'static str>,
 }
 
 impl Rack {
-    /// A lab without processes yet, whose switch can be told what to do.
+    /// A lab without processes yet, whose switch takes commands.
     pub(crate) fn new(lab: Lab, times: Times, memory: &'static str) -> Rack {
-        // The number of this process is 1 in its namespace, and so it is in that of the same test beside it.
+        // The number of this process is 1 in its namespace, as in that of another run of the same test.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos();
         let folder = std::env::temp_dir().join(format!("trellis-rack-{}-{now:x}", lab.plan().name));
         std::fs::create_dir(&folder).expect("a folder");
@@ -101,7 +101,7 @@ impl Rack {
         Rack { processes, lab, folder, times, memory, controllers, leader_term: "500ms", asked: Cell::new(CONTROLLER) }
     }
 
-    /// Lets these hosts have controllers, each of which finds the records there; another one leads after this term.
+    /// Gives these hosts controllers, each with the address of the records; another one leads after this term.
     pub(crate) fn with_controllers(&mut self, controllers: Vec<(&'static str, String)>, leader_term: &'static str) {
         (self.controllers, self.leader_term) = (controllers, leader_term);
     }
@@ -117,7 +117,7 @@ impl Rack {
         command
     }
 
-    /// Starts a process in a host, and returns when it says that it is there.
+    /// Starts a process in a host, and returns when it prints that it is ready.
     fn start(&mut self, host: &'static str, arguments: &[&str], ready: &str) {
         let mut command = self.command(arguments);
         command.env("TRELLIS_PREFIX", prefix(&self.lab, host).to_string());
@@ -158,12 +158,12 @@ impl Rack {
         self.start(host, &[&arguments[..], &times].concat(), "serving ");
     }
 
-    /// Starts the controller, with so many backups of each range.
+    /// Starts the controller, with this many backups of each range.
     pub(crate) fn control(&mut self, backups: u16) {
         self.control_at(CONTROLLER, backups);
     }
 
-    /// The same with more options.
+    /// Like [`Rack::control`], with more options.
     pub(crate) fn control_with(&mut self, backups: u16, options: &[&str]) {
         self.control_as(CONTROLLER, backups, options);
     }
@@ -184,7 +184,7 @@ impl Rack {
         self.start(host, &[&arguments[..], &more, options].concat(), "controller ");
     }
 
-    /// Returns when one of these controllers leads, which is asked from then on.
+    /// Returns when one of these controllers leads, and asks that one from then on.
     pub(crate) fn led_by(&self, hosts: &[&'static str]) -> &'static str {
         let deadline = Instant::now() + LONG;
         loop {
@@ -197,14 +197,14 @@ impl Rack {
         }
     }
 
-    /// What the controller of a host says; nothing where none answers.
+    /// The status from the controller of a host; `None` if none answers.
     pub(crate) fn status_at(&self, host: &str) -> Option<Value> {
         let mut command = self.command(&["controller", "status", "--json"]);
         let output = command.env("TRELLIS_CONTROLLER", self.socket(host)).output().expect("it can be started");
         output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
     }
 
-    /// A question of an operator to the controller of a host, not started yet.
+    /// The command for an operator's request to the controller of a host, not started yet.
     pub(crate) fn question(&self, host: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(&[&["controller"], arguments].concat());
         command.env("TRELLIS_CONTROLLER", self.socket(host));
@@ -218,12 +218,12 @@ impl Rack {
         assert!(sent.is_ok_and(|status| status.success()), "it runs");
     }
 
-    /// How the process in a host ends by itself.
+    /// Waits until the process in a host ends by itself; returns its status.
     pub(crate) fn ends(&mut self, host: &'static str) -> ExitStatus {
         self.processes.remove(host).expect("it runs").child.wait().expect("it ends")
     }
 
-    /// Whether operators of a host's controller have a socket.
+    /// Whether a host's controller has a socket for operators.
     pub(crate) fn has_socket(&self, host: &str) -> bool {
         self.socket(host).exists()
     }
@@ -233,17 +233,17 @@ impl Rack {
         (milliseconds(self.times.lease_term), milliseconds(self.times.tenure))
     }
 
-    /// Ends a process at once.
+    /// Kills a process.
     pub(crate) fn kill(&mut self, host: &'static str) {
         self.processes.remove(host).expect("it runs").kill();
     }
 
-    /// Whether the process in a host has said something.
+    /// Whether the process in a host has printed something.
     pub(crate) fn has_said(&self, host: &'static str, part: &str) -> bool {
         self.processes[host].has_said(part)
     }
 
-    /// Asks the controller something.
+    /// Sends a request to the controller.
     pub(crate) fn ask(&self, arguments: &[&str]) -> String {
         let output = self.try_to_ask(arguments);
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -251,7 +251,7 @@ impl Rack {
         told
     }
 
-    /// Asks the controller that leads something that it refuses while a range is between two homes.
+    /// Sends a request that the leading controller refuses while a range is between two homes, until it is accepted.
     pub(crate) fn ask_until_it_can_be(&self, arguments: &[&str]) -> String {
         let deadline = Instant::now() + LONG;
         loop {
@@ -269,7 +269,7 @@ impl Rack {
         self.question(self.asked.get(), arguments).output().expect("it can be started")
     }
 
-    /// What the controller that leads says.
+    /// The status from the leading controller.
     pub(crate) fn status(&self) -> Value {
         let deadline = Instant::now() + LONG;
         loop {
@@ -282,26 +282,26 @@ impl Rack {
         }
     }
 
-    /// What the controller that leads says of the range of a host.
+    /// The status of the range of a host from the leading controller.
     pub(crate) fn range(&self, of: &str) -> Value {
         let (status, of) = (self.status(), number(&self.lab, of).0);
         let ranges = status["ranges"].as_array().expect("a list");
         ranges.iter().find(|range| range["range"] == of).cloned().unwrap_or(Value::Null)
     }
 
-    /// Returns when the range of a host is at another one, and so many backups have all of it.
+    /// Returns when the range of a host is at another one, and this many backups have all of it.
     pub(crate) fn is_at(&self, of: &str, home: &str, backups: usize) {
         let home = number(&self.lab, home).0;
         self.wait_for(of, |range| range["home"] == home && complete(range) == Some(backups));
     }
 
-    /// Returns when the range of a host is at somebody who runs, and so many backups have all of it.
+    /// Returns when the range of a host is at a running server, and this many backups have all of it.
     pub(crate) fn has(&self, of: &str, backups: usize) {
         let hosts: Vec<u16> = self.processes.keys().map(|host| number(&self.lab, host).0).collect();
         self.wait_for(of, |range| hosts.iter().any(|host| range["home"] == *host) && complete(range) == Some(backups));
     }
 
-    /// Returns when what the controller says of the range of a host is so.
+    /// Returns when the status of the range of a host satisfies a condition.
     pub(crate) fn wait_for(&self, of: &str, is_so: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + LONG;
         loop {
@@ -314,7 +314,7 @@ impl Rack {
     }
 }
 
-/// How many backups have all of a range.
+/// The number of backups that have all of a range.
 fn complete(range: &Value) -> Option<usize> {
     range["complete"].as_array().map(Vec::len)
 }
@@ -326,7 +326,7 @@ impl Drop for Rack {
     }
 }
 
-/// What a process does with recalls: its calls hold pages for a moment only.
+/// The reaction of a process to recalls: its calls hold pages only for a moment.
 pub(crate) struct Nothing;
 
 impl Events for Nothing {
@@ -337,12 +337,12 @@ impl Events for Nothing {
     fn lost(&self, _: u64) {}
 }
 
-/// A page that is the same number everywhere.
+/// A page that consists of one repeated number.
 pub(crate) fn page_of(count: u64) -> Vec<u8> {
     count.to_le_bytes().repeat(PAGE / 8)
 }
 
-/// The number that a page is.
+/// The number of which a page consists.
 pub(crate) fn count_of(page: &[u8]) -> u64 {
     let mut words = page.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
     let first = words.next().expect("a page has words");
@@ -350,11 +350,11 @@ pub(crate) fn count_of(page: &[u8]) -> u64 {
     first
 }
 
-/// What is known of pages, each of which only grows.
+/// What is known of pages, whose numbers only increase.
 pub(crate) struct Ledger {
-    /// What was acknowledged, and what was tried.
+    /// The acknowledged and the attempted number of each page.
     pages: Vec<(AtomicU64, AtomicU64)>,
-    /// Work goes on until then.
+    /// Whether the work shall end.
     is_over: AtomicBool,
     /// How often something was done.
     done: AtomicU64,
@@ -384,7 +384,7 @@ impl Ledger {
         self.done.load(Ordering::SeqCst)
     }
 
-    /// Returns when so much more was done.
+    /// Returns when this much more was done.
     pub(crate) fn wait_for(&self, more: u64) {
         let (before, deadline) = (self.done(), Instant::now() + LONG);
         while self.done() < before + more {
@@ -397,7 +397,7 @@ impl Ledger {
         Duration::from_nanos(self.slowest.load(Ordering::SeqCst))
     }
 
-    /// Does something, and counts it; nothing is slower than the slowest.
+    /// Does something, counts it, and updates the longest time.
     pub(crate) fn time<T>(&self, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let done = work();
@@ -418,7 +418,7 @@ impl Ledger {
         self.pages[page].1.fetch_max(count, Ordering::SeqCst);
     }
 
-    /// What was read of a page that had at least this before.
+    /// Checks the number read from a page that had at least `least` before.
     fn check(&self, page: usize, least: u64, read: u64) {
         let most = self.pages[page].1.load(Ordering::SeqCst);
         assert!((least..=most).contains(&read), "page {page} is {read}, not {least} to {most}");
@@ -434,7 +434,8 @@ impl Ledger {
         }
     }
 
-    /// Pages one after the other are raised under leases, by as many processes as want to; how many commits were too late.
+    /// Increments random pages under leases, concurrently with other processes; returns how many commits were too
+    /// late.
     pub(crate) fn raise_under_leases(&self, leased: &Leased, seed: u64) -> u64 {
         let (mut random, mut late) = (Random::new(seed), 0);
         while !self.is_over() {
@@ -443,7 +444,7 @@ impl Ledger {
         late
     }
 
-    /// Raises a page; whether that counted.
+    /// Increments a page; returns whether that counted.
     pub(crate) fn raise_one(&self, leased: &Leased, page: usize) -> bool {
         let (least, number) = (self.acknowledged(page), page as u64);
         let mut found = None;
@@ -463,7 +464,7 @@ impl Ledger {
         late.is_empty()
     }
 
-    /// Pages are read, here and there.
+    /// Reads random pages.
     pub(crate) fn read(&self, client: &mut Client, object: Pointer, seed: u64) {
         let (mut random, mut bytes) = (Random::new(seed), vec![0; PAGE]);
         while !self.is_over() {
@@ -474,7 +475,7 @@ impl Ledger {
         }
     }
 
-    /// Pages are written, here and there; nobody else does.
+    /// Writes random pages; there must be no other writer.
     pub(crate) fn write(&self, client: &mut Client, object: Pointer, seed: u64) {
         let mut random = Random::new(seed);
         while !self.is_over() {
@@ -486,7 +487,7 @@ impl Ledger {
         }
     }
 
-    /// One is added again and again by one client; the count at the end is what was added.
+    /// Adds one repeatedly, as the only client; returns the number of additions.
     pub(crate) fn add(&self, client: &mut Client, counter: Pointer) -> u64 {
         let mut count = 0;
         while !self.is_over() {
@@ -503,7 +504,7 @@ pub(crate) fn at(object: Pointer, page: usize) -> Pointer {
     object.plus((page * PAGE) as u64).expect("it is in the object")
 }
 
-/// Ends work when it is dropped, also where a test fails: nobody goes on for ever.
+/// Ends the work when it is dropped, also if a test fails, so that nothing runs for ever.
 pub(crate) struct Ends<'a>(pub(crate) &'a Ledger);
 
 impl Drop for Ends<'_> {

@@ -1,5 +1,5 @@
-//! Every message survives the wire, and no bytes, however mangled, make the decoder panic or accept a number past the
-//! cluster.
+//! Every message survives encoding and decoding, and no bytes, however corrupted, make the decoder panic or accept a
+//! node number outside the cluster.
 
 use super::*;
 use crate::sync::{Contribution, Demand, Kind, Operation, Outcome, Reduction, Refusal, SemaphoreDemand, Subject};

@@ -1,18 +1,17 @@
-//! A cluster without machines: the real protocol at every node, memories that are tables, and a
-//! network that is a bag from which the test takes what it likes.
+//! A simulated cluster: the real protocol at every node, tables as memories, and a network from which the test takes
+//! messages in any order.
 //!
-//! Promises: effects are carried out in their order, and after each of them the contract of
-//! `coherence` is asserted: single writer or many readers, downgrade before read-out before send,
-//! bytes that stay put until they are delivered, loads that see the last store, locked pages that
-//! do not leave and are nobody else's. It must never let a thread look again that was not woken,
-//! nor an alarm go off that was not set.
+//! Promises: effects are carried out in their order, and after each of them the contract of `coherence` is asserted:
+//! single writer or many readers; downgrade before read-out before send; bytes that do not change until they are
+//! delivered; loads that see the last store; locked pages that stay and that no other node has. It must never let a
+//! thread retry that was not woken, or let an alarm expire that was not set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Purpose, Running};
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
-/// A message under way, and what the supplier's pages held when it was sent.
+/// A message under way, and the contents of the supplier's pages when it was sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Envelope {
     pub(crate) from: NodeId,
@@ -37,16 +36,16 @@ pub(crate) struct Call {
     pub(crate) number: u32,
     pub(crate) range: PageRange,
     pub(crate) is_timed: bool,
-    /// It has its pages.
+    /// It has all its pages.
     pub(crate) has_all: bool,
 }
 
-/// What came of an access.
+/// The outcome of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The load saw this value.
+    /// The load returned this value.
     Loaded(u64),
-    /// The store put this value.
+    /// The store wrote this value.
     Stored(u64),
     /// The view does not allow it.
     Faulted,
@@ -61,18 +60,18 @@ pub(crate) struct Cluster {
     values: u64,
     pub(crate) under_way: Vec<Envelope>,
     pub(crate) waiting: Vec<Vec<Waiting>>,
-    /// Pages that somebody else waits for.
+    /// Pages that another node waits for.
     pub(crate) wanted: BTreeSet<(u16, u32)>,
     /// Calls that have locked pages, or wait for them.
     pub(crate) calls: Vec<Call>,
     last_call: u32,
-    /// Alarms that are set, and when they are due.
+    /// The alarms that are set, and when they are due.
     pub(crate) alarms: BTreeMap<(u16, u32, Purpose), u64>,
-    /// How often a page came to a node, or the right to store to it did.
+    /// How often a node received a page, or the right to store to it.
     pub(crate) grants: BTreeMap<(u32, u16), u64>,
-    /// The time that the protocol is told.
+    /// The time that is passed to the protocol.
     pub(crate) now: u64,
-    /// What happened, in words.
+    /// The history in words.
     pub(crate) log: Vec<String>,
 }
 
@@ -110,7 +109,7 @@ impl Cluster {
         }
     }
 
-    /// Tries an instruction. A store puts a value that nobody stored before.
+    /// Attempts an access. A store writes a value that was never stored before.
     pub(crate) fn access(&mut self, node: u16, page: u32, write: bool) -> Outcome {
         let needed = if write { Access::Write } else { Access::Read };
         if self.view(node, page) < needed {
@@ -132,13 +131,13 @@ impl Cluster {
         Outcome::Stored(self.values)
     }
 
-    /// A thread's access failed: it waits from now on.
+    /// Records that a thread's access faulted: the thread waits from now on.
     pub(crate) fn fault(&mut self, node: u16, page: u32, write: bool, wish: PageRange) {
         self.waiting[usize::from(node)].push(Waiting { page, write, wish, woken: false });
         self.step(node, page, Input::Fault { page: PageIndex(page), write, wish });
     }
 
-    /// A woken thread tries again and no longer waits.
+    /// Removes a woken thread from the waiting ones, so that it retries.
     pub(crate) fn take_woken(&mut self, node: u16, index: usize) -> Waiting {
         let waiting = self.waiting[usize::from(node)].remove(index);
         assert!(waiting.woken, "nobody woke the thread of node {node} that waits for page {}", waiting.page);
@@ -163,13 +162,13 @@ impl Cluster {
         call
     }
 
-    /// The program lets go what a call locked, or waits for it no longer; the call may have ended by itself.
+    /// The program unlocks what a call locked, or no longer waits for it; the call may have ended by itself.
     pub(crate) fn unlock(&mut self, node: u16, range: PageRange, call: u32) {
         self.calls.retain(|known| known.number != call);
         self.step(node, range.first().0, Input::Unlock { range, call });
     }
 
-    /// An alarm goes off, at whatever time.
+    /// An alarm expires, due or not.
     pub(crate) fn alarm(&mut self, node: u16, page: u32, purpose: Purpose) {
         let was_set = self.alarms.remove(&(node, page, purpose));
         assert!(was_set.is_some(), "node {node} set no alarm {} for page {page}", purpose);
@@ -185,7 +184,7 @@ impl Cluster {
         self.alarms.iter().map(|(&alarm, &due)| (due, alarm)).min()
     }
 
-    /// A node left; every other one is told.
+    /// A node has left; every other node is informed.
     pub(crate) fn gone(&mut self, node: u16, successor: u16) {
         for other in (0..self.nodes.len() as u16).filter(|&other| other != node) {
             for shard in 0..self.shards {
@@ -249,7 +248,7 @@ impl Cluster {
         }
     }
 
-    /// Does what was ordered; returns the pages whose access may have changed.
+    /// Carries out an effect; returns the pages whose access may have changed.
     fn carry_out(&mut self, node: u16, effect: Effect) -> Vec<u32> {
         let all = |range: PageRange| range.pages().map(|page| page.0).collect::<Vec<u32>>();
         match effect {
@@ -286,7 +285,7 @@ impl Cluster {
         }
     }
 
-    /// A call has its pages: they are here, and nobody else's.
+    /// A call has its pages: they are here, and no other node has them.
     fn locked(&mut self, node: u16, range: PageRange, number: u32) {
         for page in range.pages() {
             let others = self.calls.iter().find(|call| call.has_all && call.range.contains(page));
@@ -298,7 +297,7 @@ impl Cluster {
             .has_all = true;
     }
 
-    /// How often `page` came to other nodes than `node`.
+    /// How often nodes other than `node` received `page`.
     pub(crate) fn grants_to_others(&self, node: u16, page: u32) -> u64 {
         let of_page = self.grants.range((page, 0)..=(page, u16::MAX));
         of_page.filter(|((_, to), _)| *to != node).map(|(_, count)| count).sum()

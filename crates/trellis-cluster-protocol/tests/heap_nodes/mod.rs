@@ -1,7 +1,7 @@
-//! A few nodes with their heaps, a network that delivers in any order, and what their programs got.
+//! A few nodes with their heaps, a network that delivers in any order, and the results of the programs' calls.
 //!
-//! Promises: the programs do what a runtime does, in the order in which it must: a span has its home before it is used,
-//! and what was written is known before a span goes back. Every step checks that no block overlaps another and that no
+//! Promises: the programs act in the order that a runtime must keep: a span has its home before it is used, and what
+//! was written is known before a span is given back. Every step checks that no block overlaps another and that no
 //! page has blocks of two nodes.
 
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use trellis_cluster_protocol::heap::{Answer, Block, Effect, Geometry, Heap, Inpu
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// What is handed out, as the programs know it.
+/// The allocated blocks, as the programs know them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Model {
-    /// Blocks by offset: how long, and whose.
+    /// By offset: the length of the block, and its node.
     pub(crate) live: BTreeMap<u64, (u64, u16)>,
-    /// Pages with live blocks: whose, and how many blocks touch it.
+    /// Pages with live blocks: their node, and the number of blocks that touch them.
     pages: BTreeMap<u64, (u16, u32)>,
 }
 
@@ -34,7 +34,7 @@ impl Model {
         }
     }
 
-    /// From the moment the program frees it, anybody may get the memory.
+    /// Removes a block. Once the program frees it, any node may get the memory.
     pub(crate) fn remove(&mut self, offset: u64) -> (u64, u16) {
         let (bytes, node) = self.live.remove(&offset).expect("the program has this block");
         for page in offset / PAGE_BYTES..(offset + bytes).div_ceil(PAGE_BYTES) {
@@ -50,7 +50,7 @@ impl Model {
     }
 }
 
-/// A message on its way: from, to, what.
+/// A message under way: sender, receiver, content.
 pub(crate) type Underway = (u16, u16, Message);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -58,9 +58,9 @@ pub(crate) struct Nodes {
     pub(crate) heaps: Vec<Heap>,
     pub(crate) network: Vec<Underway>,
     pub(crate) surplus: Vec<Vec<u32>>,
-    /// What calls wait for, by node and call.
+    /// The calls that wait, by node and number.
     pub(crate) calls: BTreeMap<(u16, Waiter), Call>,
-    /// Calls that ended, for the test to take.
+    /// Calls that ended, for the test to collect.
     pub(crate) ended: Vec<(u16, Waiter, Call, Answer)>,
     pub(crate) model: Model,
 }
@@ -68,14 +68,14 @@ pub(crate) struct Nodes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
     Allocate(Request),
-    /// At this offset.
+    /// The block at this offset.
     Free(u64),
     GiveBack,
     Measure,
 }
 
 impl Nodes {
-    /// The first node keeps the directory; `pages` pages of a region that has some more before them.
+    /// The first node keeps the directory; the heap has `pages` pages, and the region has some more before them.
     pub(crate) fn new(nodes: u16, pages: u32) -> Nodes {
         let heap = |me| {
             Heap::new(Geometry {
@@ -145,7 +145,7 @@ impl Nodes {
         self.ended.push((node, waiter, call, answer));
     }
 
-    /// Whether nothing is underway and nobody waits.
+    /// Whether no message is under way and no call waits.
     pub(crate) fn is_quiet(&self) -> bool {
         self.network.is_empty() && self.calls.is_empty()
     }

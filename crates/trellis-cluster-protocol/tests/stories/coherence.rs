@@ -1,4 +1,4 @@
-//! Scripts about pages.
+//! The commands of scripts about pages.
 
 use super::{Story, Words, range};
 use crate::cluster::{Cluster, Outcome};
@@ -44,7 +44,7 @@ impl Script {
         self.cluster.log.push(line);
     }
 
-    /// Woken threads look again, until none is left.
+    /// Woken threads retry, until none is left.
     fn look(&mut self) {
         for node in 0..self.nodes {
             let waiting = &self.cluster.waiting[usize::from(node)];
@@ -73,7 +73,7 @@ impl Script {
         Ok(())
     }
 
-    /// Time passes; alarms go off when they are due.
+    /// Time passes; alarms expire when they are due.
     fn wait(&mut self, time: u64) {
         let end = self.cluster.now + time;
         while let Some((due, (node, page, purpose))) = self.cluster.next_alarm().filter(|&(due, _)| due <= end) {
@@ -134,7 +134,7 @@ impl Story for Script {
             }
             "unlock" => {
                 let (node, range) = (words.name(0, 'n')?, range(words.at(1)?)?);
-                // The oldest; where it ended by itself, the program does not know that.
+                // The oldest call; the program does not know if it has ended by itself.
                 let number = match words.value("call") {
                     Some(_) => words.number("call")? as u32,
                     None => {

@@ -1,9 +1,9 @@
-//! Scripts about release consistency: pages of four words, what nodes know of each other's releases, and a network that
-//! delivers what the script says.
+//! The commands of scripts about release consistency: pages of four words, the nodes' knowledge of each other's
+//! releases, and a network that delivers what the script says.
 //!
-//! Promises: effects are carried out in their order, as the runtime does; a page that comes overwrites only what nobody
-//! here can touch; a load or a store is made only where the view allows it. Locks and barriers are what they are to the
-//! protocol: knowledge that goes from one node to another.
+//! Promises: effects are carried out in their order, as in the runtime. A received page overwrites only what this
+//! node cannot touch. A load or a store is made only if the view allows it. Locks and barriers are what they are to
+//! the protocol: knowledge that goes from one node to another.
 
 use super::{Story, Words};
 use std::collections::BTreeMap;
@@ -46,11 +46,11 @@ struct Node {
     memory: Vec<Page>,
     twins: Vec<Page>,
     view: Vec<Access>,
-    /// The kernel's marks.
+    /// The kernel's marks of stores.
     marked: Vec<bool>,
     waiting: Vec<Waiting>,
     is_publishing: bool,
-    /// What it knew at the last barrier.
+    /// The node's knowledge at the last barrier.
     at_barrier: Option<Vec<u64>>,
 }
 
@@ -107,7 +107,7 @@ impl Script {
         &mut self.nodes[usize::from(node)]
     }
 
-    /// A load, or a store of `value`, by a thread that faults first where its view does not allow it.
+    /// A load, or a store of `value`, by a thread that faults first if its view does not allow the access.
     fn access(&mut self, node: u16, access: Waiting) {
         let (marks, this) = (self.marks, self.node(node));
         let Waiting { page, word, value, wish, .. } = access;
@@ -134,7 +134,7 @@ impl Script {
         }
     }
 
-    /// Woken threads look again, until none is left.
+    /// Woken threads retry, until none is left.
     fn look(&mut self) {
         for node in 0..self.nodes.len() as u16 {
             let waiting = &mut self.node(node).waiting;
@@ -164,7 +164,7 @@ impl Script {
         Ok(())
     }
 
-    /// What `from` releases reaches `to`, whose acquire then ends.
+    /// What `from` releases reaches `to`, and the acquire of `to` ends.
     fn tell(&mut self, from: u16, to: u16) -> Result<(), String> {
         if self.node(from).is_publishing {
             return Err(format!("n{from} has not published"));
@@ -194,7 +194,7 @@ impl Script {
 
     fn barrier(&mut self) -> Result<(), String> {
         let nodes = self.nodes.len() as u16;
-        // To the first node, and from there: as the tree does.
+        // To the first node, and from there to all, as the tree does.
         for from in 1..nodes {
             self.tell(from, 0)?;
         }
@@ -285,7 +285,7 @@ impl Script {
         }
     }
 
-    /// What concerns this node alone.
+    /// Carries out the effects that concern only this node.
     fn carry_out(&mut self, node: u16, effect: Effect, came: Option<Message>, body: &Body) {
         let this = self.node(node);
         let each = |range: PageRange| range.pages().map(|page| page.0 as usize);
@@ -333,7 +333,7 @@ impl Script {
         }
     }
 
-    /// The bytes that go with a message: pages, diffs that are sent on as they came, or what this node stored.
+    /// The bytes that go with a message: pages, forwarded diffs, or what this node stored.
     fn body_of(
         &mut self,
         node: u16,
@@ -382,7 +382,7 @@ impl Script {
 }
 
 impl Node {
-    /// What was stored to `page` since its twin was kept; the twin follows.
+    /// What was stored to `page` since its twin was made; updates the twin.
     fn diff(&mut self, page: usize) -> Diff {
         let (memory, twin) = (&self.memory[page], &mut self.twins[page]);
         let diff: Diff = memory.iter().copied().enumerate().filter(|&(word, value)| value != twin[word]).collect();
@@ -399,7 +399,7 @@ fn in_words(pages: PageSet, diffs: &[Diff]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// `p3.1`, or `p3`: its first word.
+/// Parses `p3.1`, or `p3`: its first word.
 fn place(text: &str) -> Result<(usize, usize), String> {
     let wrong = || format!("`{text}` is no word of a page, such as p0.1");
     let (page, word) = text.strip_prefix('p').ok_or_else(wrong)?.split_once('.').unwrap_or((&text[1..], "0"));

@@ -1,4 +1,4 @@
-//! Scripts about locks, barriers, words and objects that are kept at their home.
+//! The commands of scripts about locks, barriers, words and objects that are kept at their home.
 
 use super::{Story, Words};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub(crate) struct Script {
     /// Calls that wait, in words.
     waiting: BTreeMap<Waiter, (u16, String)>,
     calls: Waiter,
-    /// The call that asked last.
+    /// The last call that asked.
     asked: Waiter,
 }
 
@@ -47,7 +47,7 @@ impl Script {
         self.waiting.remove(&waiter).expect("a call is woken once").1
     }
 
-    /// The call of a program, which waits until it is woken.
+    /// Makes a call of a program, which waits until it is woken.
     fn call(&mut self, node: u16, what: String, input: impl Fn(Waiter) -> Input, lines: &mut Vec<String>) {
         self.calls += 1;
         let name = format!("call {} (n{node} {what})", self.calls);
@@ -71,7 +71,7 @@ impl Script {
         Ok(())
     }
 
-    /// The last call of a node that still waits gives up.
+    /// The last call of a node that still waits is abandoned.
     fn give_up(&mut self, node: u16, lines: &mut Vec<String>) -> Result<(), String> {
         let waiting = self.waiting.iter().rev().find(|(_, (of, _))| *of == node);
         let (call, name) = waiting.map(|(&call, (_, name))| (call, name.clone())).ok_or("no such call waits")?;
@@ -132,7 +132,7 @@ impl Script {
         Ok(())
     }
 
-    /// Asks every other node how it stands to an object: `ask n0 barrier=7`, or `ask n0 lock=1`.
+    /// Asks every other node for its state of an object: `ask n0 barrier=7`, or `ask n0 lock=1`.
     fn ask(&mut self, words: &Words<'_>, lines: &mut Vec<String>) -> Result<(), String> {
         let node = words.name(0, 'n')?;
         let of = |kind, name| words.number(name).map(|id| Subject { kind, id });
@@ -149,7 +149,7 @@ impl Script {
         Ok(())
     }
 
-    /// What came of the last inquiry.
+    /// The result of the last inquiry.
     fn answers(&mut self, words: &Words<'_>, lines: &mut Vec<String>) -> Result<(), String> {
         let node = words.name(0, 'n')?;
         let answers = self.nodes[usize::from(node)].conclude(self.asked);

@@ -1,9 +1,8 @@
-//! A cluster on a clock: every message takes the same time, threads run programs without end, alarms go off when they
-//! are due.
+//! A cluster with a clock: every message takes the same time, threads run endless programs, and alarms expire when
+//! they are due.
 //!
-//! Promises: the same programs give the same run. What happens is what a network does that loses and overtakes nothing,
-//! so whoever waits for long in such a run was made to wait by the protocol. It must never say `Resumed` before the
-//! thread ran on.
+//! Promises: the same programs give the same run. The network loses nothing and keeps the order of messages, so every
+//! long wait in such a run is caused by the protocol. It must never report `Resumed` before the thread has run on.
 
 use crate::cluster::{Cluster, Outcome};
 use std::collections::VecDeque;
@@ -11,22 +10,22 @@ use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
-/// What a message takes.
+/// The time that a message takes.
 pub(crate) const LATENCY: u64 = 12_000;
-/// What a woken thread takes to look again.
+/// The time that a woken thread takes to retry.
 const WAKE: u64 = 500;
-/// What a thread does, again and again.
+/// What a thread repeats endlessly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Program {
     /// Stores to a page.
     Store { page: u32 },
     /// Loads from a page.
     Load { page: u32 },
-    /// Loads from a page until it is its turn, and stores once, which makes it the next one's turn.
+    /// Loads from a page until it is its turn, and stores once, which passes the turn to the next thread.
     Flag { page: u32 },
     /// Stores to a page until it is its turn, as a test-and-set lock does.
     Exchange { page: u32 },
-    /// Locks a run of pages, keeps it for so long, and pauses for so long.
+    /// Locks a range of pages, keeps it for a time, and pauses for a time.
     Lock { range: PageRange, keeps: u64, pauses: u64 },
 }
 
@@ -45,33 +44,33 @@ impl Program {
 pub(crate) struct Thread {
     node: u16,
     program: Program,
-    /// When it goes on; nothing while it waits.
+    /// When it continues; `None` while it waits.
     at: Option<u64>,
-    /// Since when it waits, and how often its page had come to others then.
+    /// When the wait began, and how often other nodes had received its page by then.
     waits: Option<(u64, u64)>,
     call: Option<u32>,
-    /// Accesses or locks that were done.
+    /// Completed accesses or locks.
     pub(crate) done: u64,
-    /// What it waited for one access or one lock, at most.
+    /// The longest wait for one access or one lock.
     pub(crate) waited_max: u64,
-    /// How often its page came to others meanwhile, at most.
+    /// How often, at most, other nodes received its page during one wait.
     pub(crate) overtaken_max: u64,
 }
 
 pub(crate) struct Timed {
     pub(crate) cluster: Cluster,
     pub(crate) threads: Vec<Thread>,
-    /// When the messages under way arrive, the first first.
+    /// When the messages under way arrive, the earliest first.
     arrivals: VecDeque<u64>,
-    /// Whose turn it is, and how often it changed.
+    /// The index of the thread whose turn it is, and the number of changes.
     turn: usize,
     pub(crate) turns: u64,
-    /// What a thread does between two accesses.
+    /// The pause of a thread between two accesses.
     pub(crate) pause: u64,
 }
 
 impl Timed {
-    /// A cluster whose pages are managed, or owned at first, by node 0.
+    /// Creates a cluster whose pages are managed, or initially owned, by node 0.
     pub(crate) fn new(protocol: &str, nodes: u16, programs: &[(u16, Program)]) -> Timed {
         let protocol: Protocol = protocol.parse().expect("a protocol");
         let cluster = Cluster::new(protocol, Home::Manager(Manager(NodeId(0))), nodes, 8, 1);
@@ -115,7 +114,7 @@ impl Timed {
         }
     }
 
-    /// How often the page came to a node.
+    /// How often nodes received the page.
     pub(crate) fn transfers(&self, page: u32) -> u64 {
         self.cluster.grants_to_others(u16::MAX, page)
     }
@@ -134,7 +133,7 @@ impl Timed {
                 self.access(index, page, false);
             }
             Program::Flag { page } => {
-                // Who has seen that it is its turn stores; nobody else can make it another's.
+                // A thread that has seen that it is its turn stores; no other thread can pass the turn on.
                 let write = self.turn == index && self.cluster.view(node, page) != Access::None;
                 if self.access(index, page, write) && write {
                     self.pass_turn(index);
@@ -164,7 +163,7 @@ impl Timed {
         }
     }
 
-    /// Whether the access was done; else the thread waits.
+    /// Whether the access was done; otherwise the thread waits.
     fn access(&mut self, index: usize, page: u32, write: bool) -> bool {
         let node = self.threads[index].node;
         if self.cluster.access(node, page, write) == Outcome::Faulted {
@@ -194,7 +193,7 @@ impl Timed {
         }
     }
 
-    /// Wakes threads, says `Resumed` where nobody is about to look, and notes when new messages arrive.
+    /// Wakes threads, reports `Resumed` if no thread is about to retry, and records when new messages arrive.
     fn follow(&mut self) {
         let now = self.cluster.now;
         for index in 0..self.threads.len() {

@@ -1,7 +1,7 @@
-//! A memory server with its memory: carries out effects, and speaks in datagrams.
+//! A memory server with its memory, which carries out the effects and exchanges datagrams.
 //!
-//! It checks what must hold of every effect: a place is inside the memory and inside one object, a new object is zero
-//! where its maker wrote nothing, and what was published is what the server says.
+//! It checks what must hold for every effect: an extent is inside the memory and inside one object, a new object is
+//! zero where its creator wrote nothing, and what was published agrees with the server.
 
 use trellis_base::Random;
 use trellis_fabric_protocol::Nanoseconds;
@@ -42,7 +42,7 @@ pub(crate) fn any_bytes(random: &mut Random, count: usize) -> Vec<u8> {
     (0..count).map(|_| random.below(256) as u8).collect()
 }
 
-/// Names the seed when a test ends by a panic.
+/// Prints the seed if a test panics.
 pub(crate) struct Seed {
     pub(crate) number: u64,
     program: &'static str,
@@ -66,7 +66,7 @@ impl Drop for Seed {
     }
 }
 
-/// Refuses what a test wants refused, and notes what it is told.
+/// Refuses what a test chooses, and records what it is told.
 #[derive(Default)]
 pub(crate) struct ScriptedLeases {
     pub(crate) refuses: Option<Admission>,
@@ -102,9 +102,9 @@ pub(crate) struct Served {
     pub(crate) published: Vec<PageEntry>,
     pub(crate) now: Nanoseconds,
     pub(crate) leases: ScriptedLeases,
-    /// What was handed to whoever keeps leases.
+    /// The requests that were handed to the lease keeper.
     pub(crate) handed: Vec<Lease>,
-    /// Additions and exchanges wait until somebody asks for them.
+    /// Whether additions and exchanges wait until the test carries them out.
     pub(crate) is_slow: bool,
     pub(crate) waiting: Vec<Effect>,
 }
@@ -119,7 +119,7 @@ impl Served {
         let pages = settings.memory_bytes / PAGE_BYTES;
         let published = (0..pages).map(|page| server.page(page).expect("inside")).collect();
         Served {
-            // What was there before is nobody's to see.
+            // The earlier content must not be visible to any client.
             memory: vec![0xee; settings.memory_bytes as usize],
             slots: vec![vec![0xdd; WRITE_BYTES_MAX as usize]; settings.staging.slots],
             published,
@@ -180,10 +180,10 @@ impl Served {
                 let range = self.inside(offset, bytes.into());
                 let data = self.slots[slot as usize][..bytes as usize].to_vec();
                 self.memory[range].copy_from_slice(&data);
-                // Nothing in the slot is needed.
+                // The content of the slot is no longer needed.
                 self.slots[slot as usize].fill(0xdd);
             }
-            // Also behind the end of an object, in its last page.
+            // May extend behind the end of an object, in its last page.
             Effect::Zero { offset, bytes } => self.memory[offset as usize..][..bytes as usize].fill(0),
             Effect::FetchAdd { .. } | Effect::CompareSwap { .. } if self.is_slow => self.waiting.push(effect),
             Effect::FetchAdd { .. } | Effect::CompareSwap { .. } => out.extend(self.exchange(effect)),
@@ -192,7 +192,7 @@ impl Served {
         }
     }
 
-    /// Carries an addition or an exchange out.
+    /// Carries out an addition or an exchange.
     pub(crate) fn exchange(&mut self, effect: Effect) -> Vec<Datagram> {
         let (request, offset) = match effect {
             Effect::FetchAdd { request, offset, .. } | Effect::CompareSwap { request, offset, .. } => (request, offset),
@@ -210,7 +210,7 @@ impl Served {
         self.step(Input::Before(request, before), &[])
     }
 
-    /// The bytes of an effect; they must be inside one object.
+    /// The range of an effect, which must be inside one object.
     fn inside(&self, offset: u64, bytes: u64) -> std::ops::Range<usize> {
         let object = self.server.object(offset / PAGE_BYTES).expect("an object is there");
         let end = offset + bytes;
@@ -231,7 +231,7 @@ impl Served {
         }
     }
 
-    /// What others see is what the server says.
+    /// Checks that the published entries agree with the server.
     pub(crate) fn check_published(&self) {
         for (page, entry) in self.published.iter().enumerate() {
             assert_eq!(self.server.page(page as u64), Some(*entry), "page {page}");
@@ -239,7 +239,7 @@ impl Served {
     }
 }
 
-/// The answer as a datagram.
+/// Encodes an answer as a datagram.
 fn sent(reply: &Reply, data: &[u8]) -> Datagram {
     let (mut header, small) = reply.encode();
     let (source, destination) = (reply.from, reply.to.encode());
@@ -247,7 +247,7 @@ fn sent(reply: &Reply, data: &[u8]) -> Datagram {
     Datagram { source, destination, payload: [&header[..], small.bytes(), data].concat() }
 }
 
-/// A process that asks; each call is one request.
+/// A client process; each call makes one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) client: Client,
@@ -256,7 +256,7 @@ pub(crate) struct Caller {
     pub(crate) next: u64,
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answered {
     pub(crate) status: Status,
@@ -271,7 +271,7 @@ impl Caller {
         Caller { client, identity: u64::from(host) << 16 | u64::from(drawn), epoch: 0, next: 1 }
     }
 
-    /// With a session.
+    /// Creates a caller with a session.
     pub(crate) fn greeted(served: &mut Served, host: u16, drawn: u16) -> Caller {
         let mut caller = Caller::new(host, drawn);
         let answer = caller.hello(served);
@@ -350,7 +350,7 @@ pub(crate) fn pointer_of(answer: &Answered) -> Pointer {
     }
 }
 
-/// A request as a datagram.
+/// Encodes a request as a datagram.
 pub(crate) fn datagram(request: &Request, data: &[u8]) -> Datagram {
     let (mut header, small) = request.encode();
     let (source, destination) = (request.source.encode(), request.destination.encode());
@@ -358,7 +358,7 @@ pub(crate) fn datagram(request: &Request, data: &[u8]) -> Datagram {
     Datagram { source, destination, payload: [&header[..], small.bytes(), data].concat() }
 }
 
-/// Reads an answer.
+/// Decodes an answer.
 pub(crate) fn answered(datagram: &Datagram) -> Answered {
     let reply = decoded(datagram);
     let data = match reply.body.data_bytes() {
@@ -373,7 +373,7 @@ pub(crate) fn decoded(datagram: &Datagram) -> Reply {
     Reply::decode(datagram.source, datagram.destination, &datagram.payload, &rules()).expect("an answer")
 }
 
-/// A request that writes, in datagrams of at most so many bytes.
+/// Encodes a write request in datagrams of at most `bytes_max` bytes.
 pub(crate) fn parts_of(request: &Request, data: &[u8], bytes_max: usize) -> Vec<Datagram> {
     let parts = data.chunks(bytes_max).enumerate().map(|(index, chunk)| {
         let position = (index * bytes_max) as u32;
@@ -384,7 +384,7 @@ pub(crate) fn parts_of(request: &Request, data: &[u8], bytes_max: usize) -> Vec<
         datagram(&Request { operation: Operation::Bytes(extent), ..*request }, chunk)
     });
     let mut parts: Vec<Datagram> = parts.collect();
-    // A write has at most so many holes.
+    // The number of holes in a write is limited.
     parts.truncate(if parts.len() > 100 { 0 } else { parts.len() });
     if parts.is_empty() { parts_of(request, data, data.len().div_ceil(100)) } else { parts }
 }

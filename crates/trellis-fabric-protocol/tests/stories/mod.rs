@@ -1,4 +1,5 @@
-//! The blocks of `lease`: a few servers, clients, readers and a controller, each with the bytes that a runtime would keep.
+//! The blocks of `lease`: a few servers, clients, readers and a controller, each with the bytes that a runtime would
+//! keep.
 
 use trellis_fabric_protocol::lease::client::{self, Client};
 use trellis_fabric_protocol::lease::controller::{self, Controller, Record};
@@ -7,7 +8,7 @@ use trellis_fabric_protocol::lease::server::{self, Server};
 use trellis_fabric_protocol::lease::{Bytes, Effect, Host, Message, Party, State, Timing};
 use trellis_testing::scripts::{Story, Words};
 
-/// Clients' and readers' hosts begin here, and the controller is this one.
+/// The first hosts of clients and of readers, and the host of the controller.
 const CLIENTS: Host = 100;
 const READERS: Host = 200;
 const CONTROLLER: Host = 300;
@@ -54,7 +55,7 @@ impl Script {
 
     fn cluster(&mut self, words: &Words<'_>) -> Result<(), String> {
         let count = |key| words.value(key).map_or(Ok(0), |_| words.number(key));
-        // Clocks that keep time, so that who has a lease holds it as long as home gives it.
+        // The clocks keep time, so a client holds a lease for exactly the term that the home grants.
         let timing = Timing { retry: 1_000, renew: 1_000, ..Timing::new(9, 12, 1_000, 0) };
         let (servers, backups) = (words.number("servers")? as Host, count("backups")? as Host);
         let record = Record {
@@ -86,7 +87,7 @@ impl Script {
         }
         let machine = Controller { call_at: None, ..Controller::new(timing, record.clone(), 0) };
         self.nodes.push(Node { log: Some(record), ..node(controller, Machine::Controller(machine)) });
-        // Servers report, and the first becomes home; nobody has leases, so there is no grace.
+        // The servers report, and the first becomes home; no client has leases, so there is no grace period.
         let mut lines = Vec::new();
         (0..usize::from(servers)).for_each(|number| self.tick(number, &mut lines));
         self.deliver_all(&mut lines);
@@ -158,7 +159,7 @@ impl Script {
         }
     }
 
-    /// Lets the letter at this place arrive at a node.
+    /// Delivers the message at this index to a node.
     fn deliver(&mut self, place: usize, at: Option<usize>, lines: &mut Vec<String>) {
         let Letter { from, to, message, value } = self.letters.remove(place);
         let Some(number) = at.or_else(|| self.nodes.iter().position(|node| node.party == to)) else { return };
@@ -184,7 +185,7 @@ impl Script {
         }
     }
 
-    /// Time passes; who has something to do then does it when it is due.
+    /// Time passes; each node acts when it is due.
     fn wait(&mut self, time: u64, lines: &mut Vec<String>) {
         let end = self.now + time;
         loop {
@@ -215,7 +216,7 @@ impl Script {
         self.now = end;
     }
 
-    /// A home that only asks for another tenure gets it, without a line.
+    /// Grants the requests of a home that only renews its home lease, without a line of output.
     fn keep_tenure(&mut self, lines: &mut Vec<String>) {
         let is_renewal = |letter: &Letter| {
             matches!(letter.message, Message::Report { state: State::Home { is_settled: true, silent: None, .. }, .. })

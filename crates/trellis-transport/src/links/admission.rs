@@ -1,13 +1,13 @@
-//! Who is let into a cluster: what every link judges in a card of the handshake, before the layer above is asked.
+//! Admission to a cluster: the checks of a handshake card that every link makes before it asks the layer above.
 //!
-//! Promised: the sentences are true on either side, and say what to do.
+//! Promises: the sentences are true on either side, and say what to do.
 //!
-//! Never done here: sending anything, asking the layer above.
+//! It must never send anything or ask the layer above.
 
 use crate::HELLO_BYTES_MAX;
 use crate::wrap::secure::{Card, LINK_VERSION, Security, security_code, security_word};
 
-/// What this node is, as far as a card of a peer must fit it.
+/// What a card of a peer must match.
 pub(super) struct Rules {
     pub(super) node: usize,
     pub(super) nodes: usize,
@@ -15,7 +15,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// What only the listening side can judge; `known` says whether this peer was here before.
+    /// The checks that only the listening side can make; `known` says whether this peer was here before.
     pub(super) fn judge_dialler(&self, card: &Card, known: bool) -> Result<(), String> {
         let (node, nodes, peer) = (self.node, self.nodes, card.from as usize);
         if card.version == LINK_VERSION && card.nodes as usize == nodes && peer <= node {
@@ -33,7 +33,7 @@ impl Rules {
         Ok(())
     }
 
-    /// What both sides judge.
+    /// The checks that both sides make.
     pub(super) fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
         let (node, nodes, security) = (self.node, self.nodes, self.security);
         if card.version != LINK_VERSION {
@@ -80,7 +80,7 @@ impl Rules {
     }
 }
 
-/// As much of a sentence as a card carries, cut between characters.
+/// As much of a sentence as a card has room for, cut between characters.
 pub(super) fn shortened(sentence: &str) -> Vec<u8> {
     let mut end = sentence.len().min(HELLO_BYTES_MAX);
     while !sentence.is_char_boundary(end) {

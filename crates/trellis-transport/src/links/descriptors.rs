@@ -1,11 +1,10 @@
-//! File descriptors that a forked child must not keep, and the epoll and event descriptors made of
-//! them.
+//! File descriptors that a forked child must not keep, and the epoll and event descriptors made of them.
 //!
-//! Promised: every descriptor of this crate is closed in a child right after `fork`, before the child
-//! runs a line of its own: a child that held a socket open would hide the death of its parent from
-//! the peers. In the child [`Descriptor::raw`] then gives -1, on which every system call fails.
+//! Promises: every descriptor of this crate is closed in a child right after `fork`, before the child runs any code of
+//! its own, because an open socket in the child would hide the death of its parent from the peers. In the child
+//! [`Descriptor::raw`] then returns -1, on which every system call fails.
 //!
-//! Never done here: closing a number that is no longer ours.
+//! It must never close a number that it no longer owns.
 
 #![allow(unsafe_code)]
 
@@ -15,16 +14,15 @@ use std::os::fd::RawFd;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// Descriptors of all links of one process together.
+/// Maximum for all links of one process together.
 const DESCRIPTORS_MAX: usize = 8192;
 
-/// Number plus one; zero is free. A static table, because the child's handler may neither allocate
-/// nor wait.
+/// Number plus one; zero is free. A static table, because the child's handler may neither allocate nor wait.
 static SLOTS: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(0) }; DESCRIPTORS_MAX];
 static NEXT_SLOT: AtomicUsize = AtomicUsize::new(0);
 
-/// Held while a descriptor is made and entered, and over a fork, so that no child gets one that is
-/// open but not entered yet.
+/// Held while a descriptor is created and entered, and during a fork, so that no child gets one that is open but not
+/// yet entered.
 static FORK_GATE: Gate = Gate(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
 
 struct Gate(UnsafeCell<libc::pthread_mutex_t>);
@@ -33,7 +31,7 @@ struct Gate(UnsafeCell<libc::pthread_mutex_t>);
 unsafe impl Sync for Gate {}
 
 extern "C" fn lock_gate() {
-    // SAFETY: a statically initialised mutex, valid for ever.
+    // SAFETY: a statically initialised mutex, valid forever.
     unsafe { libc::pthread_mutex_lock(FORK_GATE.0.get()) };
 }
 
@@ -47,7 +45,7 @@ extern "C" fn forget_all() {
     for slot in &SLOTS {
         let entry = slot.swap(0, Ordering::Relaxed);
         if entry > 0 {
-            // SAFETY: the number was ours and this process's only user of it is this thread.
+            // SAFETY: this process owns the number, and this thread is its only user.
             unsafe { libc::close(entry - 1) };
         }
     }
@@ -69,13 +67,13 @@ impl Drop for GateGuard {
     }
 }
 
-/// A descriptor of this crate; closed when dropped, and in every forked child.
+/// A descriptor of this crate; closed on drop, and in every forked child.
 pub(crate) struct Descriptor {
     slot: &'static AtomicI32,
 }
 
 impl Descriptor {
-    /// Takes over what `open` makes; `open` returns -1 and leaves the reason in `errno` on failure.
+    /// Takes over the descriptor that `open` creates; on failure `open` returns -1 and leaves the reason in `errno`.
     pub(crate) fn adopt(open: impl FnOnce() -> RawFd) -> io::Result<Descriptor> {
         static HANDLERS: Once = Once::new();
         HANDLERS.call_once(|| {
@@ -88,7 +86,7 @@ impl Descriptor {
             return Err(io::Error::last_os_error());
         }
         enter(number).inspect_err(|_| {
-            // SAFETY: just made, known to nobody else.
+            // SAFETY: just created, and nothing else knows it.
             unsafe { libc::close(number) };
         })
     }
@@ -105,7 +103,7 @@ impl Drop for Descriptor {
         let _gate = GateGuard::lock();
         let entry = self.slot.swap(0, Ordering::Relaxed);
         if entry > 0 {
-            // SAFETY: the number was in our slot, so it is open and ours, and now nobody has it.
+            // SAFETY: the number was in our slot, so it is open and ours, and nothing else has it now.
             unsafe { libc::close(entry - 1) };
         }
     }
@@ -151,7 +149,7 @@ impl Epoll {
     }
 
     pub(crate) fn remove(&self, number: RawFd) {
-        // A descriptor that is gone already is what this call wants.
+        // A descriptor that is gone already is the wanted result.
         let _ = self.control(libc::EPOLL_CTL_DEL, number, false, 0);
     }
 
@@ -191,8 +189,7 @@ impl Event {
 
     pub(crate) fn signal(&self) {
         let one = 1_u64;
-        // SAFETY: eight readable bytes. The only failure is a counter at its maximum, which is
-        // readable as well.
+        // SAFETY: eight readable bytes. The only failure is a counter at its maximum, which is readable as well.
         unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
     }
 

@@ -1,9 +1,9 @@
 //! The link `in_process`: queues between threads, for tests of the layers above.
 //!
-//! Promised: the contract of [`crate::links`], with two simplifications: a pinned body is copied when
-//! it is sent, and all nodes are up from the start.
+//! Promises: the contract of [`crate::links`], with two simplifications: a pinned body is copied when it is sent, and
+//! all nodes are up from the start.
 //!
-//! Never done here: security (all nodes are one process), sockets.
+//! It must never use sockets. It has no security, because all nodes are one process.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +20,7 @@ use crate::links::{
 };
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
-/// Frames delivered from one peer in one poll, so that a fast peer does not starve the others.
+/// The maximum number of frames delivered from one peer in one poll, so that a fast peer does not starve the others.
 const FRAMES_PER_POLL_MAX: usize = 64;
 
 /// One node's end of a mesh.
@@ -29,17 +29,17 @@ pub struct InProcess {
     mesh: Arc<Mesh>,
 }
 
-/// Joins `nodes` nodes in this process.
+/// Creates a mesh of `nodes` nodes in this process.
 ///
 /// # Errors
 ///
-/// When the operating system gives no more descriptors (two for each node).
+/// If the operating system has no more descriptors (two for each node).
 pub fn mesh(nodes: usize) -> io::Result<Vec<InProcess>> {
     let mut ends = Vec::with_capacity(nodes);
     for _ in 0..nodes {
         let (epoll, event) = (Epoll::new()?, Event::new()?);
         epoll.add(event.raw(), false, 0)?;
-        // Readable from the start: all peers are up, and nobody has heard of it yet.
+        // Readable from the start: all peers are up, and no sink has been told yet.
         event.signal();
         ends.push(End { epoll, event, closed: AtomicBool::new(false) });
     }
@@ -65,7 +65,7 @@ struct Lane {
     queue: Mutex<Queue>,
     /// Held while the receiver of this lane is inside its callbacks.
     receiving: Mutex<Receiving>,
-    /// Set by the receiver that refused a frame, or that saw the sender go.
+    /// Set by the receiver when it refused a frame or saw the sender leave.
     broken: AtomicBool,
     frames_in: AtomicU64,
     bytes_in: AtomicU64,
@@ -141,7 +141,7 @@ impl Link for InProcess {
         if end.closed.load(Ordering::SeqCst) {
             return false;
         }
-        // Drained first: what is sent from here on makes it readable again.
+        // Drained first: whatever is sent from now on makes it readable again.
         end.event.drain();
         let mut frames = 0;
         let mut more = false;
@@ -153,7 +153,7 @@ impl Link for InProcess {
                     frames += delivered;
                     more |= rest;
                 }
-                // Whoever holds it may have looked at the queue before the last frame came.
+                // The holder may have looked at the queue before the last frame arrived.
                 Err(TryLockError::WouldBlock) => more = true,
                 Err(TryLockError::Poisoned(poisoned)) => {
                     let why = "a callback panicked in the middle of a frame".to_owned();
@@ -207,7 +207,7 @@ impl Link for InProcess {
         if self.mesh.ends[self.node].closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // What was sent lies in the peers' queues already; they only have to look.
+        // What was sent is in the peers' queues already; they only have to look.
         for end in &self.mesh.ends {
             end.event.signal();
         }
@@ -232,12 +232,12 @@ impl InProcess {
         Ok(())
     }
 
-    /// Delivers what is queued; tells how many frames, and whether there is more.
+    /// Delivers what is queued; returns the number of frames and whether there is more.
     fn receive(&self, peer: usize, lane: &Lane, receiving: &mut Receiving, sink: &mut dyn Sink) -> (usize, bool) {
         if receiving.lost {
             return (0, false);
         }
-        // Both read before the queue: what was sent before is in it by now.
+        // Both are read before the queue, so the queue holds everything sent before.
         let ended = self.mesh.ends[peer].closed.load(Ordering::SeqCst);
         let refused_there = self.mesh.lane(self.node, peer).broken.load(Ordering::SeqCst);
         if !receiving.announced {
@@ -268,7 +268,7 @@ impl InProcess {
         (FRAMES_PER_POLL_MAX, true)
     }
 
-    /// The end of a pair, on this side; the other side hears of it by its own poll.
+    /// Ends a pair on this side; the other side learns of it in its own poll.
     fn lose(&self, peer: usize, lane: &Lane, receiving: &mut Receiving, why: &Lost, sink: &mut dyn Sink) {
         if std::mem::replace(&mut receiving.lost, true) {
             return;
@@ -301,8 +301,8 @@ impl Lane {
     }
 }
 
-/// One frame to its place. A stream cannot carry a body of another length than the receiver expects;
-/// a queue could, so here that is an error.
+/// Puts one frame in its place. A stream cannot carry a body of another length than the receiver expects; a queue
+/// could, so here that is an error.
 fn deliver(peer: usize, lane: &Lane, frame: &Frame, sink: &mut dyn Sink) -> Result<(), Lost> {
     let refuse = |why: String| Lost::FrameRefused { why };
     let placement = sink.place(peer, &frame.header).map_err(|refused| refuse(refused.why.into_owned()))?;
@@ -322,7 +322,7 @@ fn deliver(peer: usize, lane: &Lane, frame: &Frame, sink: &mut dyn Sink) -> Resu
     if let Placement::At { pointer, bytes } = placement
         && bytes > 0
     {
-        // SAFETY: writable for `bytes` bytes by the sink's promise; a queued frame is not there.
+        // SAFETY: writable for `bytes` bytes by the sink's promise; a queued frame is elsewhere.
         unsafe { pointer.copy_from_nonoverlapping(frame.body.as_ptr(), bytes) };
     }
     lane.frames_in.fetch_add(1, Ordering::Relaxed);

@@ -2,39 +2,37 @@
 //!
 //! # The contract
 //!
-//! A link joins nodes `0..nodes`. Whoever implements it promises, and `tests/conformance.rs` checks
+//! A link joins nodes `0..nodes`. Every implementation promises the following, and `tests/conformance.rs` checks it
 //! for every choice:
 //!
-//! 1. **Once and whole.** Every frame from one node to another arrives once and whole. Where
-//!    [`Link::is_ordered`] says so, in the order in which their `send` calls returned; where not, a
-//!    frame may overtake another. Between different pairs there is no order.
-//! 2. **Nothing blocks.** `send` and `poll` never wait: not for a socket, not for a peer that has not
-//!    started, not for another thread's callback. `close` waits, with a bound.
-//! 3. **Placement.** A body is written to where [`Sink::place`] said, and nowhere else; `place` is
-//!    called once per frame, with a header that is already authentic where the link authenticates.
-//!    Where the link is not ordered, several frames of one peer may be placed and not yet delivered.
-//! 4. **Any thread.** All calls may be made from any thread at any time. Two threads that poll never
-//!    receive from one peer at once; the second skips it. Callbacks run inside `poll`, with the
-//!    receive side of that one peer locked, and may call `send` to any peer, that one included.
-//! 5. **Before, during, after.** Frames sent before the peer came up wait. `connected` comes before
-//!    the first `place`, `lost` after the last `deliver`; each at most once per peer. A peer that is
-//!    lost stays lost. A peer that never comes holds up nobody else.
-//! 6. **Bounds.** What waits for one peer holds at most [`QUEUE_BYTES_MAX`]
-//!    bytes; beyond that `send` gives the frame back with an error.
-//! 7. **Sleep.** [`Link::readiness`] is an epoll descriptor that may be nested in another: readable,
-//!    level triggered, as long as a `poll` would do something. While somebody attends ([`Link::attend`])
-//!    it may keep silent.
-//! 8. **End.** `close` sends what waits (with a deadline); the peers then receive all of it and
-//!    report the node lost.
+//! 1. **Once and whole.** Every frame from one node to another arrives once and whole. If [`Link::is_ordered`] is
+//!    true, frames arrive in the order in which their `send` calls returned; otherwise a frame may overtake another.
+//!    There is no order between different pairs.
+//! 2. **Non-blocking.** `send` and `poll` never wait: not for a socket, not for a peer that has not started, not for
+//!    another thread's callback. `close` waits for a bounded time.
+//! 3. **Placement.** A body is written where [`Sink::place`] said, and nowhere else. `place` is called once per frame,
+//!    with a header that is already authentic if the link authenticates. If the link is not ordered, several frames of
+//!    one peer may be placed and not yet delivered.
+//! 4. **Any thread.** All calls may be made from any thread at any time. Two threads that poll never receive from one
+//!    peer at once; the second skips it. Callbacks run inside `poll`, with the receiving side of that one peer locked,
+//!    and may call `send` to any peer, including that one.
+//! 5. **Life cycle.** Frames sent before the peer is up wait. `connected` comes before the first `place`, and `lost`
+//!    after the last `deliver`, each at most once per peer. A lost peer stays lost. A peer that never comes delays no
+//!    other.
+//! 6. **Bounds.** The frames that wait for one peer hold at most [`QUEUE_BYTES_MAX`] bytes; beyond that `send` returns
+//!    the frame with an error.
+//! 7. **Sleep.** [`Link::readiness`] is an epoll descriptor that may be nested in another. It is readable, level
+//!    triggered, as long as a `poll` would do something. While a thread attends ([`Link::attend`]) it may stay silent.
+//! 8. **End.** `close` sends what waits, with a deadline. The peers receive all of it and then report the node lost.
 //!
 //! # Choices
 //!
 //! * [`tcp`]: between machines or processes; one connection per pair, with the security of
 //!   [`crate::wrap::secure`].
 //! * [`udp`]: the same over datagrams, not ordered.
-//! * [`shm`]: shared memory between nodes of one host; to others tcp, decided for each pair.
-//! * `fabric`: over libfabric, with bodies that the sender writes into the receiver's memory, or the receiver reads from
-//!   the sender's; only where the crate was built with the feature of that name.
+//! * [`shm`]: shared memory between nodes of one host, and tcp to others; decided for each pair.
+//! * `fabric`: over libfabric. The sender writes bodies into the receiver's memory, or the receiver reads them from
+//!   the sender's. Only if the crate was built with the feature of that name.
 //! * [`in_process`]: between threads, for tests of the layers above.
 //!
 //! A new choice is one file here, one entry in [`Choice`], and one line in the conformance suite.
@@ -58,7 +56,7 @@ use thiserror::Error;
 
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, QUEUE_BYTES_MAX};
 
-/// The links there are.
+/// The links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// One TCP connection per pair of nodes.
@@ -101,19 +99,17 @@ impl FromStr for Choice {
     }
 }
 
-/// Where the body of a frame shall be put.
+/// Where the body of a frame must be put.
 #[derive(Clone, Copy, Debug)]
 pub enum Placement {
     /// The frame has no body.
     Nothing,
-    /// So many bytes, at most [`crate::INLINE_BODY_BYTES_MAX`], into a buffer
-    /// of the link; `deliver` gets them.
+    /// So many bytes, at most [`crate::INLINE_BODY_BYTES_MAX`], into a buffer of the link; `deliver` gets them.
     Inline(usize),
-    /// So many bytes, straight to this address.
+    /// So many bytes, directly to this address.
     ///
-    /// The address must stay valid for writing, and nobody else may use these bytes, until the
-    /// frame is delivered or the peer is lost. Where a body turns out to be forged or incomplete,
-    /// the bytes are undefined and the peer is lost.
+    /// The address must stay valid for writing, and nothing else may use these bytes, until the frame is delivered or
+    /// the peer is lost. If a body turns out to be forged or incomplete, the bytes are undefined and the peer is lost.
     At {
         /// The first byte.
         pointer: *mut u8,
@@ -131,10 +127,9 @@ pub enum Payload<'a> {
     Copy(&'a [u8]),
     /// Bytes at an address, sent without a copy and perhaps later.
     ///
-    /// The caller promises that they stay readable until they are sent, and unchanged until the peer
-    /// has them, however often they must be sent for that; the link is closed or the peer lost at the
-    /// latest. (A link that resends may read them again when the peer has them already. Then it does
-    /// not matter what they are, but they must still be readable.)
+    /// The caller promises that they stay readable until they are sent, and unchanged until the peer has them, however
+    /// often they must be sent; at the latest until the link is closed or the peer is lost. (A link that resends may
+    /// read them again after the peer has them. Their values do not matter then, but they must still be readable.)
     Pinned(*const u8, usize),
 }
 
@@ -149,7 +144,7 @@ impl Payload<'_> {
     }
 }
 
-/// A frame that the receiver will not have: the peer that sent it is dropped.
+/// A frame that the receiver rejects; the peer that sent it is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// What is wrong with it.
@@ -168,28 +163,28 @@ impl From<String> for Refused {
     }
 }
 
-/// Memory that pinned bodies come from and placed bodies go to: the engine view of a region. A link that can do more
-/// with it than with any address learns of it by [`Link::share`].
+/// The memory that pinned bodies come from and placed bodies go to: the engine view of a region. [`Link::share`] makes
+/// it known to a link that can use it better than any other address.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedMemory {
     /// The first byte. Valid, and always readable and writable, until the link is closed.
     pub pointer: *mut u8,
     /// How many bytes.
     pub bytes: usize,
-    /// The file that holds them, from its start, and that another process may map. It belongs to the region.
+    /// The file that holds them, from its start, and that another process may map. The region owns it.
     pub file: RawFd,
 }
 
-/// Who receives. Called from [`Link::poll`], by one thread at a time for each peer.
+/// The receiver of frames. Called from [`Link::poll`], by one thread at a time for each peer.
 pub trait Sink {
-    /// A frame begins: says where its body goes. An error drops the frame and the peer.
+    /// A frame begins: returns where its body goes. An error drops the frame and the peer.
     fn place(&mut self, peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused>;
-    /// The frame is here, its body where `place` said; `body` has the bytes of an inline body and is
-    /// empty otherwise.
+    /// The frame has arrived, with its body where `place` said. `body` has the bytes of an inline body and is empty
+    /// otherwise.
     fn deliver(&mut self, peer: usize, header: &[u8; HEADER_BYTES], body: &[u8]);
-    /// The peer is up; comes before its first frame.
+    /// The peer is up; called before its first frame.
     fn connected(&mut self, peer: usize);
-    /// The peer is gone for good; nothing comes from it after this.
+    /// The peer is gone for good; nothing is received from it after this.
     fn lost(&mut self, peer: usize, why: &Lost);
 }
 
@@ -205,10 +200,10 @@ pub enum Lost {
     /// The operating system gave up the connection.
     #[error("the connection broke: {why}")]
     Broken {
-        /// The operating system's word for it.
+        /// The operating system's error message.
         why: String,
     },
-    /// A frame was changed on the way or is not the peer's.
+    /// A frame was changed in transit or is not the peer's.
     #[error("a frame failed authentication: it was changed on the way or was not sent by that node")]
     Forged,
     /// The receiver refused one of its frames.
@@ -217,10 +212,10 @@ pub enum Lost {
         /// What is wrong with the frame.
         why: String,
     },
-    /// One of the two nodes would not have the other.
+    /// One of the two nodes refused the other.
     #[error("{why}")]
     NodeRefused {
-        /// The sentence that says why and what to do.
+        /// A sentence that says why and what to do.
         why: String,
     },
     /// This node closed its link.
@@ -248,18 +243,18 @@ pub enum SendError {
     /// The peer is gone.
     #[error("node {peer} is lost: {why}")]
     Lost {
-        /// Which.
+        /// The peer's number.
         peer: usize,
         /// Why.
         why: Lost,
     },
-    /// Too much waits for this peer already; poll, then try again.
+    /// Too much waits for this peer already; poll, then retry.
     #[error(
         "{queued_bytes} bytes wait for node {peer} and at most {QUEUE_BYTES_MAX} may; poll the link \
          and send again"
     )]
     QueueFull {
-        /// Which.
+        /// The peer's number.
         peer: usize,
         /// How much waits.
         queued_bytes: usize,
@@ -275,7 +270,7 @@ pub enum SendError {
     Closed,
 }
 
-/// What every link refuses, whatever its state: a peer that is none, and a body that is too long.
+/// What every link refuses in any state: a peer that does not exist, and a body that is too long.
 #[inline]
 pub(crate) fn check_sendable(node: usize, nodes: usize, peer: usize, bytes: usize) -> Result<(), SendError> {
     if peer >= nodes {
@@ -301,38 +296,38 @@ pub struct LinkStatistics {
     pub bytes_in: u64,
     /// Bytes of the frames taken.
     pub bytes_out: u64,
-    /// Connections that never authenticated: wrong secret, foreign protocol, replay, time-out.
+    /// Connections that never authenticated: wrong secret, other protocol, replay, time-out.
     pub strangers_refused: u64,
-    /// Peers that know the secret and were refused all the same (other version or configuration).
+    /// Peers that know the secret and were refused nevertheless (other version or configuration).
     pub nodes_refused: u64,
     /// Frames that failed authentication or that the receiver refused.
     pub frames_refused: u64,
-    /// Datagrams received and found authentic. A link that leaves the cutting to the kernel counts
-    /// each frame as one packet.
+    /// Datagrams received and found authentic. A link that leaves the segmentation to the kernel counts each frame as
+    /// one packet.
     pub packets_in: u64,
-    /// Datagrams sent, those that were sent again included; or frames, as above.
+    /// Datagrams sent, including those sent again; or frames, as above.
     pub packets_out: u64,
     /// Fragments that were sent again.
     pub packets_resent: u64,
     /// Datagrams sent that carried nothing but an acknowledgement.
     pub packets_acknowledging: u64,
-    /// Datagrams received whose fragment was here before.
+    /// Datagrams received whose fragment had been received before.
     pub packets_duplicate: u64,
-    /// Datagrams received that were forged, changed, replayed or cut.
+    /// Datagrams received that were forged, changed, replayed or truncated.
     pub packets_refused: u64,
     /// Datagrams among `packets_out` that went to several peers at once.
     pub multicast_out: u64,
-    /// Datagrams among `packets_in` that a peer sent to several nodes at once, this one among them or not.
+    /// Datagrams among `packets_in` that a peer sent to several nodes at once, whether or not to this one.
     pub multicast_in: u64,
-    /// Datagrams sent that said that something is missing.
+    /// Datagrams sent that reported missing fragments.
     pub multicast_negative: u64,
-    /// Fragments among `packets_resent` that had gone by multicast before.
+    /// Fragments among `packets_resent` that had been sent by multicast before.
     pub multicast_repaired: u64,
-    /// Parts of bodies that this node read out of a peer's memory by itself.
+    /// Parts of bodies that this node read from a peer's memory with a one-sided read.
     pub one_sided_reads: u64,
-    /// Bodies that this node wrote into a peer's memory by itself.
+    /// Bodies that this node wrote into a peer's memory with a one-sided write.
     pub one_sided_writes: u64,
-    /// Peers that hear the multicasts of this node now.
+    /// Peers that receive the multicasts of this node now.
     pub multicast_peers: u64,
     /// The same for each peer, by node number; the entry of this node stays empty.
     pub peers: Vec<PeerStatistics>,
@@ -349,7 +344,7 @@ pub struct PeerStatistics {
     pub bytes_in: u64,
     /// Bytes of the frames taken.
     pub bytes_out: u64,
-    /// Memory held by frames that wait, as counted against the maximum.
+    /// Memory held by frames that wait, as counted against [`QUEUE_BYTES_MAX`].
     pub queued_bytes: u64,
 }
 
@@ -368,15 +363,16 @@ pub trait Link: Send + Sync {
 
     /// Sends one frame, or keeps it until the peer is up and its socket has room. Never blocks.
     ///
-    /// What a [`Payload::Pinned`] must be until then is said there.
+    /// [`Payload::Pinned`] says what its bytes must be until then.
     fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError>;
 
-    /// Sends one frame, as [`Link::send`] does, of which the sender knows where it will be put: the receiver's sink places
-    /// its body at the byte `place` of the memory that was given to [`Link::share`] there. A link that can writes it there
-    /// by itself, before the receiver has heard of the frame.
+    /// Sends one frame as [`Link::send`] does, and states where it will be put: the receiver's sink places its body at
+    /// the byte `place` of the memory that was given to [`Link::share`] there. A link that supports it writes the body
+    /// there by itself, before the receiver learns of the frame.
     ///
-    /// The caller promises, for the receiver, that nobody uses these bytes there from now on until the frame is delivered,
-    /// whatever else comes first; and that where this node is lost before, nobody uses them until the link there is closed.
+    /// The caller promises, for the receiver, that nothing uses these bytes there from now until the frame is
+    /// delivered, whatever else comes first; and that if this node is lost before, nothing uses them until the link
+    /// there is closed.
     ///
     /// # Errors
     ///
@@ -392,11 +388,11 @@ pub trait Link: Send + Sync {
         self.send(peer, header, payload)
     }
 
-    /// Sends one frame to several peers, as [`Link::send`] to each does: by one multicast where the link has it.
+    /// Sends one frame to several peers, as [`Link::send`] to each does: by one multicast if the link supports it.
     ///
     /// # Errors
     ///
-    /// The first peer that it could not be sent to, and why; the others get it all the same.
+    /// The first peer to which it could not be sent, and why; the others get it nevertheless.
     fn send_to_all(
         &self,
         peers: &[usize],
@@ -412,35 +408,34 @@ pub trait Link: Send + Sync {
         result
     }
 
-    /// Tells the link of memory that bodies will come from and go to, so that it can make it known to its peers or to
-    /// its hardware once and for all. At most once, before the first frame with such a body; a link that has no use for
-    /// it does nothing.
+    /// Tells the link which memory bodies will come from and go to, so that it can register it once with its peers or
+    /// its hardware. At most once, before the first frame with such a body. A link without a use for it does nothing.
     ///
     /// # Errors
     ///
-    /// A sentence, when the link needs it and the system refuses.
+    /// A sentence, if the link needs the memory and the system refuses.
     fn share(&self, memory: SharedMemory) -> Result<(), String> {
         let _ = memory;
         Ok(())
     }
 
-    /// How frames travel to `peer`, in the words of [`Choice`]; of interest where the link chose it itself.
+    /// How frames travel to `peer`, as a [`Choice`]; informative if the link itself chose.
     fn way(&self, peer: usize) -> Choice;
 
-    /// Receives what is there and sends what waits; returns whether anything came, if only a part of
-    /// a frame. Never blocks; does a bounded amount of work.
+    /// Receives what has arrived and sends what waits; returns whether anything arrived, even if only a part of a
+    /// frame. Never blocks; does a bounded amount of work.
     fn poll(&self, sink: &mut dyn Sink) -> bool;
 
-    /// An epoll descriptor that is readable while a `poll` would do something. It belongs to the
-    /// link: nest it or wait on it, do not close it.
+    /// An epoll descriptor that is readable while a `poll` would do something. It belongs to the link: nest it or wait
+    /// on it, but do not close it.
     fn readiness(&self) -> RawFd;
 
-    /// Says whether the caller polls again and again from now on, each time once `true` and once `false`. While anybody
-    /// does, [`Link::readiness`] need not tell of what came, so that peers are spared the system calls that would wake
-    /// somebody; when nobody does any more, it tells of everything that came meanwhile.
+    /// Called with `true` when a thread begins to poll continuously, and with `false` when it ends. While any thread
+    /// does, [`Link::readiness`] need not report arrivals, so that peers are spared the system calls that would wake
+    /// this node. When the last one ends, it reports everything that arrived meanwhile.
     ///
-    /// The answer is whether readiness keeps silent while somebody attends: if not, who sleeps on it is woken by frames
-    /// as before.
+    /// Returns whether readiness stays silent meanwhile; if not, a thread that sleeps on it is woken by frames as
+    /// before.
     fn attend(&self, polling: bool) -> bool {
         let _ = polling;
         false
@@ -452,17 +447,16 @@ pub trait Link: Send + Sync {
     /// Whether the peer is gone for good.
     fn is_lost(&self, peer: usize) -> bool;
 
-    /// Why a peer is not up yet, where the link knows more than that it waits.
+    /// Why a peer is not up yet, if the link knows a reason beyond waiting.
     fn trouble(&self, peer: usize) -> Option<String> {
         let _ = peer;
         None
     }
 
-    /// What passed so far.
+    /// What has passed so far.
     fn statistics(&self) -> LinkStatistics;
 
-    /// Sends what waits, then ends every connection and joins the link's threads. Gives up after a
-    /// second without progress, or ten in all. Nothing is received after it began. Not to be called
-    /// from a callback.
+    /// Sends what waits, then ends every connection and joins the link's threads. Gives up after a second without
+    /// progress, or ten in all. Nothing is received after it began. Must not be called from a callback.
     fn close(&self);
 }

@@ -1,11 +1,12 @@
-//! A bad network, for tests and experiments: it loses, doubles, delays, reorders and changes datagrams.
+//! A faulty network for tests and experiments: it loses, duplicates, delays, reorders and changes datagrams.
 //!
-//! Promised: the same seed and the same datagrams at the same times meet the same fate; what is held back is bounded.
+//! Promises: the same seed and the same datagrams at the same times have the same outcome. What is held back is
+//! bounded.
 //!
-//! Never done here: reading a clock, a socket, a source of random numbers. A simulator can use it as it is.
+//! It must never read a clock, a socket or a source of random numbers, so that a simulator can use it unchanged.
 //!
-//! It stands between the udp link and its socket ([`crate::UdpOptions::faults`]), on the way out, so that what is
-//! tested is the recovery of the link.
+//! It stands between the udp link and its socket ([`crate::UdpOptions::faults`]), on the sending side, so that the
+//! recovery of the link is tested.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,30 +16,30 @@ use trellis_base::Random;
 
 use crate::links::udp::delivery::Nanoseconds;
 
-/// Datagrams held back at one time; one more is lost.
+/// The maximum number of datagrams held back at one time; one more is lost.
 pub const HELD_MAX: usize = 1024;
-/// A datagram that is reordered is overtaken by so many at most, and held back so long at most.
+/// A reordered datagram is overtaken by at most so many, and held back for at most so long.
 const OVERTAKEN_MAX: u64 = 4;
 const OVERTAKEN_NS_MAX: Nanoseconds = 3_000_000;
 const MILLION: u32 = 1_000_000;
 
-/// What happens to datagrams; shares are in parts per million. As text: `drop=10%,duplicate=5%,reorder=5%,seed=7`, with
-/// `corrupt=1%`, `delay=2ms` and `partition=100ms/2s` where wanted.
+/// What happens to datagrams; shares are in parts per million. As text: `drop=10%,duplicate=5%,reorder=5%,seed=7`, and
+/// optionally `corrupt=1%`, `delay=2ms` and `partition=100ms/2s`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Lost.
     pub drop_ppm: u32,
     /// Sent twice.
     pub duplicate_ppm: u32,
-    /// Held back until up to four later ones went.
+    /// Held back until up to four later ones were sent.
     pub reorder_ppm: u32,
-    /// One bit of it is flipped.
+    /// One bit is flipped.
     pub corrupt_ppm: u32,
-    /// Each is late by a random time up to this.
+    /// Each is delayed by a random time up to this.
     pub delay_max: Duration,
-    /// Nothing passes for the first of the two times in each of the second.
+    /// Nothing passes during the first of the two times in each period of the second.
     pub partition: Option<(Duration, Duration)>,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -115,7 +116,7 @@ fn partition(text: &str) -> Result<(Duration, Duration), String> {
     if length < every { Ok((length, every)) } else { Err(wrong()) }
 }
 
-/// One way through the bad network.
+/// One direction through the faulty network.
 #[derive(Debug)]
 pub struct Faulty {
     faults: Faults,
@@ -128,19 +129,19 @@ pub struct Faulty {
 #[derive(Debug)]
 struct Held {
     due: Nanoseconds,
-    /// It goes as well when so many have passed.
+    /// It is also sent when so many have passed.
     after: u64,
     bytes: Vec<u8>,
 }
 
 impl Faulty {
-    /// `way` tells the ways of one network from each other.
+    /// `way` distinguishes the directions of one network.
     pub fn new(faults: Faults, way: u64) -> Faulty {
         let random = Random::new(faults.seed ^ way.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         Faulty { faults, random, begun: None, passed: 0, held: Vec::new() }
     }
 
-    /// Sends a datagram into the network; `out` gets what comes out of it now.
+    /// Sends a datagram into the network; `out` gets what leaves it now.
     pub fn pass(&mut self, now: Nanoseconds, datagram: &[u8], out: &mut impl FnMut(&[u8])) {
         self.passed += 1;
         self.pass_one(now, datagram, out);
@@ -150,7 +151,7 @@ impl Faulty {
         self.release(now, out);
     }
 
-    /// What was held back and goes now.
+    /// Sends what was held back and is due now.
     pub fn release(&mut self, now: Nanoseconds, out: &mut impl FnMut(&[u8])) {
         let passed = self.passed;
         let mut at = 0;
@@ -169,7 +170,7 @@ impl Faulty {
     }
 
     fn pass_one(&mut self, now: Nanoseconds, datagram: &[u8], out: &mut impl FnMut(&[u8])) {
-        // Every number is drawn whatever the others say, so that one fault more does not change all the others.
+        // Every number is drawn in every case, so that one more fault does not change all the others.
         let (drop, corrupt) = (self.happens(self.faults.drop_ppm), self.happens(self.faults.corrupt_ppm));
         let (reorder, number) = (self.happens(self.faults.reorder_ppm), self.random.draw());
         if drop || self.is_partitioned(now) {
@@ -234,7 +235,7 @@ mod tests {
         }
     }
 
-    /// What comes out of 10,000 numbered datagrams, one each microsecond.
+    /// What leaves for 10,000 numbered datagrams, one each microsecond.
     fn run(text: &str) -> Vec<Vec<u8>> {
         let mut faulty = Faulty::new(faults(text), 1);
         let mut out = Vec::new();
@@ -260,7 +261,7 @@ mod tests {
         let changed = run("corrupt=10%,seed=1");
         let changed = changed.iter().zip(0_u64..).filter(|(bytes, number)| **bytes != number.to_le_bytes()).count();
         assert!((900..1_100).contains(&changed), "{changed}");
-        // A tenth of each millisecond is dark.
+        // Nothing passes in a tenth of each millisecond.
         assert_eq!(count("partition=100us/1ms"), 9_000);
         let text = "drop=10%,duplicate=5%,reorder=5%,corrupt=1%,delay=1ms,seed=";
         assert_eq!(run(&format!("{text}3")), run(&format!("{text}3")));

@@ -1,8 +1,8 @@
-//! What is wrapped round the bytes of a link.
+//! Wrappers around the bytes of a link.
 //!
-//! * [`faulty`]: a network that loses, doubles, delays and changes datagrams, for tests and experiments.
-//! * [`secure`]: who may speak (a handshake that only holders of the secret complete) and what may
-//!   not be changed or read on the way (protection of each frame).
+//! * [`faulty`]: a network that loses, duplicates, delays and changes datagrams, for tests and experiments.
+//! * [`secure`]: the handshake that only holders of the secret complete, and the protection of each frame against
+//!   changes and reading.
 
 pub mod faulty;
 pub mod secure;

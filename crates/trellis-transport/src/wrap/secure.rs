@@ -1,16 +1,15 @@
-//! Who may speak, and what nobody may change or read on the way.
+//! The handshake that admits a peer, and the protection of its frames and datagrams.
 //!
-//! Promised: a connection is used only after both ends proved that they know the secret of the
-//! cluster and that they are alive now; a stranger gets no byte of an answer; every buffer used
-//! before that has a fixed size. Frames of a `signed` or `sealed` connection that were changed,
-//! repeated, dropped, reordered or sent back to their sender are noticed before they are delivered.
+//! Promises: a connection is used only after both ends proved that they know the secret of the cluster and that they
+//! are alive now. An unauthenticated peer gets no byte of an answer, and every buffer used before authentication has a
+//! fixed size. Frames of a `signed` or `sealed` connection that were changed, repeated, dropped, reordered or sent
+//! back to their sender are detected before they are delivered.
 //!
-//! Never done here: reading a socket, allocating what a peer asked for, saying to a stranger why it
-//! was turned away.
+//! It must never read a socket, allocate what a peer asked for, or tell an unauthenticated peer why it was refused.
 //!
 //! # Handshake
 //!
-//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, the secret mixed in before the first byte:
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`. The secret is mixed in before the first byte:
 //!
 //! ```text
 //! dialler  -> listener   8 B "trellis" 01 | 32 B ephemeral | card, encrypted | 16 B tag
@@ -18,12 +17,12 @@
 //! dialler  -> listener   16 B tag over the hash of the whole exchange: "I am here now"
 //! ```
 //!
-//! Over datagrams (`Carrier::Datagrams`) the same messages begin with other magics, and with the second and the third
-//! one too, because a datagram must say by itself what it is.
+//! Over datagrams (`Carrier::Datagrams`) the same messages have other magics, and the second and third message also
+//! begin with one, because each datagram must identify itself.
 //!
-//! A card has 276 bytes, whatever it says. The listener answers only a first message that
-//! authenticates and whose ephemeral it has not seen (`Remembered`); the third message keeps a
-//! replay that outlives this memory from ever becoming a connection.
+//! A card is the payload of a handshake message (`Card`). It always has 276 bytes. The listener answers a first
+//! message only if it authenticates and its ephemeral is new (`Remembered`). A replay that outlives this memory never
+//! becomes a connection, because it cannot produce the third message.
 //!
 //! # Frames
 //!
@@ -33,10 +32,10 @@
 //! sealed   header | 16 B tag      | body | 16 B tag      the same, encrypted
 //! ```
 //!
-//! Datagrams are protected whole, by the number that each of them carries (`DatagramCipher`).
+//! Datagrams are protected as a whole; each carries the number that its nonce is made of (`DatagramCipher`).
 //!
-//! One key per direction, one counter per record, and a byte in the nonce that says what a record is,
-//! so that a body is never taken for a header. An empty body has no tag.
+//! Each direction has its own key, and a counter that advances with each record. A byte in the nonce states the kind of
+//! record, so that a body is never taken for a header. An empty body has no tag.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,11 +51,11 @@ use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
 /// How the frames of a connection are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
-    /// Not at all once the handshake is done: for one host, or a network nobody else is on.
+    /// Not at all after the handshake: for one host, or a network without other users.
     Plain,
-    /// Nobody can change, repeat or drop a frame unnoticed; everybody on the way can read it.
+    /// No one can change, repeat or drop a frame undetected; anyone on the path can read it.
     Signed,
-    /// As signed, and nobody on the way can read it.
+    /// As signed, and no one on the path can read it.
     Sealed,
 }
 
@@ -86,25 +85,25 @@ impl FromStr for Security {
 pub(crate) const TAG_BYTES: usize = 16;
 /// The longest header on the wire: the header and its tag.
 pub(crate) const WIRE_HEADER_BYTES_MAX: usize = HEADER_BYTES + TAG_BYTES;
-/// The version of everything after the handshake. The handshake itself is fixed by its magic, so
-/// that two versions can still tell each other why they will not talk.
+/// The version of everything after the handshake. The handshake itself is fixed by its magic, so that two versions can
+/// still tell each other why they refuse.
 pub(crate) const LINK_VERSION: u16 = 2;
 
 const MAGIC_BYTES: usize = 8;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const EPHEMERAL_BYTES: usize = 32;
 const CARD_FIXED_BYTES: usize = 20;
-/// Bytes of a card on the wire, whatever it says.
+/// Bytes of a card on the wire; always the same.
 pub(crate) const CARD_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
 const _: () = assert!(CARD_BYTES == 276, "the module text says so");
 pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC_BYTES + EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
 pub(crate) const SECOND_MESSAGE_BYTES: usize = EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
-/// First messages remembered against replay. A cluster makes one per pair and retry, so this covers
-/// a start-up of thousands of attempts; see the module text for what holds beyond.
+/// First messages remembered against replay. A cluster makes one per pair and retry, so this covers a start-up with
+/// thousands of attempts; the module text says what holds beyond.
 const REMEMBERED_MAX: usize = 4096;
 
-/// What a handshake travels over. Part of the exchange, so that a recording of one is nothing to the other.
+/// What a handshake travels over. It is part of the exchange, so that a recording of one is invalid for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     /// One stream of bytes per connection.
@@ -123,21 +122,21 @@ impl Carrier {
     }
 }
 
-/// The other side does not know the secret, or its bytes were changed on the way.
+/// The other side does not know the secret, or its bytes were changed in transit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotAuthentic;
 
-/// What a node says about itself in the handshake; encrypted under the secret.
+/// The payload of a handshake message: what a node says about itself. Encrypted under the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) version: u16,
-    /// The listener will not have this dialler; `text` says why.
+    /// The listener refuses this dialler; `text` says why.
     pub(crate) refused: bool,
     pub(crate) security: u8,
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) nodes: u32,
-    /// The greeting of the layer above, or the reason of a refusal.
+    /// The hello of the layer above, or the reason of a refusal.
     pub(crate) text: Vec<u8>,
 }
 
@@ -156,7 +155,7 @@ impl Card {
         bytes
     }
 
-    /// Only ever given bytes that authenticated; a length out of range still is an error, no panic.
+    /// Called only with bytes that authenticated; a length out of range is still an error, not a panic.
     fn decode(bytes: &[u8; CARD_BYTES]) -> Result<Card, NotAuthentic> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let length = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));
@@ -173,7 +172,7 @@ impl Card {
     }
 }
 
-/// The number of a protection on the wire.
+/// The number of a security level on the wire.
 pub(crate) fn security_code(security: Security) -> u8 {
     match security {
         Security::Plain => 0,
@@ -182,7 +181,7 @@ pub(crate) fn security_code(security: Security) -> u8 {
     }
 }
 
-/// The word for a protection's number, for sentences about a peer.
+/// The name of a security level's number, for messages about a peer.
 pub(crate) fn security_word(code: u8) -> &'static str {
     match code {
         0 => "plain",
@@ -192,11 +191,11 @@ pub(crate) fn security_word(code: u8) -> &'static str {
     }
 }
 
-/// Protects what leaves and opens what comes, with the keys of one connection.
+/// The keys of one connection: they protect what is sent and open what is received.
 pub(crate) struct Keys {
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
-    /// The hash of the whole exchange: the same on both sides, another one for every connection.
+    /// The hash of the whole exchange: equal on both sides, and different for every connection.
     pub(crate) exchange: [u8; 32],
 }
 
@@ -220,8 +219,8 @@ impl Dialling {
         Ok((Dialling { state }, message))
     }
 
-    /// Reads the answer; gives the listener's card, the keys and the confirmation to send. After an error the answer
-    /// may still come.
+    /// Reads the answer; returns the listener's card, the keys and the confirmation to send. After an error the true
+    /// answer may still come.
     pub(crate) fn finish(
         &mut self,
         message: &[u8; SECOND_MESSAGE_BYTES],
@@ -243,7 +242,7 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    /// Reads a first message; costs hashes only, no curve arithmetic and no answer.
+    /// Reads a first message; costs hashes only: no curve arithmetic and no answer.
     pub(crate) fn read(
         carrier: Carrier,
         secret: &[u8; 32],
@@ -269,7 +268,7 @@ impl Answering {
         Ok(message)
     }
 
-    /// Checks that the dialler is alive and read the answer; gives the keys.
+    /// Checks that the dialler is alive and has read the answer; returns the keys.
     pub(crate) fn confirm(
         &mut self,
         confirmation: &[u8; CONFIRMATION_BYTES],
@@ -283,14 +282,14 @@ impl Answering {
     }
 }
 
-/// Whether bytes can still be the start of a first message: strangers that speak something else are
-/// turned away at once and do not hold a place until the deadline.
+/// Whether bytes can still be the start of a first message. Peers that speak another protocol are refused at once and
+/// do not hold a place until the deadline.
 pub(crate) fn may_be_first_message(bytes: &[u8]) -> bool {
     let length = bytes.len().min(MAGIC_BYTES);
     bytes[..length] == Carrier::Stream.magic()[..length]
 }
 
-/// The ephemerals of first messages that were answered, oldest forgotten first.
+/// The ephemerals of answered first messages; the oldest are forgotten first.
 pub(crate) struct Remembered {
     seen: Vec<[u8; EPHEMERAL_BYTES]>,
     next: usize,
@@ -301,8 +300,8 @@ impl Remembered {
         Remembered { seen: Vec::new(), next: 0 }
     }
 
-    /// True the first time; only called with messages that authenticated, so that a stranger cannot
-    /// push anything out.
+    /// True the first time. Called only with messages that authenticated, so that an unauthenticated peer cannot
+    /// displace an entry.
     pub(crate) fn is_new(&mut self, ephemeral: &[u8; EPHEMERAL_BYTES]) -> bool {
         if self.seen.contains(ephemeral) {
             return false;
@@ -317,19 +316,19 @@ impl Remembered {
     }
 }
 
-/// Bytes of what makes the key of a node's multicasts another one in every run.
+/// Bytes of the salt that makes the key of a node's multicasts different in every run.
 pub(crate) const SALT_BYTES: usize = 16;
 
-/// Bytes that nobody can guess; none where the system has none.
+/// Unpredictable random bytes; `None` if the system has none.
 pub(crate) fn random<const COUNT: usize>() -> Option<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     DefaultResolver.resolve_rng()?.try_fill_bytes(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// Protects and opens the datagrams that one node sends to several at once: all members can make this key, out of the
-/// secret, the number of the sender and its salt, which is another one in every run. So it keeps strangers out; that a
-/// member does not speak in the name of another is not proved by it, and members are trusted.
+/// Protects and opens the datagrams that one node sends to several at once. All members can derive this key from the
+/// secret, the number of the sender and its salt, which is different in every run. So it excludes non-members; it does
+/// not prove which member is the sender, and members are trusted.
 pub(crate) fn multicast_cipher(
     secret: &[u8; 32],
     node: usize,
@@ -344,8 +343,8 @@ pub(crate) fn multicast_cipher(
     Some(DatagramCipher { cipher: ChaCha20Poly1305::new(&key.into()), security })
 }
 
-/// A number of an address in the range that `239.255.0.0/16` has, the same for all who know the secret, and nothing to
-/// be learned about it from that.
+/// The number of an address in `239.255.0.0/16`: the same for all who know the secret, which cannot be derived from
+/// it.
 pub(crate) fn multicast_number(secret: &[u8; 32]) -> Option<u16> {
     let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s)?;
     let mut number = [0; 32];
@@ -353,7 +352,7 @@ pub(crate) fn multicast_number(secret: &[u8; 32]) -> Option<u16> {
     Some(u16::from_le_bytes([number[0], number[1]]))
 }
 
-/// What a record is; part of its nonce, so that one is never taken for another.
+/// The kind of a record; part of its nonce, so that no kind is taken for another.
 #[derive(Clone, Copy)]
 enum Record {
     Confirmation = 0,
@@ -378,7 +377,7 @@ impl Sealer {
         self.security
     }
 
-    /// For a connection of datagrams: the key, used with numbers that the caller never repeats.
+    /// For a connection of datagrams: the key, used with numbers that the caller must never repeat.
     pub(crate) fn into_cipher(self) -> DatagramCipher {
         DatagramCipher { cipher: self.cipher, security: self.security }
     }
@@ -387,7 +386,7 @@ impl Sealer {
         tag(&self.cipher, &next_nonce(&mut self.counter, Record::Confirmation), hash, &mut [])
     }
 
-    /// Writes the header as it goes over the wire; returns how many bytes that are.
+    /// Writes the header as it is sent; returns its length in bytes.
     #[inline]
     pub(crate) fn header(&mut self, header: &[u8; HEADER_BYTES], wire: &mut [u8; WIRE_HEADER_BYTES_MAX]) -> usize {
         wire[..HEADER_BYTES].copy_from_slice(header);
@@ -404,13 +403,13 @@ impl Sealer {
         WIRE_HEADER_BYTES_MAX
     }
 
-    /// The tag of a body that travels as it is.
+    /// The tag of a body that is sent unencrypted.
     pub(crate) fn sign_body(&mut self, body: &[u8]) -> [u8; TAG_BYTES] {
         assert!(self.security == Security::Signed && !body.is_empty());
         tag(&self.cipher, &next_nonce(&mut self.counter, Record::Body), body, &mut [])
     }
 
-    /// Encrypts a body where it lies; returns its tag.
+    /// Encrypts a body in place; returns its tag.
     pub(crate) fn seal_body(&mut self, body: &mut [u8]) -> [u8; TAG_BYTES] {
         assert!(self.security == Security::Sealed && !body.is_empty());
         tag(&self.cipher, &next_nonce(&mut self.counter, Record::Body), &[], body)
@@ -424,14 +423,14 @@ pub(crate) struct DatagramCipher {
 }
 
 impl DatagramCipher {
-    /// Bytes behind each datagram.
+    /// Bytes added after each datagram.
     #[inline]
     pub(crate) fn tag_bytes(&self) -> usize {
         if self.security == Security::Plain { 0 } else { TAG_BYTES }
     }
 
-    /// Protects a datagram of which the first `clear` bytes stay readable; returns its tag. The number must never
-    /// have been used before.
+    /// Protects a datagram whose first `clear` bytes stay readable; returns its tag. The number must never have been
+    /// used before.
     #[inline]
     pub(crate) fn protect(&self, number: u64, clear: usize, datagram: &mut [u8]) -> [u8; TAG_BYTES] {
         let nonce = nonce(number, Record::Datagram);
@@ -445,7 +444,7 @@ impl DatagramCipher {
         }
     }
 
-    /// Checks and opens a datagram where it lies; gives how many bytes it has without its tag.
+    /// Checks and opens a datagram in place; returns its length in bytes without its tag.
     #[inline]
     pub(crate) fn open(&self, number: u64, clear: usize, datagram: &mut [u8]) -> Result<usize, NotAuthentic> {
         let length = datagram.len().checked_sub(self.tag_bytes()).ok_or(NotAuthentic)?;
@@ -529,7 +528,7 @@ impl Opener {
         Ok(header)
     }
 
-    /// Checks a body and opens it where it lies. After an error its bytes mean nothing.
+    /// Checks a body and opens it in place. After an error its bytes are undefined.
     pub(crate) fn body(&mut self, body: &mut [u8], sent: &[u8; TAG_BYTES]) -> Result<(), NotAuthentic> {
         match self.security {
             Security::Plain => Ok(()),
@@ -561,7 +560,7 @@ fn read_card(state: &mut HandshakeState, message: &[u8]) -> Result<Card, NotAuth
     }
 }
 
-/// 2^64 records at a billion per second take five centuries: the counter never comes round.
+/// The counter never overflows: 2^64 records at a billion per second take five centuries.
 #[inline]
 fn next_nonce(counter: &mut u64, record: Record) -> Nonce {
     let nonce = nonce(*counter, record);

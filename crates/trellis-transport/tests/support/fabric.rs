@@ -1,4 +1,4 @@
-//! Nodes with memory that they share over the link `fabric`, and whoever receives pages into it.
+//! Nodes with memory that they share over the link `fabric`, and a sink that receives pages into it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use trellis_transport::{Fabric, HEADER_BYTES, Link, Lost, Placement, Refused, Sh
 pub const PROVIDERS: [&str; 2] = ["tcp", "shm"];
 pub const PAGE_BYTES: usize = 4096;
 
-/// Memory of a node, and whoever receives pages into it.
+/// Memory of a node, and the sink that receives pages into it.
 pub struct Memory {
     pub bytes: Box<[u8]>,
     pub pages: Vec<u64>,
@@ -26,7 +26,7 @@ impl Memory {
     }
 }
 
-/// A frame says which page it brings and how long the body is.
+/// A header that states the page it brings and the length of the body.
 pub fn page_header(page: u64, bytes: usize) -> [u8; HEADER_BYTES] {
     header(Form::At, 0, page, bytes)
 }

@@ -1,5 +1,4 @@
-//! What the suites share: meshes of every kind, frames that describe themselves, and a sink that
-//! checks what it gets.
+//! What the suites share: meshes of every kind, self-describing frames, and a sink that checks what it gets.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -26,14 +25,14 @@ pub enum Kind {
     Tcp(Security),
     /// Shared memory, or nothing.
     Shm(Security),
-    /// The best for each pair, between nodes that take each other for being on different hosts.
+    /// The best for each pair, between nodes that consider each other to be on different hosts.
     Apart(Security),
-    /// The same, of which only the odd nodes are apart.
+    /// The same, but only the odd nodes are apart.
     Mixed,
     Udp(Security),
-    /// Over a network that loses 10 %, doubles 5 %, reorders 5 % and changes 1 %.
+    /// Over a network that loses 10 %, duplicates 5 %, reorders 5 % and changes 1 %.
     UdpFaulty(Security),
-    /// Over that provider of libfabric.
+    /// Over this provider of libfabric.
     #[cfg(feature = "fabric")]
     Fabric(&'static str),
 }
@@ -43,7 +42,7 @@ pub const FAULTS: &str = "drop=10%,duplicate=5%,reorder=5%,corrupt=1%,seed=7";
 
 pub const SECURITIES: [Security; 3] = [Security::Plain, Security::Signed, Security::Sealed];
 
-/// Links of all nodes of a mesh, by number.
+/// Links of all nodes of a mesh, by node number.
 pub fn build(kind: Kind, nodes: usize) -> Vec<Arc<dyn Link>> {
     match kind {
         Kind::InProcess => {
@@ -74,7 +73,7 @@ pub fn build(kind: Kind, nodes: usize) -> Vec<Arc<dyn Link>> {
     }
 }
 
-/// Links over a provider of libfabric, by number.
+/// Links over a provider of libfabric, by node number.
 #[cfg(feature = "fabric")]
 pub fn build_fabric(provider: &str, nodes: usize) -> Vec<Arc<trellis_transport::Fabric>> {
     let (listeners, addresses) = listeners(nodes);
@@ -89,7 +88,7 @@ pub fn build_fabric(provider: &str, nodes: usize) -> Vec<Arc<trellis_transport::
         .collect()
 }
 
-/// Links that choose for each pair; `host` says where each node runs.
+/// Links that choose for each pair; `host` returns where each node runs.
 pub fn build_shm(
     nodes: usize,
     security: Security,
@@ -163,7 +162,7 @@ pub fn options(node: usize, addresses: &[String], listener: Option<TcpListener>,
     }
 }
 
-/// How the receiver shall place a body; written into the header.
+/// How the receiver must place a body; written into the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Nothing,
@@ -173,7 +172,7 @@ pub enum Form {
     Refuse,
 }
 
-/// A header that says all a receiver needs to check the frame.
+/// A header with everything that a receiver needs to check the frame.
 pub fn header(form: Form, sender: u16, sequence: u64, bytes: usize) -> [u8; HEADER_BYTES] {
     let mut header = [0xA5; HEADER_BYTES];
     header[0] = form as u8;
@@ -215,7 +214,8 @@ pub struct Recorder {
     pub lost: Vec<(usize, Lost)>,
     /// Peer, sender within the peer, sequence.
     pub frames: Vec<(usize, u16, u64)>,
-    /// Where bodies of [`Form::At`] go, by peer, sender and sequence. Several frames of a peer may be placed at once.
+    /// The places of bodies of [`Form::At`], by peer, sender and sequence. Several frames of a peer may be placed at
+    /// once.
     placed: HashMap<(usize, u16, u64), Vec<u8>>,
     pub check_bodies: bool,
 }
@@ -229,12 +229,12 @@ impl Recorder {
         self.frames.iter().filter(|frame| frame.0 == peer).count()
     }
 
-    /// Sequences of one sender of one peer, as they came.
+    /// Sequences of one sender of one peer, in the order of arrival.
     pub fn sequences(&self, peer: usize, sender: u16) -> Vec<u64> {
         self.frames.iter().filter(|frame| (frame.0, frame.1) == (peer, sender)).map(|frame| frame.2).collect()
     }
 
-    /// What came from one sender, as it should be compared with what was sent.
+    /// Compares what arrived from one sender with what was sent.
     pub fn expect_sequences(&self, link: &dyn Link, peer: usize, sender: u16, mut expected: Vec<u64>) {
         let mut came = self.sequences(peer, sender);
         if !link.is_ordered() {
@@ -307,7 +307,7 @@ pub fn send_frame(link: &dyn Link, peer: usize, form: Form, sequence: u64, bytes
         .unwrap_or_else(|error| panic!("frame {sequence} to node {peer}: {error}"));
 }
 
-/// Polls all the links, each into its own recorder, until `done` says so.
+/// Polls all the links, each into its own recorder, until `done` returns true.
 pub fn poll_until(links: &[Arc<dyn Link>], sinks: &mut [Recorder], mut done: impl FnMut(&[Recorder]) -> bool) {
     let start = Instant::now();
     while !done(sinks) {
@@ -323,7 +323,7 @@ pub fn recorders(count: usize) -> Vec<Recorder> {
     (0..count).map(|_| Recorder::new()).collect()
 }
 
-/// Waits for something that no poll of ours brings about.
+/// Waits for something that no poll of this thread causes.
 pub fn wait_until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {

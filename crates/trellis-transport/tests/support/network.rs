@@ -1,10 +1,10 @@
-//! Network namespaces for tests: nothing in them reaches another test or the machine.
+//! Network namespaces for tests: nothing in them affects another test or the machine.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::process::Command;
 
-/// Runs a body in a network namespace of its own, where it may be made; else says why not.
+/// Runs a body in its own network namespace, if one can be created; otherwise prints why not.
 pub(crate) fn in_own_network(test: &str, setup: &[&str], body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let inside =
@@ -18,10 +18,10 @@ pub(crate) fn in_own_network(test: &str, setup: &[&str], body: impl FnOnce() + S
     });
 }
 
-/// Every address of the cluster is this host's own.
+/// Makes every address of the cluster this host's own.
 pub(crate) const ALONE: [&str; 2] = ["link set lo up", "-6 route add local fd01:203::/32 dev lo"];
 
-/// Gives this thread, and those that it starts, a network namespace without anything in it.
+/// Moves this thread, and those that it starts, to a new and empty network namespace.
 pub(crate) fn enter_own_network() -> Result<(), String> {
     // SAFETY: no pointers are passed; only this thread, which ends with the test, changes its network.
     match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
@@ -39,8 +39,8 @@ pub(crate) fn ip(arguments: &str) -> Result<(), String> {
     }
 }
 
-/// Makes this thread's end of a cable to the other host: everything in the cluster lies behind it, and everything that
-/// comes from there is meant for this host, whatever its address.
+/// Sets up this thread's end of a cable to the other host: everything in the cluster is behind it, and everything that
+/// arrives from there is meant for this host, whatever its address.
 pub(crate) fn plug_in(device: &str, me: u16, other: u16) -> Result<(), String> {
     for line in [
         "link set lo up".to_owned(),

@@ -1,11 +1,11 @@
-//! Where and of what a benchmark was made: date, processor, kernel, commit.
+//! The conditions of a benchmark run: date, processor, kernel, commit.
 
 use serde_json::{Value, json};
 
 use crate::step;
 use crate::workspace::Workspace;
 
-/// What a figure must be read with.
+/// The context of a figure.
 pub(crate) struct Machine {
     /// Year, month and day.
     pub(crate) date: String,
@@ -19,7 +19,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks; what cannot be found out is called unknown.
+    /// Collects the facts; those that cannot be found out are called unknown.
     pub(crate) fn look(workspace: &Workspace) -> Machine {
         let say = |program: &str, arguments: &[&str]| {
             let mut command = workspace.command(program);
@@ -58,7 +58,7 @@ impl Machine {
         )
     }
 
-    /// The same for programs.
+    /// The facts for programs.
     pub(crate) fn describe(&self) -> Value {
         json!({ "date": self.date, "processor": self.processor, "cores": self.cores, "memory_gib": self.memory_gib,
                 "kernel": self.kernel, "commit": self.commit, "changed": self.is_changed })

@@ -1,8 +1,9 @@
-//! `cargo xtask bench`: every figure that has a target, several times, the median beside the target.
+//! `cargo xtask bench`: measures every figure that has a target, several times, and puts the median beside the
+//! target.
 //!
-//! A ratio is always made inside one run of one benchmark. The result, with machine and commit, is kept in
-//! `benchmarks/runs`; a figure that misses its target is marked, and the task ends with an error after it wrote the
-//! result down.
+//! Promises: a ratio is always computed within one run of one benchmark. The result, with machine and commit, is kept
+//! in `benchmarks/runs`. A figure that misses its target is marked, and the task then ends with an error after it has
+//! written the result.
 
 mod machine;
 mod targets;
@@ -21,11 +22,11 @@ use crate::{compiler, demo, fabric, features, setup, step};
 use machine::Machine;
 use targets::{Benchmark, CHECK, Figure, REPRODUCE, TARGETS};
 
-/// What one figure came to.
+/// The result of one figure.
 struct Outcome {
     figure: &'static Figure,
     benchmark: &'static str,
-    /// One for each run, or why this machine has none.
+    /// One value for each run, or the reason why this machine has none.
     values: Result<Vec<f64>, String>,
 }
 
@@ -80,14 +81,14 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
     Ok(())
 }
 
-/// Whether this process has root's rights, as `id` says it.
+/// Whether this process has root's rights, according to `id`.
 fn is_root() -> bool {
     step::output(std::process::Command::new("id").arg("-u")).is_ok_and(|text| text.trim() == "0")
 }
 
 const HEADS: [&str; 6] = ["figure", "median", "least", "most", "target", ""];
 
-/// Those that are named, or all: by their names, or by the beginning of their titles (`reproduce bluebridge`).
+/// The named benchmarks, or all; a name is the name itself or the beginning of the title (`reproduce bluebridge`).
 fn choose(only: &[String]) -> Result<Vec<&'static Benchmark>> {
     let is_meant = |one: &Benchmark, name: &str| {
         let title = one.title();
@@ -101,7 +102,7 @@ fn choose(only: &[String]) -> Result<Vec<&'static Benchmark>> {
     Ok(TARGETS.iter().filter(|one| only.is_empty() || only.iter().any(|name| is_meant(one, name))).collect())
 }
 
-/// One run of one benchmark, as one object.
+/// Runs one benchmark once; returns its result as one object.
 fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path) -> Result<Value> {
     if benchmark.name == "psort" {
         return measure_psort(workspace, psort);
@@ -123,8 +124,8 @@ fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path
     found.with_context(|| format!("`{}` printed no JSON", step::shown(&command)))
 }
 
-/// The last of the objects that a check printed, one on each line, with how long the call took and how many steps of all
-/// objects it made in a second: what is simulated says no real time itself.
+/// The last of the objects that a check printed, one on each line, with the duration of the call and the steps of all
+/// objects per second: simulations report no real time themselves.
 fn last_of(text: &str, seconds: f64) -> serde_json::Result<Value> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let objects = lines.map(serde_json::from_str).collect::<serde_json::Result<Vec<Value>>>()?;
@@ -135,7 +136,7 @@ fn last_of(text: &str, seconds: f64) -> serde_json::Result<Value> {
     Ok(last)
 }
 
-/// The same integers on one node and on two, one after the other.
+/// Sorts the same integers on one node and on two, one after the other.
 fn measure_psort(workspace: &Workspace, program: &std::path::Path) -> Result<Value> {
     let sort = |nodes: usize| {
         let record = workspace.target.join("bench").join(format!("psort-{nodes}"));
@@ -152,7 +153,7 @@ fn measure_psort(workspace: &Workspace, program: &std::path::Path) -> Result<Val
     }))
 }
 
-/// The values of a figure in all runs, as numbers; or why the benchmark left it out.
+/// The values of a figure in all runs, as numbers; or the reason why the benchmark omitted it.
 fn values_of(figure: &Figure, found: &[Value]) -> Result<Result<Vec<f64>, String>> {
     let mut values = Vec::new();
     for one in found {
@@ -167,7 +168,7 @@ fn values_of(figure: &Figure, found: &[Value]) -> Result<Result<Vec<f64>, String
     Ok(Ok(values))
 }
 
-/// The reason beside a figure that is null: it is named after the beginning of the figure's name.
+/// The reason beside a figure that is null. Its name is a prefix of the figure's name, followed by `_left_out`.
 fn why_left_out(field: &str, one: &Value) -> Option<String> {
     let reason = |(name, why): (&String, &Value)| {
         let what = name.strip_suffix("_left_out")?;
@@ -182,12 +183,12 @@ impl Outcome {
         self.values.as_deref().unwrap_or_default()
     }
 
-    /// Not a number where there is none.
+    /// Not a number if there are no values.
     fn median(&self) -> f64 {
         trellis_base::statistics::median(&mut self.numbers().to_vec())
     }
 
-    /// Whether it reaches its target; what this machine does not have misses none.
+    /// Whether it reaches its target; a figure that this machine does not have counts as met.
     fn is_met(&self) -> bool {
         self.values.is_err() || self.figure.target.is_met(self.median())
     }

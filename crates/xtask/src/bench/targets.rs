@@ -1,8 +1,8 @@
-//! The table of figures and what each must reach. The names are those of `trellis bench … --json`.
+//! The table of figures and their targets. The names are those of `trellis bench … --json`.
 
 use std::fmt;
 
-/// What a figure must reach.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Target {
     /// No more than this.
@@ -16,7 +16,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Whether a value reaches it; a number that is none never does.
+    /// Whether a value reaches it; not-a-number never does.
     pub(crate) fn is_met(self, value: f64) -> bool {
         match self {
             Target::AtMost(bound) => value <= bound,
@@ -43,9 +43,9 @@ impl fmt::Display for Target {
 pub(crate) struct Figure {
     /// Its name in the JSON object.
     pub(crate) field: &'static str,
-    /// What it is, with its unit.
+    /// Its description, with its unit.
     pub(crate) words: &'static str,
-    /// What it must reach.
+    /// Its target.
     pub(crate) target: Target,
 }
 
@@ -54,9 +54,9 @@ pub(crate) struct Figure {
 pub(crate) struct Benchmark {
     /// The subcommand of `trellis bench`, or [`CHECK`], or [`REPRODUCE`], or `psort`.
     pub(crate) name: &'static str,
-    /// What follows it.
+    /// The arguments after the name.
     pub(crate) arguments: &'static [&'static str],
-    /// What is taken from its result.
+    /// The figures that are taken from its result.
     pub(crate) figures: &'static [Figure],
 }
 
@@ -80,10 +80,10 @@ impl Benchmark {
 /// The first argument of benchmarks that need the feature `fabric`.
 const FABRIC: &str = "--fabric";
 
-/// The switch of benchmarks that need the feature `bpf`.
+/// The value of the switch argument of benchmarks that need the feature `bpf`.
 const BPF: &str = "bpf";
 
-/// The name of a benchmark that is a call of `trellis check`; its arguments say which.
+/// The name of a benchmark that is a call of `trellis check`; its arguments select which.
 pub(crate) const CHECK: &str = "check";
 
 /// The name of a benchmark that is a call of `trellis reproduce`.
@@ -93,7 +93,7 @@ const fn figure(field: &'static str, words: &'static str, target: Target) -> Fig
     Figure { field, words, target }
 }
 
-/// Everything that is measured.
+/// All measurements.
 pub(crate) const TARGETS: &[Benchmark] = &[
     Benchmark {
         name: "fault",
@@ -274,7 +274,7 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         name: "forward",
         arguments: &[],
         figures: &[
-            // The barriers round a series send a few messages that are counted with it or not, by chance.
+            // The barriers around a series send a few messages that are counted with it or not, by chance.
             figure("one_hop_messages_more", "owner one hop away: messages more than the least", Target::AtMost(1.05)),
             figure("after_messages_more", "the same at the next read", Target::AtMost(0.05)),
         ],
@@ -475,7 +475,7 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             "--nodes",
             "1024",
             "--operations",
-            // 10,000 of each node.
+            // 10,000 for each node.
             "10240000",
         ],
         figures: &[figure("call_seconds", "simulator, 1,024 nodes x 10,000 operations (s)", Target::Below(60.0))],

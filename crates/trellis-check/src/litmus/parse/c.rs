@@ -1,26 +1,26 @@
-//! Threads written as functions in C, with the atomics of the standard or of Linux.
+//! The parser for threads that are functions in C, with the atomics of the standard or of Linux.
 //!
-//! Promises: whatever is no load, store, fence or exchange of a whole location is refused.
+//! Promises: anything other than a load, store, fence or exchange of a whole location is refused.
 
 use super::super::program::{Instruction, Operand};
 use super::tokens::{Token, Tokens};
 use super::{Reader, Refused};
 
-/// What a call does.
+/// The effect of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     Load,
-    /// With a fence behind it, if that is asked for.
+    /// A store, followed by a fence if `fence` is set.
     Store {
         fenced: bool,
     },
     Exchange,
     Fence,
-    /// Nothing on this machine.
+    /// No effect on this machine.
     Nothing,
 }
 
-/// Words that say what type something has.
+/// Words of types.
 const TYPES: [&str; 16] = [
     "int",
     "unsigned",
@@ -62,7 +62,7 @@ pub(super) fn threads(reader: &mut Reader, tokens: &mut Tokens) -> Result<(), Re
     Ok(())
 }
 
-/// `(int *x, int *y)`: every one is a location.
+/// `(int *x, int *y)`: each parameter is a location.
 fn parameters(reader: &mut Reader, tokens: &mut Tokens) -> Result<(), Refused> {
     tokens.expect("(")?;
     while !tokens.take(")") {
@@ -114,7 +114,7 @@ fn statement(reader: &mut Reader, tokens: &mut Tokens, thread: usize) -> Result<
             tokens.next();
             assignment(reader, tokens, thread, &name)?;
         }
-        // A declaration, perhaps of several.
+        // A declaration, possibly of several variables.
         Token::Mark("," | ";") if has_type => {
             while tokens.take(",") {
                 tokens.word("a register")?;
@@ -169,7 +169,7 @@ fn call_named(name: &str) -> Option<Call> {
     })
 }
 
-/// Reads `(...)` and does what the call says.
+/// Reads `(...)` and carries out the call.
 fn run_call(
     reader: &mut Reader,
     tokens: &mut Tokens,

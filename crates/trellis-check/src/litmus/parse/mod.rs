@@ -1,16 +1,16 @@
-//! Reads herd's `.litmus` files: tests for `X86`, `X86_64` and `C` that are straight lines of loads, stores,
-//! fences and exchanges.
+//! The parser for herd's `.litmus` files: straight lines of loads, stores, fences and exchanges.
 //!
-//! Understood: the header, comments, initial values, `locations`, and `exists`, `~exists` or `forall`
-//! with `/\`, `\/`, `~` and brackets. X86: `MOV`, `XCHG` (with or without `LOCK`), `MFENCE`, `SFENCE`,
-//! `LFENCE`. X86_64: the same as assemblers write it, `movq $1,(x)`, where `eax` is the lower half of `rax`. Lines that begin
-//! with `#` are comments, unless they define something. C: `READ_ONCE`, `WRITE_ONCE`, `smp_load_acquire`, `smp_store_release`, `smp_store_mb`,
-//! `atomic_load`, `atomic_store` and `atomic_exchange` with or without `_explicit`, `xchg` and its kin,
-//! `*x`, the fences of Linux and C11. Loads and stores are plain `mov`s in program order, whatever order they
-//! ask for; a sequentially consistent store is followed by a fence, as compilers do on x86.
+//! It accepts tests for `X86`, `X86_64` and `C`, with the header, comments, initial values, `locations`, and `exists`,
+//! `~exists` or `forall` with `/\`, `\/`, `~` and brackets. X86: `MOV`, `XCHG` (with or without `LOCK`), `MFENCE`,
+//! `SFENCE`, `LFENCE`. X86_64: the same in assembler syntax, `movq $1,(x)`, where `eax` is the lower half of `rax`.
+//! Lines that begin with `#` are comments, unless they define something. C: `READ_ONCE`, `WRITE_ONCE`,
+//! `smp_load_acquire`, `smp_store_release`, `smp_store_mb`, `atomic_load`, `atomic_store` and `atomic_exchange` with
+//! or without `_explicit`, `xchg` and its variants, `*x`, the fences of Linux and C11. Loads and stores are plain
+//! `mov`s in program order, whatever memory order they name. A sequentially consistent store is followed by a fence,
+//! as compilers do on x86.
 //!
-//! Promises: a file is either understood completely or refused with one sentence that names file and
-//! line. It must never guess: what is not listed is refused.
+//! Promises: a file is either understood completely or refused with one sentence that names file and line. It must
+//! never guess: anything not listed is refused.
 
 mod c;
 mod tokens;
@@ -28,12 +28,12 @@ pub fn parse_file(path: &std::path::Path) -> Result<Program, String> {
     parse(&name, &text)
 }
 
-/// Reads a test from `text`; `file` is named in what is refused.
+/// Reads a test from `text`. Errors name `file` and the line.
 pub fn parse(file: &str, text: &str) -> Result<Program, String> {
     read(text).map_err(|Refused { line, what }| format!("{file}:{line}: {what}"))
 }
 
-/// Why a test is refused, and the line at which.
+/// Why a test is refused, and at which line.
 #[derive(Debug)]
 struct Refused {
     line: usize,
@@ -44,7 +44,7 @@ fn refused<T>(line: usize, what: impl Into<String>) -> Result<T, Refused> {
     Err(Refused { line, what: what.into() })
 }
 
-/// Most characters of a file.
+/// The maximum number of characters of a file.
 const CHARACTERS_MAX: usize = 1 << 16;
 
 fn read(text: &str) -> Result<Program, Refused> {
@@ -85,7 +85,7 @@ fn read(text: &str) -> Result<Program, Refused> {
 /// A program under construction.
 struct Reader {
     program: Program,
-    /// What each register of each thread holds where the reader is now.
+    /// The current value of each register of each thread.
     bound: BTreeMap<(usize, String), Operand>,
 }
 
@@ -97,7 +97,7 @@ impl Reader {
             if tokens.take(";") {
                 continue;
             }
-            // Types say nothing here.
+            // Types do not matter here.
             while matches!((tokens.peek(), tokens.peek_second()), (Token::Word(_), Token::Word(_))) {
                 tokens.next();
             }
@@ -126,7 +126,7 @@ impl Reader {
         Ok(self.program.code(value))
     }
 
-    /// The name of a location, perhaps in square brackets.
+    /// The name of a location, optionally in square brackets.
     fn location(&mut self, tokens: &mut Tokens) -> Result<u8, Refused> {
         let has_bracket = tokens.take("[");
         let name = tokens.word("a location")?;
@@ -140,8 +140,8 @@ impl Reader {
         self.program.threads[thread].push(instruction);
     }
 
-    /// A register of the program for what a load or an exchange of `thread` brings into `name`. The
-    /// value before stays visible under another name.
+    /// A register of the program for a load or an exchange of `thread` into `name`. The previous value stays visible
+    /// under another name.
     fn load_into(&mut self, thread: usize, name: &str) -> u8 {
         let count = self.program.registers.len();
         let older = self.program.registers.iter_mut().rev();
@@ -155,12 +155,12 @@ impl Reader {
         register
     }
 
-    /// What `name` holds now, if it is a register of `thread` that was set.
+    /// The current value of `name`, if it is a register of `thread` that was set.
     fn value_of(&self, thread: usize, name: &str) -> Option<Operand> {
         self.bound.get(&(thread, name.to_string())).copied()
     }
 
-    /// `locations` and the question.
+    /// Parses `locations` and the condition.
     fn end(&mut self, tokens: &mut Tokens) -> Result<(), Refused> {
         if tokens.take("locations") {
             tokens.expect("[")?;
@@ -242,14 +242,14 @@ impl Reader {
         Ok(Formula::Equal(observed, self.program.find_code(value)))
     }
 
-    /// The register that holds at the end what the test calls `name`.
+    /// The register that holds the final value of `name`.
     fn final_register(&mut self, thread: usize, name: &str, line: usize) -> Result<Observed, Refused> {
         if thread >= self.program.threads.len() {
             return refused(line, format!("the condition names thread {thread}, which the test does not have"));
         }
         Ok(Observed::Register(match self.value_of(thread, name) {
             Some(Operand::Register(register)) => register,
-            // It holds a constant: as good as a register that nobody loads.
+            // It holds a constant, which is the same as a register without a load.
             constant => {
                 let initial = match constant {
                     Some(Operand::Constant(code)) => code,

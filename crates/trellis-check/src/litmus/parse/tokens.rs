@@ -1,4 +1,4 @@
-//! Words, numbers and marks of a litmus file, with their lines.
+//! Words, numbers and punctuation marks of a litmus file, with their lines.
 //!
 //! Promises: any text gives tokens or a refusal. It must never join what a space separates.
 
@@ -24,7 +24,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// Longer marks stand before those with which they begin.
+/// Longer marks stand before their prefixes.
 const MARKS: [&str; 23] = [
     "/\\", "\\/", "==", "{", "}", "(", ")", "[", "]", ";", ",", "=", ":", "|", "~", "$", "*", "&", "+", "-", "^", "<",
     "%",
@@ -36,7 +36,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens of `text` from its first brace on; what stands before it describes the test.
+    /// The tokens of `text` from its first brace on; the text before it is a description.
     pub(super) fn after_header(text: &str, line: usize) -> Result<Tokens, Refused> {
         let Some(start) = text.find('{') else {
             return refused(line, "the test has no initial state in braces, not even an empty one");
@@ -57,7 +57,7 @@ impl Tokens {
         Ok(Tokens { all, at: 0 })
     }
 
-    /// `%eax`, `eax` and `rax` are one register here: its whole name, without the sign.
+    /// Replaces `%eax`, `eax` and `rax` by one register: its whole name, without the sign.
     pub(super) fn name_whole_registers(&mut self) {
         self.all.retain(|(_, token)| token != &Token::Mark("%"));
         for (_, token) in &mut self.all {
@@ -117,7 +117,7 @@ impl Tokens {
         }
     }
 
-    /// A number, perhaps with a sign.
+    /// A number, optionally with a sign.
     pub(super) fn number(&mut self) -> Result<i64, Refused> {
         let is_negative = self.take("-");
         match *self.peek() {
@@ -141,7 +141,7 @@ impl Tokens {
     }
 }
 
-/// The register of 64 bits of which `word` names all or half.
+/// The 64-bit register of which `word` names all or half.
 fn whole_register(word: &str) -> Option<String> {
     let word = word.to_ascii_lowercase();
     let (first, rest) = word.split_at_checked(1)?;
@@ -178,7 +178,7 @@ fn token(rest: &str, first: char, line: usize) -> Result<(Token, usize), Refused
     }
 }
 
-/// `text` with its comments replaced by spaces. In C, `(*` before a name or a bracket is no comment.
+/// `text` with its comments replaced by spaces. In C, `(*` before a name or a bracket is not a comment.
 pub(super) fn without_comments(text: &str, line: usize, is_c: bool) -> Result<String, Refused> {
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
@@ -217,7 +217,7 @@ fn opens_comment(rest: &str, is_c: bool) -> bool {
     !(is_c && after.starts_with(is_pointer))
 }
 
-/// The length of the comment with which `rest` begins; comments may stand in comments.
+/// The length of the comment with which `rest` begins; comments may be nested.
 fn comment_length(rest: &str) -> Option<usize> {
     let mut depth = 0;
     let mut at = 0;

@@ -1,19 +1,20 @@
-//! Threads written as columns of X86 instructions.
+//! The parser for threads that are columns of X86 instructions.
 //!
-//! Promises: a row that has not as many columns as the test has threads is refused.
+//! Promises: a row whose number of columns differs from the number of threads is refused.
 
 use super::super::program::{Instruction, Operand};
 use super::tokens::{Token, Tokens};
 use super::{Reader, Refused, refused};
 
-/// What an instruction works on.
+/// An operand of an instruction.
 enum Place {
     Memory(u8),
     Register(String),
     Constant(u8),
 }
 
-/// With `is_assembler`, as assemblers write it: names in small letters, the target last, locations in round brackets.
+/// Parses the threads. `is_assembler` selects assembler syntax: names in small letters, the target last, locations in
+/// round brackets.
 pub(super) fn threads(reader: &mut Reader, tokens: &mut Tokens, is_assembler: bool) -> Result<(), Refused> {
     let (line, header) = row(tokens)?;
     for (index, cell) in header.iter().enumerate() {
@@ -63,7 +64,7 @@ fn row(tokens: &mut Tokens) -> Result<(usize, Vec<Vec<Token>>), Refused> {
     }
 }
 
-/// What an assembler reads, as manuals of the processor write it.
+/// Converts assembler syntax to the syntax of the processor's manuals.
 fn turned(mut cell: Vec<Token>) -> Vec<Token> {
     for token in &mut cell {
         match token {
@@ -90,7 +91,7 @@ fn instruction(reader: &mut Reader, thread: usize, cell: &[Token], line: usize) 
     let operands = &cell[1..];
     match (name.as_str(), operands) {
         ("MFENCE", []) => reader.push(thread, Instruction::Fence),
-        // Loads are in order with loads and stores with stores already.
+        // Loads are already ordered with loads, and stores with stores.
         ("SFENCE" | "LFENCE" | "NOP", []) => {}
         ("LOCK", [Token::Word(locked), ..]) if locked.starts_with("XCHG") => {
             return instruction(reader, thread, operands, line);
@@ -139,7 +140,7 @@ fn place(reader: &mut Reader, operand: &[Token], line: usize) -> Result<Place, R
     }
 }
 
-/// What `register` holds; zero if it was never set, as herd has it.
+/// The value of `register`; zero if it was never set, as in herd.
 fn held(reader: &Reader, thread: usize, register: &str) -> Operand {
     reader.value_of(thread, register).unwrap_or(Operand::Constant(0))
 }

@@ -1,9 +1,10 @@
-//! `trellis bench remote-paging`: a program whose working set is larger than the memory that it has here, with the rest at a
-//! memory server and with what the kernel has for that: swap, and a mapped file.
+//! `trellis bench remote-paging`: a program whose working set is larger than its memory here, with the rest at a
+//! memory server, in swap, or in a mapped file.
 //!
-//! Promises: one program, compiled once, goes over its memory in the same way everywhere, and all must find the same sums.
-//! What is made (files, a swap file, groups of processes, labs, servers) is gone afterwards, also when the command is killed.
-//! A way that this machine does not allow is left out with its reason. Must never make a ratio of two runs of the command.
+//! Promises: one program, compiled once, accesses its memory in the same way everywhere, and all runs must find the
+//! same sums. What is made (files, a swap file, control groups, labs, servers) is gone afterwards, also when the
+//! command is killed. A way that this machine does not allow is left out with its reason. It must never make a ratio
+//! of two runs of the command.
 
 mod program;
 mod remote;
@@ -41,29 +42,29 @@ a process of its own, reached over a bare pair of interfaces and through each sw
 Exit codes: 0 fine; 1 a result was wrong or a run failed; 71 refused by the operating system; 74 a file or library is not \
 there; 127 cc is not there.";
 
-/// A working set larger than memory: at a memory server, against swap and a mapped file
+/// Compare a memory server with swap and a mapped file for a working set larger than memory
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RemotePagingArguments {
     /// The working set [default: 128MiB; with --quick: 32MiB]
     #[arg(long, value_parser = crate::size::size)]
     bytes: Option<u64>,
-    /// What of it is here at a time [default: a quarter of it]
+    /// The part of it that is in local memory at a time [default: a quarter of it]
     #[arg(long, value_parser = crate::size::size)]
     cache: Option<u64>,
-    /// Words that are touched here and there [default: one for each page]
+    /// Words that are touched in random order [default: one for each page]
     #[arg(long, value_name = "N")]
     touches: Option<u64>,
     /// Bytes of memory in a datagram, a power of two; 8192 fits packets of 9,000 bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     piece: u32,
-    /// Where files are made, on the disk that is compared [default: the folder for temporary files]
+    /// Where files are made, on the disk that is compared [default: the directory for temporary files]
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
     /// Only these switches [default: each that works here]
     #[arg(long = "switch", value_name = "NAME")]
     switches: Vec<String>,
-    /// Take no rights over the machine, even where there are some
+    /// Use no root rights, even if there are some
     #[arg(long)]
     rootless: bool,
     /// A small working set, to see that everything works
@@ -74,24 +75,24 @@ pub(crate) struct RemotePagingArguments {
     json: bool,
 }
 
-/// What the process that makes the lab is told.
+/// The task of the process that makes the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PagingTask {
     program: PathBuf,
     sizes: Sizes,
     piece_bytes: u32,
-    /// The first one's lab has the bare pair, too.
+    /// The lab of the first one also has the bare pair.
     switches: Vec<String>,
 }
 
-/// What it found, by the name of the way: a run, or why there is none.
+/// Its results, by the name of the way: a run, or why there is none.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Found(Vec<(String, Made)>);
 
 /// A run, or why this machine does not allow it.
 type Made = Result<Passes, String>;
 
-/// How much of everything.
+/// Sizes of everything.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Sizes {
     bytes: u64,
@@ -99,7 +100,7 @@ struct Sizes {
     touches: u64,
 }
 
-/// What a process needs beside its working set.
+/// What a process needs in addition to its working set.
 const PROCESS_BYTES: u64 = 4 << 20;
 /// The smallest cache.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
@@ -124,17 +125,17 @@ impl Sizes {
     }
 }
 
-/// The ways of the kernel, by the names of their figures.
+/// The kernel's ways, by the names of their figures.
 const MEMORY: &str = "memory";
 const SWAP: &str = "swap";
 const MAPPED: &str = "mapped";
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &RemotePagingArguments) -> Ending {
     let sizes = Sizes::of(arguments)?;
     let rootless = arguments.rootless || !space::is_root();
     let switches = switches(&arguments.switches, rootless)?;
-    // Before what takes minutes: whoever lacks a part of Trellis hears so at once.
+    // Before anything that takes minutes: a missing part of Trellis is reported at once.
     crate::store::libraries()?;
     let progress = &mut Progress::new();
     let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
@@ -151,7 +152,7 @@ pub(crate) fn run(arguments: &RemotePagingArguments) -> Ending {
     progress.step("memory server…");
     let piece_bytes = arguments.piece;
     let task = PagingTask { program: program.path().to_owned(), sizes, piece_bytes, switches };
-    // Last: this process can start nothing afterwards.
+    // Last: this process can start no other one afterwards.
     let Found(remote) = inside::start(&inside::Task::Paging(task), rootless)?;
     progress.clear();
     runs.extend(remote);
@@ -171,7 +172,7 @@ fn switches(wanted: &[String], rootless: bool) -> Result<Vec<String>, Failure> {
     Ok(works.map(|kind| kind.name.to_owned()).collect())
 }
 
-/// Runs it with what the kernel has.
+/// Runs it with the kernel's means.
 fn here(way: &str, place: &Place, program: &Program, sizes: Sizes, rootless: bool) -> Result<Made, Failure> {
     place.settle();
     if way == MEMORY {
@@ -196,7 +197,7 @@ fn here(way: &str, place: &Place, program: &Program, sizes: Sizes, rootless: boo
     run.map(Ok)
 }
 
-/// All must have found the same.
+/// Checks that all runs found the same.
 fn compare(runs: &[(String, Made)]) -> Result<(), Failure> {
     let mut found = runs.iter().filter_map(|(way, run)| Some((way, run.as_ref().ok()?)));
     let Some((first, right)) = found.next() else { return Ok(()) };
@@ -209,7 +210,7 @@ fn compare(runs: &[(String, Made)]) -> Result<(), Failure> {
     }
 }
 
-/// A way, for people.
+/// The name of a way, for people.
 fn words(way: &str) -> String {
     match way {
         MEMORY => "all in memory".to_owned(),

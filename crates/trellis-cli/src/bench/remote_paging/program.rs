@@ -1,7 +1,7 @@
-//! The program that is measured: compiled once, started where its memory is to be.
+//! The program that is measured: compiled once, and started with its memory in each place.
 //!
-//! Promises: a run that fails, hangs or is killed for its memory is an error with a sentence; what the program itself timed is
-//! what is reported, so that neither its start nor its end counts.
+//! Promises: a run that fails, hangs or is killed because of its memory is an error with a sentence. The reported
+//! times are those that the program took itself, so its start and its end do not count.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::exit::{self, Failure};
 
 const SOURCE: &str = include_str!("../../../../../examples/remote/working_set.c");
 
-/// What is timed, and what it is.
+/// The timed passes: name and description.
 pub(super) const PASSES: [(&str, &str); 5] = [
     ("fill", "fill"),
     ("scan", "in order, read"),
@@ -23,7 +23,7 @@ pub(super) const PASSES: [(&str, &str); 5] = [
     ("touch", "here and there"),
 ];
 
-/// What a run did with pages.
+/// The page traffic of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pages {
     pub(super) faults: u64,
@@ -31,13 +31,13 @@ pub(super) struct Pages {
     pub(super) written_bytes: u64,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Passes {
     /// The sums.
     pub(super) printed: String,
     pub(super) passes: Vec<(String, f64)>,
-    /// Nothing where the memory is the kernel's.
+    /// `None` where the memory is the kernel's.
     pub(super) pages: Option<Pages>,
 }
 
@@ -78,7 +78,7 @@ impl Program {
     }
 }
 
-/// What the program is told.
+/// The program's arguments.
 pub(super) fn arguments(sizes: Sizes) -> [String; 3] {
     [sizes.bytes.to_string(), "--touches".to_owned(), sizes.touches.to_string()]
 }
@@ -87,7 +87,7 @@ pub(super) fn cannot_run(error: std::io::Error) -> Failure {
     Failure::new(exit::SYSTEM, format!("cannot run working_set: {error}"))
 }
 
-/// Reads what a run says.
+/// Reads the output of a run.
 pub(super) fn read(output: &Output, has_pages: bool) -> Result<Passes, Failure> {
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.signal() == Some(libc::SIGKILL) {
@@ -99,7 +99,7 @@ pub(super) fn read(output: &Output, has_pages: bool) -> Result<Passes, Failure> 
     if !output.status.success() {
         let line = said.lines().rfind(|line| line.starts_with("trellis: ")).or_else(|| said.lines().next_back());
         let code = match output.status.code().and_then(|code| u8::try_from(code).ok()) {
-            // What is missing keeps its exit code.
+            // A missing part keeps its exit code.
             Some(code @ (exit::SYSTEM | exit::FILE | exit::NOT_FOUND | exit::NOT_EXECUTABLE)) => code,
             _ => exit::FAILED,
         };
@@ -120,7 +120,7 @@ fn seconds(said: &str, pass: &str) -> Option<f64> {
     line.strip_suffix(" s")?.parse().ok()
 }
 
-/// The runtime's line of statistics; numbers stand before their words in it.
+/// The runtime's line of statistics; each number stands before its word.
 fn pages(said: &str) -> Option<Pages> {
     let line = said.lines().find(|line| line.starts_with("trellis: store "))?;
     let before = |words: &str| -> Option<u64> { line.split_once(words)?.0.rsplit([' ', '(']).next()?.parse().ok() };

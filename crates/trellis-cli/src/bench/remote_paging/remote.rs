@@ -1,4 +1,4 @@
-//! The memory of the program at a memory server, in labs of this benchmark's own.
+//! The program with its memory at a memory server, in labs of this benchmark.
 //!
 //! Runs in the process that [`inside`] makes, so that servers and labs end with the benchmark.
 
@@ -17,10 +17,10 @@ use crate::exit::{self, Failure};
 
 /// The way without a switch.
 pub(super) const VETH: &str = "remote_veth";
-/// What a server has beside the working set: room for what is rounded up to objects.
+/// A server's memory in addition to the working set: room for rounding up to objects.
 const ROOM_BYTES: u64 = 256 << 20;
 
-/// Every way that goes over a network.
+/// Measures every way that uses a network.
 pub(crate) fn measure(task: &PagingTask) -> Result<Found, Failure> {
     let mut found = Vec::new();
     for (place, switch) in task.switches.iter().enumerate() {
@@ -48,7 +48,7 @@ fn without_switch(lab: &Lab, task: &PagingTask) -> Result<Made, Failure> {
     run(task, client, own, server, home).map(Ok)
 }
 
-/// Runs the program in one host with its memory in another one.
+/// Runs the program in one host with its memory in another.
 fn run(task: &PagingTask, client: &Host, own: HostPrefix, server: &Host, home: HostPrefix) -> Result<Passes, Failure> {
     let memory_bytes = usize::try_from(task.sizes.bytes + ROOM_BYTES)
         .map_err(|_| Failure::new(exit::USAGE, "the working set is larger than any memory"))?;
@@ -66,7 +66,7 @@ fn run(task: &PagingTask, client: &Host, own: HostPrefix, server: &Host, home: H
         "--",
     ]);
     command.arg(&task.program).args(program::arguments(task.sizes)).stdin(Stdio::null());
-    // What the user's shell says about regions is not about this program.
+    // The variables of the user's shell about regions do not apply to this program.
     for variable in
         ["TRELLIS_STORE_REGION", "TRELLIS_STORE_DELAY_US", "TRELLIS_STORE_HEAP", "TRELLIS_STORE_REGION_BYTES"]
     {

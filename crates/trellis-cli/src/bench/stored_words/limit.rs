@@ -1,17 +1,17 @@
-//! A group of processes whose memory is limited by the kernel: copies of files and the kernel's own tables count.
+//! A control group whose memory the kernel limits, including its file cache and its kernel memory.
 //!
-//! Promises: what is started through [`Limit::join`] is in it from its first instruction; swap is used only where that is the
-//! way that is measured. Version 1 and version 2 of control groups are known. The group goes with the value.
+//! Promises: what is started through [`Limit::join`] is in the group from its first instruction. Swap is used only if
+//! that is the measured way. Versions 1 and 2 of control groups are supported. The group is removed with the value.
 
 use std::path::{Path, PathBuf};
 
 use super::place::Place;
 
-/// Where version 1 has its groups for memory, and version 2 all of them.
+/// Where version 1 has its memory groups, and version 2 all groups.
 const VERSION_1: &str = "/sys/fs/cgroup/memory";
 const VERSION_2: &str = "/sys/fs/cgroup";
 
-/// Where groups are made; nothing where the kernel has none for memory.
+/// Where groups are made; `None` if the kernel has none for memory.
 pub(in crate::bench) fn folder() -> Option<&'static Path> {
     let first = Path::new(VERSION_1);
     if first.join("memory.limit_in_bytes").exists() {
@@ -22,16 +22,16 @@ pub(in crate::bench) fn folder() -> Option<&'static Path> {
     controllers.split_whitespace().any(|name| name == "memory").then_some(second)
 }
 
-/// Notes its number ($1), enters a group ($2, may be empty), and becomes the rest.
+/// Writes its process number to a file ($1), enters a group ($2, may be empty), and executes the rest.
 pub(in crate::bench) const START: &str =
     r#"echo $$ >"$1" || exit 71; [ -z "$2" ] || echo $$ >"$2" || exit 71; shift 2; exec "$@""#;
 
-/// A group.
+/// A control group.
 #[derive(Debug)]
 pub(in crate::bench) struct Limit(PathBuf);
 
 impl Limit {
-    /// A group with so much memory; the answer is the reason when there can be none.
+    /// Makes a group with a memory limit; the error is the reason why there can be none.
     pub(in crate::bench) fn new(place: &Place, bytes: u64, may_swap: bool) -> Result<Limit, String> {
         let base = folder().ok_or("the kernel limits no memory here: it has no control groups for it")?;
         let path = base.join(place.name());
@@ -45,12 +45,12 @@ impl Limit {
         if base == Path::new(VERSION_1) {
             write(limit.0.join("memory.limit_in_bytes"), &bytes.to_string())?;
             let with_swap = limit.0.join("memory.memsw.limit_in_bytes");
-            // It is there where the kernel accounts for swap.
+            // The file exists where the kernel accounts for swap.
             if !may_swap && with_swap.exists() {
                 write(with_swap, &bytes.to_string())?;
             }
         } else {
-            // May be on already.
+            // It may already be on.
             write(base.join("cgroup.subtree_control"), "+memory")?;
             write(limit.0.join("memory.max"), &bytes.to_string())?;
             let swap = limit.0.join("memory.swap.max");
@@ -61,7 +61,7 @@ impl Limit {
         Ok(limit)
     }
 
-    /// The file that a process writes its number to.
+    /// The file to which a process writes its number to join.
     pub(in crate::bench) fn join(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
@@ -69,7 +69,7 @@ impl Limit {
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        // A group with a process in it stays; then it goes with the folder of the benchmark.
+        // A group with a process in it stays; it is removed later together with the folder of the benchmark.
         let _ = std::fs::remove_dir(&self.0);
     }
 }

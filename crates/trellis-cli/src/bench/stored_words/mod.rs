@@ -1,11 +1,12 @@
-//! `trellis bench stored-words`: a program whose text is larger than its memory, with its heap in a store and with what the
-//! kernel has for that: swap, and a mapped file.
+//! `trellis bench stored-words`: a program whose text is larger than its memory, with its heap in a store, in swap,
+//! or in a mapped file.
 //!
-//! Promises: the same program, compiled once, with the same memory for everything in its process, one way after the other
-//! on the same disk; all must print the same words. What is made (files, a swap file, groups of processes, a server) is gone
-//! afterwards, also when the command is killed. A way that this machine does not allow is left out with its reason.
+//! Promises: the same program, compiled once, runs in all ways one after the other on the same disk, each time with
+//! the same memory for everything in its process; all runs must print the same words. What is made (files, a swap
+//! file, control groups, a server) is gone afterwards, also when the command is killed. A way that this machine does
+//! not allow is left out with its reason.
 //!
-//! Must never make a ratio of two runs of the command, or give a way memory that another one does not get.
+//! It must never make a ratio of two runs of the command, or give a way memory that another one does not get.
 
 pub(super) mod limit;
 pub(super) mod place;
@@ -38,20 +39,20 @@ compiler (cc) must be installed.
 
 Exit codes: 0 fine; 1 a result was wrong or a run failed; 74 a file or library is not there; 127 cc is not there.";
 
-/// Count the words of a text that is larger than memory: in a store, against swap and a mapped file
+/// Count the words of a text larger than memory: in a store, in swap and in a mapped file
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StoredWordsArguments {
     /// Size of the text [default: 4GiB; with --quick: 512MiB]
     #[arg(long, value_parser = crate::size::size)]
     bytes: Option<u64>,
-    /// Memory of the program, with everything in its process [default: 256MiB; with --quick: 128MiB]
+    /// Memory of the program, including everything in its process [default: 256MiB; with --quick: 128MiB]
     #[arg(long, value_parser = crate::size::size)]
     cache: Option<u64>,
     /// A small text, to see that everything works
     #[arg(long)]
     quick: bool,
-    /// Where files are made, on the disk that is compared [default: the folder for temporary files]
+    /// Where files are made, on the disk that is compared [default: the directory for temporary files]
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
     /// Print one JSON object
@@ -59,13 +60,13 @@ pub(crate) struct StoredWordsArguments {
     json: bool,
 }
 
-/// The smallest memory with which the program, the library and its threads run at all.
+/// The smallest memory with which the program, the library and its threads run.
 const CACHE_BYTES_MIN: u64 = 96 << 20;
 
 /// Where the program's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// In memory, all of it: what the work itself costs.
+    /// All of it in memory: the cost of the work itself.
     Memory,
     Durable,
     Redis,
@@ -111,7 +112,7 @@ impl Way {
     }
 }
 
-/// How much of everything.
+/// Sizes of everything.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     text_bytes: u64,
@@ -135,13 +136,13 @@ impl Sizes {
         Ok(sizes)
     }
 
-    /// What of the memory pages may take; the rest is for the store's own cache and what is on its way.
+    /// The part of the memory for pages; the rest is for the store's own cache and for data on its way.
     fn page_bytes(self) -> u64 {
         self.memory_bytes / 2
     }
 }
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &StoredWordsArguments) -> Ending {
     let sizes = Sizes::of(arguments)?;
     let progress = &mut Progress::new();
@@ -205,7 +206,7 @@ fn make(way: Way, place: &Place, program: &Program, sizes: Sizes) -> Result<Made
     }
 }
 
-/// All must have found the same.
+/// Checks that all runs found the same.
 fn compare(runs: &[(Way, Made)]) -> Result<(), Failure> {
     let mut found = runs.iter().filter_map(|(way, run)| Some((way, run.as_ref().ok()?)));
     let Some((first, right)) = found.next() else { return Ok(()) };
@@ -267,14 +268,14 @@ fn figures(runs: &[(Way, Made)], sizes: Sizes) -> Figures {
     figures
 }
 
-/// What of the machine's memory nobody uses.
+/// The unused memory of the machine.
 fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0u64) << 10
 }
 
-/// How many threads wanted a core in the last minute.
+/// The load average of the last minute.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(f64::NAN)

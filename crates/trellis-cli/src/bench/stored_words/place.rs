@@ -1,8 +1,8 @@
-//! The folder of one run of the benchmark, and who cleans up.
+//! The folder of one run of the benchmark, and its clean-up.
 //!
-//! Promises: processes that were told of here, their group, swap and files are gone when the value is dropped, and also when this
-//! process is killed: a shell waits for the end of a pipe that only this process holds, and cleans up then. Must never
-//! end a process that it was not told of, or touch a file outside of its folder.
+//! Promises: registered processes, their control group, swap and files are gone when the value is dropped, and also
+//! when this process is killed: a shell waits for the end of a pipe that only this process holds, and then cleans up.
+//! It must never end a process that was not registered, or touch a file outside of its folder.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::exit::{self, Failure};
 
-/// What the shell does when the pipe ends: $1 is the folder, $2 that of the group. Processes first, then what
+/// What the shell does when the pipe ends: $1 is the folder, $2 that of the group. Processes end first, then what
 /// they used.
 const CLEAN: &str = r#"
 trap '' INT TERM HUP QUIT PIPE
@@ -27,7 +27,7 @@ if [ -e "$1/swap" ]; then swapoff "$1/swap" 2>/dev/null; fi
 rm -rf "$1"
 "#;
 
-/// A folder that goes with this value, and with this process.
+/// A folder that is removed with this value, and with this process.
 #[derive(Debug)]
 pub(in crate::bench) struct Place {
     folder: PathBuf,
@@ -48,19 +48,19 @@ impl Place {
         let mut command = Command::new("sh");
         command.args(["-c", CLEAN, "sh"]).arg(&folder).arg(group);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Of a group of its own: what a terminal interrupts is not the cleaning.
+        // In a process group of its own: an interrupt from the terminal must not end the clean-up.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         match command.spawn() {
             Ok(cleaner) => Ok(Place { folder, name, cleaner }),
             Err(error) => {
-                // Nothing is in it yet.
+                // It is still empty.
                 let _ = std::fs::remove_dir(&folder);
                 Err(Failure::new(exit::SYSTEM, format!("cannot start sh: {error}")))
             }
         }
     }
 
-    /// Compiles a program of the examples here; where it lies.
+    /// Compiles a program of the examples here; returns its path.
     pub(in crate::bench) fn compile(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
         let (source, program) = (self.file(&format!("{name}.c")), self.file(name));
         std::fs::write(&source, text)
@@ -79,7 +79,7 @@ impl Place {
         Ok(program)
     }
 
-    /// What a group of processes is to be called.
+    /// The name for a control group.
     pub(in crate::bench) fn name(&self) -> &str {
         &self.name
     }
@@ -92,16 +92,16 @@ impl Place {
         self.folder.join(name)
     }
 
-    /// Removes a file before its time, so that the next way has its room on the disk.
+    /// Removes a file early, so that the next way has its room on the disk.
     pub(in crate::bench) fn remove(&self, name: &str) {
-        // What is not there need not go; and the rest goes with the folder.
+        // It may not exist; otherwise it is removed with the folder.
         let _ = std::fs::remove_file(self.file(name));
     }
 
-    /// Lets the disk finish what earlier ways left to it, and (for root) the kernel forget what it keeps of files.
+    /// Lets the disk finish the writes of earlier ways, and (for root) lets the kernel drop its file cache.
     pub(in crate::bench) fn settle(&self) {
         let script = "sync; echo 3 >/proc/sys/vm/drop_caches";
-        // Without it the figures are a little worse for whoever comes next; nothing else depends on it.
+        // If it fails, the next way's figures are slightly worse; nothing else depends on it.
         let _ = Command::new("sh").args(["-c", script]).stderr(Stdio::null()).status();
     }
 }

@@ -1,7 +1,7 @@
-//! The program that is measured: compiled once, started in a limit and with its heap where it is to be.
+//! The program that is measured: compiled once, and started in a limit with its heap in each place.
 //!
-//! Promises: a run that fails, hangs or is killed for its memory is an error with a sentence; what the program itself timed is
-//! what is reported, so that neither its start nor its end counts.
+//! Promises: a run that fails, hangs or is killed because of its memory is an error with a sentence. The reported
+//! times are those that the program took itself, so its start and its end do not count.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -15,11 +15,11 @@ use crate::exit::{self, Failure};
 
 const SOURCE: &str = include_str!("../../../../../examples/stored/word_count.c");
 
-/// No way is slower than this, unless it hangs: the rest of a run, and bytes of text each second.
+/// Any slower way hangs: the limit of a run apart from its text, and the fewest bytes of text in a second.
 const RUN_SECONDS_MAX: u64 = 300;
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 
-/// What a run did with pages.
+/// The page traffic of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pages {
     pub(super) fetched: u64,
@@ -27,14 +27,14 @@ pub(super) struct Pages {
     pub(super) calls: u64,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     /// The words.
     pub(super) printed: String,
     pub(super) fill_seconds: f64,
     pub(super) count_seconds: f64,
-    /// Nothing where no store was used.
+    /// `None` where no store was used.
     pub(super) pages: Option<Pages>,
 }
 
@@ -59,7 +59,7 @@ impl Program {
         Ok(Program { program, command })
     }
 
-    /// Runs it, with its heap in a store (address, bytes of the cache) when one is given.
+    /// Runs it, with its heap in a store (address, bytes of the cache) if one is given.
     pub(super) fn run(
         &self,
         place: &Place,
@@ -76,12 +76,12 @@ impl Program {
             command.args(["--cache", &cache.to_string(), "--"]);
         }
         command.arg(&self.program).args(words);
-        // What the user's shell says about regions is not about this program.
+        // The variables of the user's shell about regions do not apply to this program.
         for variable in ["TRELLIS_STORE_REGION", "TRELLIS_STORE_DELAY_US", "TRELLIS_STORE_HEAP"] {
             command.env_remove(variable);
         }
         let bytes: u64 = words.get(1).and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
-        // Room for the text and the table, whatever the user's shell says.
+        // Room for the text and the table, independent of the user's shell.
         command.env("TRELLIS_STORE_REGION_BYTES", (2 * bytes).clamp(64 << 30, 1 << 40).to_string());
         command.stdin(Stdio::null()).stdout(file(&stdout)?).stderr(file(&stderr)?);
         let seconds_max = RUN_SECONDS_MAX + bytes / BYTES_PER_SECOND_MIN;
@@ -103,7 +103,7 @@ fn file(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", path.display())))
 }
 
-/// Waits for a process; nothing when its time is over.
+/// Waits for a process; returns `None` when its time is over.
 fn waited(mut command: Command, longest: Duration) -> Result<Option<ExitStatus>, Failure> {
     let cannot = |error: std::io::Error| Failure::new(exit::SYSTEM, format!("cannot run word_count: {error}"));
     let mut process = Started(command.spawn().map_err(cannot)?);
@@ -117,12 +117,12 @@ fn waited(mut command: Command, longest: Duration) -> Result<Option<ExitStatus>,
     }
 }
 
-/// A process that ends with this value.
+/// A process that is killed when this value is dropped.
 struct Started(Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is waited for.
+        // It may have ended by itself; it is waited for in either case.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -134,7 +134,7 @@ fn failure(status: ExitStatus, said: &str) -> Failure {
     }
     let line = said.lines().rfind(|line| line.starts_with("trellis: ")).or_else(|| said.lines().next_back());
     let code = match status.code().and_then(|code| u8::try_from(code).ok()) {
-        // What is missing keeps its exit code.
+        // A missing part keeps its exit code.
         Some(code @ (exit::SYSTEM | exit::FILE | exit::NOT_FOUND | exit::NOT_EXECUTABLE)) => code,
         _ => exit::FAILED,
     };
@@ -142,7 +142,7 @@ fn failure(status: ExitStatus, said: &str) -> Failure {
     Failure::new(code, format!("word_count failed: {line}"))
 }
 
-/// Reads what the program and the runtime say.
+/// Reads the output of the program and of the runtime.
 fn read_run(printed: &str, said: &str, has_store: bool) -> Result<Run, Failure> {
     let strange = || Failure::new(exit::FAILED, format!("word_count said what makes no sense: {}", said.trim()));
     let number = |text: &str, before: &str, behind: &str| -> Option<f64> {
@@ -156,7 +156,7 @@ fn read_run(printed: &str, said: &str, has_store: bool) -> Result<Run, Failure> 
     Ok(Run { printed: printed.to_owned(), fill_seconds, count_seconds, pages })
 }
 
-/// The runtime's line of statistics; numbers stand before their words in it.
+/// The runtime's line of statistics; each number stands before its word.
 fn read_pages(said: &str) -> Option<Pages> {
     let line = said.lines().find(|line| line.starts_with("trellis: store "))?;
     let before = |words: &str| -> Option<u64> { line.split_once(words)?.0.rsplit([' ', '(']).next()?.parse().ok() };

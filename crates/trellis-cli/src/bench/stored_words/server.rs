@@ -1,7 +1,7 @@
 //! A Redis server for one run.
 //!
-//! Promises: it is reached through a socket in the benchmark's folder and by nobody else, writes nothing to the disk, and is
-//! gone with its value.
+//! Promises: it can be reached only through a socket in the benchmark's folder, writes nothing to the disk, and ends
+//! with its value.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::place::Place;
 
-/// How long it may take until it answers.
+/// How long it may take until the server answers.
 const START_MAX: Duration = Duration::from_secs(30);
 /// The longest path of a socket.
 const SOCKET_PATH_MAX: usize = 100;
@@ -25,7 +25,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it; the answer is the reason when that does not work.
+    /// Starts it; the error is the reason why that does not work.
     pub(super) fn start(place: &Place) -> Result<Server, String> {
         let (socket, log, pid_file) = (place.file("redis.socket"), place.file("redis.log"), place.file("redis.pid"));
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
@@ -63,7 +63,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is waited for, and its number is nobody's then.
+        // It may have ended by itself. It is waited for in either case, so that its number belongs to no other
+        // process.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_file(&self.pid_file);

@@ -1,27 +1,27 @@
 //! A swap file for one run.
 //!
-//! Promises: the kernel uses it no more when the value is gone. Must never change swap that was there before.
+//! Promises: the kernel no longer uses it when the value is gone. It must never change swap that was there before.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::place::Place;
 
-/// A file that the kernel swaps to.
+/// A file to which the kernel swaps.
 #[derive(Debug)]
 pub(in crate::bench) struct Swap(PathBuf);
 
 impl Swap {
-    /// Makes it; the answer is the reason when that does not work.
+    /// Makes it; the error is the reason why that does not work.
     pub(in crate::bench) fn on(place: &Place, bytes: u64) -> Result<Swap, String> {
         let file = place.file("swap");
         let swap = Swap(file.clone());
         let length = bytes.to_string();
-        // Every block is there: a file with holes is no swap.
+        // Every block is allocated: swap files cannot have holes.
         command("fallocate", &["--length", &length], &file)?;
         command("chmod", &["600"], &file)?;
         command("mkswap", &[], &file)?;
-        // Before every other swap, so that it is this disk that is measured.
+        // With the highest priority, so that this disk is measured.
         command("swapon", &["--priority", "32767"], &file)?;
         Ok(swap)
     }
@@ -29,7 +29,7 @@ impl Swap {
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        // What was never on is refused, and the folder's cleaner tries again.
+        // If it was never on, this is refused; the folder's cleaner tries again.
         let _ = command("swapoff", &[], &self.0);
         let _ = std::fs::remove_file(&self.0);
     }

@@ -1,6 +1,6 @@
 //! The yardstick: two hosts of a lab that are also joined by a bare pair of interfaces, without a switch.
 //!
-//! The pair has addresses of a cluster of its own, so that nothing that goes over it can go through the switch by mistake.
+//! The pair has addresses of a cluster of its own, so that its traffic cannot go through the switch by mistake.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -14,9 +14,9 @@ use crate::exit::{self, Failure};
 
 /// The name of the interface at both ends; `e0` leads to the switch.
 const INTERFACE: &str = "e1";
-/// The table of what a host accepts from the pair.
+/// The table of the addresses that a host accepts from the pair.
 const ACCEPTED_TABLE: u32 = 101;
-/// The next hop that both ends have.
+/// The next hop, the same for both ends.
 const NEIGHBOUR: &str = "fe80::bc";
 
 /// Joins two hosts; returns the addresses of both over the pair.
@@ -24,7 +24,7 @@ pub(crate) fn join(lab: &Lab, client: &Host, server: &Host) -> Result<[HostPrefi
     let cluster = Cluster::new(lab.cluster().number() ^ 1);
     let macs = ["02:bc:00:00:00:01", "02:bc:00:00:00:02"];
     let mtu = lab.plan().mtu_bytes;
-    // In its process namespace this process has another number than the file system for processes says.
+    // This process's number in its process namespace differs from the one in the mounted /proc.
     let own = std::fs::read_link("/proc/self").map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
     let there = format!("/proc/{}/fd/{}", own.display(), server.descriptor());
     let [near, far] = macs;
@@ -53,7 +53,7 @@ pub(crate) fn join(lab: &Lab, client: &Host, server: &Host) -> Result<[HostPrefi
     Ok(ends.map(|host| served::prefix(cluster, host.plan().number)))
 }
 
-/// Hands commands to `ip`, in a host.
+/// Passes commands to `ip` in a host.
 fn configure(host: &Host, commands: Vec<String>) -> Result<(), Failure> {
     let failed = |what: String| {
         let name = &host.plan().name;

@@ -1,4 +1,4 @@
-//! Steps that are timed one after the other, in turns: whatever disturbs the machine disturbs all of them alike.
+//! Steps that are timed in turns, so that a disturbance of the machine affects all of them alike.
 //!
 //! A ratio of two courses is the median of the ratios of their rounds, so a round in which the machine was busy with
 //! something else counts as one round.
@@ -8,12 +8,12 @@ use std::time::Instant;
 use crate::exit::Failure;
 use trellis_base::statistics::quantile;
 
-/// Something that is timed.
+/// A step that is timed.
 pub(crate) trait Step {
-    /// Once.
+    /// Does it once.
     fn step(&mut self) -> Result<(), Failure>;
 
-    /// After a round, and not timed.
+    /// Runs after a round, without being timed.
     fn settle(&mut self) -> Result<(), Failure> {
         Ok(())
     }
@@ -25,7 +25,7 @@ impl<F: FnMut() -> Result<(), Failure>> Step for F {
     }
 }
 
-/// A step, and what was measured of it.
+/// A step and its measurements.
 pub(crate) struct Course<'a> {
     name: &'static str,
     step: Box<dyn Step + 'a>,
@@ -34,19 +34,19 @@ pub(crate) struct Course<'a> {
     samples: Vec<f64>,
 }
 
-/// Courses in the order in which they take turns.
+/// Courses in the order of their turns.
 #[derive(Default)]
 pub(crate) struct Courses<'a> {
     courses: Vec<Course<'a>>,
 }
 
 impl<'a> Courses<'a> {
-    /// One more.
+    /// Adds a course.
     pub(crate) fn add(&mut self, name: &'static str, step: impl Step + 'a) {
         self.courses.push(Course { name, step: Box::new(step), rounds: Vec::new(), samples: Vec::new() });
     }
 
-    /// Runs all of them in turns; a first round is not counted.
+    /// Runs all of them in turns; the first round is not counted.
     pub(crate) fn run(&mut self, rounds: u32, samples: u32) -> Result<(), Failure> {
         for round in 0..=rounds {
             for course in &mut self.courses {
@@ -66,7 +66,7 @@ impl<'a> Courses<'a> {
         Ok(())
     }
 
-    /// The value below which this part of a course's times lies, in microseconds.
+    /// The quantile `part` of a course's times, in microseconds.
     pub(crate) fn us(&self, name: &str, part: f64) -> Option<f64> {
         let course = self.courses.iter().find(|course| course.name == name)?;
         Some(quantile(&mut course.samples.clone(), part))

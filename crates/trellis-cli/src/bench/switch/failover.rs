@@ -1,9 +1,10 @@
-//! A server dies, and the one that has its pages as a backup takes them over: how long a client that reads them without a pause
+//! Failover: a server dies and a backup takes its pages over; measures how long a client that reads them continuously
 //! waits.
 //!
-//! The clock begins when the death is known: when the controller finds that the home's right to its range has ended. Until then
-//! nobody may answer in its place, and how long that takes is what the operator chose. What is measured is who of the backups is
-//! home now, the way of that into the switch, and the client's to the right answer. Bytes that are not the page's are an error.
+//! The clock begins when the death is known: when the controller finds that the home's right to its range has ended.
+//! Before that, nobody may answer in its place, and the operator chooses how long that takes. The time includes the
+//! choice of the new home among the backups, the update of the switch, and the client's path to the right answer.
+//! Wrong bytes are an error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -24,9 +25,9 @@ use crate::exit::{self, Failure};
 const ANSWERS: usize = 50;
 /// Pages that are read.
 const PAGES: usize = 64;
-/// What the controller says of a range when its home's right to it has ended.
+/// The controller's message about a range when its home's right to it has ended.
 const ENDED: &str = "nothing is heard of its home";
-/// What a server has.
+/// Memory of a server.
 const MEMORY_BYTES: usize = 2 * PAGES * PAGE_BYTES;
 
 pub(super) fn measure(task: &SwitchTask, found: &mut Found) -> Result<(), Failure> {
@@ -60,7 +61,7 @@ impl Answered {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns when so many have come since a moment.
+    /// Returns when this many answers have come since a moment.
     fn wait_for(&self, count: usize, since: Instant) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
         while self.all().iter().filter(|&&at| at >= since).count() < count {
@@ -77,7 +78,7 @@ impl Answered {
     }
 }
 
-/// The home of a range dies. It is there again, as a backup, when this returns.
+/// The home of a range dies. It is back as a backup when this returns.
 fn one_death(
     lab: &Lab,
     placed: &mut Placed<'_>,
@@ -116,7 +117,7 @@ fn one_death(
 /// The longest time without an answer after the death was known.
 fn longest_gap(answers: &[Instant], known: Instant) -> Duration {
     let before = answers.iter().copied().rfind(|&at| at < known);
-    // What passed until the death was known is not counted.
+    // The time before the death was known is not counted.
     let mut last = before.map_or(known, |before| before.max(known));
     let mut longest = Duration::ZERO;
     for &at in answers.iter().filter(|&&at| at >= known) {

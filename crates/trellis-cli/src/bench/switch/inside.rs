@@ -1,9 +1,10 @@
-//! A process with namespaces of its own, in which a benchmark makes labs and starts servers.
+//! A process with its own namespaces, in which a benchmark makes labs and starts servers.
 //!
-//! Promises: whatever the benchmark starts ends with it, however it or the command ends: it is the first process of a process
-//! namespace, and ends when the command does. What it found, or why it found nothing, comes back as one line of JSON.
+//! Promises: whatever the benchmark starts ends with it, however it or the command ends: the process is the first of
+//! a process namespace, and ends when the command does. Its results, or the reason why there are none, come back as
+//! one line of JSON.
 //!
-//! Must never be asked for in a process that has several threads: the kernel moves only processes of one.
+//! It must never be started from a process that has several threads: the kernel moves only single-threaded processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -14,7 +15,7 @@ use trellis_switch::switches::{self, SwitchKind};
 
 use crate::exit::{self, Ending, Failure};
 
-/// What a process is started for.
+/// The task of such a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// `trellis bench switch`.
@@ -25,14 +26,14 @@ pub(crate) enum Task {
     Paper(crate::reproduce::bluebridge::PaperTask),
 }
 
-/// What it found.
+/// Its result.
 #[derive(Debug, Serialize, Deserialize)]
 enum Report {
     Found(serde_json::Value),
     Failed { code: u8, sentence: String },
 }
 
-/// The switch with this name, and whether it is to work without rights over the machine.
+/// The switch with this name, and whether it is to work without root rights.
 pub(crate) fn choose(name: Option<&str>, rootless: bool) -> Result<(SwitchKind, bool), Failure> {
     let rootless = rootless || !space::is_root();
     let works = |kind: &&SwitchKind| kind.is_built && (kind.is_rootless || !rootless);
@@ -46,7 +47,7 @@ pub(crate) fn choose(name: Option<&str>, rootless: bool) -> Result<(SwitchKind, 
     Ok((kind, rootless))
 }
 
-/// A sentence of the switch or the lab, with the exit code that fits.
+/// An error of the switch or the lab, with the exit code that fits.
 pub(crate) fn failure(error: &trellis_switch::SwitchError) -> Failure {
     let code = match error {
         trellis_switch::SwitchError::System { .. } => exit::SYSTEM,
@@ -55,8 +56,8 @@ pub(crate) fn failure(error: &trellis_switch::SwitchError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// Does a task in a process of its own. The one that asks can start no other process afterwards: the kernel has made it the
-/// parent of a process namespace, which is over.
+/// Does a task in a process of its own. The caller can start no other process afterwards: the kernel has made it the
+/// parent of a process namespace that has ended.
 pub(crate) fn start<T: for<'a> Deserialize<'a>>(task: &Task, rootless: bool) -> Result<T, Failure> {
     let failed = |what: String| Failure::new(exit::SYSTEM, format!("cannot start the process that measures: {what}"));
     let text = serde_json::to_string(task).map_err(|error| failed(error.to_string()))?;
@@ -77,7 +78,7 @@ pub(crate) fn start<T: for<'a> Deserialize<'a>>(task: &Task, rootless: bool) -> 
     }
 }
 
-/// The hidden subcommand.
+/// Runs the hidden subcommand.
 pub(crate) fn run(task: &str) -> Ending {
     let report = match found(task) {
         Ok(found) => Report::Found(found),

@@ -1,7 +1,8 @@
-//! What a request takes: over a bare pair of interfaces, through the switch, and in the other ways that are set beside that.
+//! The time of a request: over a bare pair of interfaces, through the switch, and in the other ways that are
+//! compared.
 //!
-//! Promises: every end runs on the one processor that the calling thread was put on; every way has its turn in every round;
-//! what was read is looked at. A way that cannot be had here is left out with its reason.
+//! Promises: every end runs on the processor of the calling thread. Every way has its turn in every round. Read bytes
+//! are checked. A way that is not possible here is left out with its reason.
 
 use std::time::{Duration, Instant};
 
@@ -17,20 +18,20 @@ use super::served::{self, Answers, PAGE_BYTES, Pages, Served};
 use super::{Found, SwitchTask, bare, inside};
 use crate::exit::{self, Failure};
 
-/// READs at the same time, for the rate.
+/// Concurrent READs, for the rate.
 const AT_ONCE: usize = 32;
-/// How long the switch grants for.
+/// The term of the leases that the switch grants.
 const TERM: Duration = Duration::from_secs(20);
-/// A table that is not full by then is left out.
+/// If a table is not full by then, it is left out.
 const FILL_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a pointer in a directory.
 const ENTRY_BYTES: usize = 16;
-/// Servers have this much beside their pages.
+/// A server's memory in addition to its pages.
 const ROOM_BYTES: usize = 1 << 20;
 /// The longest packet: a page fits in one.
 const MTU_BYTES: u32 = 9000;
 
-/// A lab for a part of a benchmark.
+/// Makes a lab for a part of a benchmark.
 pub(crate) fn up(name: &str, switch: &str, clients: u16, servers: u16, redirects_max: u32) -> Result<Lab, Failure> {
     let (name, switch) = (name.to_owned(), switch.to_owned());
     Lab::up(&Plan {
@@ -65,13 +66,13 @@ pub(crate) fn pages_in(
     Ok((server, Pages::make(&mut client_in(lab, client)?, home.host, count)?))
 }
 
-/// READs of the first bytes of pages that are drawn.
+/// READs of the first bytes of random pages.
 pub(crate) fn reading(mut client: Client, pages: Pages, bytes: usize) -> impl FnMut() -> Result<(), Failure> {
     let (mut room, mut random) = (vec![0; bytes], Random::new(1));
     move || pages.read(&mut client, random.index(pages.count), &mut room)
 }
 
-/// A directory service: a table of where pages are, at a server of its own, which is asked with a READ.
+/// A directory service: a table of the places of pages, at a server of its own, which is read with READ.
 pub(crate) struct Directory {
     client: Client,
     table: Pointer,
@@ -79,7 +80,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Of these pages.
+    /// Starts the directory of these pages.
     pub(crate) fn start(lab: &Lab, client: &str, server: &str, pages: Pages) -> Result<Directory, Failure> {
         let host = served::host(lab, server)?;
         let home = served::prefix(lab.cluster(), host.plan().number);
@@ -95,7 +96,7 @@ impl Directory {
         Ok(Directory { client, table, _server: server })
     }
 
-    /// Where a page is.
+    /// Returns where a page is.
     pub(crate) fn look_up(&mut self, page: usize) -> Result<Pointer, Failure> {
         let mut entry = [0; ENTRY_BYTES];
         let at = self.table.plus((page * ENTRY_BYTES) as u64).expect("it lies in the table");
@@ -105,7 +106,7 @@ impl Directory {
     }
 }
 
-/// Everything that is timed in turns.
+/// Measures everything that is timed in turns.
 pub(super) fn measure(task: &SwitchTask, found: &mut Found) -> Result<(), Failure> {
     let lab = up("bench", &task.switch, 2, 4, switches::REDIRECTS)?;
     let (_bare, bare_client, bare_pages) = bare_pair(&lab, task.pages)?;
@@ -156,7 +157,7 @@ fn bare_pair(lab: &Lab, pages: usize) -> Result<(Served, Client, Pages), Failure
     Ok((started, client, pages))
 }
 
-/// READs of pages that are drawn, each after its place was asked for.
+/// READs of random pages, each after a lookup of its place.
 fn asking(lab: &Lab, pages: Pages) -> Result<impl FnMut() -> Result<(), Failure> + use<>, Failure> {
     let mut directory = Directory::start(lab, "c1", "s2", pages)?;
     let mut client = client_in(lab, "c1")?;
@@ -169,7 +170,7 @@ fn asking(lab: &Lab, pages: Pages) -> Result<impl FnMut() -> Result<(), Failure>
     })
 }
 
-/// UPDATEs that the switch grants on their way; a reason where there are none.
+/// UPDATEs that the switch grants on their way, or the reason why there are none.
 fn updates(lab: &Lab, pages: Pages) -> Result<Result<Updates, String>, Failure> {
     if !lab.switch().capabilities().grants {
         return Ok(Err(format!("the switch {} leaves granting to a controller", lab.plan().switch)));
@@ -179,7 +180,7 @@ fn updates(lab: &Lab, pages: Pages) -> Result<Result<Updates, String>, Failure> 
     Updates::new(Leases::open(host, served::prefix(lab.cluster(), host.plan().number))?, pages)
 }
 
-/// A lab whose switch has many redirects, one for each page that is read among them; all lead home.
+/// A lab whose switch has many redirects, among them one for each page that is read; all lead to the home.
 struct FullTable {
     lab: Lab,
     pages: Pages,
@@ -211,7 +212,7 @@ fn full_table(task: &SwitchTask) -> Result<Result<FullTable, String>, Failure> {
     Ok(Ok(FullTable { lab, pages, _server: server }))
 }
 
-/// READs of 64 bytes in a second, with so many under way.
+/// READs of 64 bytes in a second, with many under way.
 fn rate(task: &SwitchTask, mut client: Client, pages: Pages) -> Result<f64, Failure> {
     let (mut rooms, mut random, mut best) = (vec![[0; 64]; AT_ONCE], Random::new(1), 0.0_f64);
     for _ in 0..task.rounds {

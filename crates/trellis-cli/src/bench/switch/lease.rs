@@ -1,6 +1,6 @@
-//! UPDATE and RELEASE as one thread asks them, through the same exchange of datagrams as a client's READ.
+//! UPDATE and RELEASE from one thread, through the same exchange of datagrams as a client's READ.
 //!
-//! What keeps a lease and answers for it is a process's business elsewhere; here only the grant is timed.
+//! Elsewhere a process keeps a lease and answers for its page; here only the grant is timed.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::inside;
 use super::served::{PAGE_BYTES, Pages, is_page};
 use crate::exit::{self, Failure};
 
-/// The longest that an answer is waited for.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Checksums by the processor's own instruction, as servers and clients compute them.
@@ -30,7 +30,7 @@ impl Tags for Hardware {
     }
 }
 
-/// One who asks for leases.
+/// A requester of leases.
 pub(super) struct Leases {
     exchange: Exchange,
     prefix: HostPrefix,
@@ -41,14 +41,14 @@ impl Leases {
     pub(super) fn open(host: &Host, prefix: HostPrefix) -> Result<Leases, Failure> {
         let endpoint = host.run(|| Endpoint::open(0)).map_err(|error| inside::failure(&error))?;
         let endpoint = endpoint.map_err(|error| Failure::new(exit::SYSTEM, format!("no socket for UDP: {error}")))?;
-        // Another one than the client of the same host has drawn, but for one time in 32,768.
+        // It equals the random number of the client on the same host only with probability 1/32,768.
         let incarnation = Incarnation::new(std::process::id() as u16 ^ 0x2a2a);
         let source = Source { cluster: prefix.cluster, host: prefix.host, incarnation, request: 0 }.encode();
         let first = *source.0.first_chunk().expect("an address is longer than half of it");
         Ok(Leases { exchange: Exchange::new(endpoint, first, PORT, 1, Timing::default()), prefix, incarnation })
     }
 
-    /// Asks one thing about a page; the status, the epoch, and the bytes where there are some.
+    /// Sends one request about a page; returns the status, the epoch, and the bytes if there are some.
     fn ask(&mut self, command: Command, pointer: Pointer, epoch: u64, page: &mut [u8]) -> Result<Reply, Failure> {
         let HostPrefix { cluster, host } = self.prefix;
         let number = self.exchange.numbers(1);
@@ -103,12 +103,12 @@ pub(super) struct Updates {
     leases: Leases,
     pages: Pages,
     next: usize,
-    /// Page and epoch of what was granted.
+    /// Page and epoch of each grant.
     granted: Vec<(usize, u64)>,
 }
 
 impl Updates {
-    /// The reason when the server grants nothing.
+    /// The inner error is the reason why the server grants nothing.
     pub(super) fn new(leases: Leases, pages: Pages) -> Result<Result<Updates, String>, Failure> {
         let mut updates = Updates { leases, pages, next: 0, granted: Vec::new() };
         match updates.update()? {

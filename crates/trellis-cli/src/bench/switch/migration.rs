@@ -1,7 +1,7 @@
-//! A range moves from one server to another, and then, elsewhere, as many pages of a range, while two clients read and write
-//! them without a pause: what they notice.
+//! Migration: a range moves to another server, and then, in a second lab, the same number of pages of a range; two
+//! clients read and write them continuously.
 //!
-//! Nothing may be lost or answered wrongly, and that is counted; how long the slowest request took is a figure.
+//! Lost requests and wrong answers are counted, and there must be none. The time of the slowest request is a figure.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,21 +16,21 @@ use super::served::{self, PAGE_BYTES, Pages};
 use super::{Found, SwitchTask};
 use crate::exit::{self, Failure};
 
-/// Beside the pages, for what else a range has.
+/// Memory of a range in addition to its pages.
 const ROOM_BYTES: usize = 1 << 20;
-/// Requests that are awaited before and after the range moves.
+/// Requests that are awaited before and after the move.
 const REQUESTS: u64 = 200;
 
 /// What moves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moved {
     Range,
-    /// Only the pages: they have a home of their own then.
+    /// Only the pages, which then have a home of their own.
     Pages,
 }
 
 impl Moved {
-    /// What the names of its figures begin with.
+    /// The prefix of the names of its figures.
     fn name(self) -> &'static str {
         match self {
             Moved::Range => "migration",
@@ -80,7 +80,7 @@ fn measure_one(task: &SwitchTask, what: Moved, found: &mut Found) -> Result<(), 
         moved
     })?;
     if what == Moved::Range {
-        // What is there now is where it was moved to.
+        // What is read now comes from the new place.
         placed.kill("s1");
     }
     load.compare(&mut client_in(&lab, "c2")?);
@@ -95,12 +95,12 @@ fn measure_one(task: &SwitchTask, what: Moved, found: &mut Found) -> Result<(), 
     Ok(())
 }
 
-/// Reads and writes of pages, each of which begins with its number and how often it was written.
+/// Reads and writes of pages. Each page begins with its number and the number of its writes.
 struct Load {
     pages: Pages,
-    /// How often each page was written; a write that is under way counts.
+    /// The number of writes of each page, including one that is under way.
     tried: Vec<AtomicU64>,
-    /// The same, of writes that were acknowledged.
+    /// The number of acknowledged writes of each page.
     written: Vec<AtomicU64>,
     is_over: AtomicBool,
     requests: AtomicU64,
@@ -118,7 +118,7 @@ impl Load {
         Load { pages, tried, written, is_over, requests, lost, wrong, slowest_ns }
     }
 
-    /// Does a request, and takes its time; whether it was answered.
+    /// Does and times a request; returns whether it was answered.
     fn ask<E>(&self, request: impl FnOnce() -> Result<(), E>) -> bool {
         let began = Instant::now();
         let is_answered = request().is_ok();
@@ -164,7 +164,7 @@ impl Load {
         (0..self.pages.count).for_each(|page| self.read_one(client, page));
     }
 
-    /// Returns when so many more requests were done.
+    /// Returns when this many more requests were done.
     fn wait_for(&self, more: u64) -> Result<(), Failure> {
         let (before, deadline) = (self.requests.load(Ordering::Relaxed), Instant::now() + super::placed::PATIENCE);
         while self.requests.load(Ordering::Relaxed) < before + more {
@@ -177,7 +177,7 @@ impl Load {
     }
 }
 
-/// The number of a page and how often it was written.
+/// The number of a page and of its writes.
 fn content(page: &[u8]) -> Option<(u64, u64)> {
     let number = |at: usize| page.get(at..at + 8)?.try_into().map(u64::from_le_bytes).ok();
     Some((number(0)?, number(8)?))

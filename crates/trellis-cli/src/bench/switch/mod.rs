@@ -1,8 +1,8 @@
-//! `trellis bench switch`: what a switch costs, beside a bare pair of interfaces in the same run.
+//! `trellis bench switch`: the cost of a switch, compared with a bare pair of interfaces in the same run.
 //!
-//! Promises: labs and servers of its own, which are gone when the command ends, however it ends; nothing outside of them is
-//! touched, and no right over the machine is needed where the switch needs none. A figure that cannot be had here is null,
-//! with the reason beside it. Must never make a ratio of two runs.
+//! Promises: it uses labs and servers of its own, which are gone when the command ends, however it ends. Nothing
+//! outside of them is touched, and no root rights are needed if the switch needs none. A figure that cannot be
+//! measured here is null, with the reason beside it. It must never make a ratio of two runs.
 
 pub(crate) mod bare;
 pub(crate) mod courses;
@@ -36,20 +36,20 @@ take turns, and a ratio is the median of the ratios of the rounds. The rack, the
 Exit codes: 0 fine; 1 an answer was wrong; 71 refused by the operating system; 78 a switch that there is not, or that takes \
 root.";
 
-/// What a switch costs, beside a bare pair of interfaces
+/// Measure what a switch costs, compared with a bare pair of interfaces
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SwitchArguments {
     /// Which switch; `trellis lab up --help` lists them [default: the best that works here]
     #[arg(long, value_name = "NAME")]
     switch: Option<String>,
-    /// Take no rights over the machine, even where there are some: everything happens in a user namespace
+    /// Use no root rights, even if there are some: everything runs in a user namespace
     #[arg(long)]
     rootless: bool,
     /// Rounds in which every way has its turn
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Requests of a way in a round
+    /// Requests of each way in a round
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     samples: u32,
     /// Redirects in the switch whose table is full
@@ -58,7 +58,7 @@ pub(crate) struct SwitchArguments {
     /// Clients, and servers, of the rack; each client reads 1,200 pages
     #[arg(long, value_name = "N", default_value_t = 42, value_parser = clap::value_parser!(u16).range(1..=400))]
     rack: u16,
-    /// Small numbers of everything; none of --rounds, --samples, --redirects and --rack with it
+    /// Use small numbers of everything; not with --rounds, --samples, --redirects or --rack
     #[arg(long, conflicts_with_all = ["rounds", "samples", "redirects", "rack"])]
     quick: bool,
     /// Print one JSON object
@@ -66,21 +66,21 @@ pub(crate) struct SwitchArguments {
     json: bool,
 }
 
-/// What the process that measures is told.
+/// The task of the process that measures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SwitchTask {
     switch: String,
     rounds: u32,
     samples: u32,
-    /// Pages that are read; each READ is of one that is drawn.
+    /// Pages from which each READ takes a random one.
     pages: usize,
     redirects: u32,
     rack: u16,
-    /// That each client of the rack reads.
+    /// Pages that each client of the rack reads.
     rack_pages: u32,
     /// How often a server dies.
     deaths: u32,
-    /// Of pages that move.
+    /// Size of the pages that move.
     moved_mebibytes: u32,
 }
 
@@ -115,7 +115,7 @@ impl SwitchTask {
     }
 }
 
-/// What was measured, by the names of the figures, and why some was not.
+/// The measurements, by the names of the figures, and why some are missing.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Found {
     values: BTreeMap<String, f64>,
@@ -135,7 +135,7 @@ impl Found {
     }
 }
 
-/// The figures in their order: what they belong to, the name, and what it is.
+/// The figures in their order: the group, the name, and the description.
 const FIGURES: [(&str, &str, &str); 34] = [
     ("veth", "veth_us_p50", "READ of 4 KiB, bare pair of interfaces (µs, median)"),
     ("read_64", "read_64_us_p50", "READ of 64 B through the switch (µs, median)"),
@@ -173,7 +173,7 @@ const FIGURES: [(&str, &str, &str); 34] = [
     ("migration", "pages_migration_slowest_ms", "migration of pages: slowest request (ms)"),
 ];
 
-/// The subcommand.
+/// Runs the subcommand.
 pub(crate) fn run(arguments: &SwitchArguments) -> Ending {
     let (kind, rootless) = inside::choose(arguments.switch.as_deref(), arguments.rootless)?;
     if !kind.is_built {
@@ -207,7 +207,7 @@ fn figures(switch: &str, rootless: bool, found: &Found, is_json: bool) -> Figure
     figures
 }
 
-/// The name of the reason.
+/// The name of the figure with the reason.
 fn left_out(what: &str) -> &'static str {
     match what {
         "in_kernel" => "in_kernel_left_out",
@@ -217,7 +217,7 @@ fn left_out(what: &str) -> &'static str {
     }
 }
 
-/// In the process that measures.
+/// Measures, in the process for that.
 pub(crate) fn measure(task: &SwitchTask) -> Result<Found, Failure> {
     let mut found = Found::default();
     pinned(|| latency::measure(task, &mut found))?;
@@ -230,7 +230,7 @@ pub(crate) fn measure(task: &SwitchTask) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// Does something in a thread that, with all that it starts, runs on one processor.
+/// Runs `work` in a thread that runs, with everything that it starts, on one processor.
 pub(crate) fn pinned<T: Send>(work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

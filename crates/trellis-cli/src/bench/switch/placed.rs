@@ -1,7 +1,7 @@
-//! Memory servers that a controller places, in the hosts of a lab, and the controller.
+//! Memory servers whose ranges a controller assigns, in the hosts of a lab, and the controller.
 //!
-//! All are processes of this very program, and end with their values. What the controller says is heard with the time at
-//! which it was said.
+//! All are processes of this program and end with their values. The controller's messages are recorded with their
+//! times.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -21,9 +21,9 @@ use super::served::{self, Served};
 use crate::exit::{self, Failure};
 use crate::scratch::Scratch;
 
-/// How long anything that must happen may take.
+/// The time limit for anything that must happen.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// The host of the controller, and of who asks it.
+/// The host of the controller, and of its clients.
 const CONTROLLER: &str = "c1";
 
 /// A controller and its servers.
@@ -32,18 +32,18 @@ pub(super) struct Placed<'a> {
     /// By their hosts.
     servers: BTreeMap<String, Served>,
     controller: Spoken,
-    /// What one range has, and what a server gives for those of others.
+    /// The memory of one range, and what a server provides for the ranges of others.
     memory_bytes: usize,
     folder: Folder,
 }
 
 impl<'a> Placed<'a> {
-    /// Starts a controller that gives each range so many backups.
+    /// Starts a controller that gives each range this many backups.
     pub(super) fn start(lab: &'a Lab, memory_bytes: usize, backups: u16) -> Result<Placed<'a>, Failure> {
         let folder = Folder(Scratch::new("bench-switch")?);
         let listener = UnixListener::bind(folder.switch()).map_err(|error| folder.failed("listen in", &error))?;
         let control = Arc::clone(lab.control());
-        // Who is gone, or may not ask, is no reason to stop.
+        // A client that is gone, or may not ask, is no reason to stop.
         std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(control.serve(stream))));
         let host = served::host(lab, CONTROLLER)?;
         let (records, control, backups) = (folder.records(), folder.control(), backups.to_string());
@@ -66,12 +66,12 @@ impl<'a> Placed<'a> {
         Ok(())
     }
 
-    /// Ends a server at once.
+    /// Kills a server.
     pub(super) fn kill(&mut self, name: &str) {
         self.servers.remove(name);
     }
 
-    /// Which of these hosts is home of a range.
+    /// Which host is the home of a range.
     pub(super) fn home_of(&self, range: u16) -> Result<String, Failure> {
         let home = self.range(range)?["home"].as_u64();
         let found = self.lab.hosts().iter().find(|host| Some(u64::from(host.plan().number)) == home);
@@ -79,7 +79,7 @@ impl<'a> Placed<'a> {
         name.ok_or_else(|| Failure::new(exit::FAILED, format!("the range of host {range:#x} has no home")))
     }
 
-    /// Returns when a range is at a host, or at any, and so many backups have all of it.
+    /// Returns when a range is at a host, or at any, and this many backups have all of it.
     pub(super) fn wait_for(&self, range: u16, home: Option<u16>, backups: usize) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -96,18 +96,18 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// Lets a range go to a host; returns at once.
+    /// Requests a move of a range to a host; returns at once.
     pub(super) fn send(&self, range: u16, to: u16) -> Result<(), Failure> {
         self.ask(&["move", &format!("{range:#x}"), &format!("{to:#x}")]).map(drop)
     }
 
-    /// Lets pages of a range go to a host; returns when that is their home.
+    /// Moves pages of a range to a host; returns when it is their home.
     pub(super) fn send_pages(&self, range: u16, to: u16, pages: RangeInclusive<u64>) -> Result<(), Failure> {
         let numbers = format!("{}-{}", pages.start(), pages.end());
         self.ask(&["move", &format!("{range:#x}"), &format!("{to:#x}"), "--pages", &numbers, "--wait"]).map(drop)
     }
 
-    /// When the controller said something.
+    /// When the controller printed a line that contains `part`.
     pub(super) fn heard(&self, part: &str) -> Result<Instant, Failure> {
         self.controller.wait_for(part)
     }
@@ -132,7 +132,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// A process whose lines are heard with their times.
+/// A process whose lines are recorded with their times.
 struct Spoken {
     process: Child,
     lines: Receiver<(Instant, String)>,
@@ -150,14 +150,14 @@ impl Spoken {
         let (says, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // When nobody listens any more the process is gone, too.
+                // If nobody receives any more, the process is gone, too.
                 let _ = says.send((Instant::now(), line));
             }
         });
         Ok(Spoken { process, lines })
     }
 
-    /// When it said something that has this part; what was said before is forgotten.
+    /// When it printed a line that contains `part`; earlier lines are discarded.
     fn wait_for(&self, part: &str) -> Result<Instant, Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -179,13 +179,13 @@ impl Spoken {
 
 impl Drop for Spoken {
     fn drop(&mut self) {
-        // One that has ended is what is wanted.
+        // It may already have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// A folder for the controller's records and for the switch's socket, gone with its value.
+/// A folder for the controller's records and the switch's socket, removed with its value.
 struct Folder(Scratch);
 
 impl Folder {

@@ -1,6 +1,8 @@
-//! The rack of the paper: as many clients as servers, each client reads every page of its own once, all at the same time.
+//! The rack of the paper: as many clients as servers; each client reads every page of its own once, all at the same
+//! time.
 //!
-//! In the paper's own run several of the 42 clients froze; here every READ is answered with the right bytes, or counted.
+//! In the paper's own run several of the 42 clients froze; here every READ is answered with the right bytes, or
+//! counted.
 
 use std::time::Instant;
 
@@ -11,7 +13,7 @@ use super::served::{self, Answers, PAGE_BYTES, Pages, Served};
 use super::{Found, SwitchTask};
 use crate::exit::Failure;
 
-/// Beside the pages, for what else a server keeps.
+/// A server's memory in addition to its pages.
 const ROOM_BYTES: usize = 1 << 20;
 
 pub(super) fn measure(task: &SwitchTask, found: &mut Found) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! Memory servers and their clients in the hosts of a lab.
 //!
-//! A server is a process: `trellis serve` of this very program. It ends with its value.
+//! A server is a process: `trellis serve` of this program. It ends with its value.
 
 use std::io::{BufRead, BufReader};
 use std::ops::RangeInclusive;
@@ -16,9 +16,9 @@ use crate::exit::{self, Failure};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// The longest that any call of a client may take here: a machine that is busy is no reason to give up.
+/// The longest that any call of a client may take here: a busy machine is no reason to give up.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// So many pages are written with one call.
+/// The number of pages that are written with one call.
 const PAGES_AT_ONCE: usize = 64;
 
 /// The addresses of a host.
@@ -27,7 +27,7 @@ pub(crate) fn prefix(cluster: Cluster, host: u16) -> HostPrefix {
     HostPrefix { cluster, host: Host(host) }
 }
 
-/// A sentence about remote memory.
+/// An error about remote memory.
 pub(crate) fn remote(error: RemoteError) -> Failure {
     Failure::new(exit::SYSTEM, error.to_string())
 }
@@ -37,7 +37,7 @@ pub(crate) fn host<'a>(lab: &'a Lab, name: &str) -> Result<&'a lab::Host, Failur
     lab.host(name).map_err(|error| inside::failure(&error))
 }
 
-/// Who answers READ.
+/// Which part of a server answers READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// The process.
@@ -61,7 +61,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Starts one in a host and returns when clients may come. It runs where the calling thread may run.
+    /// Starts one in a host and returns when clients can connect. It runs on the processors of the calling thread.
     pub(crate) fn start(
         host: &lab::Host,
         prefix: HostPrefix,
@@ -71,7 +71,7 @@ impl Served {
         Served::start_with(host, prefix, memory_bytes, answers, &[])
     }
 
-    /// The same with more options.
+    /// Like [`Served::start`], with more options.
     pub(crate) fn start_with(
         host: &lab::Host,
         prefix: HostPrefix,
@@ -102,9 +102,9 @@ impl Served {
         Err(failed(told.trim().trim_start_matches("trellis: ").to_owned()))
     }
 
-    /// Ends it, and returns when it is known to be gone.
+    /// Kills it, and returns when it has ended.
     pub(crate) fn kill(&mut self) {
-        // One that has ended is what is wanted.
+        // It may already have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -149,19 +149,19 @@ impl Pages {
         self.first.plus((page * PAGE_BYTES) as u64).expect("it lies in the object")
     }
 
-    /// Which pages of their range they are.
+    /// The numbers of these pages in their range.
     pub(crate) fn numbers(&self) -> RangeInclusive<u64> {
         self.pointer(0).page()..=self.pointer(self.count - 1).page()
     }
 
-    /// Reads the first bytes of a page, and looks whether they are that page's.
+    /// Reads the first bytes of a page, and checks that they are that page's.
     pub(crate) fn read(&self, client: &mut Client, page: usize, bytes: &mut [u8]) -> Result<(), Failure> {
         client.read(self.pointer(page), bytes).map_err(remote)?;
         is_page(page, bytes)
     }
 }
 
-/// An error for bytes that are not those of a page.
+/// Checks that bytes are those of a page.
 pub(crate) fn is_page(page: usize, bytes: &[u8]) -> Result<(), Failure> {
     if bytes[..8] == (page as u64).to_le_bytes() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A local file that pages come from: out of the kernel's cache, or from the disk each time.
+//! A local file as the source of pages: from the kernel's cache, or from the disk each time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -9,10 +9,10 @@ use crate::bench::switch::served::PAGE_BYTES;
 use crate::exit::{self, Failure};
 use crate::scratch::Scratch;
 
-/// A file whose pages begin with their own numbers; it has no name when it is ready, and goes with its value.
+/// A file whose pages begin with their own numbers. It has no name when it is ready, and is removed with its value.
 pub(super) struct Disk {
     cached: File,
-    /// Past the cache of the kernel; the reason where the file system cannot do that.
+    /// Bypasses the cache of the kernel; the error is the reason why the file system cannot do that.
     direct: Result<File, String>,
 }
 
@@ -41,7 +41,7 @@ impl Disk {
         Ok(Disk { cached, direct })
     }
 
-    /// Out of the kernel's cache, as in the paper.
+    /// From the kernel's cache, as in the paper.
     pub(super) fn cached(&self) -> Result<Box<dyn Source>, String> {
         self.cached.try_clone().map(source).map_err(|error| error.to_string())
     }

@@ -1,7 +1,9 @@
-//! Create, read, update and delete of one page over libfabric: two ends of the link `fabric`, each polled by a thread.
+//! Create, read, update and delete of one page over libfabric: two ends of the link `fabric`, each polled by a
+//! thread.
 //!
-//! CREATE and DELETE are a message and its answer. UPDATE is a page that the client writes into the server's memory by a
-//! one-sided write, and an answer. READ is a message, and a page that the server writes into the client's memory.
+//! CREATE and DELETE are a message and its answer. UPDATE is a page that the client writes into the server's memory
+//! by a one-sided write, and an answer. READ is a message, and a page that the server writes into the client's
+//! memory.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -25,12 +27,12 @@ const CLIENT: usize = 0;
 const SERVER: usize = 1;
 /// Pages that the server has.
 const SLOTS: usize = 64;
-/// The longest that an answer is waited for.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Pages are written one-sidedly as soon as both ends know where the other's memory is; this many are sent until then at most.
+/// The most pages that are sent until both ends know the other's memory and one-sided writes begin.
 const FIRST_MAX: usize = 10_000;
 
-/// What a frame asks for, or says.
+/// What a frame requests or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Word {
@@ -38,9 +40,9 @@ enum Word {
     Read,
     Update,
     Delete,
-    /// It is done; of CREATE: which slot it is.
+    /// It is done; for CREATE, with the slot.
     Done,
-    /// The page that was asked for.
+    /// The requested page.
     Page,
     /// There is no such page, or no room.
     No,
@@ -64,7 +66,7 @@ fn read_header(header: &[u8; HEADER_BYTES]) -> Option<(Word, usize)> {
     (slot < SLOTS).then_some((word, slot))
 }
 
-/// One end: its memory, and what came.
+/// One end: its memory, and what it received.
 struct End {
     link: Arc<Fabric>,
     memory: Box<[u8]>,
@@ -99,7 +101,7 @@ impl End {
         }
     }
 
-    /// What a server answers.
+    /// The server's answer.
     fn answer(&mut self, word: Word, slot: usize) {
         let (word, slot) = match word {
             Word::Create => match self.taken.iter().position(|taken| !taken) {
@@ -120,7 +122,7 @@ impl End {
         self.say(CLIENT, word, slot);
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     fn ask(&mut self, word: Word, slot: usize) -> Result<usize, Failure> {
         let failed =
             |what: String| Failure::new(exit::SYSTEM, format!("the link `fabric` between two threads: {what}"));
@@ -193,7 +195,7 @@ fn links() -> Result<[Arc<Fabric>; 2], Failure> {
             node,
             addresses: addresses.clone(),
             listener: Some(listener),
-            // Both ends are in this process; nobody else is to be kept out for longer than it takes.
+            // Both ends are in this process, and the secret protects nothing beyond this run.
             secret: [0x5a; 32],
             security: Security::Plain,
             hello: Vec::new(),
@@ -207,7 +209,7 @@ fn links() -> Result<[Arc<Fabric>; 2], Failure> {
     made.try_into().map_err(|_| failed(&"there are two ends"))
 }
 
-/// One object after the other: made, written, read, ended.
+/// One object after the other is created, written, read and deleted.
 pub(super) fn over_fabric(task: &PaperTask) -> Result<Requests, Failure> {
     let [near, far] = links()?;
     let over = AtomicBool::new(false);

@@ -1,7 +1,8 @@
-//! Page faults that are timed: a region whose pages come from elsewhere, each touched once, and when what happened.
+//! Timed page faults: a region whose pages come from elsewhere, each touched once, with the times of the steps.
 //!
-//! The time of a fault is in four parts that meet: *enter* until the handler has the fault, *directory* until it knows where
-//! the page is, *data* until the page's bytes are here, *exit* until the program goes on. Nothing is fetched ahead.
+//! The time of a fault has four consecutive parts: *enter* until the handler has the fault, *directory* until it
+//! knows where the page is, *data* until the page's bytes are here, and *exit* until the program goes on. Nothing is
+//! prefetched.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -13,19 +14,19 @@ use trellis_memory::{Access, Catcher, FAULT_BATCH, Fault, FaultServer, Region, R
 use crate::bench::switch::served::{PAGE_BYTES, is_page};
 use crate::exit::{self, Failure};
 
-/// The smallest region there is, in pages.
+/// The smallest possible region, in pages.
 const PAGES_MIN: usize = 16;
-/// How long the thread that takes faults waits at most before it looks whether it shall end.
+/// How long the thread that takes faults waits at most before it checks whether it shall end.
 const PATIENCE_MS: i32 = 20;
 
 /// Where pages come from.
 pub(super) trait Source: Send {
-    /// Finds out where a page is, if that must be asked for.
+    /// Finds out where a page is, if that needs a request.
     fn locate(&mut self, _page: usize) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Brings its bytes.
+    /// Fetches the page's bytes.
     fn fetch(&mut self, page: usize, into: &mut [u8]) -> Result<(), Failure>;
 }
 
@@ -44,7 +45,7 @@ impl Parts {
     }
 }
 
-/// What serves the faults of a region.
+/// The server of a region's faults.
 struct Pager {
     region: OnceLock<Weak<Region>>,
     source: Mutex<Box<dyn Source>>,
@@ -63,7 +64,7 @@ impl Pager {
         let Some(region) = self.region.get().and_then(Weak::upgrade) else { return };
         let entered = self.now();
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the page lies in the region, which is held here; until it is installed nobody else uses its bytes.
+        // SAFETY: the page is in the region, which is held here; until it is installed nobody else uses its bytes.
         let bytes = unsafe { std::slice::from_raw_parts_mut(region.engine(page, 1), PAGE_BYTES) };
         let located = source.locate(page);
         let known = self.now();
@@ -74,7 +75,7 @@ impl Pager {
         for (moment, at) in self.moments[page].iter().zip([entered, known, self.now()]) {
             moment.store(at, Ordering::Relaxed);
         }
-        // A page that cannot be mapped would fault for ever; ending is the only honest way out of a benchmark.
+        // A page that cannot be mapped would fault for ever; aborting is the only correct end of a benchmark.
         if region.install(page, 1, Access::Read, false).is_err() {
             std::process::abort();
         }
@@ -82,14 +83,14 @@ impl Pager {
 }
 
 impl FaultServer for Pager {
-    // Inside a signal handler of the only thread that touches the region, in a load: it holds no lock of the allocator, nor
-    // one of the source.
+    // Runs inside a signal handler, in a load of the only thread that touches the region: that thread holds no lock
+    // of the allocator or of the source.
     fn serve(&self, fault: Fault) {
         self.serve_page(fault.page);
     }
 }
 
-/// Touches each of so many pages once.
+/// Touches each of `pages` pages once.
 pub(super) fn run(catcher: Catcher, source: Box<dyn Source>, pages: usize) -> Result<Vec<Parts>, Failure> {
     let refused =
         |error: &dyn std::fmt::Display| Failure::new(exit::SYSTEM, format!("cannot catch page faults: {error}"));
@@ -160,7 +161,7 @@ impl Drop for Taking {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed, and what it left undone is an error of the touch.
+            // A panic there was printed, and the unfinished work is an error of the touch.
             let _ = thread.join();
         }
     }
@@ -170,7 +171,7 @@ impl Drop for Taking {
 mod tests {
     use super::*;
 
-    /// Makes the bytes up; the last page is wrong on request.
+    /// Generates the bytes; one page is wrong on request.
     struct Made {
         wrong: Option<usize>,
     }

@@ -1,7 +1,7 @@
-//! What is measured for the paper's figures and its table, in the process that has the lab.
+//! Measures the paper's figures and its table, in the process that has the lab.
 //!
-//! Promises: every condition has its turn in every run, on one processor with everything that it talks to; a READ without a
-//! fault is one of them. Must never mix runs: a ratio is the median of the ratios of the runs.
+//! Promises: every condition has its turn in every run, on one processor with everything that it uses; a READ without
+//! a fault is one of them. It must never mix runs: a ratio is the median of the ratios of the runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,11 +21,11 @@ use crate::bench::switch::served::{self, Answers, PAGE_BYTES, Pages, Served, is_
 use crate::exit::Failure;
 use trellis_base::statistics::quantile;
 
-/// What the process that measures is told.
+/// The task of the process that measures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PaperTask {
     pub(super) switch: String,
-    /// Pages, each touched once, and requests of each kind.
+    /// The number of pages, each touched once, and of requests of each kind.
     pub(super) pages: usize,
     pub(super) runs: u32,
     pub(super) has_faults: bool,
@@ -53,7 +53,7 @@ impl Condition {
         Condition::Disk,
     ];
 
-    /// In tables.
+    /// The name in tables.
     pub(super) fn words(self) -> &'static str {
         match self {
             Condition::WithDirectory => "remote, with a directory service",
@@ -65,7 +65,7 @@ impl Condition {
         }
     }
 
-    /// In JSON.
+    /// The name in JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Condition::WithDirectory => "with_directory",
@@ -82,7 +82,7 @@ impl Condition {
     }
 }
 
-/// One number that a part of all samples lies below: a half and 95 %.
+/// Two quantiles of the samples: 50 % and 95 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spread {
     pub(super) p50: f64,
@@ -103,18 +103,18 @@ pub(super) struct Faults {
     pub(super) directory: Spread,
     pub(super) data: Spread,
     pub(super) exit: Spread,
-    /// The time of a fault, divided by that of a READ in the same run.
+    /// The time of a fault divided by that of a READ in the same run.
     pub(super) over_read: f64,
 }
 
 impl Faults {
-    /// Their parts in the order in which they happen.
+    /// The parts in the order in which they happen.
     pub(super) fn parts(&self) -> [Spread; 4] {
         [self.enter, self.directory, self.data, self.exit]
     }
 }
 
-/// What was found.
+/// The measurements.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PaperFound {
     pub(super) faults: BTreeMap<String, Faults>,
@@ -126,7 +126,7 @@ pub(crate) struct PaperFound {
     pub(super) fabric_left_out: Option<String>,
 }
 
-/// In the process that measures, on one processor.
+/// Measures on one processor, in the process for that.
 pub(super) fn measure(task: &PaperTask) -> Result<PaperFound, Failure> {
     let mut found = PaperFound::default();
     let lab = up("paper", &task.switch, 1, 3, switches::REDIRECTS)?;
@@ -139,7 +139,7 @@ pub(super) fn measure(task: &PaperTask) -> Result<PaperFound, Failure> {
     Ok(found)
 }
 
-/// Pages at a server, whose address the client keeps, as BlueBridge's pointers are.
+/// Pages at a server whose address the client keeps, like BlueBridge's pointers.
 struct Remote {
     client: Client,
     pages: Pages,
@@ -151,7 +151,7 @@ impl Source for Remote {
     }
 }
 
-/// The same pages, whose addresses a directory service must be asked for.
+/// The same pages, each found by a request to a directory service.
 struct Asking {
     directory: Arc<Mutex<Directory>>,
     client: Client,
@@ -172,18 +172,18 @@ impl Source for Asking {
     }
 }
 
-/// Everything that pages may come from.
+/// All sources of pages.
 struct Sources<'a> {
     lab: &'a Lab,
     pages: Pages,
     directory: Arc<Mutex<Directory>>,
-    /// The same pages at a server in whose place its kernel answers.
+    /// The same pages at a server whose kernel answers.
     in_kernel: Result<(Served, Pages), Failure>,
     disk: Disk,
 }
 
 impl Sources<'_> {
-    /// The reason where there is no such source.
+    /// The inner error is the reason why there is no such source.
     fn open(&self, condition: Condition) -> Result<Result<Box<dyn Source>, String>, Failure> {
         let client = || client_in(self.lab, "c1");
         Ok(match condition {
@@ -261,7 +261,7 @@ fn plain_reads(lab: &Lab, pages: Pages) -> Result<Vec<f64>, Failure> {
     (0..pages.count).map(timed).collect()
 }
 
-/// The median of the ratios of runs; not a number where there are none.
+/// The median of the ratios of runs; NaN if there are none.
 fn ratio(above: &[f64], below: &[f64]) -> f64 {
     quantile(&mut above.iter().zip(below).map(|(above, below)| above / below).collect::<Vec<_>>(), 0.5)
 }

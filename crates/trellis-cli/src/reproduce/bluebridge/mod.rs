@@ -1,7 +1,8 @@
-//! *BlueBridge: Pushing Shared Memory Management into the Network* (Ruffy and Carbonari): its figures 4 and 5 and its table 1.
+//! *BlueBridge: Pushing Shared Memory Management into the Network* (Ruffy and Carbonari): its figures 4 and 5 and its
+//! table 1.
 //!
-//! Promises: what stands under "paper" is printed in the paper, and what it only draws is called a plot; the directory service
-//! is a server process that is asked over the network; everything ends with the command.
+//! Promises: numbers under "paper" are printed in the paper, and what it only draws is called a plot. The directory
+//! service is a server process that is asked over the network. Everything ends with the command.
 
 mod disk;
 #[cfg(feature = "fabric")]
@@ -49,7 +50,7 @@ pub(crate) struct BluebridgeArguments {
     /// Which switch; `trellis lab up --help` lists them [default: the best that works here]
     #[arg(long, value_name = "NAME")]
     switch: Option<String>,
-    /// Take no rights over the machine, even where there are some: everything happens in a user namespace
+    /// Use no root rights, even if there are some: everything runs in a user namespace
     #[arg(long)]
     rootless: bool,
     /// Runs; each touches 1,500 pages in every condition, and makes 1,500 requests of each kind
@@ -71,7 +72,7 @@ pub(crate) struct BluebridgeArguments {
 enum Experiment {
     /// Time of a page fault: with a directory service, without one, from a local file
     Figure4,
-    /// The same in its parts: enter handler, access directory, get data, exit handler
+    /// The same, split into enter handler, access directory, get data, exit handler
     Figure5,
     /// Create, read, update and delete: UDP beside RDMA
     Table1,
@@ -79,10 +80,10 @@ enum Experiment {
 
 /// What the paper measured: each page once.
 const PAGES: usize = 1500;
-/// With `--quick`.
+/// The number with `--quick`.
 const FEW_PAGES: usize = 64;
 
-/// `trellis reproduce bluebridge`.
+/// Runs `trellis reproduce bluebridge`.
 pub(super) fn run(arguments: &BluebridgeArguments) -> Ending {
     let experiments = chosen(arguments.experiment);
     let (kind, rootless) = inside::choose(arguments.switch.as_deref(), arguments.rootless)?;
@@ -100,7 +101,7 @@ pub(super) fn run(arguments: &BluebridgeArguments) -> Ending {
         has_requests: experiments.contains(&Experiment::Table1),
     };
     let found: PaperFound = inside::start(&inside::Task::Paper(task.clone()), rootless)?;
-    // Nothing of this paper is a cluster; only what is printed is common.
+    // This paper needs no cluster; only the printing is shared.
     let common =
         Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: arguments.json };
     let mut settings = Settings { runs: task.runs as usize, common: &common, progress: &mut progress };
@@ -114,11 +115,11 @@ pub(super) fn run(arguments: &BluebridgeArguments) -> Ending {
     print_json(&common, &with_summary(&task, &found, all))
 }
 
-/// In the process that measures.
+/// Measures, in the process for that.
 pub(crate) fn measure(task: &PaperTask) -> Result<PaperFound, Failure> {
     let mut found = pinned(|| measure::measure(task))?;
     if task.has_requests {
-        // Its ends poll: two on one processor would wait for each other's turn.
+        // Both ends poll: on one processor they would wait for each other's turn.
         match over_fabric(task) {
             Ok(requests) => found.requests.push(requests),
             Err(why) => found.fabric_left_out = Some(why),
@@ -138,7 +139,7 @@ fn over_fabric(_: &PaperTask) -> Result<requests::Requests, String> {
     Err(format!("this build was made without the link fabric; {next}"))
 }
 
-/// The figures that have a bound, in front of the experiments.
+/// Puts the figures that have a bound before the experiments.
 fn with_summary(task: &PaperTask, found: &PaperFound, all: Map<String, Value>) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("switch".to_owned(), task.switch.clone().into());

@@ -1,4 +1,4 @@
-//! Upright bars in parts, one on the other, with a whisker up to where 95 % of the samples lie.
+//! Vertical stacked bars, with a whisker up to the 95 % quantile of the samples.
 
 use crate::chart::number;
 use crate::svg::{self, Anchor, Picture};
@@ -7,17 +7,17 @@ const LEFT: f64 = 64.0;
 const TOP: f64 = 72.0;
 const HEIGHT: f64 = 260.0;
 const BAR: f64 = 56.0;
-/// From one bar to the next.
+/// The distance between bars.
 const STEP: f64 = 150.0;
 const TICKS: i32 = 5;
 
 /// One bar.
 pub(super) struct Bar {
-    /// Under it, a line for each part between commas.
+    /// The label below it; commas separate its lines.
     pub(super) name: String,
-    /// From below.
+    /// From the bottom.
     pub(super) parts: Vec<f64>,
-    /// 95 % of the samples lie below.
+    /// The 95 % quantile of the samples.
     pub(super) p95: f64,
 }
 

@@ -1,8 +1,8 @@
 //! Create, read, update and delete of one page each: over UDP through the switch, and over libfabric.
 //!
-//! Promises: the same four operations on objects of one page, one after the other, each answered before the next; what is
-//! read is what was written. Over libfabric the bytes of a page are written one-sidedly into the memory of whoever gets them,
-//! and create and delete are messages, as the paper has it.
+//! Promises: the same four operations on objects of one page, one after the other, each answered before the next;
+//! what is read is what was written. Over libfabric, the bytes of a page are written one-sidedly into the receiver's
+//! memory, and create and delete are messages, as in the paper.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::bench::switch::served::{self, Answers, PAGE_BYTES, Served};
 use crate::exit::{self, Failure};
 use trellis_base::statistics::quantile;
 
-/// What the server has; every object is gone before the next one is made.
+/// The server's memory; every object is deleted before the next one is created.
 const MEMORY_BYTES: usize = 1 << 20;
 /// In the paper's order.
 pub(super) const OPERATIONS: [&str; 4] = ["Create", "Read", "Update", "Delete"];
@@ -23,12 +23,12 @@ pub(super) const OPERATIONS: [&str; 4] = ["Create", "Read", "Update", "Delete"];
 /// The median times of the operations, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Requests {
-    /// Over what.
+    /// What they ran over.
     pub(super) over: String,
     pub(super) us_p50: [f64; 4],
 }
 
-/// One object after the other: made, read, written, ended.
+/// One object after the other is created, written, read and deleted.
 pub(super) fn over_udp(task: &PaperTask, lab: &Lab) -> Result<Requests, Failure> {
     let host = served::host(lab, "s2")?;
     let home = served::prefix(lab.cluster(), host.plan().number);

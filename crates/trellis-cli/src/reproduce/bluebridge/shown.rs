@@ -10,14 +10,14 @@ use super::requests::OPERATIONS;
 /// Table 1: UDP, RDMA and speed-up of create, read, update and delete.
 const PAPER: [(f64, f64, f64); 4] =
     [(34.919, 5.84, 5.979), (33.732, 5.92, 5.698), (34.151, 5.96, 5.730), (32.963, 5.84, 5.644)];
-/// §5.3: the time of a page fault from the local disk, of the paper's own solution with RDMA's latency instead of UDP's, and of
-/// asking a directory service over UDP.
+/// §5.3: the time of a page fault from the local disk, with the paper's own solution and RDMA's latency instead of
+/// UDP's, and with a directory service over UDP.
 const PAPER_LOCAL_US: f64 = 24.304;
 const PAPER_WITH_RDMA_US: f64 = 22.116;
 const PAPER_DIRECTORY_US: f64 = 45.0;
-/// §1 and figure 4: how much faster a page is there without a directory service.
+/// §1 and figure 4: how much faster the paper's page fault is without a directory service.
 const PAPER_SPEEDUP: f64 = 2.0;
-/// §5.2: how much longer asking and fetching take than the other parts.
+/// §5.2: how much longer directory and data take than the other parts.
 const PAPER_TRIP_OVER_REST: f64 = 9.0;
 
 const PARTS: [&str; 4] = ["enter handler", "access directory", "get data", "exit handler"];
@@ -26,7 +26,7 @@ fn us(value: f64) -> String {
     if value.is_finite() { format!("{value:.1}") } else { String::new() }
 }
 
-/// Conditions that were measured, in their order.
+/// The measured conditions, in their order.
 fn measured(found: &PaperFound) -> impl Iterator<Item = (Condition, &Faults)> {
     Condition::ALL.into_iter().filter_map(|condition| Some((condition, found.faults.get(condition.name())?)))
 }

@@ -6,13 +6,13 @@ use super::super::{Reproduced, Settings};
 use crate::bench::producer_consumer::{self, Item, ProducerConsumerTask, WORK_MICROSECONDS, With};
 use crate::exit::Failure;
 
-/// The paper's table: pages, milliseconds and packets with test-and-set, the same with Lock.
+/// The paper's table: pages, then milliseconds and packets with test-and-set, and the same with Lock.
 const PAPER: [(usize, f64, f64, f64, f64); 3] =
     [(1, 219.8, 28.0, 83.0, 10.0), (3, 325.1, 40.0, 181.7, 30.0), (10, 690.3, 82.0, 551.6, 100.0)];
 /// "When the buffer size increases to over 60k the basic protocol is more efficient" (§5.2).
 const PAPER_STOPS_PAYING: &str = "over 60k";
 const PAGE_BYTES: usize = 4096;
-/// Items of each run at least; a larger buffer gets fewer than a small one.
+/// The fewest items of a run; a larger buffer gets fewer than a small one.
 const ITEMS_MIN: usize = 20;
 
 /// One size of the buffer.
@@ -34,7 +34,7 @@ pub(super) fn table2(settings: &mut Settings, pages_max: usize, items: usize) ->
     let mut rows: Vec<Row> = Vec::new();
     for pages in sizes().take_while(|pages| *pages <= pages_max) {
         rows.push(measure(settings, pages, items)?);
-        // The paper's sizes in any case, then until it is answered.
+        // All of the paper's sizes, and then more until the answer is found.
         if rows.len() >= PAPER.len() && rows.last().is_some_and(|row| row.ratio() >= 1.0) {
             break;
         }
@@ -78,7 +78,7 @@ fn measure(settings: &mut Settings, pages: usize, items: usize) -> Result<Row, F
     Ok(Row { pages, test: producer_consumer::median(&tests), lock: producer_consumer::median(&locks) })
 }
 
-/// The first size from which on Lock is no longer faster.
+/// The first size from which Lock is no longer faster.
 fn stops_paying(rows: &[Row]) -> Option<usize> {
     let paying = rows.iter().rposition(|row| row.ratio() < 1.0).map_or(0, |last| last + 1);
     rows.get(paying).map(|row| row.pages)

@@ -13,8 +13,8 @@ const PAPER_MS: [(Kind, f64); 4] =
 const NODES_MAX: usize = 4;
 const SAMPLES: usize = 500;
 
-/// The paper's packets for an event with so many copies beside the requester's and the owner's (§4.2): a page is three,
-/// and who gets the ownership acknowledges it.
+/// The paper's packets for an event with this many copies besides the requester's and the owner's (§4.2): a page is
+/// three packets, and the node that gets the ownership acknowledges it.
 fn paper_packets(event: &str, copies: usize) -> Option<usize> {
     let callbacks = 2 * copies;
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == event)?;
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_papers_packets_are_those_of_its_formulas() {
-        // m is the number of machines: 4 here, of which the owner and the requester have no copy to be called back.
+        // m is the number of machines: 4 here; the owner and the requester have no copy to be recalled.
         assert_eq!(paper_packets("Read", 2), Some(4));
         assert_eq!(paper_packets("Write", 2), Some(5 + 2 * 2));
         assert_eq!(paper_packets("UpgradeO", 3), Some(2 * 3));

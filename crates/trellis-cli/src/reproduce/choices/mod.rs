@@ -1,7 +1,7 @@
-//! *Distributed Virtual Memory Consistency Protocols: Design and Performance* (Sane, MacGregor and Campbell, 1990): its
-//! three tables and its figure.
+//! *Distributed Virtual Memory Consistency Protocols: Design and Performance* (Sane, MacGregor and Campbell, 1990):
+//! its three tables and its figure.
 //!
-//! Promises: what stands under "paper" is printed in the paper; its nodes were Encore Multimaxes with an Ethernet, so
+//! Promises: numbers under "paper" are printed in the paper. Its nodes were Encore Multimaxes with an Ethernet, so
 //! only ratios and packets can be compared, never milliseconds.
 
 mod buffer;
@@ -40,14 +40,14 @@ pub(crate) struct ChoicesArguments {
     #[arg(long, value_name = "ROWS,…", value_delimiter = ',', default_values_t = [256, 512, 1024],
           value_parser = clap::value_parser!(u32).range(1..=16_384))]
     sizes: Vec<u32>,
-    /// Nodes of table 1, beside one
+    /// Nodes of table 1, in addition to one
     #[arg(long, value_name = "NODES,…", value_delimiter = ',', default_values_t = [2],
           value_parser = clap::value_parser!(u8).range(2..=64))]
     nodes: Vec<u8>,
     /// The largest buffer of table 2
     #[arg(long, value_name = "PAGES", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pages_max: u32,
-    /// Items of each run of table 2 with a buffer of one page; fewer where it is larger, but 20 at least
+    /// Items of each run of table 2 with a buffer of one page; larger buffers get fewer, but at least 20
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(20..=10_000_000))]
     items: u32,
     /// Where the pictures are written
@@ -70,7 +70,7 @@ enum Experiment {
     Figure1,
 }
 
-/// `trellis reproduce choices`.
+/// Runs `trellis reproduce choices`.
 pub(super) fn run(arguments: &ChoicesArguments) -> Ending {
     let experiments = chosen(arguments.experiment);
     let progress = &mut Progress::new();
@@ -98,7 +98,7 @@ impl Experiment {
     }
 }
 
-/// The rows of all experiments in one list, each with the name of its experiment, in front of the experiments.
+/// Puts the rows of all experiments, each with the name of its experiment, into one list before the experiments.
 fn with_rows(experiments: &[Experiment], all: Map<String, Value>) -> Map<String, Value> {
     let mut rows = Vec::new();
     for name in experiments.iter().map(name_of) {

@@ -1,5 +1,5 @@
 //! Table 1 and figure 1: a product of matrices with three loops, with shared memory (threads of one process) and with
-//! distributed memory (nodes), basic protocol and locked rows.
+//! distributed memory (nodes), with the basic protocol and with locked rows.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ enum Memory {
     Shared,
     /// The paper's basic protocol.
     Basic,
-    /// The same, and the pages of a row are locked while it is calculated.
+    /// The basic protocol, with the pages of a row locked while it is computed.
     Locking,
 }
 
@@ -37,10 +37,10 @@ struct Row {
     size: usize,
     order: Order,
     memory: Memory,
-    /// Nodes, or threads where memory is shared.
+    /// Nodes, or threads for shared memory.
     processes: usize,
     seconds: f64,
-    /// Over one process of the same kind.
+    /// Relative to one process of the same kind.
     speedup: f64,
     pages: f64,
     messages: f64,
@@ -54,7 +54,7 @@ const PAPER: [(usize, [f64; 3], [f64; 3]); 3] = [
 ];
 const PAPER_SIZE: usize = 256;
 
-/// What the paper prints for a line of ours.
+/// The paper's value for a line of ours.
 fn paper_seconds(size: usize, order: Order, memory: Memory, processes: usize) -> Option<f64> {
     let (_, kij, ijk) = PAPER.iter().find(|row| row.0 == processes && size == PAPER_SIZE)?;
     Some(if order == Order::Kij { kij } else { ijk }[memory as usize])
@@ -105,7 +105,7 @@ pub(super) fn figure1(settings: &mut Settings) -> Result<Reproduced, Failure> {
     })
 }
 
-/// Every combination, the runs of one size taking turns so that what disturbs one disturbs all.
+/// Measures every combination; the runs of one size take turns, so that a disturbance affects all of them.
 fn measure(settings: &mut Settings, what: &str, sizes: &[usize], processes: &[usize]) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for &size in sizes {

@@ -1,26 +1,26 @@
-//! Bars in groups along a logarithmic axis: one group for each store or test, one colour for each series.
+//! Grouped bars along a logarithmic axis: one group for each store or test, one colour for each series.
 //!
-//! A value that was not measured has no bar; every bar has its number when the pointer rests on it.
+//! A value that was not measured has no bar. Every bar has its number as a tool tip.
 
 use crate::chart::number;
 use crate::svg::{self, Anchor, Picture};
 
 const WIDTH: f64 = 760.0;
 const MARGIN: f64 = 16.0;
-/// Half of the widest number under the axis has room there.
+/// Room for half of the widest number under the axis.
 const RIGHT: f64 = 32.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 76.0;
 const BAR: f64 = 11.0;
 const GAP: f64 = 12.0;
 
-/// What is drawn.
+/// The content of the picture.
 pub(super) struct Bars {
     pub(super) title: String,
-    /// What the numbers are, with their unit.
+    /// The quantity and its unit.
     pub(super) along: String,
     pub(super) series: Vec<String>,
-    /// Each with a value for each series.
+    /// The groups, each with a value for each series.
     pub(super) groups: Vec<(String, Vec<Option<f64>>)>,
     pub(super) note: String,
 }
@@ -56,7 +56,7 @@ impl Bars {
         picture
     }
 
-    /// The powers of ten at both ends of the axis; the lower one is below every bar, so that each can be seen.
+    /// The powers of ten at both ends of the axis; the lower one is below every bar, so that each is visible.
     fn powers(&self) -> (i32, i32) {
         let values = || self.groups.iter().flat_map(|(_, values)| values).flatten().filter(|value| **value > 0.0);
         let low = values().copied().fold(f64::INFINITY, f64::min);
@@ -78,12 +78,12 @@ impl Bars {
     }
 }
 
-/// About as wide as a small text is.
+/// The approximate width of a small text.
 fn text_width(text: &str) -> f64 {
     6.2 * text.chars().count() as f64
 }
 
-/// Where a value lies between two powers of ten, 0 to 1.
+/// Where a value lies between two powers of ten, from 0 to 1.
 fn place(value: f64, (low, high): (i32, i32)) -> f64 {
     ((value.log10() - f64::from(low)) / f64::from(high - low)).clamp(0.0, 1.0)
 }

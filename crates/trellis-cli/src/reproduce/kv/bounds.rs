@@ -1,8 +1,8 @@
-//! The figures that have a bound, by names of their own, for `cargo xtask bench`.
+//! The figures that have a bound, with their own names, for `cargo xtask bench`.
 
 use serde_json::{Map, Value};
 
-/// A row of table 6.1 over Redis at `-O2`, and what is taken from it.
+/// A row of table 6.1 over Redis at `-O2`, and the value that is taken from it.
 struct Bound {
     field: &'static str,
     test: &'static str,
@@ -32,7 +32,7 @@ const BOUNDS: [Bound; 8] = [
     bound("heap_line_loopback_calls", "heap", "line", 0, "calls"),
 ];
 
-/// Takes them from what the experiments gave; those of experiments that were not made are left out.
+/// Takes them from the results of the experiments; those of experiments that did not run are left out.
 pub(super) fn of(all: &Map<String, Value>) -> Map<String, Value> {
     let mut object = Map::new();
     if let Some(ratio) = all.get("figure2.6").map(|figure| figure["ycsb_a_throughput_ratio"].clone()) {

@@ -1,8 +1,9 @@
-//! The stores measured with YCSB and, because YCSB has nothing atomic, with additions of our own: what figures 2.1 to 2.6
-//! show.
+//! Measures the stores with YCSB and, because YCSB has no atomic operations, with additions of our own, for figures
+//! 2.1 to 2.6.
 //!
-//! Promises: every repetition runs all stores one after the other, in turns from the first to the last and back, so that
-//! what disturbs one disturbs all; nothing is measured of a store that did not first return everything that was written.
+//! Promises: every repetition runs all stores one after the other, alternately in ascending and descending order, so
+//! that a disturbance affects all of them. A store is measured only after it has returned everything that was
+//! written.
 
 use std::time::Instant;
 
@@ -14,12 +15,12 @@ use crate::exit::{self, Failure};
 use crate::terminal::Progress;
 use trellis_base::statistics::quantile;
 
-/// Rows of a long load, for each of which a long run makes so many operations.
+/// In a long run, the number of operations for each row of a long load.
 const OPERATIONS_FOR_ROW: usize = 4;
 
-/// What is asked for.
+/// What is to be measured.
 pub(super) struct Request<'a> {
-    /// Those that the user named; all that can be started without.
+    /// The stores that the user named; if empty, all that can be started.
     pub(super) stores: &'a [Chosen],
     pub(super) runs: usize,
     pub(super) quick: bool,
@@ -29,7 +30,7 @@ pub(super) struct Request<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Runs {
     pub(super) workload: Workload,
-    /// As many operations as in the paper, or so many that the start of YCSB is not seen.
+    /// Whether there are so many operations that the start of YCSB is negligible, instead of as many as in the paper.
     pub(super) warm: bool,
     pub(super) operations: usize,
     pub(super) said: Vec<Said>,
@@ -41,7 +42,7 @@ impl Runs {
         quantile(&mut self.said.iter().map(|said| said.throughput).collect::<Vec<_>>(), 0.5)
     }
 
-    /// Medians over the runs.
+    /// The medians over the runs.
     pub(super) fn latency(&self, operation: &str) -> Option<Latency> {
         let all: Vec<Latency> = self.said.iter().filter_map(|said| said.latency(operation)).collect();
         let of = |number: fn(&Latency) -> f64| quantile(&mut all.iter().map(number).collect::<Vec<_>>(), 0.5);
@@ -50,7 +51,7 @@ impl Runs {
     }
 }
 
-/// What was measured of one store.
+/// The measurements of one store.
 #[derive(Debug, Clone)]
 pub(super) struct Measured {
     pub(super) kind: Kind,
@@ -65,7 +66,7 @@ impl Measured {
     }
 }
 
-/// Everything.
+/// All measurements.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) stores: Vec<Measured>,
@@ -75,7 +76,8 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Throughput of our front end with the store `embedded` over that of Redis, workload A: the median of the runs.
+    /// The throughput of our front end with the store `embedded` relative to that of Redis, workload A: the median of
+    /// the runs.
     pub(super) fn throughput_ratio(&self) -> Option<f64> {
         let warm = |kind| {
             let store = self.stores.iter().find(|store| store.kind == kind)?;
@@ -105,7 +107,7 @@ pub(super) fn measure(request: &Request, progress: &mut Progress) -> Result<Comp
     }
     for warm in [false, true] {
         for run in 0..request.runs {
-            // From the first to the last, and back the next time.
+            // Ascending, and descending the next time.
             let mut order: Vec<usize> = (0..started.len()).collect();
             if run % 2 == 1 {
                 order.reverse();
@@ -124,7 +126,7 @@ pub(super) fn measure(request: &Request, progress: &mut Progress) -> Result<Comp
     let mut stores = Vec::new();
     for Started { server, front, runs } in started {
         progress.step(&format!("{}: atomic additions", server.kind.name()));
-        // A store for one process at a time can be opened when its front end has ended.
+        // A store for one process at a time can be opened only after its front end has ended.
         drop(front);
         let fetch_add = fetch_add(&server, operations(server.kind, true, request.quick))?;
         stores.push(Measured { kind: server.kind, runs, fetch_add });
@@ -132,7 +134,7 @@ pub(super) fn measure(request: &Request, progress: &mut Progress) -> Result<Comp
     Ok(Comparison { stores, left_out, runs: request.runs })
 }
 
-/// Those that can be started; one that was named must be.
+/// Starts the stores that can be started; a named one that cannot is an error.
 #[allow(clippy::type_complexity, reason = "two lists")]
 fn start(named: &[Chosen]) -> Result<(Vec<Started>, Vec<(Kind, String)>), Failure> {
     let all: Vec<Chosen> = Kind::ALL.into_iter().map(Chosen::from).collect();
@@ -186,7 +188,7 @@ fn one(
     quick: bool,
 ) -> Result<(), Failure> {
     let most = operations(store.server.kind, warm, quick);
-    // A and F always meet the paper's thousand rows; only a long load has more of them, and a table of its own.
+    // A and F always use the paper's thousand rows; only a long load has more, in a table of its own.
     let (operations, rows) = match (workload, warm) {
         (Workload::Load, true) => (most / OPERATIONS_FOR_ROW, most / OPERATIONS_FOR_ROW),
         _ => (most, ycsb::ROWS),
@@ -201,7 +203,7 @@ fn one(
     Ok(())
 }
 
-/// Additions to one number, one call each, as locks and counters of a program make them.
+/// Additions to one number, one call each, like those of a program's locks and counters.
 fn fetch_add(server: &Server, times: usize) -> Result<Latency, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(exit::CLUSTER, error.to_string());
     let store = trellis_store::open(&server.url).map_err(|error| failed(&error))?;
@@ -231,7 +233,7 @@ fn fetch_add(server: &Server, times: usize) -> Result<Latency, Failure> {
 pub(super) mod tests {
     use super::*;
 
-    /// A store whose every operation takes `us`, in `runs` runs that differ by a tenth.
+    /// A store whose operations each take `us`, in `runs` runs that differ by a tenth.
     pub(crate) fn example(kind: Kind, us: f64, runs: usize) -> Measured {
         let latency = |factor: f64| Latency { operations: 500, mean: us * factor, p50: us * factor, p99: 2.0 * us };
         let said = |run: usize| {

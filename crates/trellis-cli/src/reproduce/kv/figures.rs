@@ -1,6 +1,6 @@
-//! Figures 2.1 to 2.6: what the stores' runs of YCSB look like as tables and pictures.
+//! Figures 2.1 to 2.6: the stores' runs of YCSB as tables and pictures.
 //!
-//! The paper's figures are plots without numbers; what its text says of them stands in the remarks.
+//! The paper's figures are plots without numbers; what its text says about them is in the remarks.
 
 use serde_json::{Value, json};
 
@@ -10,11 +10,11 @@ use super::comparison::{Comparison, Measured, Runs};
 use super::ycsb::Workload;
 use crate::chart::number;
 
-/// What a figure shows.
+/// The description of a figure.
 struct Shown {
     title: &'static str,
     file: &'static str,
-    /// What the paper's text says of it.
+    /// What the paper's text says about it.
     paper: &'static str,
     workloads: &'static [Workload],
 }
@@ -109,7 +109,7 @@ pub(super) fn throughput(comparison: &Comparison) -> Reproduced {
     made
 }
 
-/// Every run of the workloads that are shown: store by store, and the short beside the long.
+/// Every run of the shown workloads: store by store, the short next to the long.
 fn pairs<'a>(
     comparison: &'a Comparison,
     workloads: &'a [Workload],
@@ -169,7 +169,7 @@ fn throughput_figure(comparison: &Comparison, shown: &Shown) -> Reproduced {
     finish(comparison, shown, (table, rows), &drawn)
 }
 
-/// What the bars of a figure are.
+/// What the bars of a figure mean.
 struct Drawn<'a> {
     along: &'a str,
     value: &'a dyn Fn(&Runs) -> Option<f64>,

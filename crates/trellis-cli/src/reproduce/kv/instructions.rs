@@ -1,4 +1,4 @@
-//! Figure 6.1: how many LLVM instructions each function of the test program has in each mode.
+//! Figure 6.1: the number of LLVM instructions of each function of the test program in each mode.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub(super) fn figure(progress: &mut Progress) -> Result<Reproduced, Failure> {
     Ok(shown(&counted(&reports)?))
 }
 
-/// Function by function, and the sums at the end.
+/// Counts function by function, with the sums at the end.
 fn counted(reports: &[Report]) -> Result<Vec<Counted>, Failure> {
     let after = |find: &dyn Fn(&Report) -> Option<u64>| -> Result<[u64; 3], Failure> {
         let all: Option<Vec<u64>> = reports.iter().map(find).collect();

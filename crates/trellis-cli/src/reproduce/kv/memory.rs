@@ -1,4 +1,4 @@
-//! Figure 4.2: what a process takes of the machine's memory when it has allocated a gibibyte.
+//! Figure 4.2: the memory of a process that has allocated a gibibyte.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -26,7 +26,7 @@ struct Usage {
 }
 
 impl Usage {
-    /// From `/proc/PID/status`.
+    /// Reads the text of `/proc/PID/status`.
     fn parse(status: &str) -> Option<Usage> {
         let of = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -93,7 +93,7 @@ pub(super) fn figure(progress: &mut Progress) -> Result<Reproduced, Failure> {
     Ok(shown(&measured))
 }
 
-/// Starts the program, and looks at it when it has its memory.
+/// Starts the program, and reads its usage when it has its memory.
 fn usage(programs: &Programs, configuration: &Configuration) -> Result<Usage, Failure> {
     let program = programs.build(&SOURCE, configuration.mode, "-O2")?;
     let place = Place { url: "embedded:", round_trip_us: 0, heap: configuration.heap };
@@ -113,7 +113,7 @@ fn usage(programs: &Programs, configuration: &Configuration) -> Result<Usage, Fa
         BufReader::new(stdout).read_line(&mut said).map_err(|error| failed(error.to_string()))?;
     }
     if said != "ready\n" {
-        // What it has to say it has said before its output ended.
+        // Its error message was written before its output ended.
         return Err(failed(sentence(&folder.said(), "it ended before it had its memory")));
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id()));

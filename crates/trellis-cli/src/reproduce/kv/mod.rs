@@ -1,7 +1,7 @@
 //! *Shared memory through key-value stores* (Serapinas, 2018): its figures 2.1 to 2.6, 4.2 and 6.1 and its table 6.1.
 //!
-//! Promises: what stands under "paper" is printed in the paper; stores are compared with the published YCSB; remote calls
-//! are counted by the program's own runtime and stand beside every time.
+//! Promises: numbers under "paper" are printed in the paper. Stores are compared with the published YCSB. Remote
+//! calls are counted by the program's own runtime and shown with every time.
 
 mod bars;
 mod bounds;
@@ -101,7 +101,7 @@ enum Experiment {
 }
 
 impl Experiment {
-    /// What draws it, if it shows what YCSB measured.
+    /// The function that draws it, if it shows measurements of YCSB.
     fn of_stores(self) -> Option<fn(&Comparison) -> Reproduced> {
         match self {
             Experiment::LoadLatency => Some(figures::load_latency),
@@ -115,11 +115,11 @@ impl Experiment {
     }
 }
 
-/// `trellis reproduce kv`.
+/// Runs `trellis reproduce kv`.
 pub(super) fn run(arguments: &KvArguments) -> Ending {
     let experiments = chosen(arguments.experiment);
     let progress = &mut Progress::new();
-    // Nothing of this paper is a cluster; only what is printed is common.
+    // This paper needs no cluster; only the printing is shared.
     let common =
         Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: arguments.json };
     let mut measured = Measurements { arguments, comparison: None };
@@ -130,7 +130,7 @@ pub(super) fn run(arguments: &KvArguments) -> Ending {
     print_json(&common, &with_summary(all))
 }
 
-/// What several figures show is measured once.
+/// Measurements that several figures show are made once.
 struct Measurements<'a> {
     arguments: &'a KvArguments,
     comparison: Option<Comparison>,
@@ -155,7 +155,7 @@ impl Measurements<'_> {
     }
 }
 
-/// The figures that have a bound, and the rows of table 6.1, in front of the experiments.
+/// Puts the figures that have a bound, and the rows of table 6.1, before the experiments.
 fn with_summary(all: Map<String, Value>) -> Map<String, Value> {
     let mut object = bounds::of(&all);
     if let Some(rows) = all.get("table6.1").map(|table| table["rows"].clone()) {

@@ -1,7 +1,7 @@
-//! The paper's programs: compiled by clang as they are and by `trellis c++` in its modes, and run on a store.
+//! The paper's programs: compiled by clang alone and by `trellis c++` in its modes, and run on a store.
 //!
-//! Promises: the same source and the same optimisation in every mode; what is built is gone when the command ends; a program
-//! that fails is an error with its own sentence.
+//! Promises: every mode has the same source and optimisation. What is built is removed when the command ends. A
+//! program that fails is an error with its own sentence.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,21 +16,21 @@ use crate::exit::{self, Failure};
 /// The paper's round trip: its heap test writes 100 times in 284,047 µs.
 pub(super) const PAPER_ROUND_TRIP_US: u64 = 2750;
 
-/// No run of a program takes so long, unless it hangs.
+/// A program that runs longer than this hangs.
 pub(super) const RUN_MAX: Duration = Duration::from_secs(300);
 
-/// Where the memory of a program is.
+/// How a program's memory is accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
-    /// As clang compiles it.
+    /// In local memory, compiled by clang.
     Original,
-    /// Every access is one of the store.
+    /// Every access is a call of the store.
     Full,
-    /// Every access to the heap is one of the store.
+    /// Every access to the heap is a call of the store.
     Heap,
     /// The heap is cached, with a check at each access.
     Line,
-    /// The heap is cached, without being compiled for it.
+    /// The heap is cached; the program is not compiled for it.
     Page,
 }
 
@@ -47,7 +47,7 @@ impl Mode {
         }
     }
 
-    /// What `trellis c++` calls it, for those that it compiles.
+    /// Its name for `trellis c++`, if it is compiled with that.
     pub(super) fn compiled(self) -> Option<&'static str> {
         (!matches!(self, Mode::Original | Mode::Page)).then(|| self.name())
     }
@@ -60,18 +60,18 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Trellis' compiler for it, and clang's with the package that it is in.
+    /// Trellis' compiler for it, and clang's, which is also the name of the package.
     fn compilers(&self) -> [&'static str; 2] {
         if self.name.ends_with(".c") { ["cc", "clang-19"] } else { ["c++", "clang++-19"] }
     }
 }
 
-/// Where a program's memory is to be.
+/// The store for a program's memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) url: &'a str,
     pub(super) round_trip_us: u64,
-    /// The heap's kind; the default where it is empty.
+    /// The heap's kind; the default if it is empty.
     pub(super) heap: &'a str,
 }
 
@@ -88,7 +88,7 @@ impl Programs {
         Ok(Programs { folder: Folder::new()?, command })
     }
 
-    /// This command with other words.
+    /// This command with other arguments.
     pub(super) fn trellis(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.command);
         command.args(words);
@@ -114,7 +114,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// What `--count` says of a source, as JSON.
+    /// The output of `--count` for a source, as JSON.
     pub(super) fn counts(&self, source: &Source, mode: Mode, optimisation: &str) -> Result<String, Failure> {
         let [ours, clang] = source.compilers();
         let text = self.written(source)?;
@@ -124,7 +124,7 @@ impl Programs {
         printed(&mut command, &format!("counting the instructions of {} ({})", source.name, mode.name()), clang)
     }
 
-    /// A program's command line, with its memory where it is to be.
+    /// A program's command line, with its memory in a place.
     pub(super) fn command(&self, program: &Path, mode: Mode, place: &Place) -> Command {
         let mut command = if mode == Mode::Page {
             let mut command = Command::new(&self.command);
@@ -134,7 +134,7 @@ impl Programs {
             Command::new(program)
         };
         command.env("TRELLIS_STORE", place.url).env("TRELLIS_STORE_DELAY_US", place.round_trip_us.to_string());
-        // What the user's shell says about regions is not about these programs.
+        // The variables of the user's shell about regions do not apply to these programs.
         for variable in ["TRELLIS_STORE_REGION", "TRELLIS_STORE_CACHE_BYTES_MAX", "TRELLIS_STORE_STATISTICS"] {
             command.env_remove(variable);
         }
@@ -154,7 +154,8 @@ impl Programs {
     }
 }
 
-/// What a command prints on standard output; the last sentence it has for its failure. `package` is where it comes from.
+/// Returns what a command prints on standard output; on failure, its last sentence. `package` is the command's
+/// package.
 pub(super) fn printed(command: &mut Command, what: &str, package: &str) -> Result<String, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let package = package.replace("++", "");
@@ -178,7 +179,7 @@ pub(super) fn printed(command: &mut Command, what: &str, package: &str) -> Resul
         return Ok(stdout);
     }
     let code = match status.code().and_then(|code| u8::try_from(code).ok()) {
-        // What is missing keeps its exit code.
+        // A missing part keeps its exit code.
         Some(code @ (exit::SYSTEM | exit::FILE | exit::NOT_FOUND | exit::NOT_EXECUTABLE)) => code,
         _ => exit::FAILED,
     };
@@ -190,14 +191,14 @@ fn reader(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // What came before an error is what there is.
+            // What came before an error is kept.
             let _ = stream.read_to_end(&mut bytes);
         }
         bytes
     })
 }
 
-/// The line of a complaint that says most: ours, else an error's, else the last.
+/// The most informative line of an error output: ours, else an error's, else the last.
 pub(super) fn sentence(text: &str, otherwise: &str) -> String {
     let find = |wanted: &dyn Fn(&&str) -> bool| text.lines().rfind(|line| wanted(line));
     let line = find(&|line| line.starts_with("trellis: "))

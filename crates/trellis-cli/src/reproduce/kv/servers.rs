@@ -1,8 +1,8 @@
-//! The stores that are compared: chosen by name or by address, started when they need a server, and stopped.
+//! The stores that are compared: chosen by name or by address, started if they need a server, and stopped.
 //!
-//! Promises: a server that was started here listens on loopback only, keeps its files in a folder of its own, and is gone
-//! with its value; one that cannot be started says what is missing and where it comes from. Must never touch a server that it
-//! did not start, except to use it as an address tells it to.
+//! Promises: a server that was started here listens on loopback only, keeps its files in a folder of its own, and
+//! ends with its value. For one that cannot be started, the error says what is missing and where to get it. It must
+//! never touch a server that it did not start, except to use it through a given address.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,10 +18,10 @@ use super::ycsb::missing;
 use crate::exit::{self, Failure};
 use crate::scratch::Scratch;
 
-/// How long a server may take until it answers.
+/// How long it may take until a server answers.
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// What a server says, in its folder.
+/// The file in the server's folder for its output.
 const LOG: &str = "log";
 
 /// A kind of store.
@@ -59,7 +59,8 @@ impl Kind {
         }
     }
 
-    /// Where a local server of a store of Google's says that it is, and the address that goes with it.
+    /// The environment variable with the address of a local emulator, for stores of Google's, and the store's
+    /// address.
     fn emulator(self) -> Option<[&'static str; 2]> {
         match self {
             Kind::Bigtable => Some(["BIGTABLE_EMULATOR_HOST", "bigtable://trellis/reproduce/kv"]),
@@ -69,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// How a local server of it is had.
+    /// How to get a local server of it.
     fn how_to_start(self) -> &'static str {
         match self {
             Kind::Bigtable => {
@@ -79,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// Operations of a run that is long enough for YCSB's own start not to be seen in it.
+    /// The operations of a run that is long enough to make YCSB's own start negligible.
     pub(super) fn warm_operations(self) -> usize {
         match self {
             Kind::Embedded | Kind::Redis => 200_000,
@@ -119,19 +120,19 @@ impl FromStr for Chosen {
     }
 }
 
-/// A process that ends with this value.
+/// A process that is killed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Process(pub(super) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is waited for.
+        // It may have ended by itself; it is waited for in either case.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The folder of a process, with a file for what it says.
+/// The folder of a process, with a file for its output.
 #[derive(Debug)]
 pub(super) struct Folder(Scratch);
 
@@ -144,16 +145,16 @@ impl Folder {
         self.0.path()
     }
 
-    /// A file for what a process says; a pipe that nobody reads would stop it one day.
+    /// Opens a file for the output of a process; a full pipe that nobody reads would block it.
     pub(super) fn log(&self) -> Result<File, Failure> {
         let file = self.0.file(LOG);
         let opened = File::options().create(true).append(true).open(&file);
         opened.map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", file.display())))
     }
 
-    /// What stands in that file.
+    /// The content of that file.
     pub(super) fn said(&self) -> String {
-        // A process that said nothing may not even have a file.
+        // A process without output may not even have a file.
         std::fs::read_to_string(self.0.file(LOG)).unwrap_or_default()
     }
 }
@@ -164,15 +165,15 @@ pub(super) struct Server {
     pub(super) kind: Kind,
     /// Its address as a store.
     pub(super) url: String,
-    /// Where it speaks the Redis protocol by itself.
+    /// Its own address for the Redis protocol, if it has one.
     redis: Option<SocketAddr>,
-    // In this order: the process ends before its files go.
+    // The order matters: the process ends before its files are removed.
     _process: Option<Process>,
     _folder: Option<Folder>,
 }
 
 impl Server {
-    /// What was chosen, started where it has no address.
+    /// The chosen store; it is started if it has no address.
     pub(super) fn start(chosen: &Chosen) -> Result<Server, Failure> {
         let kind = chosen.kind;
         let at = |url: String| Server { kind, url, redis: None, _process: None, _folder: None };
@@ -206,18 +207,18 @@ impl Server {
     }
 }
 
-/// A store that was named must answer; it is closed again, because a file is for one process at a time.
+/// Checks that a named store answers; it is closed again, because a file is for one process at a time.
 fn is_there(address: &str) -> Result<(), Failure> {
     let key = Key::named(0, b"trellis-reproduce");
     let answered = trellis_store::open(address).and_then(|store| store.get_many(&[key]).map(drop));
     answered.map_err(|error| Failure::new(exit::CLUSTER, error.to_string()))
 }
 
-/// A server's side of the Redis protocol: a store's own, or our front end before it.
+/// A server for the Redis protocol: a store's own, or our front end for it.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) address: SocketAddr,
-    // In this order: the process ends before its files go.
+    // The order matters: the process ends before its files are removed.
     _process: Option<Process>,
     _folder: Option<Folder>,
 }
@@ -251,7 +252,7 @@ impl Front {
     }
 }
 
-/// What a process that did not start has to say.
+/// The error of a process that did not start, from its output.
 fn not_started(process: Process, folder: &Folder, who: &str) -> Failure {
     drop(process);
     let said = folder.said();
@@ -260,7 +261,7 @@ fn not_started(process: Process, folder: &Folder, who: &str) -> Failure {
     Failure::new(exit::CLUSTER, format!("{who} did not start: {line}"))
 }
 
-/// The server behind an address without a password or a database, which speaks to any client of Redis.
+/// The server behind an address without a password or a database, which accepts any Redis client.
 fn plain_redis(address: &str) -> Option<SocketAddr> {
     use std::net::ToSocketAddrs;
     let authority = address.strip_prefix("redis://")?;
@@ -274,7 +275,7 @@ fn plain_redis(address: &str) -> Option<SocketAddr> {
 fn redis() -> Result<Server, Failure> {
     let folder = Folder::new()?;
     let (process, address) = started("redis-server", "redis-server", &folder, answers_a_ping, |command, address| {
-        // In memory only, as a cache would be run.
+        // In memory only, like a cache.
         command.args([
             "--port",
             &address.port().to_string(),
@@ -315,14 +316,14 @@ fn etcd() -> Result<Server, Failure> {
     })
 }
 
-/// An address of this machine that nobody listens on.
+/// An address of this machine on which nobody listens.
 fn free_address() -> Result<SocketAddr, Failure> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
         .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot listen on loopback: {error}")))
 }
 
-/// A server that answers.
+/// Starts a server, and returns when it answers.
 fn started(
     program: &str,
     package: &str,
@@ -357,7 +358,7 @@ fn is_healthy(address: SocketAddr) -> std::io::Result<bool> {
     Ok(answer.contains(r#""health":"true""#))
 }
 
-/// What a server answers, as far as it comes at once.
+/// The part of a server's answer that comes at once.
 fn asked(address: SocketAddr, question: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, START_MAX)?;
     stream.set_read_timeout(Some(START_MAX))?;

@@ -1,7 +1,7 @@
 //! Table 6.1: the three tests of appendix A in every mode, on stores of this machine and with the paper's round trip.
 //!
-//! Promises: every row has the calls of the store that one repetition made, as the program's own runtime counted them; a
-//! row with fewer repetitions than the paper's hundred says how many.
+//! Promises: every row has the number of calls of the store in one repetition, as counted by the program's own
+//! runtime. A row with fewer repetitions than the paper's hundred shows their number.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(super) const APPENDIX_A: Source =
     Source { name: "appendix_a.cpp", text: include_str!("../../../../../examples/stored/appendix_a.cpp") };
 const REPETITIONS_MAX: u32 = 100;
 
-/// A test, by its name on the command line of the program, and the paper's microseconds: original, full, heap.
+/// A test, by its name on the program's command line, and the paper's microseconds: original, full, heap.
 struct Test {
     name: &'static str,
     paper: Option<[f64; 3]>,
@@ -35,7 +35,7 @@ const TESTS: [Test; 4] = [
     Test { name: "producer_consumer", paper: Some([963.717, 1_272_932.0, 295_448.0]) },
     Test { name: TWO_PROCESSES, paper: None },
 ];
-/// A program of its own, and not in the paper.
+/// A separate program, which is not in the paper.
 const TWO_PROCESSES: &str = "producer_consumer_two_processes";
 
 impl Test {
@@ -49,9 +49,9 @@ impl Test {
     }
 }
 
-/// What is asked for.
+/// What is to be measured.
 pub(super) struct Request<'a> {
-    /// Those that the user named; without, `embedded` and `redis`.
+    /// The stores that the user named; if empty, `embedded` and `redis`.
     pub(super) stores: &'a [Chosen],
     pub(super) quick: bool,
 }
@@ -61,12 +61,12 @@ impl Request<'_> {
         if self.quick { &["-O0"] } else { &["-O0", "-O2"] }
     }
 
-    /// The paper's round trip is for stores that are somewhere else; the quick look leaves it out where none is.
+    /// The paper's round trip is for remote stores; with `--quick`, `embedded` runs without it.
     fn round_trips_us(&self, kind: Kind) -> &'static [u64] {
         if self.quick && kind == Kind::Embedded { &[0] } else { &[0, PAPER_ROUND_TRIP_US] }
     }
 
-    /// Where a program of this mode has its memory; the original has it where every program has.
+    /// The places for memory in this mode; the original's memory is in no store.
     fn places<'s>(&self, mode: Mode, servers: &'s [Server]) -> Vec<(Option<Where>, &'s str)> {
         if mode == Mode::Original {
             return vec![(None, "embedded:")];
@@ -79,12 +79,12 @@ impl Request<'_> {
         servers.iter().flat_map(with_trips).collect()
     }
 
-    /// How long the repetitions of one row may take; there is one in any case.
+    /// The time for the repetitions of one row; there is at least one.
     fn budget(&self) -> Duration {
         Duration::from_millis(if self.quick { 200 } else { 6000 })
     }
 
-    /// As many repetitions as the budget has room for, if one takes so long.
+    /// The number of repetitions that fit into the budget if each takes as long as `one`.
     fn repetitions(&self, one: Duration) -> u32 {
         let fitting = self.budget().as_secs_f64() / one.as_secs_f64().max(1e-6);
         (fitting as u32).clamp(1, REPETITIONS_MAX)
@@ -96,11 +96,11 @@ impl Request<'_> {
 pub(super) struct Said {
     pub(super) repetitions: u32,
     pub(super) microseconds: f64,
-    /// Nothing where the program has no runtime of ours.
+    /// `None` if the program has no runtime of ours.
     pub(super) calls: Option<u64>,
 }
 
-/// Where a row's memory was.
+/// The store of a row's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Where {
     kind: Kind,
@@ -113,7 +113,7 @@ struct Row {
     test: &'static str,
     mode: Mode,
     optimisation: &'static str,
-    /// Nowhere for the original.
+    /// `None` for the original.
     place: Option<Where>,
     said: Said,
 }
@@ -150,16 +150,16 @@ pub(super) fn table(request: &Request, progress: &mut Progress) -> Result<Reprod
 /// The programs in one mode.
 struct Started<'a> {
     programs: &'a Programs,
-    /// For the tests of one process.
+    /// The program for the tests of one process.
     one: &'a Path,
-    /// For those of two.
+    /// The program for those of two.
     two: &'a Path,
     mode: Mode,
     request: &'a Request<'a>,
 }
 
 impl Started<'_> {
-    /// One repetition, which says how long one takes, and then as many as there is time for.
+    /// Runs one repetition to measure its time, and then as many as there is time for.
     fn measure(&self, test: &Test, place: &Place) -> Result<Said, Failure> {
         let begin = Instant::now();
         let once = self.run(test, place, 1)?;
@@ -179,7 +179,7 @@ impl Started<'_> {
     }
 }
 
-/// Those that can be started; one that was named must be.
+/// Starts the stores that can be started; a named one that cannot is an error.
 fn start(named: &[Chosen]) -> Result<(Vec<Server>, Vec<String>), Failure> {
     let usual = [Kind::Embedded, Kind::Redis].map(Chosen::from);
     let (mut servers, mut left_out) = (Vec::new(), Vec::new());
@@ -193,7 +193,7 @@ fn start(named: &[Chosen]) -> Result<(Vec<Server>, Vec<String>), Failure> {
     Ok((servers, left_out))
 }
 
-/// The result in what a program prints.
+/// Finds the result in a program's output.
 pub(super) fn said(text: &str) -> Result<Said, Failure> {
     let line = text.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     serde_json::from_str(line)
@@ -250,7 +250,7 @@ fn paper_json(test: &Test) -> Option<Value> {
     Some(json!({ "test": name, "original": original, "full": full, "heap": heap, "repetitions": REPETITIONS_MAX }))
 }
 
-/// Each once, in the order of the rows.
+/// The places, each once, in the order of the rows.
 fn places(rows: &[Row]) -> Vec<Where> {
     let mut places: Vec<Where> = Vec::new();
     for place in rows.iter().filter_map(|row| row.place.as_ref()) {
@@ -270,7 +270,7 @@ fn line(test: &Test, mode: Mode, optimisation: &str, rows: &[&Row], places: &[Wh
         paper.map_or(String::new(), number),
     ];
     for place in places {
-        // The original is on no store; its time stands in the first column.
+        // The original is on no store; its time is in the first column.
         let found = rows.iter().find(|row| match &row.place {
             Some(other) => other == place,
             None => places.first() == Some(place),

@@ -1,7 +1,8 @@
 //! The producer and the consumer of table 6.1 as two processes of one region, with the store's own semaphores.
 //!
-//! Promises: the region has a name of this run's own and is removed from the store afterwards; a process that fails ends the
-//! other one too. The time is that of the slower side, the calls are those of the side that makes more.
+//! Promises: the region has a name that only this run uses and is removed from the store afterwards. If one process
+//! fails, the other one is ended, too. The time is that of the slower side; the calls are those of the side that
+//! makes more.
 
 use std::io::Read;
 use std::path::Path;
@@ -20,7 +21,7 @@ pub(super) fn is_possible(kind: Kind, mode: Mode) -> bool {
     !matches!(kind, Kind::Embedded | Kind::EmbeddedDurable) && matches!(mode, Mode::Line | Mode::Page)
 }
 
-/// One of the two.
+/// One of the two processes.
 struct Side {
     process: Process,
     stdout: ChildStdout,
@@ -38,7 +39,7 @@ impl Side {
         Ok(Side { process, stdout, name, folder })
     }
 
-    /// Whether it has ended; an error when it ended badly.
+    /// Whether it has ended; an error if it failed.
     fn has_ended(&mut self) -> Result<bool, Failure> {
         match self.process.0.try_wait() {
             Ok(Some(status)) if status.success() => Ok(true),
@@ -60,7 +61,7 @@ impl Side {
     }
 }
 
-/// So many rounds.
+/// Runs the given number of repetitions.
 pub(super) fn run(
     programs: &Programs,
     (program, mode): (&Path, Mode),
@@ -74,7 +75,7 @@ pub(super) fn run(
         command
     };
     let found = both(command, repetitions);
-    // Also after a failure; whose sentence matters more then.
+    // The region is removed also after a failure, whose sentence then matters more.
     let removed =
         printed(&mut programs.trellis(&["store", "rm", &region, "--force", "--store", place.url]), "store rm", "");
     let found = found?;
@@ -88,7 +89,7 @@ fn both(command: impl Fn(&str) -> Command, repetitions: u32) -> Result<Said, Fai
         Side::start(command, role)
     };
     let (mut producer, mut consumer) = (start("producer")?, start("consumer")?);
-    // Whoever is alone would wait for the other one for an hour.
+    // A process without its partner would wait for an hour.
     let deadline = Instant::now() + RUN_MAX;
     while !(producer.has_ended()? & consumer.has_ended()?) {
         if Instant::now() > deadline {

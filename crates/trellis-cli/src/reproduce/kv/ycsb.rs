@@ -1,8 +1,8 @@
-//! The Yahoo! Cloud Serving Benchmark as it is published, built once, and what it prints.
+//! Builds the published Yahoo! Cloud Serving Benchmark once, runs it, and parses its output.
 //!
-//! Promises: the benchmark is Maven's `site.ycsb:core` unchanged, with a binding of ours for the Redis protocol; a run in
-//! which one operation failed or is missing is an error, because YCSB itself ends with success then. Must never build
-//! inside of the repository's sources.
+//! Promises: the benchmark is Maven's `site.ycsb:core` unchanged, with a binding of ours for the Redis protocol. A
+//! run in which an operation failed or is missing is an error, although YCSB itself ends with success. It must never
+//! build inside of the repository's sources.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::exit::{self, Failure};
 
-/// The project that is built: where in its folder, and the text.
+/// The files of the project that is built: path in its folder, and text.
 const PROJECT: [(&str, &str); 3] = [
     ("pom.xml", include_str!("../../../../../benchmarks/compare/ycsb/pom.xml")),
     (
@@ -23,7 +23,7 @@ const PROJECT: [(&str, &str); 3] = [
         include_str!("../../../../../benchmarks/compare/ycsb/src/main/java/org/trellis/ycsb/RespConnection.java"),
     ),
 ];
-/// What the build makes, beside `libraries`.
+/// The result of the build, besides `libraries`.
 const JAR: &str = "trellis-ycsb.jar";
 const BINDING: &str = "org.trellis.ycsb.RespBinding";
 /// Rows of the paper's tables, each of ten fields of 100 bytes, which is YCSB's default.
@@ -57,7 +57,7 @@ impl Workload {
         }
     }
 
-    /// What counts as one operation of the workload.
+    /// The operations that count for the workload.
     fn counted(self) -> &'static [&'static str] {
         match self {
             Workload::Load => &["INSERT"],
@@ -89,7 +89,7 @@ pub(super) struct Latency {
     pub(super) p99: f64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Said {
     /// Operations in a second.
@@ -103,7 +103,7 @@ impl Said {
         self.latencies.get(operation).copied()
     }
 
-    /// What YCSB printed for so many operations of a workload.
+    /// Parses YCSB's output for this many operations of a workload.
     pub(super) fn parse(text: &str, workload: Workload, operations: usize) -> Result<Said, String> {
         let mut said = Said::default();
         let mut refused = Vec::new();
@@ -151,13 +151,13 @@ pub(super) struct Ycsb {
 }
 
 impl Ycsb {
-    /// Builds it, unless what was built before is still there.
+    /// Builds it, unless an earlier build is still there.
     pub(super) fn new(mut tell: impl FnMut(&str)) -> Result<Ycsb, Failure> {
         let java = || Command::new("java").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         java().map_err(|error| missing("java", "default-jdk-headless", &error))?;
         let folder = cache(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")).join(fingerprint());
         let ycsb = Ycsb { build: folder.join("build") };
-        // The libraries are copied after the jar is made; the file that says so is written last.
+        // The libraries are copied after the jar is made; the file that marks the end is written last.
         let complete = folder.join("complete");
         if complete.is_file() {
             return Ok(ycsb);
@@ -168,14 +168,14 @@ impl Ycsb {
             write(&project.join(name), text)?;
         }
         let built = build(&project, &ycsb.build);
-        // Only the sources of a build that is over; nothing depends on their being gone.
+        // Only the sources of a finished build; nothing depends on their removal.
         let _ = std::fs::remove_dir_all(&project);
         built?;
         write(&complete, "")?;
         Ok(ycsb)
     }
 
-    /// Makes a run.
+    /// Does one run.
     pub(super) fn run(&self, run: &Run) -> Result<Said, Failure> {
         let output = self
             .command(run)
@@ -241,7 +241,7 @@ fn build(project: &Path, into: &Path) -> Result<(), Failure> {
     ))
 }
 
-/// What was built for other sources lies in a folder of another name.
+/// The name of the build's folder; it depends on the sources, so that each version has a folder of its own.
 fn fingerprint() -> String {
     let bytes = PROJECT.iter().flat_map(|(_, text)| text.bytes());
     // FNV-1a: it only has to tell versions of a few files apart.
@@ -249,7 +249,7 @@ fn fingerprint() -> String {
     format!("ycsb-{sum:016x}")
 }
 
-/// Where what was built stays.
+/// The folder where builds are kept.
 fn cache(cache_home: Option<std::ffi::OsString>, home: Option<std::ffi::OsString>) -> PathBuf {
     let absolute = |path: &PathBuf| path.is_absolute();
     cache_home
@@ -267,7 +267,7 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// A tool that cannot be started, and what to install.
+/// The error for a tool that cannot be started, with the package to install.
 pub(super) fn missing(tool: &str, package: &str, error: &std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
@@ -319,7 +319,7 @@ YCSB Client 0.17.0
         assert_eq!(Said::parse(F, Workload::F, 2000), Err("1000 of 2000 operations were made".to_owned()));
         let nothing = "[OVERALL], RunTime(ms), 45\n[OVERALL], Throughput(ops/sec), 0.0\n";
         assert_eq!(Said::parse(nothing, Workload::A, 10), Err("0 of 10 operations were made".to_owned()));
-        // In A, a read and an update are an operation each.
+        // In A, a read and an update are one operation each.
         assert!(Said::parse(F, Workload::A, 1494).is_ok());
     }
 

@@ -11,7 +11,7 @@ use crate::svg::{self, Anchor, Picture};
 const LEFT: f64 = 64.0;
 const TOP: f64 = 64.0;
 const HEIGHT: f64 = 260.0;
-/// From one bar to the next, between clusters, and between programs.
+/// The distance between bars, and the gaps between clusters and between programs.
 const BAR: f64 = 15.0;
 const CLUSTER_GAP: f64 = 10.0;
 const PROGRAM_GAP: f64 = 26.0;
@@ -101,7 +101,7 @@ fn bar(picture: &mut Picture, x: f64, (row, node): (&Row, usize), breakdown: &Br
     }
 }
 
-/// As a picture writes it: so one part ends where the next begins, and all of them are as tall as the bar.
+/// Rounds as the picture does, so that one part ends where the next begins and all together are as tall as the bar.
 fn on_paper(place: f64) -> f64 {
     (place * 10.0).round() / 10.0
 }
@@ -115,7 +115,7 @@ fn legend(picture: &mut Picture) {
     }
 }
 
-/// Each once, in the order of the rows.
+/// The programs, each once, in the order of the rows.
 fn programs(rows: &[Row]) -> Vec<Program> {
     let mut programs: Vec<Program> = rows.iter().map(|row| row.program).collect();
     programs.dedup();
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(programs(&rows), [Program::Lu, Program::Radix]);
     }
 
-    /// A part of a bar, as it stands in the file.
+    /// A part of a bar, as it is in the file.
     #[derive(Debug)]
     struct Part {
         class: String,
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_bar_stand_on_each_other_and_are_as_tall_as_the_bar() {
-        // Shares that no tenth of a pixel is, and one that is too small to be seen.
+        // Shares that are no whole tenths of a pixel, and one that is too small to be seen.
         let uneven = |node: u64| Counters {
             program_ns: 7_000_000_000 + node * 333_333_333,
             fault_wait_ns: 1_111_111_111 * node,

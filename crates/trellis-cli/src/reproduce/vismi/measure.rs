@@ -1,7 +1,7 @@
-//! Runs of the programs: on one processor, on threads, and on nodes, taking turns.
+//! Runs the programs on one processor, on threads, and on nodes, in turns.
 //!
-//! Promises: every repetition runs all configurations of a program one after the other, so that what disturbs one
-//! disturbs all; the breakdown of a row is that of one run, the one with the median time.
+//! Promises: every repetition runs all configurations of a program one after the other, so that a disturbance affects
+//! all of them. The breakdown of a row is that of one run, the one with the median time.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ use crate::run::{self, Output, Plan};
 use crate::terminal::Progress;
 use trellis_base::statistics::quantile;
 
-/// What `SPLASH3_ROI_BEGIN` calls the part of the run that the programs time.
+/// The name that `SPLASH3_ROI_BEGIN` gives to the part of the run that the programs time.
 const TIMED_PHASE: &str = "measured";
 
 /// Enough for the largest program of the paper's sizes.
@@ -24,25 +24,25 @@ const REGION_BYTES: &str = "128MiB";
 /// What is run, and how.
 pub(super) struct Request<'a> {
     pub(super) programs: &'a [Program],
-    /// How many nodes, ascending.
+    /// The numbers of nodes, ascending.
     pub(super) nodes: &'a [usize],
     pub(super) runs: usize,
     pub(super) quick: bool,
     pub(super) common: &'a Common,
 }
 
-/// A program on so many nodes.
+/// A program on a number of nodes.
 pub(super) struct Row {
     pub(super) program: Program,
     pub(super) nodes: usize,
-    /// Medians.
+    /// The median, like the next one.
     pub(super) seconds: f64,
     pub(super) sequential_seconds: f64,
-    /// Of as many threads in one process, where this machine has a core for each.
+    /// The time of that many threads in one process, if this machine has a core for each.
     pub(super) thread_seconds: Option<f64>,
-    /// Of every run, the sequential ones included.
+    /// Whether every run verified its result, including the sequential ones.
     pub(super) verified: bool,
-    /// The timed part, node by node.
+    /// The counters of the timed part, node by node.
     pub(super) counters: Vec<Counters>,
 }
 
@@ -55,17 +55,17 @@ impl Row {
         self.speedup() / self.nodes as f64
     }
 
-    /// The speed-up over that of threads.
+    /// The speed-up relative to that of threads.
     pub(super) fn over_threads(&self) -> Option<f64> {
         self.thread_seconds.map(|threads| threads / self.seconds)
     }
 
-    /// Each node's.
+    /// The breakdown of each node.
     pub(super) fn breakdowns(&self) -> Vec<Breakdown> {
         self.counters.iter().map(Breakdown::of).collect()
     }
 
-    /// All nodes together.
+    /// The shares of all nodes together.
     pub(super) fn shares(&self) -> [f64; 6] {
         let sum = |index: usize| self.breakdowns().iter().map(|one| one.parts()[index]).sum::<f64>();
         let parts: [f64; 6] = std::array::from_fn(sum);
@@ -77,14 +77,14 @@ impl Row {
         self.counters.iter().fold(Counters::default(), |sum, one| sum.plus(one))
     }
 
-    /// At most this part of the nodes' time went into measuring where it went.
+    /// The upper bound of the part of the nodes' time that the measurement itself took.
     pub(super) fn measuring_share(&self) -> f64 {
         let total: f64 = self.breakdowns().iter().map(Breakdown::total).sum();
         if total > 0.0 { Breakdown::seconds_to_measure(&self.sum()) / total } else { 0.0 }
     }
 }
 
-/// What the runs of one configuration came to.
+/// The results of the runs of one configuration.
 #[derive(Default)]
 struct Runs {
     said: Vec<(Said, Vec<Counters>)>,
@@ -153,7 +153,7 @@ fn rows_of(request: &Request, built: &Built, program: Program, progress: &mut Pr
     Ok(rows.collect())
 }
 
-/// One run in one process.
+/// Does one run in one process.
 fn alone(request: &Request, built: &Built, program: Program, way: Way, threads: usize) -> Result<Said, Failure> {
     let path = built.path(program, way);
     let mut command = Command::new(&path);
@@ -169,7 +169,7 @@ fn alone(request: &Request, built: &Built, program: Program, way: Way, threads: 
     Said::find(program, &output.stdout)
 }
 
-/// One run on nodes, and what each of them counted in the part that is timed.
+/// Does one run on nodes, and returns what each counted in the timed part.
 fn on_nodes(
     request: &Request,
     built: &Built,
@@ -192,7 +192,7 @@ fn on_nodes(
     let made = run::launch(&plan)?;
     let printed = made.stdout.first().map(Vec::as_slice).unwrap_or_default();
     let said = match (Said::find(program, printed), made.ending) {
-        // A wrong result ends the program with an error, and is reported as what it is.
+        // A wrong result ends the program with an error, and is reported as a wrong result.
         (Ok(said), Err(_)) if !said.verified => return Ok((said, Vec::new())),
         (_, Err(failure)) => return Err(failure),
         (said, Ok(_)) => said?,
@@ -207,9 +207,9 @@ fn on_nodes(
     Ok((said, counters))
 }
 
-/// The configuration of the nodes: every node on a core of its own where there are enough, pages at home with who touched
-/// them first, all memory taken before the programs begin (the threads they are compared with have touched theirs when
-/// the time begins), and what the user wants instead.
+/// The configuration of the nodes: each node on a core of its own if there are enough, each page's home at the node
+/// that first touched it, all memory reserved before the programs begin (as the threads have touched theirs when the
+/// time begins), and then the user's settings.
 fn settings(common: &Common, nodes: usize, record: &str) -> Vec<(String, String)> {
     let pin = if nodes <= cores() { "core" } else { "none" };
     let mut settings = vec![

@@ -1,8 +1,8 @@
-//! *ViSMI: Software Distributed Shared Memory for InfiniBand Clusters* (Osendorfer, Tao, Trinitis and Mairandres, 2004): its
-//! tables 2 and 3 and its figure 3.
+//! *ViSMI: Software Distributed Shared Memory for InfiniBand Clusters* (Osendorfer, Tao, Trinitis and Mairandres,
+//! 2004): its tables 2 and 3 and its figure 3.
 //!
-//! Promises: the paper's sizes unless told otherwise; what stands under "ViSMI", "HLRC-VIA" and "NEWGENDSM" is printed in
-//! the paper; a result that a program did not verify is an error.
+//! Promises: the sizes are the paper's unless set otherwise. Numbers under "ViSMI", "HLRC-VIA" and "NEWGENDSM" are
+//! printed in the paper. A result that a program did not verify is an error.
 
 mod figure;
 mod measure;
@@ -78,7 +78,7 @@ enum Experiment {
     Figure3,
 }
 
-/// `trellis reproduce vismi`.
+/// Runs `trellis reproduce vismi`.
 pub(super) fn run(arguments: &VismiArguments) -> Ending {
     let experiments = chosen(arguments.experiment);
     let progress = &mut Progress::new();
@@ -141,7 +141,7 @@ impl Experiment {
     }
 }
 
-/// The rows and the figures that have a bound, in front of the experiments.
+/// Puts the rows and the figures that have a bound before the experiments.
 fn with_rows(rows: &[Row], all: Map<String, Value>) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("rows".to_owned(), table::json_of(rows).into());

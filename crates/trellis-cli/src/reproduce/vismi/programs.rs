@@ -1,7 +1,8 @@
-//! The programs of the paper: where their sources are, how they are built in three ways, and what they print.
+//! The programs of the paper: finds their sources, builds them in three ways, and parses their output.
 //!
-//! Promises: all three builds use the same compiler and flags, so that their times can be compared; what is built is gone
-//! when the command ends; what is missing is named, with how to get it. Must never write outside of its own folder.
+//! Promises: all three builds use the same compiler and flags, so that their times can be compared. What is built is
+//! removed when the command ends. For anything missing, the error says how to get it. It must never write outside of
+//! its own folder.
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
@@ -15,7 +16,7 @@ use crate::scratch::Scratch;
 
 /// The flags of `examples/parmacs/Makefile`, without its warnings.
 const FLAGS: [&str; 2] = ["-std=gnu11", "-O3"];
-/// What of the sources a folder must have to be taken for them.
+/// The file by which a folder of sources is recognised.
 const SIGN: &str = "program.h";
 
 /// A program, in the order of the paper's tables; `ocean` is not in the paper.
@@ -34,7 +35,7 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// Its name, which is that of its folder too.
+    /// Its name, which is also that of its folder.
     pub(super) fn name(self) -> &'static str {
         match self {
             Program::Barnes => "barnes",
@@ -92,7 +93,7 @@ impl Way {
     }
 }
 
-/// Where everything is that a build needs.
+/// The locations of everything that a build needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Sources {
     /// A folder for each program.
@@ -103,7 +104,7 @@ struct Sources {
     library: PathBuf,
 }
 
-/// The programs, built; their folder goes with this.
+/// The programs, built; their folder is removed with this value.
 pub(super) struct Built {
     folder: Scratch,
 }
@@ -113,7 +114,7 @@ impl Built {
     pub(super) fn new(programs: &[Program], mut tell: impl FnMut(&str)) -> Result<Built, Failure> {
         let sources = Sources::find()?;
         let built = Built { folder: Scratch::new("vismi")? };
-        // Under the names that the linker and the loader look for, whatever cargo called it.
+        // With the names that the linker and the loader look for, whatever cargo's name is.
         let major = env!("CARGO_PKG_VERSION_MAJOR");
         for name in ["libtrellis.so".to_owned(), format!("libtrellis.so.{major}")] {
             symlink(&sources.library, built.folder.file(name)).map_err(|error| {
@@ -134,7 +135,7 @@ impl Built {
         self.folder.file(format!("{}-{}", program.name(), way.macro_file()))
     }
 
-    /// Where the nodes of a run leave their records; empty at the beginning.
+    /// The folder for the records of a run; initially empty.
     pub(super) fn record(&self) -> Result<PathBuf, Failure> {
         let folder = self.folder.file("record");
         let fresh = match std::fs::remove_dir_all(&folder) {
@@ -176,7 +177,7 @@ impl Built {
     }
 }
 
-/// Runs a tool to its end; what it says about a failure is part of the sentence.
+/// Runs a tool to its end; a failure's sentence contains its output.
 fn tool(command: &mut Command, missing: &str) -> Result<Output, Failure> {
     let output = command.output().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Failure::new(exit::NOT_FOUND, missing),
@@ -192,7 +193,7 @@ fn tool(command: &mut Command, missing: &str) -> Result<Output, Failure> {
 }
 
 impl Sources {
-    /// Beside the installed command, or in a repository round it or round the working directory.
+    /// Finds them beside the installed command, or in a repository around it or around the working directory.
     fn find() -> Result<Sources, Failure> {
         let command = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(|error| {
             Failure::new(exit::SYSTEM, format!("cannot find this executable and so not what lies beside it: {error}"))
@@ -225,7 +226,7 @@ impl Sources {
         Ok(sources)
     }
 
-    /// What this folder would be as the prefix of an installation, and as a repository.
+    /// The sources if this folder is the prefix of an installation, and if it is a repository.
     fn candidates(command: &Path, above: &Path) -> [Sources; 2] {
         let shared = above.join("share/trellis");
         let installed = Sources {
@@ -252,7 +253,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// The result in a program's output.
+    /// Finds the result in a program's output.
     pub(super) fn find(program: Program, output: &[u8]) -> Result<Said, Failure> {
         let text = String::from_utf8_lossy(output);
         let line = text.lines().find(|line| line.starts_with("trellis-result "));
@@ -297,7 +298,7 @@ mod tests {
         assert!(refused.sentence.contains("libtrellis_c.so; build it with"), "{refused}");
         std::fs::write(root.join("target/release/libtrellis_c.so"), "").expect("a file");
         assert_eq!(Sources::beside(&command, Path::new("/")).expect("they are there").macros, root.join("parmacs"));
-        // A command built elsewhere finds them from inside of the repository.
+        // A command built elsewhere finds them if it runs inside the repository.
         let elsewhere = tree("elsewhere", &["release/trellis", "release/libtrellis_c.so"]);
         let found = Sources::beside(&elsewhere.join("release/trellis"), &root.join("target")).expect("they are there");
         assert_eq!(found.library, elsewhere.join("release/libtrellis_c.so"));

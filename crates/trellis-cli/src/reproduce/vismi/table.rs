@@ -1,4 +1,4 @@
-//! Tables 2 and 3, and everything that was measured as JSON.
+//! Tables 2 and 3, and all measurements as JSON.
 
 use serde_json::{Map, Value, json};
 use trellis::record::Breakdown;
@@ -8,10 +8,10 @@ use super::measure::{Request, Row};
 use super::programs::Program;
 use crate::chart::byte_text;
 
-/// What the paper's table 3 prints for a program.
+/// The values of a program in the paper's table 3.
 struct Paper {
     serial_seconds: f64,
-    /// On four processors, as are its speed-up and efficiency.
+    /// On four processors; so are its speed-up and efficiency.
     parallel_seconds: f64,
     speedup: f64,
     vismi: f64,
@@ -19,10 +19,10 @@ struct Paper {
     newgendsm: Option<f64>,
 }
 
-/// How many processors the paper's numbers are for.
+/// The number of processors of the paper's values.
 const PAPER_NODES: usize = 4;
 
-/// Table 3 of the paper; it has no over-relaxation.
+/// The paper's table 3; it has no over-relaxation.
 fn paper(program: Program) -> Option<Paper> {
     let row = |serial_seconds, parallel_seconds, speedup, [vismi, hlrc_via]: [f64; 2], newgendsm| {
         Some(Paper { serial_seconds, parallel_seconds, speedup, vismi, hlrc_via, newgendsm })
@@ -36,7 +36,7 @@ fn paper(program: Program) -> Option<Paper> {
     }
 }
 
-/// The shared memory that the paper's table 2 prints.
+/// The shared memory in the paper's table 2.
 fn paper_memory(program: Program) -> &'static str {
     match program {
         Program::Barnes => "40MB",
@@ -168,7 +168,8 @@ pub(super) fn json_of(rows: &[Row]) -> Vec<Value> {
     rows.iter().map(line).collect()
 }
 
-/// The figures that have a bound, by names of their own: those of two nodes, and what measuring costs at most.
+/// The figures that have a bound, with their own names: those of two nodes, and the upper bound of the measurement's
+/// cost.
 pub(super) fn summary(rows: &[Row]) -> Map<String, Value> {
     let mut object = Map::new();
     for row in rows.iter().filter(|row| row.nodes == 2) {

@@ -1,9 +1,9 @@
 //! One libfabric endpoint: its packets, its registrations, its completions.
 //!
-//! Promised: a packet's bytes are touched here only while the provider does not have them; what is registered is
-//! released when its [`Registration`] is dropped; after [`Device::stop`] the provider touches no memory any more.
+//! Promises: a packet's bytes are accessed here only while the provider does not own them. A registration is released
+//! when its [`Registration`] is dropped. After [`Device::stop`] the provider accesses no memory any more.
 //!
-//! Never done here: knowing what a packet means or which node is behind an address.
+//! It must never know what a packet means or which node is behind an address.
 
 #![allow(unsafe_code)]
 
@@ -17,22 +17,22 @@ use super::packet::PACKET_BYTES;
 use super::peers::lock;
 use crate::links::SharedMemory;
 
-/// Sends under way at one time.
+/// Maximum sends in flight.
 const SENDS_MAX: usize = 256;
-/// One-sided reads under way at one time.
+/// Maximum one-sided reads in flight.
 const READS_MAX: usize = 64;
-/// One read asks for so much at most; a longer body takes several.
+/// The maximum size of one read; a longer body takes several.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// One-sided writes under way at one time.
+/// Maximum one-sided writes in flight.
 const WRITES_MAX: usize = 64;
-/// Completions taken at one time.
+/// Maximum completions taken at one time.
 pub(super) const COMPLETIONS_MAX: usize = 64;
-/// An endpoint's address at most.
+/// The maximum size of an endpoint's address.
 pub(super) const ADDRESS_BYTES_MAX: usize = 512;
-/// What libfabric says when an operation must be tried again (FI_EAGAIN).
+/// The result of libfabric for an operation that must be tried again (FI_EAGAIN).
 const AGAIN: i64 = -(libc::EAGAIN as i64);
 
-/// What became of one operation; laid out as in `libfabric.c`.
+/// The result of one operation; laid out as in `libfabric.c`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Completion {
@@ -56,7 +56,7 @@ struct Facts {
 
 const _: () = assert!(size_of::<Completion>() == 24 && size_of::<Facts>() == 40);
 
-/// The slot of what a peer wrote here.
+/// The slot of a peer's completed write to this node.
 const LANDED: u32 = u32::MAX - 1;
 
 #[repr(C)]
@@ -124,21 +124,21 @@ unsafe extern "C" {
     fn trellis_fabric_providers(text: *mut c_char, room: usize) -> usize;
 }
 
-/// What a slot is for.
+/// The purpose of a slot.
 pub(super) enum Use {
-    /// A packet received into.
+    /// Its packet is received into.
     Receive,
-    /// A packet sent from.
+    /// Its packet is sent from.
     Send,
     /// A one-sided read.
     Read,
     /// A one-sided write.
     Write,
-    /// A peer's one-sided write to the shared memory of this node, which is over.
+    /// A peer's completed one-sided write to the shared memory of this node.
     Landed,
 }
 
-/// Whether the provider took an operation, or wants to be asked again.
+/// Whether the provider took an operation, or wants to be tried again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Taken {
     Yes,
@@ -153,7 +153,7 @@ enum Access {
     Both = 2,
 }
 
-/// Memory that the provider knows; released when dropped.
+/// Memory that is registered with the provider; released on drop.
 pub(super) struct Registration {
     handle: *mut c_void,
     key: u64,
@@ -172,7 +172,7 @@ impl Drop for Registration {
     }
 }
 
-/// Where a peer's memory is read or written.
+/// The address of a peer's memory that is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) address: u64,
@@ -188,7 +188,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// So many bytes of it.
+    /// The address of so many bytes of it.
     pub(super) fn part(self, place: u64, bytes: usize) -> Option<Source> {
         let end = place.checked_add(bytes as u64)?;
         (end <= self.bytes).then_some(Source { address: self.address.checked_add(place)?, key: self.key })
@@ -214,7 +214,7 @@ pub(super) struct Device {
     free_sends: Mutex<Vec<u32>>,
     free_reads: Mutex<Vec<u32>>,
     free_writes: Mutex<Vec<u32>>,
-    /// A write can bring the peer a word.
+    /// Whether a write can bring the peer a word.
     writes: bool,
     read_bytes_max: usize,
     needs_local_registration: bool,
@@ -223,9 +223,9 @@ pub(super) struct Device {
     provider: String,
 }
 
-// SAFETY: the endpoint is opened for use by several threads (FI_THREAD_SAFE), and a packet belongs to whoever holds its
-// slot: the free list gives a sending slot to one caller, and a receiving slot is with the provider or with the one
-// thread that polls.
+// SAFETY: the endpoint is opened for use by several threads (FI_THREAD_SAFE), and a packet belongs to the holder of
+// its slot: the free list gives a sending slot to one caller, and a receiving slot is with the provider or with the
+// one thread that polls.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -239,7 +239,7 @@ impl Device {
         let slots = receives + SENDS_MAX + READS_MAX + WRITES_MAX;
         let mut why: [c_char; 256] = [0; 256];
         let before = SignalActions::take();
-        // SAFETY: both texts end in zero and live through the call; `why` has the room that is told.
+        // SAFETY: both texts end in zero and live through the call; `why` has the given room.
         let endpoint =
             unsafe { trellis_fabric_open(named.as_ptr(), host.as_ptr(), slots, why.as_mut_ptr(), why.len()) };
         before.restore();
@@ -300,22 +300,22 @@ impl Device {
         Ok(self.endpoint.load(Ordering::Acquire))
     }
 
-    /// The provider that is used, in libfabric's words.
+    /// The provider that is used, by libfabric's name.
     pub(super) fn provider(&self) -> &str {
         &self.provider
     }
 
-    /// Packets that can be received into.
+    /// The number of packets that can be received into.
     pub(super) fn receives(&self) -> usize {
         self.receives
     }
 
-    /// A descriptor that tells of completions, where the provider has one.
+    /// A descriptor that reports completions, if the provider has one.
     pub(super) fn wait_descriptor(&self) -> Option<RawFd> {
         (self.wait_descriptor >= 0).then_some(self.wait_descriptor)
     }
 
-    /// Where peers reach this endpoint.
+    /// The address at which peers reach this endpoint.
     pub(super) fn address(&self) -> Result<Vec<u8>, String> {
         let mut address = vec![0; ADDRESS_BYTES_MAX];
         // SAFETY: `address` is writable for its whole length.
@@ -324,9 +324,9 @@ impl Device {
         Ok(address)
     }
 
-    /// The number under which a peer's endpoint is reached. `address` is one of this provider's, whole.
+    /// The number under which a peer's endpoint is reached. `address` must be one of this provider's.
     pub(super) fn insert(&self, address: &[u8]) -> Result<u64, String> {
-        // The provider reads as many bytes as its addresses have, whatever came: never past the end.
+        // The provider reads as many bytes as its addresses have, whatever was received: never past the end.
         let mut whole = address.to_vec();
         whole.resize(ADDRESS_BYTES_MAX, 0);
         let mut peer = 0;
@@ -335,7 +335,7 @@ impl Device {
         if result == 0 { Ok(peer) } else { Err(sentence(i64::from(result))) }
     }
 
-    /// What a slot is for.
+    /// The purpose of a slot.
     pub(super) fn use_of(&self, slot: u32) -> Option<Use> {
         let slot = slot as usize;
         let first_read = self.receives + self.sends;
@@ -349,12 +349,12 @@ impl Device {
         }
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub(super) fn slots(&self) -> usize {
         self.receives + self.sends + READS_MAX + WRITES_MAX
     }
 
-    /// Registers the memory that bodies come from and go to, once and for all.
+    /// Registers the memory that bodies come from and go to, once.
     pub(super) fn share(&self, memory: SharedMemory) -> Result<(), String> {
         // SAFETY: readable and writable until the link is closed, by the promise of `SharedMemory`.
         let registration = unsafe { self.register(memory.pointer, memory.bytes, Access::Both) }?;
@@ -362,7 +362,7 @@ impl Device {
         Ok(())
     }
 
-    /// The shared memory, as peers write to it.
+    /// The shared memory as the target of peers' writes.
     pub(super) fn target(&self) -> Option<Target> {
         let shared = lock(&self.shared);
         let shared = shared.as_ref()?;
@@ -370,7 +370,7 @@ impl Device {
         Some(Target { address, key: shared.registration.key, bytes: shared.bytes as u64 })
     }
 
-    /// Where the byte `place` of the shared memory is, if so many bytes are there.
+    /// The address of the byte `place` of the shared memory, if so many bytes are there.
     pub(super) fn at(&self, place: u64, bytes: usize) -> Option<*mut u8> {
         let shared = lock(&self.shared);
         let pointer = (shared.as_ref()?.base as u64).checked_add(place)? as *mut u8;
@@ -385,7 +385,7 @@ impl Device {
         Some(Source { address: (pointer as usize - start) as u64, key: shared.registration.key })
     }
 
-    /// Lets peers read a body that lies elsewhere.
+    /// Registers a body that lies elsewhere, so that peers can read it.
     ///
     /// # Safety
     ///
@@ -397,12 +397,13 @@ impl Device {
         Ok((Source { address, key: registration.key }, registration))
     }
 
-    /// What must be registered before it may be read into or written from.
+    /// Registers bytes that the provider must know before it reads into them or writes from them; `None` if it need
+    /// not.
     ///
     /// # Safety
     ///
-    /// The bytes must stay readable, and writable where they are read into, until the registration is dropped or the device
-    /// stopped.
+    /// The bytes must stay readable, and writable if they are read into, until the registration is dropped or the
+    /// device stopped.
     pub(super) unsafe fn prepare(&self, pointer: *const u8, bytes: usize) -> Result<Option<Registration>, String> {
         if !self.needs_local_registration || self.source(pointer, bytes).is_some() {
             return Ok(None);
@@ -413,7 +414,7 @@ impl Device {
 
     /// # Safety
     ///
-    /// The bytes must stay what `access` needs until the registration is dropped or the device stopped.
+    /// The bytes must stay valid for `access` until the registration is dropped or the device stopped.
     unsafe fn register(&self, pointer: *const u8, bytes: usize, access: Access) -> Result<Registration, String> {
         let mut made = Registration { handle: std::ptr::null_mut(), key: 0, description: std::ptr::null_mut() };
         let endpoint = match self.endpoint() {
@@ -438,7 +439,7 @@ impl Device {
         if result == 0 {
             return Ok(made);
         }
-        // Nothing was made that could be released.
+        // Nothing was created that could be released.
         std::mem::forget(made);
         Err(format!("{bytes} bytes cannot be registered with libfabric: {}", sentence(i64::from(result))))
     }
@@ -463,7 +464,7 @@ impl Device {
         self.writes
     }
 
-    /// A slot of this node's own whose operation is over, unless it receives.
+    /// Returns a slot whose operation is over to its free list; receiving slots have none.
     pub(super) fn give(&self, slot: u32) {
         match self.use_of(slot) {
             Some(Use::Send) => lock(&self.free_sends).push(slot),
@@ -480,7 +481,7 @@ impl Device {
     /// The caller must hold the slot, and the provider must not.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn packet(&self, slot: u32) -> &mut [u8; PACKET_BYTES] {
-        // SAFETY: the caller's promise: nobody else has these bytes.
+        // SAFETY: the caller's promise: nothing else uses these bytes.
         unsafe { &mut *self.packets[slot as usize].get() }
     }
 
@@ -499,7 +500,7 @@ impl Device {
         taken(unsafe { trellis_fabric_post(self.endpoint()?, slot, at, PACKET_BYTES, self.packet_description()) })
     }
 
-    /// Sends the first bytes of a packet; the slot is the provider's until its completion if it was taken.
+    /// Sends the first bytes of a packet; if it was taken, the provider owns the slot until its completion.
     pub(super) fn send(&self, slot: u32, bytes: usize, peer: u64) -> Result<Taken, String> {
         let at = self.packet_at(slot);
         assert!(bytes <= PACKET_BYTES, "a packet has {PACKET_BYTES} bytes");
@@ -507,11 +508,12 @@ impl Device {
         taken(unsafe { trellis_fabric_send(self.endpoint()?, slot, at, bytes, self.packet_description(), peer) })
     }
 
-    /// Reads from a peer's memory; how many of the bytes were asked for, none when it must be tried again.
+    /// Reads from a peer's memory; returns how many of the bytes were requested, `None` if it must be tried again.
     ///
     /// # Safety
     ///
-    /// The bytes at `pointer` must be writable and nobody else's until the completion, or until the device is stopped.
+    /// Nothing else may use the bytes at `pointer`, and they must stay writable, until the completion or until the
+    /// device is stopped.
     pub(super) unsafe fn read(
         &self,
         slot: u32,
@@ -529,7 +531,7 @@ impl Device {
         Ok(if taken(result)? == Taken::Yes { bytes } else { 0 })
     }
 
-    /// Writes to a peer's memory; the peer hears `word` when the bytes are there.
+    /// Writes to a peer's memory; the peer gets `word` when the bytes are there.
     ///
     /// # Safety
     ///
@@ -560,7 +562,7 @@ impl Device {
         })
     }
 
-    /// What the provider wants to be told about this node's end of a one-sided operation.
+    /// The descriptor of this node's memory that the provider needs for a one-sided operation.
     fn description(&self, registration: Option<&Registration>) -> *mut c_void {
         match registration {
             Some(registration) => registration.description,
@@ -572,37 +574,37 @@ impl Device {
         }
     }
 
-    /// Takes completions that are there.
+    /// Takes available completions.
     pub(super) fn poll(&self, out: &mut [Completion; COMPLETIONS_MAX]) -> Result<usize, String> {
         // SAFETY: `out` is writable for its whole length.
         let count = unsafe { trellis_fabric_poll(self.endpoint()?, out.as_mut_ptr(), out.len()) };
         usize::try_from(count).map_err(|_| sentence(count))
     }
 
-    /// Whether the descriptor will tell of whatever comes from now on.
+    /// Whether the descriptor will report whatever arrives from now on.
     pub(super) fn may_sleep(&self) -> bool {
         // SAFETY: no more pointers than the endpoint's own.
         self.endpoint().is_ok_and(|endpoint| unsafe { trellis_fabric_may_sleep(endpoint) != 0 })
     }
 
-    /// Ends every operation: the provider touches no memory any more. Calls that come later fail with a sentence.
+    /// Ends every operation: the provider accesses no memory any more. Later calls fail with a sentence.
     ///
     /// # Safety
     ///
-    /// No other call may be under way.
+    /// No other call may be in progress.
     pub(super) unsafe fn stop(&self) {
         *lock(&self.shared) = None;
         if self.stopped.swap(true, Ordering::AcqRel) || is_of_this_host(&self.provider) {
             return;
         }
-        // SAFETY: the endpoint is there until the device is dropped; the caller's promise.
+        // SAFETY: the endpoint exists until the device is dropped; the caller's promise.
         unsafe { trellis_fabric_stop(self.endpoint.load(Ordering::Acquire)) };
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the device any more; its owner dropped the registrations before.
+        // SAFETY: nothing else has the device any more; its owner dropped the registrations before.
         unsafe { self.stop() };
         *lock(&self.packet_registration) = None;
         let ended =
@@ -619,34 +621,36 @@ impl Drop for Device {
     }
 }
 
-/// The provider `shm` writes to a peer of the same process through that peer's own mapping, which goes with its endpoint.
-/// So endpoints of it are kept until the last of the process has ended: how many have not, and those that have.
+/// The provider `shm` writes to a peer of the same process through that peer's own mapping, which is removed with its
+/// endpoint. So its endpoints are kept until the last one of the process has ended: the number that have not ended,
+/// and those that have.
 static PARKED: Mutex<(usize, Vec<Parked>)> = Mutex::new((0, Vec::new()));
 
-/// An endpoint that nobody uses any more, and what it may still receive into.
+/// An endpoint that is no longer used, and what it may still receive into.
 struct Parked {
     endpoint: *mut Endpoint,
     packets: Box<[UnsafeCell<[u8; PACKET_BYTES]>]>,
 }
 
-// SAFETY: nothing is done with either but to release them, once.
+// SAFETY: both are only released, once.
 unsafe impl Send for Parked {}
 
 impl Drop for Parked {
     fn drop(&mut self) {
-        // SAFETY: opened once and closed once; its packets are still there.
+        // SAFETY: opened once and closed once; its packets still exist.
         unsafe { trellis_fabric_close(self.endpoint) };
         self.packets = Box::default();
     }
 }
 
-/// Such a provider also reads by itself, inside the calls of this process: without calls nothing is written.
+/// Whether the provider is `shm`. It also performs reads by itself, inside the calls of this process: without calls
+/// nothing is written.
 fn is_of_this_host(provider: &str) -> bool {
     provider.starts_with("shm")
 }
 
-/// What this process does with signals. The provider `shm` takes SIGSEGV, SIGBUS, SIGTERM and SIGINT for itself when its
-/// endpoint is opened; they belong to the program, and SIGSEGV to whoever catches accesses.
+/// The signal actions of this process. The provider `shm` replaces those of SIGSEGV, SIGBUS, SIGTERM and SIGINT when
+/// its endpoint is opened; they belong to the program, and SIGSEGV to the catcher.
 struct SignalActions([libc::sigaction; 4]);
 
 const TAKEN_SIGNALS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGTERM, libc::SIGINT];
@@ -665,7 +669,7 @@ impl SignalActions {
 
     fn restore(&self) {
         for (signal, action) in TAKEN_SIGNALS.iter().zip(&self.0) {
-            // SAFETY: what was in force before, as the system told it.
+            // SAFETY: restores the action that the system returned before.
             unsafe { libc::sigaction(*signal, action, std::ptr::null_mut()) };
         }
     }
@@ -686,7 +690,7 @@ fn taken(result: i64) -> Result<Taken, String> {
     }
 }
 
-/// What libfabric says about an error.
+/// The error message of libfabric.
 pub(super) fn sentence(error: i64) -> String {
     let error = i32::try_from(error).unwrap_or(-libc::EIO);
     // SAFETY: the text is a constant of libfabric that ends in zero.

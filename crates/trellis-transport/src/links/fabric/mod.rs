@@ -1,66 +1,67 @@
-//! The link `fabric`: frames through libfabric, with bodies that their sender writes into the receiver's memory, or their
-//! receiver reads out of the sender's.
+//! The link `fabric`: frames through libfabric. Their sender writes bodies into the receiver's memory, or their
+//! receiver reads them from the sender's.
 //!
-//! Promised: the contract of [`crate::links`], with frames in order. The memory given to [`Link::share`] is registered
+//! Promises: the contract of [`crate::links`], with frames in order. The memory given to [`Link::share`] is registered
 //! once. A body whose place in the receiver's shared memory is known ([`Link::send_placed`]) is written there by a
-//! one-sided write; another body that lies in the sender's shared memory is named by its frame, and the receiver reads it
-//! by one-sided reads, straight to where its sink placed it. Nobody at the other side handles either where the hardware
-//! does, and with a provider in software whoever polls the link does: never a thread that the program computes in.
+//! one-sided write. Another body that lies in the sender's shared memory is named by its frame, and the receiver reads
+//! it by one-sided reads, directly to where its sink placed it. No thread at the other side handles either if the
+//! hardware does. With a provider in software the thread that polls the link does, and never a thread in which the
+//! program computes.
 //!
-//! Never done here: protecting what travels. Frames are plain, so this link is for networks that are trusted; what lets
-//! a process take part (endpoint addresses, cookies, keys of memory) goes over a tcp connection between each pair, which
-//! asks for the cluster's secret. Cookies keep strays out, nothing more.
+//! It must never be used on untrusted networks, because it does not protect frames: they are plain. What admits a
+//! process (endpoint addresses, cookies, keys of memory) is exchanged over a tcp connection between each pair, which
+//! requires the cluster's secret. Cookies keep out stray packets, nothing more.
 //!
 //! # How it works
 //!
-//! Each pair has the connection of the link `tcp`. Over it the two tell each other where their endpoints are; its end is
-//! the end of the pair. Frames then travel as packets of at most 8 KiB into buffers that the receiver posted; there are
-//! never more under way than it has buffers for. Three ways for a body:
+//! Each pair has the connection of the link `tcp`. Over it the two nodes exchange their endpoint addresses; its end is
+//! the end of the pair. Frames then travel as packets of at most 8 KiB into buffers that the receiver posted; there
+//! are never more in flight than it has buffers for. A body travels in one of three ways:
 //!
-//! * *in its packet*: up to 1 KiB, and up to what a packet holds where it does not lie in the shared memory;
-//! * *written*: up to 32 KiB where its place is known. A page so takes one trip, and a read two more: the offer, the
-//!   question and the answer. A sender's copy outside of the shared memory need not be registered for peers;
-//! * *read*: everything else. A long run does not notice two trips, its receiver decides how much comes at one time, and
-//!   makes its memory exist before.
+//! * *in its packet*: up to 1 KiB, and up to what a packet holds if it does not lie in the shared memory;
+//! * *written*: up to 32 KiB if its place is known. A page then takes one trip, and a read two more: the offer, the
+//!   request and the answer. A sender's copy outside of the shared memory need not be registered for peers;
+//! * *read*: everything else. For a long body two trips do not matter, its receiver decides how much arrives at one
+//!   time, and makes its memory exist before.
 //!
-//! A node that leaves waits until what it wrote is confirmed, then hands what else is not to the tcp connection, so that
-//! nothing is lost and, but for writes, nobody has to wait for a peer that does not poll.
+//! A node that leaves waits until what it wrote is confirmed, then sends everything else that is unconfirmed over the
+//! tcp connection. So nothing is lost and, except for writes, no node has to wait for a peer that does not poll.
 //!
 //! # Writes: when they are safe, and what orders them
 //!
-//! The bytes land before the receiver has heard of their frame, so they may land only where nobody looks until then. The
-//! runtime sends so the bytes of pages that were asked for: from the moment at which they are sent, the receiver awaits
-//! every one of these pages and its program can touch none. That is no more than what delivery needs: a protocol allows
-//! that a message comes at any moment after it was sent, and the receiver refuses pages in another state at whichever
-//! moment they come. So no peer announces places in its requests; one that is asked to pass a request on would have to
-//! carry them. The receiver still asks its sink, and drops a peer that wrote to another place than the sink's. Pages of a
-//! peer that was lost stay untouchable, so it does not matter there that a write of it may land until the link is closed,
-//! which a receiver of writes cannot know.
+//! The bytes arrive before the receiver has learned of their frame, so they may go only where nothing looks until
+//! then. The runtime sends the bytes of requested pages in this way: from the moment at which they are sent, the
+//! receiver awaits every one of these pages and its program can access none. This requires no more than delivery does:
+//! a protocol allows that a message arrives at any moment after it was sent, and the receiver refuses pages in another
+//! state at whichever moment they arrive. So no peer announces places in its requests; a peer that is asked to forward
+//! a request would have to forward them. The receiver still asks its sink, and drops a peer that wrote to another
+//! place than the sink's. A write of a lost peer may arrive until the link is closed, which a receiver of writes
+//! cannot know. That does not matter, because the pages of a lost peer stay inaccessible.
 //!
-//! A frame that is written is delivered when two things are here: the packet with its header, and the word that goes
-//! with the write (FI_REMOTE_CQ_DATA: node and number of the frame), which every provider gives only after the bytes are
-//! in place. They may come in either order, so no ordering between messages and writes (FI_ORDER_SAW) is asked for:
-//! `tcp` and `shm` would have it, `efa` has not. The word is given, with `tcp`, by the poll of the receiver that took the
-//! last byte from the socket, with `shm` by the one that copied the body out of the sender's memory, with `verbs` by the
-//! write with immediate data, with `efa` and `cxi` by their own event. A provider without words of 4 bytes, or that
-//! refuses such a write, makes its peers read. Such a write is also one that no process makes into another's memory under
-//! `shm`: the receiver copies, inside its own calls, so an end of the link is the end of writes there too.
+//! A frame with a written body is delivered after two arrivals: the packet with its header, and the word of the write
+//! (FI_REMOTE_CQ_DATA: node and number of the frame), which every provider delivers only after the bytes are in place.
+//! They may arrive in either order, so no ordering between messages and writes (FI_ORDER_SAW) is requested: `tcp` and
+//! `shm` support it, `efa` does not. With `tcp` the word is delivered by the receiver's poll that took the last byte
+//! from the socket, with `shm` by the one that copied the body from the sender's memory, with `verbs` by the write
+//! with immediate data, with `efa` and `cxi` by their own event. If a provider has no words of 4 bytes, or refuses
+//! such a write, its peers read. Under `shm` no process writes into another's memory: the receiver copies, inside its
+//! own calls, so an end of the link is the end of writes there too.
 //!
-//! The sender's completion need not mean that the bytes are there (FI_DELIVERY_COMPLETE, which costs `tcp` a packet for
-//! each write, is not asked for); the body is kept until the frame is confirmed. A node that leaves asks its peers what
-//! they have delivered, and gives no body that was written to the tcp connection: the write could land after it, over
-//! what was stored since.
+//! The sender's completion need not mean that the bytes are there (FI_DELIVERY_COMPLETE, which costs `tcp` a packet
+//! for each write, is not requested); the body is kept until the frame is confirmed. A node that leaves asks its peers
+//! what they have delivered, and never sends a written body over the tcp connection: the write could arrive after it,
+//! over what was stored since.
 //!
 //! # Locks
 //!
-//! The receiving side has one lock, which `poll` only tries; each peer's sending half has its own. Whoever holds the
+//! The receiving side has one lock, which `poll` only tries; each peer's sending half has its own. A holder of the
 //! receiving side may take sending halves, one at a time.
 //!
 //! # Modules
 //!
-//! `device` (libfabric, through `libfabric.c`), `packet` and `rendezvous` (bytes of what is sent over the fabric and over
-//! tcp), `outward` and `inward` (the two halves of a pair), `rdma_write` (writes), `peers`, `progress` (a thread for what has
-//! no event).
+//! `device` (libfabric, through `libfabric.c`), `packet` and `rendezvous` (bytes of what is sent over the fabric and
+//! over tcp), `outward` and `inward` (the two halves of a pair), `rdma_write` (writes), `peers`, `progress` (a thread
+//! for what has no event).
 
 mod device;
 mod inward;
@@ -90,10 +91,10 @@ use crate::links::tcp::{Answer, StartError, Tcp, TcpOptions};
 use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, SharedMemory, Sink};
 use crate::wrap::secure::Security;
 
-/// What a node needs to take part.
+/// The options of one node's fabric link.
 #[derive(Debug)]
 pub struct FabricOptions {
-    /// The connections over which nodes meet; their security must be [`Security::Plain`].
+    /// The connections over which nodes exchange addresses; their security must be [`Security::Plain`].
     pub tcp: TcpOptions,
     /// A provider of libfabric, such as `tcp`, `shm`, `verbs`, `efa` or `cxi`; empty for libfabric's own choice.
     pub provider: String,
@@ -102,23 +103,23 @@ pub struct FabricOptions {
 /// Why a link could not be started.
 #[derive(Debug, Error)]
 pub enum FabricError {
-    /// The connections.
+    /// The connections could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Frames would travel plain where that was not asked for.
+    /// Frames would be sent plain although that was not requested.
     #[error(
         "the link `fabric` carries frames as they are, and the nodes are to protect them; use it on loopback, or give \
          security = \"insecure-plain\" where the network is trusted"
     )]
     NotPlain,
-    /// No endpoint.
+    /// There is no endpoint.
     #[error(
         "the link `fabric` of node {node} cannot be made: {why}; `trellis doctor` lists the providers that are here"
     )]
     Device {
-        /// The number.
+        /// The node's number.
         node: usize,
-        /// What libfabric says.
+        /// The error message of libfabric.
         why: String,
     },
 }
@@ -141,16 +142,16 @@ impl fmt::Debug for Fabric {
 }
 
 impl Fabric {
-    /// Opens the endpoint and starts to meet the peers; returns before any is connected.
+    /// Opens the endpoint and starts to connect to the peers; returns before any is connected.
     ///
     /// # Errors
     ///
-    /// When an endpoint or a socket cannot be had, and where frames must not travel plain.
+    /// If no endpoint or socket is available, or if frames must not be sent plain.
     pub fn start(options: FabricOptions) -> Result<Fabric, FabricError> {
         Fabric::start_and_answer(options, Box::new(|_, _| Err("this cluster takes nobody in".to_owned())))
     }
 
-    /// The same, and questions are answered as the link `tcp` does.
+    /// The same, and questions are answered as by the link `tcp`.
     ///
     /// # Errors
     ///
@@ -170,7 +171,7 @@ impl Fabric {
         Ok(Fabric { shared, progress_thread: Mutex::new(Some(progress_thread)) })
     }
 
-    /// The provider that is used, in libfabric's words.
+    /// The provider that is used, by libfabric's name.
     pub fn provider(&self) -> &str {
         self.shared.device.provider()
     }
@@ -186,11 +187,11 @@ impl Fabric {
     }
 }
 
-/// Opens the endpoint on a thread of its own without signals: threads that a provider starts inherit that.
+/// Opens the endpoint on a separate thread with all signals blocked: threads that a provider starts inherit that.
 fn open(node: usize, provider: String, host: String, peers: usize) -> Result<Device, FabricError> {
     let (give, take) = std::sync::mpsc::channel();
     let run = move || {
-        // Whoever asked waits for it below.
+        // The caller waits for it below.
         let _ = give.send(Device::open(&provider, &host, peers::receives_wanted(peers)));
     };
     let thread = spawn_without_signals(node, run).map_err(|source| StartError::System { node, source })?;
@@ -289,7 +290,7 @@ impl Link for Fabric {
         }
         shared.progress_thread.unpark();
         if let Some(thread) = lock(&self.progress_thread).take() {
-            // A panic of the thread was printed when it happened and ends nothing here.
+            // A panic of the thread was printed when it happened, and is not propagated.
             let _ = thread.join();
         }
         let mut receive = lock(&shared.receive);
@@ -306,7 +307,7 @@ impl Link for Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         if self.shared.is_forked() {
-            // Endpoint and thread are the parent's: what ended them here would end them there.
+            // Endpoint and thread are the parent's: ending them here would end them there.
             std::mem::forget(Arc::clone(&self.shared));
             std::mem::forget(lock(&self.progress_thread).take());
             return;

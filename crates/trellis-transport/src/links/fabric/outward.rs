@@ -1,10 +1,10 @@
 //! The sending half of a pair: frames that wait, frames that the peer has not confirmed, and how they leave.
 //!
-//! Promised: frames are numbered in the order in which they were taken and handed over in that order; no more are under
-//! way than the peer has room for; a frame is kept until the peer said that it was delivered, so that a node that leaves
-//! can give it to the tcp connection instead.
+//! Promises: frames are numbered in the order in which they were taken and handed over in that order. No more are in
+//! flight than the peer has room for. A frame is kept until the peer reports its delivery, so that a node that leaves
+//! can send it over the tcp connection instead.
 //!
-//! Never done here: taking a second peer's lock, calling the sink.
+//! It must never take a second peer's lock, or call the sink.
 
 #![allow(unsafe_code)]
 
@@ -19,16 +19,16 @@ use super::rendezvous::Said;
 use crate::links::{Link, Lost, Payload, SendError, check_sendable};
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
-/// A body in the shared memory that is longer is read by its receiver instead of being sent.
+/// A longer body in the shared memory is not sent in its packet, but read by its receiver.
 const SHARED_BODY_BYTES_SENT_MAX: usize = 1024;
 
-/// The place of a body whose place in the receiver's shared memory is not known.
+/// The place of a body whose offset in the receiver's shared memory is not known.
 pub(super) const NOWHERE: u64 = u64::MAX;
 
-/// How far this half is.
+/// The state of this half.
 #[derive(Default)]
 enum Phase {
-    /// The peer's address is not known, or the way to it is not open yet.
+    /// The peer's address is not known, or the path to it is not open yet.
     #[default]
     Absent,
     Up,
@@ -46,13 +46,13 @@ pub(super) struct Frame {
     pub(super) sequence: u64,
     pub(super) header: [u8; HEADER_BYTES],
     body: Body,
-    /// At which byte of the receiver's shared memory the body belongs; past any memory ([`NOWHERE`]) if that is not known.
+    /// The offset of the body in the receiver's shared memory; past any memory ([`NOWHERE`]) if that is not known.
     pub(super) place: u64,
-    /// The body was given to the provider, to be written there.
+    /// The body was handed to the provider to be written there.
     pub(super) is_written: bool,
     /// Lets the peer read a body that does not lie in the shared memory.
     pub(super) registration: Option<Registration>,
-    /// What it counts against the maximum; zero when nothing of the caller's memory is held any more.
+    /// What it counts against the maximum; zero if none of the caller's memory is held any more.
     pub(super) held_bytes: usize,
 }
 
@@ -68,9 +68,9 @@ pub(super) struct Outward {
     sent: VecDeque<Frame>,
     pub(super) held_bytes: usize,
     hello_due: bool,
-    /// How many frames the peer knows to have been delivered here.
+    /// How many deliveries at this node were reported to the peer.
     told: u64,
-    /// The peer shall hear of deliveries even if nothing else goes there.
+    /// Deliveries must be reported to the peer even if nothing else is sent to it.
     word_due: bool,
 }
 
@@ -90,7 +90,7 @@ impl Frame {
         self.body.bytes()
     }
 
-    /// Whether its body lies in its packet.
+    /// Whether its body is sent in its packet.
     fn is_whole(&self, source: Option<Source>) -> bool {
         let most = if source.is_some() { SHARED_BODY_BYTES_SENT_MAX } else { PACKET_BODY_BYTES_MAX };
         self.body.bytes().len() <= most
@@ -112,12 +112,12 @@ impl Outward {
         }
     }
 
-    /// Whether a frame is not confirmed whose body was given to the provider to be written.
+    /// Whether an unconfirmed frame has a body that was handed to the provider to be written.
     pub(super) fn is_writing(&self) -> bool {
         self.sent.iter().chain(&self.waiting).any(|frame| frame.is_written)
     }
 
-    /// The end: frames and registrations are dropped.
+    /// Ends sending: frames and registrations are dropped.
     pub(super) fn end(&mut self, why: Lost) {
         if !matches!(self.phase, Phase::Lost(_)) {
             self.phase = Phase::Lost(why);
@@ -128,13 +128,14 @@ impl Outward {
         (self.hello_due, self.word_due) = (false, false);
     }
 
-    /// `delivered` frames are delivered here; whether the peer should be told though nothing goes there.
+    /// Notes that `delivered` frames are delivered here, and whether that must be reported even if nothing else is
+    /// sent.
     pub(super) fn note_delivered(&mut self, delivered: u64, window: u64, at_once: bool) {
         let untold = delivered.saturating_sub(self.told);
         self.word_due |= untold > 0 && (at_once || untold * 2 >= window);
     }
 
-    /// So many frames were delivered there.
+    /// Drops the frames that were delivered there.
     pub(super) fn acknowledged(&mut self, delivered: u64) {
         while let Some(frame) = self.sent.pop_front_if(|frame| frame.sequence < delivered) {
             self.held_bytes -= frame.held_bytes;
@@ -191,7 +192,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The peer has confirmed deliveries; what waited for that leaves.
+    /// Handles a report of deliveries by the peer; sends what waited for that.
     pub(super) fn acknowledged(&self, index: usize, delivered: u64) {
         let mut outward = lock(&self.peers[index].outward);
         outward.acknowledged(delivered);
@@ -223,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Hands over one frame; gives it back if it could not be.
+    /// Hands over one frame; returns it as an error if that failed.
     fn put_frame(&self, index: usize, outward: &mut Outward, mut frame: Frame) -> Result<Frame, Frame> {
         let (sequence, header) = (frame.sequence, frame.header);
         let source = match frame.body {
@@ -274,7 +275,7 @@ impl Shared {
         Ok(frame)
     }
 
-    /// Hands one packet to the provider, with the body of `frame`; whether it was taken.
+    /// Hands one packet to the provider, with the body of `frame`; returns whether it was taken.
     pub(super) fn put(&self, index: usize, outward: &mut Outward, kind: Kind, frame: Option<&Frame>) -> bool {
         let peer = &self.peers[index];
         let Some(there) = peer.there.get() else { return false };
@@ -286,7 +287,7 @@ impl Shared {
         let seen = peer.seen.load(Ordering::Acquire);
         let packet = Packet { cookie: there.greeting.cookie, from: self.node as u16, delivered, seen, kind };
         let body = frame.map_or(&[][..], |frame| frame.body.bytes());
-        // SAFETY: the slot was taken from the free list, so it is this call's alone.
+        // SAFETY: the slot was taken from the free list, so only this call uses it.
         let bytes = packet.write(body, unsafe { self.device.packet(slot) });
         self.own(slot, index as u32 | if kind == Kind::Hello { HELLO_BIT } else { 0 });
         let sent = peer.packets_sent.fetch_add(1, Ordering::AcqRel);
@@ -314,8 +315,8 @@ impl Shared {
         true
     }
 
-    /// This node leaves: what the peer has not confirmed goes over the tcp connection, in order. The frames stay, since
-    /// they are sent from where they lie, until [`Outward::end`].
+    /// Sends what the peer has not confirmed over the tcp connection, in order, because this node leaves. The frames
+    /// stay, since they are sent without a copy, until [`Outward::end`].
     pub(super) fn detour(&self, index: usize) {
         let mut outward = lock(&self.peers[index].outward);
         let outward = &mut *outward;
@@ -324,8 +325,8 @@ impl Shared {
         }
         for frame in outward.sent.iter().chain(&outward.waiting) {
             if frame.is_written {
-                // The peer did not say in time that it is there. So it may still land, over what would be stored after
-                // this body came the other way.
+                // The peer did not report its delivery in time. So the write may still arrive, over what would be
+                // stored after this body came the other way.
                 break;
             }
             let body = frame.body.bytes();
@@ -336,11 +337,11 @@ impl Shared {
                 sent = sent.and_then(|()| self.tcp.send(index, &second, Payload::Pinned(body.as_ptr(), body.len())));
             }
             if sent.is_err() {
-                // The connection is gone, and with it who would receive the rest.
+                // The connection is lost, and with it the receiver of the rest.
                 break;
             }
         }
-        // From here on nothing is taken: a frame behind those would be lost.
+        // From now on nothing is taken: a frame behind those would be lost.
         outward.phase = Phase::Lost(Lost::ClosedHere);
     }
 }

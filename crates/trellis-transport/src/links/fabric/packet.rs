@@ -1,72 +1,72 @@
-//! What a packet of the link `fabric` looks like, byte by byte.
+//! The format of a packet of the link `fabric`, byte by byte.
 //!
-//! Promised: every packet that [`Packet::write`] makes is read back the same by [`Packet::read`]; anything else is
-//! refused without a panic.
+//! Promises: [`Packet::read`] returns every packet that [`Packet::write`] makes unchanged; anything else is refused
+//! without a panic.
 //!
-//! Never done here: deciding whether a packet is welcome.
+//! It must never decide whether a packet is accepted.
 
 use crate::HEADER_BYTES;
 use crate::links::fabric::device::Source;
 
 /// The size of a packet and of the buffers that packets are received into.
 pub(super) const PACKET_BYTES: usize = 8192;
-/// What stands before the body.
+/// What precedes the body.
 const FRONT_BYTES: usize = 96;
-/// The longest body that travels in its packet.
+/// The longest body that is sent in its packet.
 pub(super) const PACKET_BODY_BYTES_MAX: usize = PACKET_BYTES - FRONT_BYTES;
 
-/// What a packet brings.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The first packet to a peer: the way between the two is open.
+    /// The first packet to a peer: the path between the two is open.
     Hello,
     /// A frame with its body.
     Frame {
-        /// Its place in the order of frames.
+        /// Its number in the order of frames.
         sequence: u64,
         /// Its header.
         header: [u8; HEADER_BYTES],
     },
     /// A frame whose body the receiver reads.
     Offer {
-        /// Its place in the order of frames.
+        /// Its number in the order of frames.
         sequence: u64,
         /// Its header.
         header: [u8; HEADER_BYTES],
         /// How long the body is.
         bytes: u64,
-        /// Where it is.
+        /// The address of the body in the sender's memory.
         source: Source,
-        /// Whether the sender wants to hear at once when it was read.
+        /// Whether the sender wants to be told at once when it was read.
         wants_word: bool,
     },
     /// A frame whose body its sender writes to the receiver's shared memory.
     Pushed {
-        /// Its place in the order of frames.
+        /// Its number in the order of frames.
         sequence: u64,
         /// Its header.
         header: [u8; HEADER_BYTES],
         /// How long the body is.
         bytes: u64,
-        /// At which byte of the receiver's shared memory it begins.
+        /// The offset in the receiver's shared memory at which it begins.
         place: u64,
     },
-    /// Nothing but the counts.
+    /// Only the counts.
     Word,
 }
 
 /// One packet, without its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
-    /// What the receiver told the sender, over the connection that both trust, to put here.
+    /// The value that the receiver gave to the sender over the authenticated connection.
     pub(super) cookie: u64,
     /// The sender.
     pub(super) from: u16,
-    /// How many of the receiver's frames were delivered.
+    /// How many of the receiver's frames were delivered at the sender.
     pub(super) delivered: u64,
-    /// How many of the receiver's packets were seen.
+    /// How many of the receiver's packets were seen by the sender.
     pub(super) seen: u64,
-    /// What it brings.
+    /// The content.
     pub(super) kind: Kind,
 }
 
@@ -77,7 +77,7 @@ const WORD: u8 = 4;
 const PUSHED: u8 = 5;
 
 impl Packet {
-    /// Writes the packet with its body; how many bytes it has.
+    /// Writes the packet with its body; returns its length in bytes.
     pub(super) fn write(&self, body: &[u8], out: &mut [u8; PACKET_BYTES]) -> usize {
         let (kind, sequence, header, bytes, source, wants_word) = match &self.kind {
             Kind::Hello => (HELLO, 0, None, 0, None, false),
@@ -104,7 +104,7 @@ impl Packet {
         FRONT_BYTES + body.len()
     }
 
-    /// Reads a packet and shows its body; none if it is no packet.
+    /// Reads a packet and returns it with its body; `None` if it is invalid.
     pub(super) fn read(bytes: &[u8]) -> Option<(Packet, &[u8])> {
         let (front, body) = bytes.split_at_checked(FRONT_BYTES)?;
         let number = |at: usize| u64::from_le_bytes(front[at..at + 8].try_into().expect("eight bytes"));

@@ -1,8 +1,8 @@
 //! All peers of one node of the link `fabric`, and what its threads share.
 //!
-//! Promised: a peer goes from absent to up to lost, or from absent to lost, and never back.
+//! Promises: a peer goes from absent to up to lost, or from absent to lost, and never back.
 //!
-//! Never done here: sending (`outward`), receiving (`inward`), waiting (`progress`).
+//! It must never send (`outward`), receive (`inward`), or wait (`progress`).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -22,15 +22,15 @@ pub(super) const ABSENT: u8 = 0;
 pub(super) const UP: u8 = 1;
 pub(super) const LOST: u8 = 2;
 
-/// A peer may send so many frames before the first of them was delivered.
+/// The maximum number of frames that a peer may send before the first of them is delivered.
 pub(super) const WINDOW_MAX: usize = 16;
-/// Buffers that a peer needs beside two for each frame of its window: its hello, and one to spare.
+/// Buffers for a peer besides two for each frame of its window: one for its hello, and one spare.
 const SPARE_PACKETS: usize = 2;
 
 /// See the module text.
 pub(super) struct Shared {
     pub(super) node: usize,
-    /// How peers find each other, know each other, and hear of each other's end.
+    /// How peers find, authenticate and lose each other.
     pub(super) tcp: Tcp,
     pub(super) device: Device,
     pub(super) window: u64,
@@ -41,10 +41,10 @@ pub(super) struct Shared {
     pub(super) closed: AtomicBool,
     /// Something could not be handed to the provider and must be tried again.
     pub(super) stalled: AtomicBool,
-    /// Something goes on that may end without an event.
+    /// Something is in progress that may end without an event.
     pub(super) restless: AtomicBool,
     pub(super) peers: Vec<Peer>,
-    /// Whom the operation of a slot is for; see [`Shared::owned_by`].
+    /// The peer for which the operation of a slot is; see [`Shared::owned_by`].
     owners: Vec<AtomicU32>,
     pub(super) receive: Mutex<Receive>,
     pub(super) progress_thread: ProgressThread,
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     pub(super) one_sided_writes: AtomicU64,
 }
 
-/// Set in a slot's owner when the packet is the hello.
+/// Set in a slot's owner if the packet is the hello.
 pub(super) const HELLO_BIT: u32 = 1 << 31;
 
 pub(super) struct Peer {
@@ -76,15 +76,15 @@ pub(super) struct Peer {
     pub(super) packets_seen_there: AtomicU64,
     /// When the first packet was sent that it is not known to have seen, in nanoseconds; zero if there is none.
     pub(super) unseen_since: AtomicU64,
-    /// How many packets were sent when the peer was woken last, plus one; zero when that was answered.
+    /// How many packets had been sent when the peer was last woken, plus one; zero after that was answered.
     pub(super) woken_after: AtomicU64,
-    /// One-sided reads from it that are under way.
+    /// One-sided reads from it in flight.
     pub(super) reads: AtomicUsize,
-    /// One-sided writes to it that are under way.
+    /// One-sided writes to it in flight.
     pub(super) writes: AtomicUsize,
-    /// The provider refused to begin one: from now on it reads.
+    /// The provider refused to begin a write: from now on the peer reads.
     pub(super) reads_only: AtomicBool,
-    /// Why the fabric does not reach it any more, and since when, in nanoseconds.
+    /// Why the fabric no longer reaches it, and since when, in nanoseconds.
     pub(super) broken: Mutex<Option<(u64, String)>>,
     pub(super) is_broken: AtomicBool,
     pub(super) frames_in: AtomicU64,
@@ -100,7 +100,7 @@ pub(super) struct There {
     pub(super) greeting: Greeting,
 }
 
-/// How many packets to have room for, with so many peers.
+/// How many packets need room, with so many peers.
 pub(super) fn receives_wanted(peers: usize) -> usize {
     peers * (2 * WINDOW_MAX + SPARE_PACKETS)
 }
@@ -143,12 +143,12 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Nanoseconds since the link was made; never zero.
+    /// Nanoseconds since the link was started; never zero.
     pub(super) fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// In a forked child every descriptor is gone.
+    /// Whether this is a forked child, where every descriptor is closed.
     pub(super) fn is_forked(&self) -> bool {
         self.epoll.raw() < 0
     }
@@ -157,14 +157,14 @@ impl Shared {
         self.peers.get(peer).is_some_and(|peer| peer.state.load(Ordering::Acquire) == state)
     }
 
-    /// Makes somebody poll.
+    /// Makes some thread poll.
     pub(super) fn nudge(&self) {
         if !self.nudged.swap(true, Ordering::AcqRel) {
             self.nudge.signal();
         }
     }
 
-    /// A poll begins: takes the nudge back.
+    /// A poll begins: clears the nudge.
     pub(super) fn hear_nudge(&self) {
         if self.nudged.load(Ordering::Relaxed) {
             self.nudge.drain();
@@ -172,20 +172,20 @@ impl Shared {
         }
     }
 
-    /// Something must be tried again that no event announces.
+    /// Notes that something must be tried again that no event reports.
     pub(super) fn stall(&self) {
         self.stalled.store(true, Ordering::Release);
         self.disquiet();
     }
 
-    /// Makes the progress thread see to it that somebody polls again.
+    /// Makes the progress thread ensure that some thread polls again.
     pub(super) fn disquiet(&self) {
         self.restless.store(true, Ordering::Release);
         self.progress_thread.wake();
     }
 
-    /// The fabric does not reach a peer any more. What that means is decided by the tcp connection: a peer that leaves
-    /// ends its endpoint first.
+    /// The fabric no longer reaches a peer. The tcp connection decides what that means: a peer that leaves ends its
+    /// endpoint first.
     pub(super) fn note_broken(&self, index: usize, why: String) {
         let peer = &self.peers[index];
         let mut broken = lock(&peer.broken);
@@ -196,7 +196,7 @@ impl Shared {
         }
     }
 
-    /// Whether peers are being written to.
+    /// Whether writes to peers are in flight.
     pub(super) fn is_writing(&self) -> bool {
         self.peers.iter().any(|peer| peer.writes.load(Ordering::Acquire) > 0)
     }
@@ -205,7 +205,7 @@ impl Shared {
         self.owners[slot as usize].store(owner, Ordering::Relaxed);
     }
 
-    /// The peer that the operation of a slot is for, and whether it is the hello.
+    /// The peer for which the operation of a slot is, and whether it is the hello.
     pub(super) fn owned_by(&self, slot: u32) -> (usize, bool) {
         let owner = self.owners[slot as usize].load(Ordering::Relaxed);
         ((owner & !HELLO_BIT) as usize, owner & HELLO_BIT != 0)
@@ -270,13 +270,13 @@ impl Peer {
         }
     }
 
-    /// Where so many bytes of its shared memory are written, if it may be written to.
+    /// Where so many bytes of its shared memory are written; `None` if that is not allowed.
     pub(super) fn part(&self, place: u64, bytes: usize) -> Option<Source> {
         let target = self.target.get().filter(|_| !self.reads_only.load(Ordering::Relaxed))?;
         target.part(place, bytes)
     }
 
-    /// The peer has seen so many of this node's packets.
+    /// Notes that the peer has seen so many of this node's packets.
     pub(super) fn has_seen(&self, packets: u64) {
         let before = self.packets_seen_there.fetch_max(packets, Ordering::AcqRel);
         if packets > before && packets >= self.packets_sent.load(Ordering::Acquire) {
@@ -285,15 +285,15 @@ impl Peer {
     }
 }
 
-/// Eight bytes that nobody can guess.
+/// Eight unpredictable random bytes.
 fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// No lock of this link is left in a state that another thread could not go on from, so the flag that a holder panicked
-/// carries no news. (The receiving side notices it by itself.)
+/// Locks ignore poisoning: no holder leaves a state from which another thread could not continue. (The receiving side
+/// notices a panic itself.)
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

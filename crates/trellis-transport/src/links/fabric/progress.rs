@@ -1,11 +1,11 @@
-//! The progress thread: it sees to it that somebody looks, where libfabric has no event that would say so.
+//! The progress thread: it ensures that some thread polls where libfabric has no event that would say so.
 //!
-//! Promised: it sleeps while nothing is open. With a provider that has no descriptor to wait for (`shm`, `efa`) it wakes
-//! the peer, over the tcp connection, for what the peer has not seen [`WAKE_UP_AFTER_NS`] after it was sent; once, and
-//! again when more was sent or the peer answered. What the provider wants to be asked again is asked again after
+//! Promises: it sleeps while nothing is open. With a provider without a wait descriptor (`shm`, `efa`) it wakes the
+//! peer, over the tcp connection, for what the peer has not seen [`WAKE_UP_AFTER_NS`] after it was sent; once, and
+//! again when more was sent or the peer answered. What the provider wants to be tried again is tried again after
 //! [`AGAIN_MIN`] to [`AGAIN_MAX`].
 //!
-//! Never done here: polling, calling the sink, holding a lock.
+//! It must never poll, call the sink, or hold a lock.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,14 @@ use super::rendezvous::Said;
 use crate::links::tcp::acceptor::spawn_without_signals;
 use crate::links::{Link, Payload};
 
-/// A peer that polls has seen a packet long before; one that sleeps is woken.
+/// A peer that polls has seen a packet long before this; a peer that sleeps is woken.
 const WAKE_UP_AFTER_NS: u64 = 100_000;
-/// The first time that something is tried again.
+/// The first pause before a new attempt.
 const AGAIN_MIN: Duration = Duration::from_millis(1);
-/// And the longest, while nothing changes.
+/// The longest pause, while nothing changes.
 const AGAIN_MAX: Duration = Duration::from_millis(50);
 
-/// How the other threads reach it.
+/// What the other threads use to wake it.
 #[derive(Default)]
 pub(super) struct ProgressThread {
     thread: OnceLock<Thread>,
@@ -33,7 +33,7 @@ pub(super) struct ProgressThread {
 }
 
 impl ProgressThread {
-    /// There is something to see to.
+    /// Wakes the thread, because there is work for it.
     pub(super) fn wake(&self) {
         if self.sleeps.load(Ordering::Relaxed) && self.sleeps.swap(false, Ordering::AcqRel) {
             self.unpark();
@@ -52,7 +52,7 @@ pub(super) fn spawn(shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
     let run = Arc::clone(shared);
     let handle = spawn_without_signals(shared.node, move || run.tend())?;
     let _ = shared.progress_thread.thread.set(handle.thread().clone());
-    // It may have gone to sleep before anybody could wake it.
+    // It may have gone to sleep before it could be woken.
     shared.progress_thread.unpark();
     Ok(handle)
 }
@@ -76,7 +76,7 @@ impl Shared {
                 return;
             }
             match wait {
-                // Woken only by what is new; what is open already has its moment.
+                // Woken only for something new; for what is open already the time is set.
                 Some(wait) => {
                     self.progress_thread.sleeps.store(false, Ordering::SeqCst);
                     std::thread::park_timeout(wait);
@@ -86,7 +86,7 @@ impl Shared {
         }
     }
 
-    /// Rings where it is time; how long until the next.
+    /// Wakes the peers for which it is time; returns the time until the next.
     fn wake_peers(&self) -> Option<Duration> {
         if self.device.wait_descriptor().is_some() {
             return None;
@@ -110,7 +110,7 @@ impl Shared {
                 next = Some(next.map_or(due, |next| next.min(due)));
             } else {
                 peer.woken_after.store(sent + 1, Ordering::Release);
-                // A connection that is gone is noticed by whoever polls.
+                // A lost connection is noticed by the thread that polls.
                 let _ = self.tcp.send(index, &Said::WakeUp.write(), Payload::Nothing);
             }
         }

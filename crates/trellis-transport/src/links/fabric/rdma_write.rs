@@ -1,10 +1,10 @@
-//! Bodies that their sender writes into the receiver's shared memory: the sender's half, and the end of writes when a node
-//! leaves. What makes them safe, and what orders them, is in the text of the link.
+//! RDMA writes into the receiver's shared memory: the sender's half, and the end of writes when a node leaves.
+//! The text of the link says what makes them safe, and what orders them.
 //!
-//! Promised: a body is written at most once, and its frame's packet says so; the body stays as it is until the peer has
-//! confirmed the frame.
+//! Promises: a body is written at most once, and its frame's packet says so. The body stays unchanged until the peer
+//! has confirmed the frame.
 //!
-//! Never done here: a write to a place that the caller of [`crate::links::Link::send_placed`] did not name.
+//! It must never write to a place that the caller of [`crate::links::Link::send_placed`] did not name.
 
 #![allow(unsafe_code)]
 
@@ -19,48 +19,49 @@ use super::rendezvous::Said;
 use crate::HEADER_BYTES;
 use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
 
-/// The longest body that is written. A longer one is read: its receiver makes the memory of long runs exist before, and
-/// decides how much of them is under way.
+/// The longest body that is written. A longer one is read: its receiver makes the memory of long runs exist before,
+/// and decides how much of them is in flight.
 const WRITTEN_BODY_BYTES_MAX: usize = 32 << 10;
-/// A peer that does not poll holds up the end of this node's link no longer than this.
+/// A peer that does not poll delays the end of this node's link by at most this.
 const WRITES_END_NS_MAX: u64 = 1_000_000_000;
-/// Between two looks at writes that have not ended.
+/// The pause between two checks of writes that have not ended.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
-/// Every so many looks a peer is asked what it has delivered, which also wakes it.
+/// Once in so many checks a peer is asked what it has delivered, which also wakes it.
 const LOOKS_PER_QUESTION: u32 = 20;
 
-/// What became of a frame that might be pushed.
+/// The result of an attempt to write a frame's body.
 pub(super) enum Pushed {
-    /// Its body is being written and its packet is sent.
+    /// Its body is being written, and its packet is sent.
     Yes,
     /// It must be tried again.
     Again,
-    /// It travels in another way.
+    /// It is sent in another way.
     OtherWay,
 }
 
-/// The word that goes with a write: whose frame it is the body of, and the end of the frame's number, which is enough
-/// since far fewer frames are under way.
+/// The word of a write: the sending node, and the low 16 bits of the frame's number, which suffice because far fewer
+/// frames are in flight.
 pub(super) fn word_of(node: usize, sequence: u64) -> u32 {
     (node as u32) << 16 | u32::from(sequence as u16)
 }
 
-/// The node and the end of the number.
+/// The node, and the low 16 bits of the number.
 pub(super) fn read_word(word: u64) -> (usize, u16) {
     ((word >> 16) as usize, word as u16)
 }
 
 impl Shared {
-    /// Tells the peers where they may write; those that come later hear it when they come.
+    /// Tells the peers where they may write; later peers are told when they come.
     pub(super) fn tell_of_memory(&self) {
         let Some(target) = self.device.target().filter(|_| self.device.writes()) else { return };
         for index in (0..self.peers.len()).filter(|&index| index != self.node) {
-            // A peer that is gone writes nothing.
+            // A lost peer writes nothing.
             let _ = self.tcp.send(index, &Said::Shared(target).write(), Payload::Nothing);
         }
     }
 
-    /// Writes the body of a frame whose place is known, and sends its packet. `is_shared`: it lies in the shared memory.
+    /// Writes the body of a frame whose place is known, and sends its packet. `is_shared`: it lies in the shared
+    /// memory.
     pub(super) fn push(&self, index: usize, outward: &mut Outward, frame: &mut Frame, is_shared: bool) -> Pushed {
         let bytes = frame.bytes().len();
         let place = frame.place;
@@ -101,8 +102,8 @@ impl Shared {
         self.own(slot, index as u32);
         peer.writes.fetch_add(1, Ordering::AcqRel);
         let (registration, word) = (frame.registration.as_ref(), word_of(self.node, frame.sequence));
-        // SAFETY: the body stays readable until the peer has confirmed the frame, which is after the write, or until the
-        // link is closed or the peer lost; by the promise of `Payload::Pinned`, or because the frame owns it.
+        // SAFETY: the body stays readable until the peer has confirmed the frame, which is after the write, or until
+        // the link is closed or the peer lost; by the promise of `Payload::Pinned`, or because the frame owns it.
         let taken = unsafe { self.device.write(slot, (pointer, bytes), registration, there.number, to, word) };
         if taken == Ok(Taken::Yes) {
             self.one_sided_writes.fetch_add(1, Ordering::Relaxed);
@@ -115,12 +116,12 @@ impl Shared {
             self.stall();
             return Pushed::Again;
         }
-        // Either this provider takes no such write, or the peer is not reached, which the frame's packet will tell.
+        // Either this provider takes no such write, or the peer is not reached, which the frame's packet will report.
         peer.reads_only.store(true, Ordering::Relaxed);
         Pushed::OtherWay
     }
 
-    /// A write is over.
+    /// Handles the end of a write.
     pub(super) fn written(&self, slot: u32, why: Option<String>) {
         let (index, _) = self.owned_by(slot);
         self.device.give(slot);
@@ -130,9 +131,9 @@ impl Shared {
         }
     }
 
-    /// Before this node leaves: waits until the peers have delivered what is written to them, if they poll. Whoever calls
-    /// has the receiving side. What comes meanwhile is not received any more; it goes to memory that is returned, which the
-    /// tcp link may refer to until it is closed.
+    /// Waits, before this node leaves, until the peers have delivered what is written to them, if they poll. The
+    /// caller holds the receiving side. What arrives meanwhile is not received any more. It goes to memory that is
+    /// returned, to which the tcp link may refer until it is closed.
     pub(super) fn finish_writes(&self) -> Vec<Vec<u8>> {
         let start = self.now();
         let mut completions = [Completion::default(); COMPLETIONS_MAX];
@@ -145,7 +146,7 @@ impl Shared {
             }
             if looks.is_multiple_of(LOOKS_PER_QUESTION) {
                 for &index in &awaited {
-                    // A connection that is gone ends the wait.
+                    // A lost connection ends the wait.
                     let _ = self.tcp.send(index, &Said::WakeUp.write(), Payload::Nothing);
                 }
             }
@@ -155,7 +156,7 @@ impl Shared {
                 match self.device.use_of(completion.slot) {
                     Some(Use::Write) => self.written(completion.slot, failure(completion)),
                     Some(Use::Receive) => {
-                        // One that is not taken back is not needed any more.
+                        // A slot that cannot be posted is no longer needed.
                         let _ = self.device.post(completion.slot);
                     }
                     Some(Use::Send | Use::Read) => self.device.give(completion.slot),
@@ -169,17 +170,17 @@ impl Shared {
         }
     }
 
-    /// Whether a peer that is reached has not confirmed what was written to it.
+    /// Whether a reachable peer has not confirmed what was written to it.
     fn awaits(&self, index: usize) -> bool {
         let peer = &self.peers[index];
         !peer.is_broken.load(Ordering::Acquire) && self.tcp.is_connected(index) && lock(&peer.outward).is_writing()
     }
 }
 
-/// Hears of what peers have delivered, and nothing else.
+/// A sink that takes only the peers' reports of deliveries.
 struct Answers<'a> {
     shared: &'a Shared,
-    /// By peer: the body of which it sends the rest, or sent one.
+    /// By peer number: the body of which the rest arrives, or arrived last.
     passed_over: Vec<Vec<u8>>,
 }
 
@@ -207,7 +208,7 @@ impl Sink for Answers<'_> {
     fn lost(&mut self, _index: usize, _why: &Lost) {}
 }
 
-/// What libfabric says about an operation that failed.
+/// The error message of libfabric for a failed operation.
 pub(super) fn failure(completion: &Completion) -> Option<String> {
     (completion.error != 0).then(|| super::device::sentence(i64::from(completion.error)))
 }
@@ -232,7 +233,7 @@ mod tests {
         }
     }
 
-    /// A node whose frames all belong at the start of its memory.
+    /// A node that places all frames at the start of its memory.
     struct Node {
         link: Fabric,
         memory: Box<[u8]>,
@@ -266,14 +267,14 @@ mod tests {
             self.link.shared.packets_in.load(Ordering::Acquire)
         }
 
-        /// Says that the body of a frame is written; whether the provider took it.
+        /// Sends the packet of a frame whose body is written; returns whether the provider took it.
         fn announce(&self, sequence: u64) -> bool {
             let kind = Kind::Pushed { sequence, header: [0; HEADER_BYTES], bytes: BYTES as u64, place: 0 };
             let mut outward = lock(&self.link.shared.peers[1].outward);
             self.link.shared.put(1, &mut outward, kind, None)
         }
 
-        /// Writes that body, or one that claims to be.
+        /// Writes that body, or one that claims to be that body.
         fn write(&self, sequence: u64) {
             let (shared, peer) = (&self.link.shared, &self.link.shared.peers[1]);
             let slot = shared.device.take_write().expect("none is under way");
@@ -325,7 +326,7 @@ mod tests {
         }
     }
 
-    /// The bytes are there, and both sides have looked again after that.
+    /// Waits until the bytes are there, and both sides have polled after that.
     fn poll_until_landed(nodes: &mut [Node; 2], value: u8) {
         poll_until(nodes, |nodes| {
             nodes[0].link.shared.peers[1].writes.load(Ordering::Acquire) == 0 && nodes[1].memory[BYTES - 1] == value
@@ -342,7 +343,7 @@ mod tests {
             poll_until(&mut nodes, |nodes| nodes[0].announce(0));
             poll_until(&mut nodes, |nodes| nodes[1].packets_in() > packets);
             assert_eq!(nodes[1].delivered, 0, "{provider}: the packet came first");
-            // Of a frame that is not under way, and of one whose turn comes later.
+            // Of a frame that is not in flight, and of one whose turn comes later.
             for (value, sequence) in [(2, 500), (3, 1)] {
                 nodes[0].memory.fill(value);
                 nodes[0].write(sequence);
@@ -353,7 +354,7 @@ mod tests {
             nodes[0].write(0);
             poll_until(&mut nodes, |nodes| nodes[1].delivered > 0);
             assert_eq!((nodes[1].delivered, nodes[1].memory[BYTES - 1]), (1, 4), "{provider}");
-            // The bytes of the next are here already.
+            // The bytes of the next frame have arrived already.
             poll_until(&mut nodes, |nodes| nodes[0].announce(1));
             poll_until(&mut nodes, |nodes| nodes[1].delivered > 1);
             assert_eq!(nodes[1].delivered, 2, "{provider}");

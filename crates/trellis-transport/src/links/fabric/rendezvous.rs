@@ -1,9 +1,9 @@
-//! What two nodes of the link `fabric` say to each other over the tcp connection that authenticates them.
+//! The control messages that two nodes of the link `fabric` exchange over the tcp connection that authenticates them.
 //!
-//! Promised: the address of an endpoint and the cookie of a pair travel only here; whatever comes from a peer is read
-//! with bounds.
+//! Promises: the address of an endpoint and the cookie of a pair travel only here. Everything that arrives from a peer
+//! is read with bounds checks.
 //!
-//! Never done here: anything but bytes to words and back.
+//! It must never do more than encode and decode.
 
 use super::device::{ADDRESS_BYTES_MAX, Target};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES};
@@ -11,32 +11,32 @@ use crate::{BODY_BYTES_MAX, HEADER_BYTES};
 /// The longest [`Greeting`].
 pub(super) const GREETING_BYTES_MAX: usize = ADDRESS_BYTES_MAX + 256;
 
-/// One thing said; a body may follow.
+/// One message; a body may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     /// A [`Greeting`] of so many bytes follows.
     Greeting(usize),
-    /// Something may wait for you that woke nobody: look, then say what you saw.
+    /// Packets may wait for you that woke no thread: look, then report what you saw.
     WakeUp,
-    /// The answer.
+    /// The report.
     Seen {
         /// How many packets were seen.
         packets: u64,
         /// How many frames were delivered.
         delivered: u64,
     },
-    /// The header of a frame that its sender will not send over the fabric any more follows; then its body.
+    /// The header of a frame follows that its sender no longer sends over the fabric, and then its body.
     Detour {
-        /// Its place in the order of frames.
+        /// Its number in the order of frames.
         sequence: u64,
         /// How long its body is.
         bytes: usize,
     },
     /// The body of that frame.
     DetourBody(usize),
-    /// You are not wanted any more.
+    /// The sender has dropped this peer.
     Dropped,
-    /// Here is my shared memory, for bodies that you write.
+    /// The sender's shared memory, for bodies that the receiver writes.
     Shared(Target),
 }
 
@@ -86,13 +86,13 @@ impl Said {
 /// How a peer reaches this node's endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
-    /// What the peer puts into every packet.
+    /// What the peer must put into every packet.
     pub(super) cookie: u64,
-    /// How many frames the peer may send before the first of them was delivered.
+    /// How many frames the peer may send before the first of them is delivered.
     pub(super) window: u64,
-    /// The provider; the same at both ends.
+    /// The provider; equal at both ends.
     pub(super) provider: String,
-    /// The endpoint's address, in the provider's own form.
+    /// The endpoint's address, in the provider's format.
     pub(super) address: Vec<u8>,
 }
 
@@ -151,7 +151,7 @@ mod tests {
             Greeting { cookie: 1 << 60, window: 16, provider: "tcp;ofi_rxm".to_owned(), address: vec![2, 0, 9, 9] };
         let bytes = greeting.write();
         assert_eq!(Greeting::read(&bytes), Some(greeting));
-        // Everything before the last byte of the provider's name; after it the address is only shorter.
+        // All lengths before the end of the provider's name; after it only the address is shorter.
         for cut in 0..=bytes.len() - 4 {
             assert_eq!(Greeting::read(&bytes[..cut]), None, "{cut}");
         }

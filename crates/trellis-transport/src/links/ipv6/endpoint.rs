@@ -1,10 +1,10 @@
-//! A socket at all addresses of a host.
+//! A socket for all addresses of a host.
 //!
-//! Promised: what is sent leaves from the address that was named (`IPV6_PKTINFO`, allowed by `IPV6_FREEBIND`, which needs no
-//! right), and what arrives says which address it was sent to. The socket is non-blocking, and closed on `exec` and in a
-//! forked child.
+//! Promises: a datagram is sent from the given address (`IPV6_PKTINFO`, allowed by `IPV6_FREEBIND`, which needs no
+//! privilege), and a received one reports the address it was sent to. The socket is non-blocking, and closed on `exec`
+//! and in a forked child.
 //!
-//! A datagram without a checksum is accepted (RFC 6936): what is in it is protected by its tag.
+//! A datagram without a checksum is accepted (RFC 6936): its content is protected by its tag.
 
 #![allow(unsafe_code)]
 
@@ -19,12 +19,12 @@ use crate::links::tcp::sockets::{Part, set_option, socket_address, widen};
 
 /// `UDP_NO_CHECK6_RX` (linux/udp.h), which `libc` does not have.
 const UDP_NO_CHECK6_RX: i32 = 102;
-/// The most parts of a datagram: a header, what stands before its bytes, and these.
+/// The maximum number of parts of a datagram: a header, what precedes its bytes, and these.
 pub const PARTS_MAX: usize = 3;
 /// Room for one control message with an `in6_pktinfo`.
 const CONTROL_WORDS: usize = 8;
 
-/// Where a datagram goes, and where it seems to come from.
+/// The source and destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// An address of this host.
@@ -35,21 +35,21 @@ pub struct Way {
     pub port: u16,
 }
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// Who sent it.
+    /// The sender's address.
     pub source: Address,
-    /// From this port.
+    /// The sender's port.
     pub port: u16,
-    /// To this address, one of ours.
+    /// The address it was sent to, one of ours.
     pub destination: Address,
-    /// So long; it may be longer than the room for it.
+    /// Its length; it may exceed the room for it.
     pub bytes: usize,
 }
 
 impl Arrived {
-    /// The way of an answer.
+    /// The source and destination of an answer.
     pub fn back(&self) -> Way {
         Way { from: self.destination, to: self.source, port: self.port }
     }
@@ -64,11 +64,11 @@ pub struct Endpoint {
 struct Control([u64; CONTROL_WORDS]);
 
 impl Endpoint {
-    /// At this port of all addresses; 0 for any port that is free.
+    /// Opens this port of all addresses; 0 means any free port.
     ///
     /// # Errors
     ///
-    /// Those of `socket(2)`, `setsockopt(2)` and `bind(2)`: no IPv6 here, or the port is taken.
+    /// Those of `socket(2)`, `setsockopt(2)` and `bind(2)`: no IPv6, or the port is in use.
     pub fn open(port: u16) -> io::Result<Endpoint> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers are passed.
@@ -92,7 +92,7 @@ impl Endpoint {
         Ok(Endpoint { socket })
     }
 
-    /// Sends one datagram that is these parts, one after the other. False when the socket is full.
+    /// Sends one datagram that consists of these parts. False if the socket is full.
     ///
     /// # Panics
     ///
@@ -133,7 +133,7 @@ impl Endpoint {
             }
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
-                // What another host's answer to an earlier datagram was (ICMP) means nothing for this one.
+                // Another host's ICMP answer to an earlier datagram has no meaning for this one.
                 Some(libc::EINTR | libc::ECONNREFUSED) => {}
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Ok(false),
                 _ => return Err(error),
@@ -141,11 +141,11 @@ impl Endpoint {
         }
     }
 
-    /// Takes a datagram that is there.
+    /// Receives a datagram, if there is one.
     ///
     /// # Errors
     ///
-    /// Those of `recvmsg(2)`; none is expected of a socket that is open.
+    /// Those of `recvmsg(2)`; none is expected of an open socket.
     #[inline]
     pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<Arrived>> {
         // SAFETY: an address of zeros is a valid empty one.
@@ -172,7 +172,7 @@ impl Endpoint {
                     _ => return Err(error),
                 }
             }
-            // Where it went is asked for with every datagram; one without it is nobody's.
+            // The destination is requested with every datagram; one without it is dropped.
             if let Some(destination) = destination(&message) {
                 return Ok(Some(Arrived {
                     source: from.sin6_addr.s6_addr,
@@ -184,14 +184,14 @@ impl Endpoint {
         }
     }
 
-    /// Waits until there is a datagram, or the time is over. Returns early when a signal comes.
+    /// Waits until there is a datagram, or the time has passed. Returns early on a signal.
     pub fn wait(&self, at_most: Duration) {
         let mut entry = libc::pollfd { fd: self.socket.raw(), events: libc::POLLIN, revents: 0 };
         let time = libc::timespec {
             tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: libc::c_long::from(at_most.subsec_nanos()),
         };
-        // SAFETY: `entry` and `time` outlive the call. Whatever it returns, callers look themselves.
+        // SAFETY: `entry` and `time` outlive the call. Callers look themselves, whatever it returns.
         unsafe { libc::ppoll(&raw mut entry, 1, &raw const time, std::ptr::null()) };
     }
 }
@@ -203,7 +203,7 @@ fn destination(message: &libc::msghdr) -> Option<Address> {
     // SAFETY: not null, so a whole header.
     while let Some(header) = unsafe { next.as_ref() } {
         if header.cmsg_level == libc::IPPROTO_IPV6 && header.cmsg_type == libc::IPV6_PKTINFO {
-            // SAFETY: that kind of message has this behind its header, at any alignment.
+            // SAFETY: that kind of message has this structure after its header, at any alignment.
             let info = unsafe { libc::CMSG_DATA(next).cast::<libc::in6_pktinfo>().read_unaligned() };
             return Some(info.ipi6_addr.s6_addr);
         }

@@ -1,15 +1,15 @@
 //! Questions and their answers, for one thread.
 //!
-//! Promised: [`Exchange::ask`] returns when every question has an answer that was accepted, or says which have none until the
-//! deadline. Within one call questions to different hosts do not wait for each other. A host that was silent, and is there
-//! again, is found within [`Timing::probe_after_max`] and a round trip. An answer to a question of an earlier
-//! call is dropped.
+//! Promises: [`Exchange::ask`] returns when every question has an accepted answer, or reports which have none at the
+//! deadline. Within one call questions to different hosts do not wait for each other. A host that did not answer, and
+//! is available again, is found within [`Timing::probe_after_max`] and a round trip. An answer to a question of an
+//! earlier call is dropped.
 //!
 //! A question may be several datagrams from one address to one other. Each is sent again until an answer says that it
-//! arrived ([`Verdict::Part`]) or that the question is answered; if all arrived and there is no answer, whoever had them has
-//! forgotten them, and they are all sent again.
+//! arrived ([`Verdict::Part`]) or that the question is answered. If all arrived and there is no answer, the receiver
+//! has forgotten them, and they are all sent again.
 //!
-//! Never done here: believing an answer. Whoever asks looks at it, and what is not accepted is as good as lost.
+//! It must never trust an answer: the asker examines it, and what is not accepted counts as lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -24,20 +24,20 @@ use super::{Address, Arrived, Endpoint, HOST_BYTES, Way};
 
 type HostPart = [u8; HOST_BYTES];
 
-/// A datagram, headers of IPv6 and UDP not counted, is no longer.
+/// The maximum size of a datagram, without the headers of IPv6 and UDP.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// A socket that is full is tried again after so long.
+/// A full socket is tried again after this.
 const FULL_FOR: Duration = Duration::from_micros(200);
 
-/// When a question without an answer is sent again.
+/// The time after which an unanswered question is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Not earlier than this.
+    /// The minimum.
     pub again_after_min: Duration,
-    /// Not later than this.
+    /// The maximum.
     pub again_after_max: Duration,
-    /// The oldest question to a host not later than this, unless its answers take longer: it finds out that the host, or
-    /// another one in its place, is there again.
+    /// The maximum for the oldest question to a host, unless its answers take longer: it detects that the host, or
+    /// another one in its place, is available again.
     pub probe_after_max: Duration,
 }
 
@@ -54,35 +54,35 @@ impl Default for Timing {
 /// A datagram of a question.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// What it is about.
+    /// The address of its object.
     pub to: Address,
     /// What the datagram carries, one part after the other; at most [`super::PARTS_MAX`].
     pub parts: &'a [&'a [u8]],
-    /// It is one more datagram of the question that the one before it is of, and goes to the same address.
+    /// Whether it is one more datagram of the preceding one's question; it then has the same address.
     pub is_more: bool,
 }
 
-/// What whoever asked thinks of an answer.
+/// The asker's judgement of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is one.
+    /// It is the answer.
     Accepted,
-    /// It says that this datagram of the question arrived, counted from 0, and that others are missing.
+    /// This datagram of the question, counted from 0, arrived, and others are missing.
     Part(usize),
-    /// It is damaged, or no answer to that; another one may come.
+    /// It is damaged, or does not belong to the question; another one may come.
     Ignored,
 }
 
 /// A host that did not answer.
 #[derive(Clone, Debug)]
 pub struct NoAnswer {
-    /// What the question was about.
+    /// The address of the question.
     pub to: Address,
-    /// How often it was sent.
+    /// How often the question was sent.
     pub sent: u32,
-    /// For how long an answer was waited for.
+    /// How long an answer was awaited.
     pub waited: Duration,
-    /// Why it could not be sent, if that is so.
+    /// Why it could not be sent, if that is the reason.
     pub error: Option<Arc<io::Error>>,
 }
 
@@ -112,39 +112,39 @@ impl std::error::Error for NoAnswer {
     }
 }
 
-/// What is known of a datagram.
+/// The state of a datagram.
 #[derive(Clone, Copy)]
 struct Known {
-    /// Its question, and the line that it waits in.
+    /// Its question, and the line in which it waits.
     question: usize,
     line: usize,
     sent: u32,
     sent_at: Instant,
     again_at: Instant,
-    /// Nothing more is to be done about it.
+    /// Nothing more is to be done for it.
     is_over: bool,
 }
 
-/// The datagrams of one call to one host, by their places.
+/// The datagrams of one call to one host, by their indices.
 struct Line {
     host: HostPart,
     waiting: VecDeque<usize>,
     under_way: Vec<usize>,
 }
 
-/// Looks at an answer to a question, by its place among those of the call.
+/// Judges an answer to a question, which is given by its index among those of the call.
 pub type Judge<'a> = &'a mut dyn FnMut(usize, &Arrived, &[u8]) -> Verdict;
 
-/// Asks.
+/// Asks questions and collects their answers.
 pub struct Exchange {
     endpoint: Endpoint,
-    /// Of every source address.
+    /// The first half of every source address.
     source: [u8; 8],
     port: u16,
     next: u64,
     timing: Timing,
     windows: BTreeMap<HostPart, Window>,
-    /// Of the call of now: datagrams, the lines that they wait in, and how many of them are not over.
+    /// Of the current call: datagrams, the lines in which they wait, and how many of them are not over.
     known: Vec<Known>,
     lines: Vec<Line>,
     missing: usize,
@@ -153,28 +153,28 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Asks at `port` of other hosts, from addresses that begin with `source` and end with the question's number, the first
-    /// of which is `first`: nobody else may use these addresses, now or while an answer may be on its way.
+    /// Asks at `port` of other hosts, from addresses that begin with `source` and end with the question's number, the
+    /// first of which is `first`. Nothing else may use these addresses, now or while an answer may be in flight.
     pub fn new(endpoint: Endpoint, source: [u8; 8], port: u16, first: u64, timing: Timing) -> Exchange {
         let room = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
         let (windows, known, lines) = (BTreeMap::new(), Vec::new(), Vec::new());
         Exchange { endpoint, source, port, next: first, timing, windows, known, lines, missing: 0, room, repeated: 0 }
     }
 
-    /// Asks from addresses that begin otherwise, from the next question on; numbers go on. An answer to what was asked
-    /// before is dropped.
+    /// Asks from addresses with another first half, from the next question on; the numbering continues. An answer to
+    /// an earlier question is dropped.
     pub fn set_source(&mut self, source: [u8; 8]) {
         self.source = source;
     }
 
-    /// Numbers for so many questions, the first of them; to be asked with the next call of [`Self::ask`].
+    /// Reserves numbers for so many questions, for the next call of [`Self::ask`]; returns the first.
     pub fn numbers(&mut self, count: usize) -> u64 {
         let first = self.next;
         self.next = self.next.wrapping_add(count as u64);
         first
     }
 
-    /// The address that a question comes from.
+    /// The source address of a question.
     pub fn source(&self, number: u64) -> Address {
         let mut source = [0; 16];
         source[..8].copy_from_slice(&self.source);
@@ -187,13 +187,13 @@ impl Exchange {
         self.repeated
     }
 
-    /// Asks all questions, whose numbers begin with `first`, and hands each answer to `answer` with the place of its
-    /// question, until all are accepted. Returned are the places of those that have no answer at the deadline, or cannot be
-    /// sent at all, with the reason.
+    /// Asks all questions, whose numbers begin with `first`, and hands each answer to `answer` with the index of its
+    /// question, until all are accepted. Returns the indices of those without an answer at the deadline, and of those
+    /// that cannot be sent, with the reason.
     ///
     /// # Panics
     ///
-    /// When the datagrams of one question go to several addresses.
+    /// If the datagrams of one question go to several addresses.
     pub fn ask(
         &mut self,
         first: u64,
@@ -216,7 +216,7 @@ impl Exchange {
             }
             self.endpoint.wait(wake_at.min(deadline).saturating_duration_since(now));
         }
-        // What is not answered counts no longer.
+        // Unanswered datagrams no longer count as in flight.
         for line in std::mem::take(&mut self.lines) {
             self.window(line.host).under_way -= line.under_way.len();
         }
@@ -247,7 +247,7 @@ impl Exchange {
         self.windows.entry(host).or_insert_with(Window::new)
     }
 
-    /// Sends what was not sent and has room, and what got no answer for too long; when to look again.
+    /// Sends what was not sent and has room, and again what got no answer in time; returns when to look again.
     fn send_due(&mut self, first: u64, asks: &[Ask<'_>], silent: &mut Vec<(usize, NoAnswer)>) -> Instant {
         let now = Instant::now();
         let mut wake_at = now + self.timing.again_after_max;
@@ -304,21 +304,21 @@ impl Exchange {
         self.known[place] = Known { sent, sent_at: now, again_at: now + after, ..self.known[place] };
     }
 
-    /// Takes everything that is there; whether something of it was an answer.
+    /// Takes everything that has arrived; returns whether any of it was an answer.
     fn receive(&mut self, first: u64, answer: Judge<'_>) -> bool {
         let mut is_any = false;
-        // A failing receive is a datagram that is not there; the deadline ends what nobody answers.
+        // A failed receive counts as no datagram; the deadline ends what gets no answer.
         while let Ok(Some(arrived)) = self.endpoint.receive(&mut self.room) {
             let Some(question) = self.question_of(first, &arrived.destination) else { continue };
             let Some(payload) = self.room.get(..arrived.bytes) else { continue };
             let places = self.places(question);
-            // What was not asked yet has no answer, whoever sent this.
+            // A question that was not sent yet has no answer, whoever sent this.
             if self.known[places.start].sent == 0 || places.clone().all(|place| self.known[place].is_over) {
                 continue;
             }
             match answer(question, &arrived, payload) {
                 Verdict::Accepted => {
-                    // Which of several datagrams it is an answer to is not known, so neither is how long it took.
+                    // It is unknown which of several datagrams it answers, and thus how long it took.
                     let after = (places.len() == 1).then(|| self.took(places.start)).flatten();
                     places.for_each(|place| self.end(place, Some(after)));
                 }
@@ -330,7 +330,7 @@ impl Exchange {
         is_any
     }
 
-    /// A datagram of several arrived.
+    /// Notes that one of several datagrams arrived.
     fn arrived(&mut self, places: Range<usize>, part: usize) {
         let place = places.start + part;
         if self.known[place].sent == 0 || self.known[place].is_over {
@@ -346,12 +346,12 @@ impl Exchange {
         }
     }
 
-    /// How long an answer to this datagram took, if that can be told (see [`Window`]).
+    /// How long the answer to this datagram took, if that can be determined (see [`Window`]).
     fn took(&self, place: usize) -> Option<Duration> {
         (self.known[place].sent == 1).then(|| self.known[place].sent_at.elapsed())
     }
 
-    /// Nothing more is to be done about a datagram: it was answered, after so long if that is known, or it cannot be sent.
+    /// Ends a datagram: it was answered, after this time if that is known, or it cannot be sent.
     fn end(&mut self, place: usize, answered: Option<Option<Duration>>) {
         if std::mem::replace(&mut self.known[place].is_over, true) {
             return;
@@ -376,7 +376,7 @@ impl Exchange {
         }
     }
 
-    /// A host that was silent is there again: what was asked of it meanwhile is asked again soon.
+    /// A host that did not answer is available again: what was asked meanwhile is soon asked again.
     fn hurry(&mut self, place: usize) {
         let line = self.known[place].line;
         let (least, most) = (self.timing.again_after_min, self.timing.again_after_max);
@@ -387,7 +387,7 @@ impl Exchange {
         }
     }
 
-    /// Says of each question that has no answer yet that it gets none.
+    /// Reports every question without an answer.
     fn give_up(&mut self, asks: &[Ask<'_>], waited: Duration, silent: &mut Vec<(usize, NoAnswer)>) {
         let mut last = None;
         for (known, ask) in self.known.iter().zip(asks).filter(|(known, _)| !known.is_over) {
@@ -397,7 +397,7 @@ impl Exchange {
         }
     }
 
-    /// The question of now that came from this address.
+    /// The question of the current call that has this source address.
     fn question_of(&self, first: u64, address: &Address) -> Option<usize> {
         let (source, number) = address.split_at(8);
         let number = u64::from_be_bytes(number.try_into().expect("eight bytes"));
@@ -405,10 +405,10 @@ impl Exchange {
         (source == self.source && question <= self.known.last()?.question).then_some(question)
     }
 
-    /// Its datagrams.
+    /// The indices of its datagrams.
     fn places(&self, question: usize) -> Range<usize> {
         let start = match self.known.get(question) {
-            // No question up to here has several.
+            // No question up to here has several datagrams.
             Some(known) if known.question == question => question,
             _ => self.known.partition_point(|known| known.question < question),
         };

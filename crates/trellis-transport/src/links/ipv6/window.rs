@@ -1,23 +1,24 @@
-//! How many questions to one host may be under way, and when one that got no answer is sent again.
+//! The window of one host: how many questions to it may be in flight, and when an unanswered one is sent again.
 //!
-//! Promised: at least one may be under way, and at most [`QUESTIONS_MAX`]; the time of the first repetition is four times
-//! what answers take and never less than the least that was told; each further one takes twice as long, up to a bound. The
-//! window grows by one for each windowful of answers and is halved by a loss, once for each round (RFC 5681's additive
-//! increase and multiplicative decrease). Only a question that was sent once says how long answers take (Karn's rule).
+//! Promises: at least one may be in flight, and at most [`QUESTIONS_MAX`]. The first repetition comes after four times
+//! the answer time, and never earlier than the given minimum; each further one after twice the time, up to a bound.
+//! The window grows by one for each windowful of answers and is halved by a loss, once for each round (additive
+//! increase and multiplicative decrease, RFC 5681). Only a question that was sent once is a sample of the answer time
+//! (Karn's rule).
 
 use std::time::Duration;
 
-/// The most questions to one host under way.
+/// The maximum number of questions in flight to one host.
 const QUESTIONS_MAX: f32 = 64.0;
-/// At first.
+/// The initial number.
 const QUESTIONS_FIRST: f32 = 16.0;
 
 pub(super) struct Window {
-    /// Smoothed, and how far answers are from that (RFC 6298), in seconds; none before the first answer.
+    /// Smoothed answer time and its deviation (RFC 6298), in seconds; none before the first answer.
     takes: Option<(f64, f64)>,
     size: f32,
     pub(super) under_way: usize,
-    /// Questions from here on are of a round that was not halved yet.
+    /// Questions from this number on belong to a round that was not halved yet.
     round: u64,
 }
 
@@ -30,7 +31,7 @@ impl Window {
         self.under_way < self.size as usize
     }
 
-    /// An answer came to a question that was sent once, so long ago, or to one that was sent more often.
+    /// A question was answered: after this time if it was sent once, `None` if it was sent more often.
     pub(super) fn answered(&mut self, after: Option<Duration>) {
         self.under_way -= 1;
         self.size = (self.size + 1.0 / self.size).min(QUESTIONS_MAX);
@@ -41,7 +42,7 @@ impl Window {
         });
     }
 
-    /// A question, by its number, got no answer in time; questions up to `next` were sent.
+    /// A question, by its number, got no answer in time; `next` is the next number to be sent.
     pub(super) fn lost(&mut self, number: u64, next: u64) {
         if number >= self.round {
             self.size = (self.size / 2.0).max(1.0);
@@ -49,7 +50,7 @@ impl Window {
         }
     }
 
-    /// After how long a question that was sent so often is sent again.
+    /// The time after which a question that was sent so often is sent again.
     pub(super) fn again_after(&self, sent: u32, least: Duration, most: Duration) -> Duration {
         let first = self.takes.map_or(least * 4, |(takes, off)| {
             Duration::from_secs_f64((4.0 * takes).max(takes + 4.0 * off)).clamp(least, most)

@@ -1,8 +1,8 @@
-//! What two nodes of one host have in common once they met: two rings, each other's wake-up descriptor, each other's shared memory.
+//! What two nodes of one host share after negotiation: two rings, and each other's wake-up descriptor and memory.
 //!
-//! Promised: what comes from the peer is used only after it was checked; nothing of it outlives the channel.
+//! Promises: what comes from the peer is checked before it is used; nothing of it outlives the channel.
 //!
-//! Never done here: frames.
+//! It must never handle frames.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use super::ring::{RING_BYTES, Ring};
 use super::sockets::Parcel;
 use crate::links::descriptors::Descriptor;
 
-/// One direction after the other: first what the node with the higher number writes.
+/// The two directions in sequence: first the one that the node with the higher number writes.
 const CHANNEL_BYTES: usize = 2 * RING_BYTES;
 
 /// See the module text.
@@ -25,20 +25,20 @@ pub(super) struct Channel {
     wake_up: Descriptor,
     /// The peer's shared memory.
     pub(super) theirs: Option<Mapping>,
-    /// This node's, which the peer has mapped.
+    /// This node's shared memory, which the peer has mapped.
     pub(super) ours: Option<Extent>,
-    /// The rings lie in it.
+    /// Holds the rings.
     _memory: Mapping,
 }
 
-/// This node's shared memory: addresses to compare with, never read through here.
+/// This node's shared memory: addresses to compare with, never read through this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) start: usize,
     pub(super) bytes: usize,
 }
 
-/// Memory for a channel, made by the node with the higher number and not answered yet.
+/// Memory for a channel, created by the node with the higher number and not answered yet.
 pub(super) struct Draft {
     memory: Mapping,
     pub(super) file: Descriptor,
@@ -50,7 +50,7 @@ impl Draft {
         Ok(Draft { memory: Mapping::of(file.raw(), CHANNEL_BYTES, true)?, file })
     }
 
-    /// The answer brought the peer's wake-up descriptor, and its shared memory where it has some.
+    /// Completes the channel with the answer: the peer's wake-up descriptor, and its shared memory if it has some.
     pub(super) fn finish(self, ours: Option<Extent>, theirs_bytes: usize, parcel: Parcel) -> Result<Channel, String> {
         let mut files = parcel.files.into_iter();
         let wake_up = wake_up_of(files.next())?;
@@ -60,7 +60,8 @@ impl Draft {
 }
 
 impl Channel {
-    /// The offer of a peer with a higher number brought the memory, its wake-up descriptor, and its shared memory where it has some.
+    /// Accepts the offer of a peer with a higher number: the memory, its wake-up descriptor, and its shared memory if
+    /// it has some.
     pub(super) fn accept(ours: Option<Extent>, theirs_bytes: usize, parcel: Parcel) -> Result<Channel, String> {
         let mut files = parcel.files.into_iter();
         let file = files.next().ok_or("it brought no memory")?;
@@ -81,7 +82,7 @@ impl Channel {
     ) -> Channel {
         let start = memory.start();
         // SAFETY: the mapping has CHANNEL_BYTES writable bytes at the start of a page, and lives in the result. The
-        // file was zero when it was made; whatever a peer did to it since is checked where it is used.
+        // file was zero when it was created; whatever a peer did to it since is checked where it is used.
         let (higher, lower) = unsafe { (Ring::at(start), Ring::at(start.add(RING_BYTES))) };
         let (outgoing, incoming) = if is_higher { (higher, lower) } else { (lower, higher) };
         Channel { incoming, outgoing, wake_up, theirs, ours, _memory: memory }
@@ -90,12 +91,12 @@ impl Channel {
     /// Wakes the peer, if it sleeps on its link.
     pub(super) fn wake_peer(&self) {
         let one = 1_u64;
-        // SAFETY: eight readable bytes. A counter at its maximum is as good: the peer is woken by it already.
+        // SAFETY: eight readable bytes. A counter at its maximum is sufficient: it wakes the peer already.
         unsafe { libc::write(self.wake_up.raw(), (&raw const one).cast(), 8) };
     }
 }
 
-/// The peer's wake-up descriptor. It must not be able to keep this node waiting.
+/// Checks the peer's wake-up descriptor: it must not be able to block this node.
 fn wake_up_of(file: Option<Descriptor>) -> Result<Descriptor, String> {
     let file = file.ok_or("it brought no event descriptor")?;
     // SAFETY: no pointers are passed.

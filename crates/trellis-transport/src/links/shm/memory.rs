@@ -1,9 +1,9 @@
-//! Memory that two processes have in common: files without a name, and mappings of them.
+//! Memory that two processes share: files without a name, and mappings of them.
 //!
-//! Promised: a file that is mapped can never become shorter ([`check`] looks before), so no access to a mapping raises
-//! SIGBUS; a forked child has none of the mappings; a mapping of what belongs to a peer is not writable.
+//! Promises: a mapped file can never become shorter ([`check`] verifies it), so no access to a mapping raises SIGBUS.
+//! A forked child has none of the mappings. A mapping of a peer's memory is not writable.
 //!
-//! Never done here: knowing what lies in the memory.
+//! It must never depend on the content of the memory.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 
 use crate::links::descriptors::Descriptor;
 
-/// A stretch of mapped memory.
+/// A range of mapped memory.
 pub(super) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -21,8 +21,8 @@ pub(super) struct Mapping {
     owner: u32,
 }
 
-// SAFETY: a mapping is an address range that stays valid until it is dropped; who reads and writes what in it is the
-// affair of those who use the pointer.
+// SAFETY: a mapping is an address range that stays valid until it is dropped; the users of the pointer synchronise
+// their accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -53,7 +53,7 @@ impl Mapping {
         self.start
     }
 
-    /// How many there are.
+    /// The length in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -68,16 +68,16 @@ impl Drop for Mapping {
     }
 }
 
-/// Makes a file of `bytes` bytes, all zero and all there, whose size is sealed.
+/// Creates a file of `bytes` bytes, all zero and allocated, whose size is sealed.
 pub(super) fn create(bytes: usize) -> io::Result<Descriptor> {
     let plain = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Newer kernels want to hear that nobody will execute it; older ones do not know the word.
+    // Newer kernels want to be told that the file is not executable; older ones do not know the flag.
     let file = Descriptor::adopt(|| match memfd(plain | libc::MFD_NOEXEC_SEAL) {
         -1 => memfd(plain),
         number => number,
     })?;
     let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: plain system calls on a descriptor that is ours.
+    // SAFETY: plain system calls on a descriptor that we own.
     let made = unsafe { libc::ftruncate(file.raw(), length) == 0 && libc::fallocate(file.raw(), 0, 0, length) == 0 };
     if !made {
         return Err(io::Error::last_os_error());
@@ -96,7 +96,7 @@ fn memfd(flags: libc::c_uint) -> RawFd {
     unsafe { libc::memfd_create(c"trellis-rings".as_ptr(), flags) }
 }
 
-/// Whether a file from elsewhere has at least `bytes` bytes and always will; otherwise what is wrong with it.
+/// Checks that a file from a peer has at least `bytes` bytes and always will; the error says what is wrong.
 pub(super) fn check(file: RawFd, bytes: usize) -> Result<(), String> {
     // SAFETY: a plain system call; a descriptor that is no such file gives an error.
     let seals = unsafe { libc::fcntl(file, libc::F_GET_SEALS) };
@@ -128,7 +128,7 @@ mod tests {
         assert!(check(file.raw(), 8193).unwrap_err().contains("has 8192 bytes"));
         let (one, other) =
             (Mapping::of(file.raw(), 8192, true).unwrap(), Mapping::of(file.raw(), 8192, false).unwrap());
-        // SAFETY: inside both mappings; nobody else has the file.
+        // SAFETY: inside both mappings; nothing else has the file.
         let seen = unsafe {
             one.start().as_ptr().add(5000).write_volatile(7);
             other.start().as_ptr().add(5000).read_volatile()
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_file_that_may_shrink_is_refused() {
         let file = Descriptor::adopt(|| memfd(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)).unwrap();
-        // SAFETY: a plain system call on a descriptor that is ours.
+        // SAFETY: a plain system call on a descriptor that we own.
         assert_eq!(unsafe { libc::ftruncate(file.raw(), 4096) }, 0);
         assert!(check(file.raw(), 4096).unwrap_err().contains("not sealed"));
         assert!(check(-1, 4096).is_err());

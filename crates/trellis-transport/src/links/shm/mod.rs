@@ -1,43 +1,44 @@
 //! The link `shm`: shared memory between nodes of one host, and tcp to all others.
 //!
-//! Promised: the contract of [`crate::links`]. Two nodes meet over tcp, with the cluster's secret, and before the first
-//! frame they decide once how this pair's frames travel: through shared memory where both run on one host, under one
-//! user, and can hand each other memory; over the connection otherwise ([`Manner::Prefer`]), or not at all
-//! ([`Manner::Require`]). The connection stays: its end is how the death of a process is noticed.
+//! Promises: the contract of [`crate::links`]. Two nodes meet over tcp, with the cluster's secret. Before the first
+//! frame they decide once how this pair's frames travel: through shared memory if both run on one host, under one
+//! user, and can hand each other memory; otherwise over the connection ([`Manner::Prefer`]), or not at all
+//! ([`Manner::Require`]). The connection stays open: its end reports the death of a process.
 //!
-//! While somebody polls ([`Link::attend`]) and all peers are on this host, neither sending nor receiving makes a system
-//! call. A body that lies in the memory of [`Link::share`] is copied once: by the receiver, from there to its place.
+//! While a thread polls continuously ([`Link::attend`]) and all peers are on this host, neither sending nor receiving
+//! makes a system call. A body in the memory of [`Link::share`] is copied once: by the receiver, from there to its
+//! place.
 //!
-//! Never done here: trusting what a peer wrote into shared memory (it is checked where it is used), encrypting it. The
-//! cluster's secret says who is a member; what members of one host and one user tell each other in memory, nobody else
-//! of that host can read who could not read their own memory just as well. So `sealed` and `signed` hold for the
-//! connection, and frames in memory need neither.
+//! It must never trust what a peer wrote into shared memory (it is checked where it is used). It does not encrypt
+//! shared memory: the secret authenticates members, and only processes that could read the members' own memory can
+//! read what they exchange there. So `sealed` and `signed` apply to the connection, and frames in memory need neither.
 //!
 //! # How a pair decides
 //!
-//! The node with the lower number says over the new connection on which host it runs, and a name and a token for this
-//! one peer (its *card*). The other, if it runs there as well, makes the memory, connects to the name, and hands over
-//! memory, wake-up descriptor and shared memory with the token (its *offer*). The first maps what it got and hands over its own. Then
-//! the second says over the connection what is decided (its *verdict*), and why if it is tcp. Each of these messages is
-//! the first that its sender says to that peer; frames wait until then. So no frame has to be brought into order with
-//! one that went another way.
+//! The node with the lower number sends over the new connection the host on which it runs, and a name and a token for
+//! this one peer (its *card*). The other node, if it runs on the same host, creates the memory, connects to the name,
+//! and hands over memory, wake-up descriptor and shared memory with the token (its *offer*). The first node maps what
+//! it got and hands over its own. Then the second sends the decision over the connection (its *verdict*), with the
+//! reason if it is tcp. Each of these messages is the first that its sender sends to that peer, and frames wait until
+//! then. So no frame has to be ordered against one that took another path.
 //!
-//! # Who is woken
+//! # Wake-up
 //!
-//! A node that nobody polls marks each ring as *sleeping*; who writes into such a ring takes the mark away and rings
-//! the node's wake-up descriptor, an event descriptor that [`Link::readiness`] watches. Marking costs a store only when it changes
-//! something, and is left out while somebody attends: otherwise every frame would cost its sender a system call that
-//! wakes nobody.
+//! A node that no thread polls marks each ring as *sleeping*. A writer into such a ring removes the mark and signals
+//! the node's wake-up descriptor, an event descriptor that [`Link::readiness`] watches. Marking costs a store only if
+//! it changes something, and is omitted while a thread attends: otherwise every frame would cost its sender a system
+//! call that wakes no one.
 //!
 //! # Locks
 //!
-//! As in `tcp`: a receiving and a sending half for each peer; who holds a receiving half may take sending halves, and
-//! the halves of the tcp link below. `poll` only tries a receiving half.
+//! As in `tcp`: a receiving and a sending half for each peer. A holder of a receiving half may take sending halves,
+//! and the halves of the tcp link below. `poll` only tries a receiving half.
 //!
 //! # Modules
 //!
-//! `pairs` (who is served, woken and lost), `negotiation` (cards, offers, verdicts), `channel` (what two nodes have in
-//! common), `ring` (one direction), `sending` and `receiving` (the two halves), `memory` and `sockets` (system calls).
+//! `pairs` (which pairs are served, woken and lost), `negotiation` (cards, offers, verdicts), `channel` (what two
+//! nodes share), `ring` (one direction), `sending` and `receiving` (the two halves), `memory` and `sockets` (system
+//! calls).
 
 mod channel;
 mod memory;
@@ -76,14 +77,14 @@ pub enum Manner {
     Require,
 }
 
-/// What a node needs to take part.
+/// The options of one node's shm link.
 #[derive(Debug)]
 pub struct ShmOptions {
     /// What the connections need.
     pub tcp: TcpOptions,
     /// What happens to a pair that cannot share memory.
     pub manner: Manner,
-    /// What this host is called; the identity of its boot unless given. For tests: two names are two hosts.
+    /// The identity of this host; by default that of its boot. For tests: two identities are two hosts.
     pub host: Option<[u8; 16]>,
 }
 
@@ -91,7 +92,7 @@ pub struct ShmOptions {
 pub struct Shm {
     tcp: Tcp,
     manner: Manner,
-    /// What this host is called, or why that is not known.
+    /// The identity of this host, or why it is not known.
     host: Result<[u8; 16], String>,
     /// Readable when a poll would do something.
     epoll: Epoll,
@@ -101,19 +102,19 @@ pub struct Shm {
     /// The memory of [`Link::share`], and its file.
     ours: Mutex<Option<(Extent, RawFd)>>,
     pairs: Vec<Pair>,
-    /// The pairs with a ring, in the order in which they came; the first `rings` are set.
+    /// The pairs with a ring, in the order of their arrival; the first `rings` are set.
     order: Vec<AtomicU32>,
     rings: AtomicUsize,
-    /// Held while one more is added.
+    /// Held while a pair is added.
     growing: Mutex<()>,
-    /// Peers that are up and do not use a ring (yet): while there are any, each poll asks their connections.
+    /// Peers that are up and do not use a ring (yet); while there are any, each poll serves their connections.
     asked_over_tcp: AtomicUsize,
-    /// Pairs whose loss is known and not reported.
+    /// Pairs whose loss is known and not yet reported.
     unsettled: AtomicUsize,
-    /// How many threads poll.
+    /// How many threads poll continuously.
     attended: AtomicUsize,
     polls: AtomicU32,
-    /// Where peers with a higher number find this node, or why they cannot.
+    /// The listening socket for peers with a higher number, or why there is none.
     door: Result<Door, String>,
     negotiations: Mutex<Vec<Negotiation>>,
 }
@@ -170,8 +171,8 @@ impl Shm {
     }
 }
 
-/// Whether two processes of this host could share memory through this link, and why not: for messages. It tries with
-/// two ends in this process.
+/// Whether two processes of this host could share memory through this link, and the reason if not: for messages. It
+/// tries with two ends in this process.
 pub fn probe() -> Result<(), String> {
     host_of_this_boot()?;
     negotiation::probe()

@@ -1,13 +1,13 @@
-//! How two nodes that met over tcp find out whether they can share memory, and decide.
+//! The negotiation by which two nodes that met over tcp decide whether they share memory.
 //!
-//! Promised: every pair decides, whatever fails on the way; nobody hands memory to a process that does not know the
-//! token which it could only learn over the authenticated connection; why a pair stays on tcp is a sentence.
+//! Promises: every pair decides, whatever fails. A node hands memory only to a process that knows the token, which is
+//! sent only over the authenticated connection. The reason why a pair stays on tcp is a sentence.
 //!
-//! Never done here: waiting (each step is taken in a poll), frames of the layer above.
+//! It must never wait (each step is taken in a poll), or handle frames of the layer above.
 //!
-//! Cards and verdicts are frames of the connection: a header that begins with [`MARK`], the kind, the length of the
-//! body. They are the first frame that each end gets from the other, so they need not differ from the frames of the
-//! layer above.
+//! Cards and verdicts are frames of the connection: a header that begins with [`MARK`], the kind, and the length of
+//! the body. They are the first frame that each end gets from the other, so they need not differ from the frames of
+//! the layer above.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -21,27 +21,27 @@ use crate::links::descriptors::{Descriptor, Event};
 use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
 use crate::{HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
-/// What a peer must know to be let in through the door.
+/// What a peer must know to be admitted through the listening socket.
 pub(super) type Token = [u8; 16];
-/// What a host is called.
+/// The identity of a host.
 type Host = [u8; 16];
 
 const MARK: [u8; 8] = *b"trellis+";
-/// From the lower number to the higher: where I am, and how to get in.
+/// From the lower number to the higher: its host, and how to connect.
 const CARD: u8 = 1;
-/// From the higher number to the lower: memory it is.
+/// From the higher number to the lower: shared memory is used.
 const MEMORY: u8 = 2;
-/// From the higher number to the lower: it stays tcp, and why.
+/// From the higher number to the lower: tcp is used, and why.
 const TCP: u8 = 3;
 
 const CARD_BYTES: usize = 48;
 const OFFER_MARK: [u8; 8] = *b"offer  1";
 const OFFER_BYTES: usize = 40;
 const ANSWER_BYTES_MIN: usize = 9;
-/// Offers that have not been made by those who came to the door.
+/// The maximum number of open negotiations; further connections are closed.
 const NEGOTIATIONS_MAX: usize = 1024;
 
-/// Where peers of this host find this node.
+/// The socket on which this node listens for peers of this host.
 pub(super) struct Door {
     pub(super) listener: Descriptor,
     name: [u8; NAME_BYTES],
@@ -54,7 +54,7 @@ impl Door {
     }
 }
 
-/// A conversation through the door that is not over.
+/// An open negotiation over a local socket.
 pub(super) struct Negotiation {
     token: u64,
     socket: Descriptor,
@@ -62,13 +62,13 @@ pub(super) struct Negotiation {
 }
 
 enum Step {
-    /// Somebody came through this node's door.
+    /// A peer connected to this node's socket.
     Offer,
-    /// This node went through the door of `peer`, and offered memory.
+    /// This node connected to the socket of `peer`, and offered memory.
     Answer { peer: usize, draft: Draft, ours: Option<Extent> },
 }
 
-/// What the kernel calls the time since this host was started.
+/// The kernel's identity of the current boot of this host.
 pub(super) fn host_of_this_boot() -> Result<Host, String> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
     let text = std::fs::read_to_string(PATH).map_err(|error| format!("{PATH} cannot be read: {error}"))?;
@@ -84,7 +84,7 @@ pub(super) fn host_of_this_boot() -> Result<Host, String> {
     Ok(host)
 }
 
-/// Hands memory from one end to another in this process, through a door.
+/// Hands memory from one end to another in this process, through a local socket.
 pub(super) fn probe() -> Result<(), String> {
     let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let door = Door::open().map_err(words("no socket can be listened on"))?;
@@ -108,13 +108,13 @@ fn own_header(kind: u8, bytes: usize) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Kind and length of the body of a card or a verdict.
+/// The kind of a card or a verdict, and the length of its body.
 fn read_own_header(header: &[u8; HEADER_BYTES]) -> Option<(u8, usize)> {
     let bytes = usize::from(u16::from_le_bytes([header[10], header[11]]));
     (header[..8] == MARK && bytes <= INLINE_BODY_BYTES_MAX).then_some((header[8], bytes))
 }
 
-/// Stands between the connections and the sink: takes cards and verdicts, and passes on what is for the layer above.
+/// Wraps the sink: takes cards and verdicts, and passes on the frames for the layer above.
 pub(super) struct Through<'a> {
     pub(super) link: &'a Shm,
     pub(super) sink: &'a mut dyn Sink,
@@ -175,11 +175,11 @@ impl Shm {
     fn send_own(&self, peer: usize, kind: u8, body: &[u8]) {
         let payload = if body.is_empty() { Payload::Nothing } else { Payload::Copy(body) };
         self.pairs[peer].counts.count_own_out(body.len());
-        // Fails only when the peer is lost, which is reported by a poll.
+        // Fails only if the peer is lost, which a poll reports.
         let _ = self.tcp.send(peer, &own_header(kind, body.len()), payload);
     }
 
-    /// Says on which host this node runs, and how the peer gets in; or why it cannot.
+    /// Sends the host of this node and how the peer connects, or why it cannot.
     fn send_card(&self, peer: usize) {
         let card = || -> Result<Vec<u8>, String> {
             let (door, host) = (self.door.as_ref()?, self.host.as_ref()?);
@@ -189,7 +189,7 @@ impl Shm {
         };
         match card() {
             Ok(card) => self.send_own(peer, CARD, &card),
-            // Any other length is the reason why there is none.
+            // Any other length is the reason why there is no card.
             Err(why) => {
                 let mut why = shortened(&why);
                 if why.len() == CARD_BYTES {
@@ -200,7 +200,7 @@ impl Shm {
         }
     }
 
-    /// The card of a peer with a lower number is here: offers it memory, if it runs on this host.
+    /// Handles the card of a peer with a lower number: offers it memory, if it runs on this host.
     fn offer(&self, peer: usize, card: &[u8]) -> Result<(), String> {
         let Ok(card) = <&[u8; CARD_BYTES]>::try_from(card) else {
             return Err(String::from_utf8_lossy(card).into_owned());
@@ -229,31 +229,31 @@ impl Shm {
         self.meet(socket, step).map_err(words("the kernel takes no more events"))
     }
 
-    /// Lets in who came to the door.
+    /// Accepts waiting connections.
     pub(super) fn open_door(&self) {
         let Ok(door) = &self.door else { return };
         while let Ok(Some(socket)) = sockets::accept(door.listener.raw()) {
             if lock(&self.negotiations).len() >= NEGOTIATIONS_MAX {
                 continue;
             }
-            // A peer that is hung up on stays on tcp.
+            // A peer whose connection is closed here stays on tcp.
             let _ = self.meet(socket, Step::Offer);
         }
     }
 
     fn meet(&self, socket: Descriptor, step: Step) -> io::Result<()> {
         let mut negotiations = lock(&self.negotiations);
-        // Sockets under way have numbers of their own, so the number of one is a token that no other has.
+        // Open sockets have distinct numbers, so the number of a socket is a unique token.
         let token = socket.raw() as u64;
         self.epoll.add(socket.raw(), false, token)?;
         negotiations.push(Negotiation { token, socket, step });
         Ok(())
     }
 
-    /// Something came in a conversation.
+    /// Handles an event of a negotiation.
     pub(super) fn go_on_negotiating(&self, token: u64, sink: &mut dyn Sink) -> bool {
         let (negotiation, arrived) = {
-            // Whoever holds it looks after it.
+            // The holder of the lock handles it.
             let Some(mut negotiations) = try_lock(&self.negotiations) else { return false };
             let Some(index) = negotiations.iter().position(|negotiation| negotiation.token == token) else {
                 return false;
@@ -280,11 +280,11 @@ impl Shm {
         true
     }
 
-    /// Somebody offers memory: takes it, or says why not.
+    /// Handles an offer of memory: accepts it, or answers why not.
     fn take_offer(&self, socket: &Descriptor, parcel: Parcel) {
         let ours = *lock(&self.ours);
         let Ok((peer, theirs_bytes)) = self.read_offer(&parcel.text) else {
-            // Whoever does not know the token gets no answer.
+            // A process that does not know the token gets no answer.
             return;
         };
         let pair = &self.pairs[peer];
@@ -300,7 +300,7 @@ impl Shm {
             }
             Err(why) => answer.extend_from_slice(&shortened(why)),
         }
-        // Who hung up meanwhile says over the connection what is decided, or is lost.
+        // A peer that hung up meanwhile sends its decision over the connection, or is lost.
         let _ = sockets::send(socket.raw(), &answer, &files);
     }
 
@@ -311,13 +311,13 @@ impl Shm {
         let bytes = text[32..40].try_into().map(u64::from_le_bytes).map_err(|_| ())?;
         let bytes = usize::try_from(bytes).map_err(|_| ())?;
         let pair = self.pairs.get(from).ok_or(())?;
-        // A token that was used once is worth nothing any more.
+        // A token is valid once.
         let token = lock(&pair.token).take().ok_or(())?;
         let is_meant = text[..8] == OFFER_MARK && to == self.node() && text[16..32] == token && pair.is_waiting();
         if is_meant { Ok((from, bytes)) } else { Err(()) }
     }
 
-    /// This node, with the higher number, decides for memory.
+    /// Decides for memory; this node has the higher number.
     fn decide_memory(&self, peer: usize, channel: Channel, sink: &mut dyn Sink) {
         if self.pairs[peer].channel.set(channel.into()).is_ok() && self.announce(peer, sink) {
             self.send_own(peer, MEMORY, &[]);
@@ -325,7 +325,7 @@ impl Shm {
         }
     }
 
-    /// This node, with the higher number, decides for tcp.
+    /// Decides for tcp; this node has the higher number.
     fn decide_tcp(&self, peer: usize, why: &str, sink: &mut dyn Sink) {
         let verdict = || self.send_own(peer, TCP, &shortened(why));
         match self.manner {
@@ -341,7 +341,7 @@ impl Shm {
         }
     }
 
-    /// The peer, with the higher number, decided for tcp.
+    /// Handles the decision for tcp of a peer with a higher number.
     fn hear_tcp(&self, peer: usize, why: &str, sink: &mut dyn Sink) {
         match self.manner {
             Manner::Require => self.refuse(peer, why),

@@ -1,9 +1,9 @@
-//! All pairs of one node: who is served in a poll, who is woken, who is lost.
+//! All pairs of one node: which are served in a poll, woken, or lost.
 //!
-//! Promised: it is decided once how a pair's frames travel; all that was written into a ring before its writer was lost
-//! is received first; whoever sleeps on the link's readiness hears of every frame.
+//! Promises: how a pair's frames travel is decided once. Everything written into a ring before its writer was lost is
+//! received first. A thread that sleeps on the link's readiness is woken for every frame.
 //!
-//! Never done here: negotiating with a peer (see `negotiation`), calling the sink of one peer from two threads at once.
+//! It must never negotiate with a peer (see `negotiation`), or call the sink of one peer from two threads at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -17,14 +17,14 @@ use super::{DOOR_TOKEN, EVENT_TOKEN, Manner, Shm, TCP_TOKEN};
 use crate::HEADER_BYTES;
 use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 
-/// While somebody polls, connections and new peers are looked at once in so many polls.
+/// While a thread polls continuously, one poll in so many checks connections and new peers.
 const POLLS_PER_LOOK: u32 = 256;
-/// Leaving is given up when nothing was taken for so long: the peer's process is stopped.
+/// Leaving ends if nothing was taken for so long: the peer's process is stopped.
 const CLOSE_STALL_MS_MAX: u64 = 1000;
-/// And in any case after this.
+/// Leaving ends in any case after this.
 const CLOSE_MS_MAX: u64 = 10_000;
 
-/// It is not decided yet, or the peer is not there.
+/// Not decided yet, or the peer has not come.
 const WAITING: u8 = 0;
 /// Frames travel over the connection.
 const OVER_TCP: u8 = 1;
@@ -36,9 +36,9 @@ const LOST: u8 = 3;
 /// What this node knows of one peer.
 pub(super) struct Pair {
     state: AtomicU8,
-    /// Something waits in `sending` for room in the ring.
+    /// Something in `sending` waits for room in the ring.
     queued: AtomicBool,
-    /// `loss` is known and not reported.
+    /// `loss` is known and not yet reported.
     unsettled: AtomicBool,
     /// The next slot of the incoming ring, so that a poll that finds nothing takes no lock.
     next: AtomicU64,
@@ -48,16 +48,16 @@ pub(super) struct Pair {
     loss: Mutex<Option<Lost>>,
     /// Why this pair stays on tcp.
     pub(super) note: Mutex<Option<String>>,
-    /// What the peer must know to be let in through the door.
+    /// What the peer must know to be admitted through the listening socket.
     pub(super) token: Mutex<Option<Token>>,
     /// The connection is or was up.
     met: AtomicBool,
-    /// The peer's card came.
+    /// The peer's card arrived.
     carded: AtomicBool,
     pub(super) counts: Counts,
 }
 
-/// What passed.
+/// Counters of what passed.
 #[derive(Default)]
 pub(super) struct Counts {
     frames_in: AtomicU64,
@@ -65,7 +65,8 @@ pub(super) struct Counts {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     frames_refused: AtomicU64,
-    /// Cards and verdicts, which the connection counts as frames: frames and bytes that came, and that were sent.
+    /// Cards and verdicts, which the connection counts as frames: frames and bytes received, then frames and bytes
+    /// sent.
     pub(super) own: [AtomicU64; 4],
 }
 
@@ -101,17 +102,17 @@ impl Pair {
         self.is_in(OVER_TCP)
     }
 
-    /// Whether the card of this peer is awaited; it is taken once.
+    /// Whether this peer's card is expected; true once.
     pub(super) fn takes_card(&self) -> bool {
         !self.carded.swap(true, Ordering::AcqRel)
     }
 
-    /// Gone for good, whether the sink was told already or not.
+    /// Whether it is gone for good, whether or not the sink was told already.
     pub(super) fn is_lost(&self) -> bool {
         self.is_in(LOST) || self.unsettled.load(Ordering::Acquire)
     }
 
-    /// Whether a slot has come that nobody took.
+    /// Whether a slot has arrived that was not taken.
     #[inline]
     fn has_frame(&self) -> bool {
         self.channel.get().is_some_and(|channel| channel.incoming.is_written(self.next.load(Ordering::Acquire)))
@@ -134,7 +135,7 @@ impl Counts {
 }
 
 impl Shm {
-    /// In a forked child every descriptor is gone.
+    /// Whether this is a forked child, where every descriptor is closed.
     #[inline]
     pub(super) fn is_forked(&self) -> bool {
         self.epoll.raw() < 0
@@ -145,7 +146,7 @@ impl Shm {
     }
 
     pub(super) fn way_of(&self, peer: usize) -> Choice {
-        // A lost pair says how it was.
+        // A lost pair reports how its frames travelled.
         let is_shared = self.pairs.get(peer).is_some_and(|pair| match pair.state.load(Ordering::Acquire) {
             SHARED => true,
             LOST => lock(&pair.sending).channel().is_some(),
@@ -221,7 +222,8 @@ impl Shm {
         came
     }
 
-    /// Looks at what makes the link ready, apart from rings: the wake-up descriptor, the connections, the door.
+    /// Checks what makes the link ready, apart from rings: the wake-up descriptor, the connections, the listening
+    /// socket.
     #[cold]
     fn look(&self, sink: &mut dyn Sink) -> bool {
         let mut came = false;
@@ -229,7 +231,7 @@ impl Shm {
         let count = self.epoll.ready(&mut events);
         for event in &events[..count] {
             match event.u64 {
-                // First drained, then marked, then the rings are looked at: whoever writes after that rings again.
+                // In this order: drain, mark, then check the rings. A later writer signals again.
                 EVENT_TOKEN => {
                     self.event.drain();
                     if self.attended.load(Ordering::SeqCst) == 0 {
@@ -244,7 +246,7 @@ impl Shm {
         came
     }
 
-    /// Says to the peers whether they must ring for what they write.
+    /// Tells the peers whether they must wake this node for what they write.
     fn mark_sleeping(&self, sleeping: bool) {
         for number in &self.order[..self.rings.load(Ordering::SeqCst)] {
             let pair = &self.pairs[number.load(Ordering::Relaxed) as usize];
@@ -263,7 +265,7 @@ impl Shm {
             }
         } else if self.attended.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.mark_sleeping(true);
-            // What came before the marks were set woke nobody.
+            // What arrived before the marks were set woke no one.
             let pairs = self.order[..self.rings.load(Ordering::SeqCst)].iter();
             let mut pairs = pairs.map(|number| &self.pairs[number.load(Ordering::Relaxed) as usize]);
             if pairs.any(|pair| pair.has_frame() || pair.queued.load(Ordering::Acquire)) {
@@ -273,7 +275,7 @@ impl Shm {
         self.asked_over_tcp.load(Ordering::Relaxed) == 0
     }
 
-    /// Makes the next poll look at everything, whoever sleeps.
+    /// Makes the next poll check everything, even if no thread attends.
     pub(super) fn wake_self(&self) {
         self.event.signal();
     }
@@ -296,7 +298,7 @@ impl Shm {
         let mut receiving = match pair.receiving.try_lock() {
             Ok(receiving) => receiving,
             Err(TryLockError::WouldBlock) => {
-                // Whoever holds it may have looked already, and the descriptor that brought us here is drained.
+                // The holder may have looked already, and the descriptor that woke this thread is drained.
                 self.wake_sleeper();
                 return false;
             }
@@ -310,7 +312,7 @@ impl Shm {
         if receiving.reported || self.closed.load(Ordering::Relaxed) {
             return false;
         }
-        // Read before the ring: what was written before the end is in it by now.
+        // Read before the ring: everything written before the end is in the ring by now.
         let mut is_ending = pair.unsettled.load(Ordering::Acquire);
         let mut came = false;
         if pair.is_in(SHARED) {
@@ -350,14 +352,15 @@ impl Shm {
         came
     }
 
-    /// Something is left to do: if nobody polls, whoever sleeps must hear of it.
+    /// Work is left: wakes a sleeping thread if no thread attends.
     fn wake_sleeper(&self) {
         if self.attended.load(Ordering::SeqCst) == 0 {
             self.event.signal();
         }
     }
 
-    /// Tells the sink that the peer is gone, after all that it wrote was received. The caller holds the receiving half.
+    /// Tells the sink that the peer is gone, after everything it wrote was received. The caller holds the receiving
+    /// half.
     fn report(&self, peer: usize, receiving: &mut MutexGuard<'_, Receiving>, sink: &mut dyn Sink) {
         let pair = &self.pairs[peer];
         let Some(mut why) = lock(&pair.loss).clone() else { return };
@@ -371,12 +374,12 @@ impl Shm {
         if pair.unsettled.swap(false, Ordering::AcqRel) {
             self.unsettled.fetch_sub(1, Ordering::AcqRel);
         }
-        // The other end hears of it by the end of the connection, if it does not know.
+        // The other end learns of it by the end of the connection, if it does not know yet.
         self.tcp.end_peer(peer, &why);
         sink.lost(peer, &why);
     }
 
-    /// The peer is gone, or must go: reported by a poll when all that it wrote was received.
+    /// The peer is gone, or must go. A poll reports it after everything it wrote was received.
     pub(super) fn note_loss(&self, peer: usize, why: Lost) {
         let pair = &self.pairs[peer];
         let mut loss = lock(&pair.loss);
@@ -397,7 +400,7 @@ impl Shm {
         pair.queued.store(false, Ordering::Release);
     }
 
-    /// The peer's counts cannot be true.
+    /// Loses a peer whose counts are invalid.
     fn break_pair(&self, peer: usize) -> Lost {
         let why = Lost::FrameRefused { why: "its counts in the shared memory cannot be true".to_owned() };
         self.pairs[peer].counts.frames_refused.fetch_add(1, Ordering::Relaxed);
@@ -407,7 +410,7 @@ impl Shm {
 
     #[cold]
     fn flush(&self, peer: usize) {
-        // Whoever holds it is sending, and flushes as well.
+        // The holder is sending, and flushes as well.
         if let Some(sending) = try_lock(&self.pairs[peer].sending) {
             self.flush_locked(peer, sending);
         }
@@ -430,7 +433,7 @@ impl Shm {
         }
     }
 
-    /// The connection to a peer is there, and nothing is decided.
+    /// The connection to a peer is up, and nothing is decided.
     pub(super) fn count_up(&self, peer: usize) {
         self.pairs[peer].met.store(true, Ordering::Release);
         self.asked_over_tcp.fetch_add(1, Ordering::AcqRel);
@@ -447,7 +450,7 @@ impl Shm {
 
     /// Tells the sink that the peer is up, before its first frame; false if it is gone already.
     pub(super) fn announce(&self, peer: usize, sink: &mut dyn Sink) -> bool {
-        // Whoever holds it while nothing is decided reports a loss.
+        // The holder, while nothing is decided, reports a loss.
         let Some(mut receiving) = try_lock(&self.pairs[peer].receiving) else { return false };
         if receiving.announced || receiving.reported {
             return false;
@@ -457,7 +460,7 @@ impl Shm {
         true
     }
 
-    /// From now on the pair's frames travel over tcp. `verdict` is sent before the first.
+    /// From now on the pair's frames travel over tcp. `verdict` is called before the first.
     pub(super) fn stay_on_tcp(&self, peer: usize, why: &str, verdict: impl FnOnce()) {
         let pair = &self.pairs[peer];
         let Some(receiving) = try_lock(&pair.receiving).filter(|receiving| !receiving.reported) else { return };
@@ -468,7 +471,7 @@ impl Shm {
         sending.take_tcp(|header, payload| {
             frames += 1;
             bytes += (HEADER_BYTES + payload.bytes()) as u64;
-            // Fails only when the peer is lost, which is reported by a poll.
+            // Fails only if the peer is lost, which a poll reports.
             let _ = self.tcp.send(peer, header, payload);
         });
         pair.counts.frames_out.fetch_sub(frames, Ordering::Relaxed);
@@ -477,7 +480,7 @@ impl Shm {
         drop((sending, receiving));
     }
 
-    /// From now on the pair's frames travel through its channel, which is there.
+    /// From now on the pair's frames travel through its channel, which exists.
     pub(super) fn go_through_memory(&self, peer: usize) {
         let pair = &self.pairs[peer];
         let Some(channel) = pair.channel.get() else { return };
@@ -498,7 +501,7 @@ impl Shm {
         if self.attended.load(Ordering::SeqCst) == 0 {
             channel.incoming.set_sleeping(true);
         }
-        // What was written before the mark woke nobody.
+        // What was written before the mark woke no one.
         self.wake_self();
     }
 
@@ -520,7 +523,7 @@ impl Shm {
                 bytes_out: read(&counts.bytes_out) + connection.bytes_out,
                 queued_bytes: lock(&pair.sending).held_bytes() as u64 + connection.queued_bytes,
             };
-            // A verdict is sent and counted one after the other, so for a moment there may be one more of these.
+            // A verdict is counted and sent in two steps, so for a moment there may be one more of these.
             let [own_in, own_bytes_in, own_out, own_bytes_out] = counts.own.each_ref().map(read);
             one.frames_in = one.frames_in.saturating_sub(own_in);
             one.bytes_in = one.bytes_in.saturating_sub(own_bytes_in);
@@ -538,12 +541,12 @@ impl Shm {
     }
 
     /// Sends what waits in rings, and waits until the peers took it: what they copy from this node's memory must not
-    /// change before. `closed` is set: polls do nothing any more.
+    /// change before. `closed` is set, so polls do nothing any more.
     pub(super) fn leave_all(&self) {
         let leaving: Vec<usize> = (0..self.pairs.len()).filter(|&peer| self.pairs[peer].is_in(SHARED)).collect();
         for &peer in &leaving {
             if let Some(channel) = self.pairs[peer].channel.get() {
-                // Two nodes that leave at once, each with a full ring, would wait for each other.
+                // Otherwise two nodes that leave at once, each with a full ring, would wait for each other.
                 channel.incoming.set_gone();
                 channel.wake_peer();
             }
@@ -569,7 +572,7 @@ impl Shm {
             if done || stalled || now - start >= Duration::from_millis(CLOSE_MS_MAX) {
                 break;
             }
-            // That a peer took something makes no event that could be waited for.
+            // There is no event for the peer taking something.
             std::thread::sleep(Duration::from_micros(100));
         }
         for (peer, pair) in self.pairs.iter().enumerate() {
@@ -584,7 +587,7 @@ impl Shm {
     }
 }
 
-/// Rings for what was written just now, if the peer sleeps.
+/// Wakes the peer for what was just written, if it sleeps.
 #[inline]
 fn wake_receiver(channel: &Channel) {
     if channel.outgoing.takes_wake_of_receiver() {
@@ -592,8 +595,8 @@ fn wake_receiver(channel: &Channel) {
     }
 }
 
-/// Locks are never left in a state that another thread could not go on from (a receiving half says so itself), so the
-/// flag that a holder panicked carries no news.
+/// Locks ignore poisoning: no holder leaves a state from which another thread could not continue, except in a
+/// receiving half, which handles a panic itself.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
 //! The receiving half of one pair: from slots of a ring to frames in their places.
 //!
-//! Promised: a frame is shown to the receiver once, with a header that the peer cannot change any more; a body in the
-//! peer's shared memory is copied straight from there to where the receiver said; nothing is allocated for a frame;
-//! whatever the peer wrote, nothing outside of the rings, of its shared memory and of the named places is touched.
+//! Promises: the receiver sees a frame once, with a header that the peer can no longer change. A body in the peer's
+//! shared memory is copied directly from there to the place that the receiver named. Nothing is allocated for a frame.
+//! Whatever the peer wrote, only the rings, its shared memory and the named places are accessed.
 //!
-//! Never done here: waiting, waking, sending.
+//! It must never wait, wake a thread, or send.
 
 #![allow(unsafe_code)]
 
@@ -15,11 +15,11 @@ use super::ring::{Entry, Kind, Reader};
 use crate::links::{Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
-/// Slots, and bytes of bodies, for one peer in one poll, so that a fast peer does not starve the others.
+/// Maximum slots, and bytes of bodies, for one peer in one poll, so that a fast peer does not starve the others.
 const SLOTS_PER_POLL_MAX: usize = 64;
 const BYTES_PER_POLL_MAX: usize = 1 << 20;
 
-/// The receiving half. Everything happens under its lock.
+/// The receiving half. All access is under its lock.
 pub(super) struct Receiving {
     peer: usize,
     /// The sink was told that the peer is up.
@@ -36,7 +36,7 @@ struct Incoming {
     inline: Box<[u8; INLINE_BODY_BYTES_MAX]>,
 }
 
-/// A body that is on its way.
+/// A body that is being received.
 struct Body {
     header: [u8; HEADER_BYTES],
     pointer: *mut u8,
@@ -45,24 +45,24 @@ struct Body {
     received: usize,
 }
 
-// SAFETY: the pointer is written only under the lock of the receiving half; the sink promised that nobody else uses
+// SAFETY: the pointer is written only under the lock of the receiving half; the sink promised that nothing else uses
 // these bytes until the frame is delivered.
 unsafe impl Send for Body {}
 
-/// What a look into the ring brought.
+/// The result of one [`Receiving::receive`].
 #[derive(Debug, Default)]
 pub(super) struct Harvest {
-    /// Whether anything came.
+    /// Whether anything arrived.
     pub(super) came: bool,
     pub(super) frames: u64,
     pub(super) bytes: u64,
     /// The number of the next slot.
     pub(super) next: u64,
-    /// More may be there.
+    /// More may have arrived.
     pub(super) is_cut: bool,
-    /// More is there, and may not be used: its sender left.
+    /// More has arrived, and must not be used: its sender left.
     pub(super) is_abandoned: bool,
-    /// What is wrong with what came.
+    /// What is wrong with what arrived.
     pub(super) violation: Option<String>,
 }
 
@@ -78,17 +78,17 @@ impl Receiving {
         self.incoming = Some(Incoming { channel, reader, body: None, inline: Box::new([0; INLINE_BODY_BYTES_MAX]) });
     }
 
-    /// Nothing comes any more.
+    /// Ends receiving.
     pub(super) fn end(&mut self) {
         self.incoming = None;
     }
 
-    /// Whether the last frame is there in part only.
+    /// Whether the last frame has arrived only in part.
     pub(super) fn is_in_a_frame(&self) -> bool {
         self.incoming.as_ref().is_some_and(|incoming| incoming.body.is_some())
     }
 
-    /// Takes what is there, within the bounds of one poll.
+    /// Takes what has arrived, within the bounds of one poll.
     #[inline]
     pub(super) fn receive(&mut self, sink: &mut dyn Sink) -> Harvest {
         let mut harvest = Harvest::default();
@@ -137,8 +137,9 @@ impl Incoming {
             let from = usize::try_from(entry.offset).ok();
             let from = from.filter(|from| from.checked_add(body.bytes).is_some_and(|end| end <= theirs.bytes()));
             let from = from.ok_or("it names bytes outside of the memory that it shared")?;
-            // SAFETY: the range lies in the peer's memory, which is mapped readable as long as the channel lives; the
-            // place by the sink's promise, or is our own buffer. The two never overlap: no place lies in this mapping.
+            // SAFETY: the range lies in the peer's memory, which is mapped readable as long as the channel lives. The
+            // place is valid by the sink's promise, or is our own buffer. The two never overlap: no place lies in this
+            // mapping.
             unsafe { place.copy_from_nonoverlapping(theirs.start().as_ptr().add(from), body.bytes) };
             body.received = body.bytes;
         } else {
@@ -162,7 +163,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Asks where the body of a frame goes. A stream cannot carry a body of another length than the receiver expects;
+    /// Asks for the place of a frame's body. A stream cannot carry a body of another length than the receiver expects;
     /// a ring could, so here that is an error.
     fn begin(&mut self, peer: usize, entry: &Entry, sink: &mut dyn Sink) -> Result<Body, String> {
         let placement = sink.place(peer, &entry.header).map_err(|refused| refused.why.into_owned())?;

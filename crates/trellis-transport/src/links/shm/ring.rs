@@ -1,20 +1,19 @@
 //! One direction of a pair in shared memory: slots of one cache line each, and a ring of bytes beside them.
 //!
-//! Promised: a slot is seen only when it and the bytes that belong to it are written whole; everything that the other
-//! side wrote is checked before it is used as an index, and copied before it is looked at; nothing here makes a system
-//! call.
+//! Promises: a slot becomes visible only after it and its bytes are completely written. Everything that the other side
+//! wrote is checked before it is used as an index, and copied before it is examined. Nothing here makes a system call.
 //!
-//! Never done here: waiting, waking, knowing what a frame is for.
+//! It must never wait, wake a thread, or depend on the meaning of a frame.
 //!
 //! # Layout
 //!
 //! A frame takes a slot: its header, and how many bytes follow in the byte ring, or where they lie in the sender's
-//! shared memory. A slot's *stamp* is its number since the start, plus one, and is written last: whoever receives polls
-//! the very cache line that the next frame will come in, so a frame without a body crosses between two cores as one
-//! line. A stamp of an earlier round is never the one waited for. A long body takes several slots.
+//! shared memory. A slot's *stamp* is its number since the start, plus one, and is written last. The receiver polls
+//! the cache line in which the next frame will arrive, so a frame without a body crosses between two cores as one
+//! line. A stamp of an earlier round never equals the expected one. A long body takes several slots.
 //!
-//! Both sides count what they took and wrote for themselves. The receiver shows its count in a line of its own, which
-//! the sender reads only when the room that it knows of is used up.
+//! Each side counts for itself what it took or wrote. The receiver publishes its count in a separate line, which the
+//! sender reads only when the room that it knows of is used up.
 
 #![allow(unsafe_code)]
 
@@ -23,11 +22,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::HEADER_BYTES;
 
-/// Frames that may be on their way.
+/// The maximum number of slots in flight.
 pub(super) const SLOTS: u64 = 1024;
-/// Bytes of bodies that may be on their way, for those that do not lie in the sender's shared memory.
+/// The maximum number of body bytes in flight, for bodies that do not lie in the sender's shared memory.
 pub(super) const RING_BODY_BYTES: usize = 256 << 10;
-/// A longer body comes in pieces of this size, so that both sides copy at the same time.
+/// A longer body is sent in pieces of this size, so that both sides copy at the same time.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
 /// Bodies begin at multiples of this.
 const LINE_BYTES: usize = 64;
@@ -51,27 +50,27 @@ pub(super) struct Entry {
 pub(super) enum Kind {
     /// A frame begins; its body is in the byte ring.
     Frame = 1,
-    /// The body of the frame before goes on.
+    /// The body of the preceding frame continues.
     More = 2,
     /// A frame whose body lies in the sender's shared memory.
     Shared = 3,
 }
 
-/// One cache line, and the one beside it that the processor fetches along.
+/// One cache line, and the adjacent one that the processor prefetches.
 #[repr(C, align(128))]
 struct Apart<T>(T);
 
-/// What lies at the start of a direction's memory. Each line is written by one side most of the time.
+/// The start of a direction's memory. Each line is mostly written by one side.
 #[repr(C)]
 struct Control {
-    /// By the receiver: slots and bytes that it is done with.
+    /// Written by the receiver: slots and bytes that it is done with.
     taken: Apart<[AtomicU64; 2]>,
-    /// By the receiver: it must be woken when something comes. Whoever wakes it takes the mark away.
+    /// Written by the receiver: it must be woken when something arrives. The one that wakes it clears the mark.
     sleeping: Apart<AtomicU32>,
-    /// By the sender: it must be woken when there is room (whoever wakes it takes the mark away); and it left before
-    /// all was taken, so what is there may not be used any more.
+    /// Written by the sender: it must be woken when there is room (the one that wakes it clears the mark); and it left
+    /// before everything was taken, so the content must not be used any more.
     waits: Apart<[AtomicU32; 2]>,
-    /// By the receiver: it closed its link, and nobody will take anything any more.
+    /// Written by the receiver: it closed its link, and takes nothing any more.
     gone: Apart<AtomicU32>,
 }
 
@@ -88,7 +87,7 @@ struct Slot {
 
 const CONTROL_BYTES: usize = 4096;
 const SLOTS_BYTES: usize = SLOTS as usize * size_of::<Slot>();
-/// What one direction takes.
+/// The size of one direction.
 pub(super) const RING_BYTES: usize = CONTROL_BYTES + SLOTS_BYTES + RING_BODY_BYTES;
 
 const _: () = assert!(size_of::<Slot>() == LINE_BYTES && HEADER_BYTES == 32);
@@ -102,8 +101,8 @@ pub(super) struct Ring {
     start: NonNull<u8>,
 }
 
-// SAFETY: everything but bodies is atomic; bodies are written by the one who holds the sending half and read by the one
-// who holds the receiving half, each behind a stamp or a count.
+// SAFETY: everything but bodies is atomic. Bodies are written by the holder of the sending half and read by the holder
+// of the receiving half, each behind a stamp or a count.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -111,8 +110,8 @@ unsafe impl Sync for Ring {}
 impl Ring {
     /// # Safety
     ///
-    /// [`RING_BYTES`] bytes from `start` on are mapped writable, at a multiple of 128, zero at first, as long as any
-    /// copy of the result is used.
+    /// [`RING_BYTES`] bytes from `start` on are mapped writable, at a multiple of 128, and initially zero, as long as
+    /// any copy of the result is used.
     pub(super) unsafe fn at(start: NonNull<u8>) -> Ring {
         assert!(start.as_ptr().addr().is_multiple_of(align_of::<Control>()), "memory begins at a page");
         Ring { start }
@@ -120,7 +119,7 @@ impl Ring {
 
     #[inline]
     fn control(&self) -> &Control {
-        // SAFETY: mapped, aligned, and atomics only, so any bytes are a value.
+        // SAFETY: mapped, aligned, and atomics only, so any bytes are valid.
         unsafe { self.start.cast::<Control>().as_ref() }
     }
 
@@ -137,7 +136,7 @@ impl Ring {
         self.slot(number).stamp.load(Ordering::Acquire) == number + 1
     }
 
-    /// Asks to be woken by the next frame, or not. What came before must be looked for afterwards.
+    /// Requests a wake-up by the next frame, or not. The caller must then check for frames that arrived before.
     pub(super) fn set_sleeping(&self, sleeping: bool) {
         let mark = &self.control().sleeping.0;
         if mark.load(Ordering::Relaxed) != u32::from(sleeping) {
@@ -145,16 +144,17 @@ impl Ring {
         }
     }
 
-    /// Whether the receiver must be woken for what was written just now; says so once.
+    /// Whether the receiver must be woken for what was just written; true once.
     #[inline]
     pub(super) fn takes_wake_of_receiver(&self) -> bool {
-        // Between what was written and this look: the receiver marks first and looks then, so one of the two sees.
+        // Between the write and this check: the receiver marks first and then checks, so at least one of the two sees
+        // the other.
         fence(Ordering::SeqCst);
         let mark = &self.control().sleeping.0;
         mark.load(Ordering::Relaxed) != 0 && mark.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Whether the sender must be woken for the room that was made just now; says so once.
+    /// Whether the sender must be woken for the room that was just made; true once.
     #[inline]
     pub(super) fn takes_wake_of_sender(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -162,34 +162,35 @@ impl Ring {
         mark.load(Ordering::Relaxed) != 0 && mark.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Asks to be woken when there is room. Whether there is must be looked at afterwards.
+    /// Requests a wake-up when there is room. The caller must check for room afterwards.
     pub(super) fn wait_for_room(&self) {
         self.control().waits.0[0].store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// The sender's last word, when it leaves before all was taken: its memory may change from now on.
+    /// Marks that the sender leaves before everything was taken: its memory may change from now on.
     pub(super) fn set_abandoned(&self) {
         self.control().waits.0[1].store(1, Ordering::SeqCst);
     }
 
-    /// Whether it was said.
+    /// Whether [`Ring::set_abandoned`] was called.
     #[inline]
     pub(super) fn is_abandoned(&self) -> bool {
         self.control().waits.0[1].load(Ordering::Acquire) != 0
     }
 
-    /// The receiver's last word: what is written now is for nobody.
+    /// Marks that the receiver left: what is written now is not received.
     pub(super) fn set_gone(&self) {
         self.control().gone.0.store(1, Ordering::SeqCst);
     }
 
-    /// Whether it was said.
+    /// Whether [`Ring::set_gone`] was called.
     pub(super) fn is_gone(&self) -> bool {
         self.control().gone.0.load(Ordering::SeqCst) != 0
     }
 
-    /// Calls `each` with the one or two stretches that `bytes` bytes from position `from` on lie in.
+    /// Calls `each` with the one or two contiguous parts of the byte ring that hold `bytes` bytes from position `from`
+    /// on.
     fn stretches(&self, from: u64, bytes: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
         assert!(bytes <= RING_BODY_BYTES, "checked by both callers");
         let at = (from % RING_BODY_BYTES as u64) as usize;
@@ -222,17 +223,17 @@ impl Ring {
     }
 }
 
-/// The sending side's own knowledge. Used under the lock of the sending half.
+/// The sending side's private state. Used under the lock of the sending half.
 pub(super) struct Writer {
     ring: Ring,
     slot: u64,
     byte: u64,
-    /// As the receiver showed them last; checked.
+    /// As last published by the receiver; checked.
     taken_slots: u64,
     taken_bytes: u64,
 }
 
-/// The counts that the receiver shows cannot be true.
+/// The counts that the receiver published are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Implausible;
 
@@ -274,7 +275,7 @@ impl Writer {
         self.slot.saturating_sub(self.ring.control().taken.0[0].load(Ordering::Acquire))
     }
 
-    /// Writes a slot; room for it was found by [`Writer::has_room`].
+    /// Writes a slot; [`Writer::has_room`] must have found room for it.
     ///
     /// # Safety
     ///
@@ -284,8 +285,8 @@ impl Writer {
         assert!(self.fits(1, entry.here), "there is room, or the receiver would lose what it has not seen");
         if entry.here > 0 {
             self.ring.stretches(self.byte, entry.here, |place, at, bytes| {
-                // SAFETY: `place` lies in the byte ring for `bytes` bytes, which the receiver has taken; `body` is
-                // readable by the caller's promise, and is private memory or the region, never the ring.
+                // SAFETY: `place` lies in the byte ring for `bytes` bytes, which the receiver has taken. The caller
+                // promises that `body` is readable; it is private memory or the region, never the ring.
                 unsafe { place.copy_from_nonoverlapping(body.add(at), bytes) };
             });
         }
@@ -303,12 +304,12 @@ impl Writer {
     }
 }
 
-/// The receiving side's own knowledge. Used under the lock of the receiving half.
+/// The receiving side's private state. Used under the lock of the receiving half.
 pub(super) struct Reader {
     ring: Ring,
     slot: u64,
     byte: u64,
-    /// Bytes of the slot that was read and is not released yet.
+    /// Bytes of the slot that was read and not yet released.
     here: usize,
 }
 
@@ -323,7 +324,7 @@ impl Reader {
         self.slot
     }
 
-    /// Reads the next slot, if it has been written; an error is what is wrong with it. It stays until
+    /// Reads the next slot, if it has been written; an error says what is wrong with it. The slot stays until
     /// [`Reader::release`].
     #[inline]
     pub(super) fn read(&mut self) -> Result<Option<Entry>, &'static str> {
@@ -355,21 +356,21 @@ impl Reader {
         Ok(Some(entry))
     }
 
-    /// Copies the bytes that came with the slot that was read.
+    /// Copies the bytes that belong to the slot that was read.
     ///
     /// # Safety
     ///
-    /// `place` is writable for as many bytes as the slot said.
+    /// `place` is writable for as many bytes as the slot says.
     #[inline]
     pub(super) unsafe fn copy_to(&self, place: *mut u8) {
         self.ring.stretches(self.byte, self.here, |from, at, bytes| {
-            // SAFETY: `from` lies in the byte ring for `bytes` bytes; `place` by the caller's promise. A peer that
-            // writes there while we copy gets other bytes across, which are as good as any that it may send.
+            // SAFETY: `from` lies in the byte ring for `bytes` bytes; `place` is valid by the caller's promise. If the
+            // peer writes there during the copy, other bytes arrive, which it could have sent as well.
             unsafe { place.add(at).copy_from_nonoverlapping(from, bytes) };
         });
     }
 
-    /// Gives the slot that was read, and its bytes, back to the sender.
+    /// Returns the slot that was read, and its bytes, to the sender.
     #[inline]
     pub(super) fn release(&mut self) {
         self.slot += 1;

@@ -1,9 +1,9 @@
-//! The sending half of one pair: frames wait here until it is decided how they travel, and when the ring is full.
+//! The sending half of one pair: frames wait here until it is decided how they travel, and while the ring is full.
 //!
-//! Promised: frames leave in the order in which they were taken, each once; a body in this node's shared memory is not
-//! copied here at all; what waits holds at most [`QUEUE_BYTES_MAX`] bytes.
+//! Promises: frames leave in the order in which they were taken, each once. A body in this node's shared memory is not
+//! copied here. What waits holds at most [`QUEUE_BYTES_MAX`] bytes.
 //!
-//! Never done here: waiting, calling back, a system call.
+//! It must never wait, call back, or make a system call.
 
 #![allow(unsafe_code)]
 
@@ -15,13 +15,13 @@ use super::ring::{Entry, Implausible, Kind, PIECE_BYTES, Writer};
 use crate::links::{Lost, Payload, SendError};
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
-/// A shorter body in shared memory is copied through the ring all the same: that costs less than the first touch of a
-/// page in another process.
+/// A shorter body in shared memory is copied through the ring as well: that costs less than the first access to a page
+/// in another process.
 const SHARED_BYTES_MIN: usize = 512;
-/// Written in one flush at most, so that a poll stays short.
+/// The maximum written in one flush, so that a poll stays short.
 const FLUSH_BYTES_MAX: usize = 1 << 20;
 
-/// The sending half. Everything happens under its lock.
+/// The sending half. All access is under its lock.
 pub(super) struct Sending {
     peer: usize,
     way: Way,
@@ -31,9 +31,9 @@ pub(super) struct Sending {
 }
 
 enum Way {
-    /// It is not known yet; frames wait.
+    /// Not known yet; frames wait.
     Undecided,
-    /// The connection takes them, without this half.
+    /// The connection takes frames, without this half.
     Tcp,
     /// Through shared memory.
     Ring(Arc<Channel>, Writer),
@@ -53,11 +53,11 @@ enum Body {
     Pinned(*const u8, usize),
 }
 
-// SAFETY: the pointer is read under the lock of the sending half only, from any thread; the caller of `send` promised
+// SAFETY: the pointer is read only under the lock of the sending half, from any thread; the caller of `send` promised
 // that it stays readable until then.
 unsafe impl Send for Frame {}
 
-/// What became of a frame.
+/// The result of taking a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// It is in the ring.
@@ -71,7 +71,7 @@ pub(super) enum Taken {
 /// Why a frame was not taken.
 pub(super) enum NotTaken {
     Refused(SendError),
-    /// The peer's counts cannot be true.
+    /// The peer's counts are invalid.
     Implausible,
 }
 
@@ -81,14 +81,14 @@ impl From<Implausible> for NotTaken {
     }
 }
 
-/// What a flush did.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flushed {
     /// Something went into the ring.
     pub(super) moved: bool,
-    /// Something waits still.
+    /// Something still waits.
     pub(super) waits: bool,
-    /// And not because the ring is full.
+    /// Something waits for another reason than a full ring.
     pub(super) has_room: bool,
 }
 
@@ -122,7 +122,7 @@ impl Sending {
         }
     }
 
-    /// The peer is gone: nothing leaves any more, and what waited is forgotten.
+    /// Ends sending, because the peer is gone; what waited is dropped.
     pub(super) fn end(&mut self, why: Lost) {
         self.lost.get_or_insert(why);
         self.forget();
@@ -133,7 +133,7 @@ impl Sending {
         self.held_bytes = 0;
     }
 
-    /// Whether all that was taken is with the peer, or never will be.
+    /// Whether the peer has everything that was taken, or never will.
     pub(super) fn is_done(&self) -> bool {
         match &self.way {
             _ if self.lost.is_some() => true,
@@ -150,7 +150,7 @@ impl Sending {
         self.waiting.iter().map(|frame| frame.bytes() - frame.sent + 1).sum::<usize>() + untaken
     }
 
-    /// Takes a frame: into the ring, or to what waits.
+    /// Takes a frame: into the ring, or into the queue.
     #[inline]
     pub(super) fn send(&mut self, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<Taken, NotTaken> {
         if let Some(why) = &self.lost {
@@ -179,7 +179,7 @@ impl Sending {
         Ok(Taken::Waits)
     }
 
-    /// Keeps a frame that cannot leave now.
+    /// Queues a frame that cannot leave now.
     fn keep(&mut self, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), NotTaken> {
         let body = match payload {
             Payload::Nothing => Body::Copied(Vec::new()),
@@ -197,7 +197,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Writes what waits, as far as there is room; leaves word for the peer where there is none.
+    /// Writes what waits, as far as there is room; otherwise asks the peer for a wake-up.
     pub(super) fn flush(&mut self) -> Result<Flushed, Implausible> {
         let Way::Ring(channel, writer) = &mut self.way else { return Ok(Flushed::default()) };
         if channel.outgoing.is_gone() {
@@ -220,7 +220,7 @@ impl Sending {
             } else if asked {
                 return Ok(Flushed { moved, waits: true, has_room: false });
             } else {
-                // The peer may have made room just before it could see that somebody waits: one more look.
+                // The peer may have made room just before it could see the request: check once more.
                 writer.ring().wait_for_room();
                 asked = true;
             }
@@ -228,7 +228,7 @@ impl Sending {
         Ok(Flushed { moved, waits: false, has_room: true })
     }
 
-    /// The channel, where frames travel through one.
+    /// The channel, if frames travel through one.
     pub(super) fn channel(&self) -> Option<&Arc<Channel>> {
         match &self.way {
             Way::Ring(channel, _) => Some(channel),
@@ -262,7 +262,7 @@ impl Frame {
     }
 }
 
-/// Where a pinned body lies in the shared memory that the peer has mapped, if it does and that pays.
+/// The offset of a pinned body in the shared memory that the peer has mapped; `None` if it lies elsewhere or is short.
 #[inline]
 fn offset(ours: Option<Extent>, pointer: *const u8, bytes: usize) -> Option<u64> {
     let ours = ours?;
@@ -276,7 +276,7 @@ fn slots(bytes: usize, offset: Option<u64>) -> u64 {
     if offset.is_some() { 1 } else { bytes.div_ceil(PIECE_BYTES).max(1) as u64 }
 }
 
-/// Writes as much of a frame as there is room for; whether all of it is written.
+/// Writes as much of a frame as there is room for; returns whether all of it is written.
 ///
 /// # Safety
 ///

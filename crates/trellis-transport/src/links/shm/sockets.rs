@@ -1,12 +1,12 @@
-//! The sockets through which two processes of one host hand each other memory, and what they say there.
+//! The sockets through which two processes of one host hand each other memory, and their messages.
 //!
-//! Promised: whoever connects or is connected to belongs to the same user, or is hung up on; a message is taken whole or
-//! not at all; no call waits.
+//! Promises: both ends of a connection belong to the same user, or it is closed. A message is taken whole or not at
+//! all. No call waits.
 //!
-//! Never done here: deciding who is welcome beyond that, keeping state.
+//! It must never make any other admission decision, or keep state.
 //!
-//! The sockets are abstract (they have a name and no file), so nothing is left behind by a process that is killed, and
-//! they are found within one network namespace only: nodes in different containers stay on tcp.
+//! The sockets are abstract (they have a name and no file), so a killed process leaves nothing behind. They are
+//! visible within one network namespace only, so nodes in different containers stay on tcp.
 
 #![allow(unsafe_code)]
 
@@ -19,22 +19,22 @@ use crate::links::descriptors::Descriptor;
 
 /// The longest message.
 pub(super) const MESSAGE_BYTES_MAX: usize = 320;
-/// Descriptors that go with a message at most.
+/// The maximum number of descriptors with one message.
 const DESCRIPTORS_MAX: usize = 3;
 /// The random part of a name.
 pub(super) const NAME_BYTES: usize = 16;
 
-/// A message and what came with it.
+/// A message and its descriptors.
 pub(super) struct Parcel {
     pub(super) text: Vec<u8>,
     pub(super) files: Vec<Descriptor>,
 }
 
-/// What a look into a socket brought.
+/// The result of a receive call.
 pub(super) enum Arrived {
     Parcel(Parcel),
     Nothing,
-    /// The other end hung up or said something that cannot be taken.
+    /// The other end hung up, or sent something invalid.
     Over,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn listen(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
     Err(io::Error::last_os_error())
 }
 
-/// Connects to a name; decided at once.
+/// Connects to a name; succeeds or fails at once.
 pub(super) fn connect(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
     let socket = make()?;
     let (address, length) = address(name);
@@ -63,10 +63,10 @@ pub(super) fn connect(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// Takes a waiting connection of this user, if there is one.
+/// Accepts a waiting connection of this user, if there is one.
 pub(super) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: null addresses mean that the address of the other end is not wanted.
+    // SAFETY: null addresses mean that the address of the other end is not requested.
     match Descriptor::adopt(|| unsafe { libc::accept4(listener, null_mut(), null_mut(), flags) }) {
         Ok(socket) => Ok(check_user(socket.raw()).is_ok().then_some(socket)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -104,12 +104,13 @@ pub(super) fn send(socket: RawFd, text: &[u8], files: &[RawFd]) -> io::Result<()
     }
 }
 
-/// Receives a message, if there is one. Descriptors are closed in forked children like every other of this crate.
+/// Receives a message, if there is one. Its descriptors are closed in forked children like all others of this crate.
 pub(super) fn receive(socket: RawFd) -> Arrived {
     let mut text = vec![0_u8; MESSAGE_BYTES_MAX];
     let mut part = libc::iovec { iov_base: text.as_mut_ptr().cast(), iov_len: text.len() };
     let mut room = ControlRoom([0; CONTROL_WORDS]);
-    // SAFETY: a message header of zeros is a valid empty one; text and control room are writable for what is said.
+    // SAFETY: a message header of zeros is a valid empty one; text and control room are writable for the given
+    // lengths.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
@@ -137,11 +138,11 @@ pub(super) fn receive(socket: RawFd) -> Arrived {
     Arrived::Parcel(Parcel { text, files })
 }
 
-/// The descriptors that came with a message.
+/// The descriptors of a message.
 fn numbers_of(message: &libc::msghdr) -> Vec<RawFd> {
     let mut numbers = Vec::new();
-    // SAFETY: the kernel wrote whole control messages into the room that the header names, each with its length; the
-    // numbers behind a header of kind SCM_RIGHTS fill that length.
+    // SAFETY: the kernel wrote whole control messages, each with its length, into the room that the header names; the
+    // numbers after a header of kind SCM_RIGHTS fill that length.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(message);
         while !control.is_null() {
@@ -158,7 +159,7 @@ fn numbers_of(message: &libc::msghdr) -> Vec<RawFd> {
 
 const CONTROL_WORDS: usize = 8;
 
-/// Room for the descriptors of one message, aligned as the kernel wants it.
+/// Room for the descriptors of one message, aligned as the kernel requires.
 struct ControlRoom([u64; CONTROL_WORDS]);
 
 // CMSG_SPACE of three numbers: a header of 16 bytes, and 12 bytes rounded up to a word.
@@ -174,7 +175,7 @@ fn address(name: &[u8; NAME_BYTES]) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: an address of zeros is a valid empty one.
     let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The zero in front makes it abstract.
+    // The leading zero makes it abstract.
     let text = b"\0trellis-".iter().chain(name);
     for (place, &byte) in address.sun_path.iter_mut().zip(text) {
         *place = byte as libc::c_char;
@@ -182,7 +183,7 @@ fn address(name: &[u8; NAME_BYTES]) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, (size_of::<libc::sa_family_t>() + 9 + NAME_BYTES) as libc::socklen_t)
 }
 
-/// Whether the other end runs as this user. Another would not be stopped by what this user's memory may do.
+/// Checks that the other end runs as this user: another user's process must not get this user's memory.
 fn check_user(socket: RawFd) -> io::Result<()> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;

@@ -1,4 +1,4 @@
-//! What a peer may do to the memory that it shares: nothing of it reaches further than the frames that it may send.
+//! What a peer may do to the memory that it shares: it affects only the frames that it may send.
 
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ fn channel() -> (Arc<Channel>, Arc<Channel>) {
     (Arc::new(higher), Arc::new(lower))
 }
 
-/// Places bodies as their headers say: kind in the first byte, length in the next two. Panics when a byte beside a
-/// place changes.
+/// Places bodies as their headers say: kind in the first byte, length in the next two. Panics if a byte beside a place
+/// changes.
 struct Guarded {
     place: Vec<u8>,
     frames: Vec<(u8, u16)>,
@@ -97,7 +97,7 @@ fn whatever_a_peer_writes_nothing_beside_the_named_places_is_touched() {
             let placement = random.one_of(&[0, 1, 2, 2, 3]);
             let offset = random.one_of(&far);
             let (kind, total, here, offset, placement) = match random.below(4) {
-                // A frame as it should be, so that what follows meets a receiver in any state.
+                // A valid frame, so that what follows meets a receiver in any state.
                 0 | 1 => (1, length, length, 0, 2),
                 2 => (3, length, 0, 0, 2),
                 _ => (kind, total, here, offset, placement),
@@ -137,7 +137,7 @@ fn counts_that_cannot_be_true_end_the_pair() {
         sending.take_ring(higher);
         lower.incoming.forge_taken(slots, bytes);
         let body = [7; 100_000];
-        // The third does not fit into the room that is known, so the counts are looked at.
+        // The third does not fit into the known room, so the counts are read.
         for _ in 0..2 {
             assert!(matches!(sending.send(&[0; HEADER_BYTES], Payload::Copy(&body)), Ok(Taken::Left)));
         }

@@ -1,10 +1,10 @@
-//! The acceptor: one thread per link that dials, accepts, and shakes hands.
+//! The acceptor: one thread per link that dials, accepts, and performs handshakes.
 //!
-//! Promised: a stranger gets no byte, holds one of [`GREETINGS_MAX`] places for a bounded time, and
-//! is counted; a peer that knows the secret and is not welcome is told why, and so is this node's
-//! user; once all peers are up the thread sleeps.
+//! Promises: an unauthenticated peer gets no byte, holds one of [`GREETINGS_MAX`] places for a bounded time, and is
+//! counted. A peer that knows the secret and is refused is told why, and so is this node's user. Once all peers are up
+//! the thread sleeps.
 //!
-//! Never done here: carrying frames, touching a connection after it is handed over.
+//! It must never carry frames, or touch a connection after handing it over.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -24,15 +24,15 @@ use crate::links::admission::{self, Rules};
 use crate::links::descriptors::Descriptor;
 use crate::wrap::secure::{Answering, Card, Carrier, Dialling, LINK_VERSION, Remembered};
 
-/// Handshakes with ends that connected here, at one time.
+/// The maximum number of concurrent handshakes with ends that connected here.
 const GREETINGS_MAX: usize = 64;
-/// Connections accepted before those that are there are looked at again.
+/// Connections accepted before the existing handshakes are served again.
 const ACCEPTS_MAX: usize = 16;
-/// Between two attempts to reach a peer that nobody listens for.
+/// The pause between two attempts to reach a peer that does not listen.
 const DIAL_AGAIN_MS: u64 = 20;
-/// After a listener hung up without an answer, or a name did not resolve: both last.
+/// The pause after a listener hung up without an answer, or a name did not resolve: both last.
 const DIAL_AGAIN_SLOW_MS: u64 = 250;
-/// After the operating system had no descriptor left.
+/// The pause after the operating system had no descriptor left.
 const ACCEPT_AGAIN_MS: u64 = 20;
 
 /// See the module text.
@@ -41,7 +41,7 @@ pub(super) struct Acceptor {
     listener: Descriptor,
     accept_from: Instant,
     options: TcpOptions,
-    /// Answers those who want to become nodes.
+    /// Answers questions of processes that are not nodes yet.
     questions: Answer,
     dials: Vec<Dial>,
     greetings: Vec<Greeting>,
@@ -53,7 +53,7 @@ struct Dial {
     peer: usize,
     resolved: Vec<SocketAddr>,
     attempts: usize,
-    /// None while an attempt is under way.
+    /// None during an attempt.
     due: Option<Instant>,
 }
 
@@ -99,7 +99,7 @@ impl Acceptor {
             if sockets[0].revents != 0 {
                 self.peers.wake.drain();
             }
-            // Backwards, because one that is over is replaced by the last.
+            // Backwards, because a finished handshake is replaced by the last one.
             for index in (0..self.greetings.len()).rev() {
                 if sockets[index + 2].revents != 0 {
                     self.advance(index);
@@ -109,7 +109,7 @@ impl Acceptor {
             if sockets[1].revents != 0 {
                 self.accept_some(Instant::now());
             }
-            // A node says its first message at once: most likely it is here with the connection.
+            // A node sends its first message at once, so most likely it has arrived with the connection.
             for index in (known..self.greetings.len()).rev() {
                 self.advance(index);
             }
@@ -122,7 +122,7 @@ impl Acceptor {
         let accepting = self.accept_from <= now;
         let mut sockets = vec![
             entry(self.peers.wake.raw(), libc::POLLIN),
-            // poll(2) passes over negative numbers.
+            // poll(2) ignores negative descriptors.
             entry(if accepting { self.listener.raw() } else { -1 }, libc::POLLIN),
         ];
         sockets.extend(self.greetings.iter().map(|greeting| entry(greeting.socket.raw(), greeting.events())));
@@ -133,7 +133,7 @@ impl Acceptor {
             .chain(self.greetings.iter().map(|greeting| greeting.deadline))
             .chain((!accepting).then_some(self.accept_from))
             .min();
-        // Rounded up: a wait that ends just too early would only turn in circles.
+        // Rounded up: a wait that ends slightly too early would only cause another iteration.
         let timeout_ms = next.map_or(-1, |next| {
             i32::try_from(next.saturating_duration_since(now).as_millis()).unwrap_or(i32::MAX - 1) + 1
         });
@@ -180,8 +180,8 @@ impl Acceptor {
         }
     }
 
-    /// When all places are taken the stranger that waits longest goes: a node of the cluster says
-    /// its first message at once, so whoever waits is most likely none.
+    /// When all places are taken, drops the unauthenticated peer that has waited longest: a node of the cluster sends
+    /// its first message at once, so a peer that waits is most likely not a node.
     fn make_room(&mut self) {
         let strangers = self.greetings.iter().filter(|greeting| greeting.is_stranger()).count();
         if strangers < GREETINGS_MAX {
@@ -208,7 +208,7 @@ impl Acceptor {
         }
     }
 
-    /// Takes one handshake as far as it goes now.
+    /// Advances one handshake as far as possible now.
     fn advance(&mut self, index: usize) {
         let dialled = self.greetings[index].dialled_peer();
         let progress = self.greetings[index].advance(&self.options.secret, self.options.security);
@@ -233,12 +233,12 @@ impl Acceptor {
             Progress::Introduced { answering, card } => self.answer(index, answering, &card),
             Progress::Confirmed { peer, keys } => {
                 let greeting = self.greetings.swap_remove(index);
-                // If the peer came up meanwhile by another connection, this one is dropped.
+                // If the peer came up by another connection meanwhile, this one is dropped.
                 self.peers.install(peer, greeting.socket, *keys);
             }
             Progress::Over(failure) => {
                 if let (Some(peer), Failure::Stranger) = (dialled, &failure) {
-                    // Whoever answers at that address does not know the secret.
+                    // The process that answers at that address does not know the secret.
                     self.dial_again(peer, DIAL_AGAIN_SLOW_MS);
                     self.peers.set_trouble(peer, Some(self.no_answer_sentence(peer)));
                 }
@@ -259,14 +259,14 @@ impl Acceptor {
         }
     }
 
-    /// Somebody who knows the secret introduced itself: lets it in, or tells it why not.
+    /// Handles the first message of a peer that knows the secret: admits it, or tells it why not.
     fn answer(&mut self, index: usize, mut answering: Box<Answering>, card: &Card) {
         if card.from == OUTSIDER {
             return self.answer_question(index, &mut answering, card);
         }
         let peer = card.from as usize;
-        // A first message that was meant for somebody else, or that was here before, is somebody's
-        // recording: silence, as for any stranger.
+        // A first message that was meant for another node, or that was received before, is a recording: no answer, as
+        // for any unauthenticated peer.
         if card.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
             self.over(index, Failure::Stranger);
             return;
@@ -294,7 +294,7 @@ impl Acceptor {
         }
     }
 
-    /// Somebody who knows the secret and is no node asks something.
+    /// Handles a question of a process that knows the secret and is not a node.
     fn answer_question(&mut self, index: usize, answering: &mut Answering, card: &Card) {
         let meant_for_this = card.to as usize == self.peers.node;
         if !meant_for_this && card.to != OUTSIDER || !self.remembered.is_new(answering.ephemeral()) {
@@ -317,13 +317,13 @@ impl Acceptor {
             Err(why) => self.rules().card(OUTSIDER as usize, true, &admission::shortened(why)),
         };
         if let Ok(second) = answering.answer(&reply) {
-            // Who asked and hung up does not want the answer any more.
+            // An asker that hung up needs no answer.
             let _ = sockets::send_whole(self.greetings[index].socket.raw(), &second);
         }
         self.over(index, Failure::Left);
     }
 
-    /// What both sides judge.
+    /// The checks that both sides make.
     fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
         self.rules().judge(peer, card)?;
         (self.options.admit)(peer, &card.text)
@@ -333,7 +333,7 @@ impl Acceptor {
         Rules { node: self.peers.node, nodes: self.peers.count(), security: self.options.security }
     }
 
-    /// A peer this node dialled and that will not be: told once, never dialled again.
+    /// A peer that this node dialled and that refuses or is refused: reported once, never dialled again.
     fn turn_away_dialled(&mut self, index: usize, peer: usize, why: String) {
         drop(self.greetings.swap_remove(index));
         self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
@@ -341,7 +341,7 @@ impl Acceptor {
         (self.options.refused)(why);
     }
 
-    /// Ends a handshake that came to nothing.
+    /// Ends a handshake that failed.
     fn over(&mut self, index: usize, failure: Failure) {
         let greeting = self.greetings.swap_remove(index);
         if matches!(failure, Failure::Stranger) {
@@ -379,7 +379,7 @@ impl Acceptor {
 }
 
 impl Dial {
-    /// The addresses of a name in turn; a name is looked up until that succeeds once.
+    /// The addresses of a name in turn; a name is looked up until that has succeeded once.
     fn next_address(&mut self, text: &str) -> io::Result<SocketAddr> {
         if self.resolved.is_empty() {
             self.resolved = text.to_socket_addrs()?.collect();
@@ -414,7 +414,7 @@ fn block_signals() -> libc::sigset_t {
 
 #[allow(unsafe_code)]
 fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: the set is the one that `block_signals` gave.
+    // SAFETY: the set is the one that `block_signals` returned.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
 
@@ -451,7 +451,7 @@ mod tests {
         let mut crowd = Vec::new();
         for number in 0..GREETINGS_MAX + 6 {
             crowd.push(TcpStream::connect(address.unwrap()).unwrap());
-            // One at a time, so that it is known who waits longest.
+            // One at a time, so that it is known which one has waited longest.
             while acceptor.greetings.len() + acceptor.peers.strangers.load(Ordering::Relaxed) as usize <= number {
                 acceptor.accept_some(Instant::now());
             }

@@ -1,9 +1,9 @@
 //! One handshake with one other end, step by step, without ever waiting.
 //!
-//! Promised: what is read before the other end proved that it knows the secret goes into a buffer of
-//! fixed size; a listener sends nothing before that; a time-out ends every step.
+//! Promises: what is read before the other end proved that it knows the secret goes into a buffer of fixed size. A
+//! listener sends nothing before that proof. A time-out ends every step.
 //!
-//! Never done here: deciding whether an authenticated node is welcome (the acceptor does).
+//! It must never decide whether an authenticated node is admitted (the acceptor does).
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use crate::wrap::secure::{
     may_be_first_message,
 };
 
-/// How long an end that has not proved anything may hold a place.
+/// How long an unauthenticated end may hold a place.
 const STRANGER_MS_MAX: u64 = 5_000;
-/// How long a node that proved itself may take for its last message: its process may be stopped.
+/// How long an authenticated node may take for its last message: its process may be stopped.
 const CONFIRMATION_MS_MAX: u64 = 60_000;
 
-/// A handshake on its way.
+/// A handshake in progress.
 pub(super) struct Greeting {
     pub(super) socket: Descriptor,
     pub(super) deadline: Instant,
@@ -28,46 +28,46 @@ pub(super) struct Greeting {
 
 /// What a handshake waits for.
 pub(super) enum Step {
-    /// The connection that this node began.
+    /// The connection that this node dialled.
     Connection { peer: usize },
     /// The answer to this node's first message.
     Answer { peer: usize, dialling: Box<Dialling>, message: Box<Message<SECOND_MESSAGE_BYTES>> },
-    /// The first message of whoever connected.
+    /// The first message of an end that connected.
     First { message: Box<Message<FIRST_MESSAGE_BYTES>> },
-    /// The last message of a node that was let in.
+    /// The last message of a node that was admitted.
     Confirmation { peer: usize, answering: Box<Answering>, message: Message<CONFIRMATION_BYTES> },
 }
 
-/// What came of one step.
+/// The result of one step.
 pub(super) enum Progress {
     /// Nothing yet.
     Waits,
-    /// This node's connection is there: its first message is due.
+    /// This node's connection is up: its first message is due.
     Connected { peer: usize },
-    /// The listener's answer is here and authentic.
+    /// The listener's answer has arrived and is authentic.
     Answered { peer: usize, card: Card, keys: Box<Keys>, confirmation: [u8; CONFIRMATION_BYTES] },
-    /// Somebody who knows the secret wants in.
+    /// A peer that knows the secret requests admission.
     Introduced { answering: Box<Answering>, card: Card },
-    /// The node that was let in is here.
+    /// The confirmation of the admitted node has arrived.
     Confirmed { peer: usize, keys: Box<Keys> },
-    /// It ended: the other end left, does not answer, or is a stranger.
+    /// It ended: the other end left, does not answer, or does not know the secret.
     Over(Failure),
 }
 
 /// Why a handshake ended.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Nobody listens, or the way there is broken.
+    /// Nothing listens there, or the path is broken.
     Unreachable(std::io::Error),
     /// The listener that was dialled hung up without an answer.
     NoAnswer,
     /// The other end does not know the secret.
     Stranger,
-    /// An end that proved itself went away.
+    /// An authenticated end left.
     Left,
 }
 
-/// A message of known length, as far as it has come.
+/// A message of known length, as far as it has arrived.
 pub(super) struct Message<const BYTES: usize> {
     bytes: [u8; BYTES],
     filled: usize,
@@ -78,7 +78,7 @@ impl<const BYTES: usize> Message<BYTES> {
         Message { bytes: [0; BYTES], filled: 0 }
     }
 
-    /// Receives no byte beyond the message: what follows belongs to the next step.
+    /// Receives no byte beyond the message, because the following bytes belong to the next step.
     fn receive(&mut self, socket: &Descriptor) -> Arrival {
         while self.filled < BYTES {
             match sockets::receive(socket.raw(), &mut self.bytes[self.filled..]) {
@@ -107,13 +107,13 @@ impl Greeting {
         Greeting { socket, deadline: stranger_deadline(now), step }
     }
 
-    /// This node said its first message: now the answer is due.
+    /// This node sent its first message: now waits for the answer.
     pub(super) fn await_answer(&mut self, peer: usize, dialling: Dialling) {
         let message = Box::new(Message::new());
         self.step = Step::Answer { peer, dialling: Box::new(dialling), message };
     }
 
-    /// The peer was let in: now its confirmation is due.
+    /// The peer was admitted: now waits for its confirmation.
     pub(super) fn await_confirmation(&mut self, peer: usize, answering: Box<Answering>, now: Instant) {
         self.deadline = now + Duration::from_millis(CONFIRMATION_MS_MAX);
         self.step = Step::Confirmation { peer, answering, message: Message::new() };
@@ -127,7 +127,7 @@ impl Greeting {
         }
     }
 
-    /// Whether whoever connected has proved nothing yet.
+    /// Whether the end that connected is still unauthenticated.
     pub(super) fn is_stranger(&self) -> bool {
         matches!(self.step, Step::First { .. })
     }
@@ -140,7 +140,7 @@ impl Greeting {
         }
     }
 
-    /// How it failed if its time is over.
+    /// The failure that a time-out now means.
     pub(super) fn timed_out(&self) -> Failure {
         match self.step {
             Step::Connection { .. } => Failure::Unreachable(std::io::Error::from(std::io::ErrorKind::TimedOut)),
@@ -150,7 +150,7 @@ impl Greeting {
         }
     }
 
-    /// Takes what is there. Steps that hand something over are left in a state that is over.
+    /// Takes what has arrived. Steps that hand something over are left in a final state.
     pub(super) fn advance(&mut self, secret: &[u8; 32], security: Security) -> Progress {
         match &mut self.step {
             Step::Connection { peer } => match sockets::dialled(self.socket.raw()) {
@@ -195,7 +195,7 @@ impl Greeting {
         }
     }
 
-    /// The step, by value; what stays behind is never advanced, as its result ends the greeting.
+    /// Takes the step by value; the replacement is never advanced, because its result ends the handshake.
     fn take_step(&mut self) -> Step {
         let nobody = Step::First { message: Box::new(Message::new()) };
         std::mem::replace(&mut self.step, nobody)

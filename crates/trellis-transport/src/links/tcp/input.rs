@@ -1,15 +1,14 @@
 //! The receiving half of one connection: from bytes of a stream to frames in their places.
 //!
-//! Promised: a header is shown to the receiver only when it is whole and authentic; a body goes
-//! straight to where the receiver said, apart from its first part if that came along with the
-//! header; no frame is delivered before all of it is there and authentic; nothing is allocated for
-//! a frame.
+//! Promises: the receiver sees a header only when it is complete and authentic. A body goes directly to where the
+//! receiver said, except a first part that arrived together with the header. No frame is delivered before it is
+//! complete and authentic. Nothing is allocated for a frame.
 //!
-//! Never done here: waiting, sending, taking the lock of the sending half.
+//! It must never wait, send, or take the lock of the sending half.
 //!
-//! The buffer that headers are received into has room for a header and a page of 4 KiB, so that the
-//! answer to a fault costs one system call and one copy of 4 KiB (0.03 µs per KiB), less than a
-//! second system call would. Beyond that, bodies are received where they belong.
+//! The buffer that headers are received into has room for a header and a page of 4 KiB, so that the answer to a fault
+//! costs one system call and one copy of 4 KiB (0.03 µs per KiB), less than a second system call would. Beyond that,
+//! bodies are received in place.
 
 #![allow(unsafe_code)]
 
@@ -21,30 +20,30 @@ use crate::links::{Lost, Placement, Sink};
 use crate::wrap::secure::{Opener, TAG_BYTES};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
-/// See the module text; larger values copy more of a stream of pages, smaller ones call more often.
+/// See the module text; larger values copy more of a stream of pages, smaller ones need more system calls.
 const STAGING_BYTES: usize = 16 << 10;
-/// Of a body's rest, the shortest that is waited for as a whole, and the longest.
+/// The shortest and the longest rest of a body for which the low-water mark is set.
 const LOW_WATER_BYTES_MIN: usize = 64 << 10;
 const LOW_WATER_BYTES_MAX: usize = 1 << 20;
-/// Pauses of the processor before such a body's rest is asked for again: about a microsecond.
+/// Processor pauses before the rest of such a body is requested again: about a microsecond.
 const PAUSES: u32 = 24;
-/// System calls for one peer in one poll, so that a fast peer does not starve the others.
+/// Maximum system calls for one peer in one poll, so that a fast peer does not starve the others.
 const RECEIVES_PER_POLL_MAX: usize = 8;
 
-/// The receiving half. Everything happens under its lock.
+/// The receiving half. All access is under its lock.
 pub(super) struct Input {
     peer: usize,
     connection: Option<Connection>,
     announced: bool,
-    /// Set by who noticed; reported to the sink once.
+    /// Set by whoever detected it; reported to the sink once.
     pub(super) loss: Option<Lost>,
     pub(super) loss_reported: bool,
 }
 
-/// What a poll brought for one peer.
+/// The result of a poll for one peer.
 #[derive(Default)]
 pub(super) struct Harvest {
-    /// Whether any byte came.
+    /// Whether any byte arrived.
     pub(super) came: bool,
     pub(super) frames: u64,
     pub(super) bytes: u64,
@@ -59,13 +58,13 @@ struct Connection {
     staged: usize,
     inline: Box<[u8; INLINE_BODY_BYTES_MAX]>,
     body: Option<Body>,
-    /// How many bytes make the socket readable.
+    /// How many bytes make the socket readable (SO_RCVLOWAT).
     low_water: usize,
-    /// The last call for the rest of a long body brought nothing.
+    /// The last receive call for the rest of a long body returned nothing.
     came_too_early: bool,
 }
 
-/// A body that is on its way.
+/// A body that is being received.
 struct Body {
     header: [u8; HEADER_BYTES],
     pointer: *mut u8,
@@ -77,8 +76,8 @@ struct Body {
     received: usize,
 }
 
-// SAFETY: the pointer is written only under the lock of the receiving half; the sink promised that
-// nobody else uses these bytes until the frame is delivered.
+// SAFETY: the pointer is written only under the lock of the receiving half; the sink promised that nothing else uses
+// these bytes until the frame is delivered.
 unsafe impl Send for Body {}
 
 impl Input {
@@ -86,7 +85,7 @@ impl Input {
         Input { peer, connection: None, announced: false, loss: None, loss_reported: false }
     }
 
-    /// The connection is up: from now on frames can come.
+    /// The connection is up: from now on frames can arrive.
     pub(super) fn start(&mut self, socket: Arc<Descriptor>, opener: Opener) {
         assert!(self.connection.is_none() && !self.loss_reported, "a peer connects once");
         self.connection = Some(Connection {
@@ -101,7 +100,7 @@ impl Input {
         });
     }
 
-    /// Nothing comes any more.
+    /// Ends receiving.
     pub(super) fn end(&mut self) -> Option<Arc<Descriptor>> {
         self.connection.take().map(|connection| connection.socket)
     }
@@ -115,7 +114,7 @@ impl Input {
         }
     }
 
-    /// Receives what is there, within the bounds of one poll.
+    /// Receives what has arrived, within the bounds of one poll.
     #[inline]
     pub(super) fn receive(&mut self, sink: &mut dyn Sink) -> Harvest {
         let mut harvest = Harvest::default();
@@ -130,8 +129,8 @@ impl Input {
                         harvest.lost = Some(lost);
                         break;
                     }
-                    // Less than there was room for: the socket is empty, and a call to learn so
-                    // would cost a tenth of a round trip.
+                    // Less than there was room for: the socket is empty, and a call to confirm it would cost a tenth
+                    // of a round trip.
                     if count < wanted {
                         break;
                     }
@@ -152,7 +151,7 @@ impl Input {
         harvest
     }
 
-    /// Throws away what comes, when this node is leaving; false when the connection is broken.
+    /// Discards what arrives while this node is leaving; false if the connection is broken.
     pub(super) fn discard(&mut self) -> bool {
         let Some(connection) = &mut self.connection else { return false };
         connection.body = None;
@@ -168,7 +167,7 @@ impl Input {
 }
 
 impl Connection {
-    /// Who asks for the rest of a long body again and again takes the socket's lock from the sender that fills it.
+    /// Pauses if the last call came too early: repeated calls take the socket's lock from the sender that fills it.
     #[inline]
     fn let_the_sender_in(&self) {
         if self.came_too_early {
@@ -176,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// While the rest of a long body is on its way, fewer bytes than that are no reason to wake whoever sleeps on the
+    /// While the rest of a long body is arriving, fewer bytes than that do not wake a thread that sleeps on the
     /// socket: a wake-up for every segment costs more than the segments do.
     #[inline]
     fn set_low_water(&mut self) {
@@ -205,12 +204,12 @@ impl Connection {
             Part::write(self.staging.as_mut_ptr(), STAGING_BYTES),
         ];
         let wanted = parts.iter().map(Part::bytes).sum();
-        // SAFETY: the body is writable by the sink's promise, or is our inline buffer; tag and
-        // staging are ours; the bounds are kept by the two subtractions above.
+        // SAFETY: the body is writable by the sink's promise, or is our inline buffer; tag and staging are ours; the
+        // two subtractions above keep the bounds.
         (unsafe { sockets::receive_parts(socket, &mut parts) }, wanted)
     }
 
-    /// `count` bytes were received: finishes the body they belong to, then all whole frames staged.
+    /// Handles `count` received bytes: completes the body they belong to, then all whole frames staged.
     fn accept(
         &mut self,
         peer: usize,
@@ -251,8 +250,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks where the body goes. A frame without one, or with an inline body that is staged whole,
-    /// is delivered at once. Returns how many staged bytes were used.
+    /// Asks for the place of the body. A frame without a body, or with an inline body that is staged completely, is
+    /// delivered at once. Returns the number of staged bytes used.
     fn begin_frame(
         &mut self,
         peer: usize,
@@ -290,7 +289,7 @@ impl Connection {
         Ok(0)
     }
 
-    /// Delivers an inline body from the buffer it was received into, if all of it is there.
+    /// Delivers an inline body from the buffer it was received into, if it is complete.
     fn deliver_staged(
         &mut self,
         peer: usize,
@@ -316,14 +315,14 @@ impl Connection {
         Ok(Some(bytes + tag_bytes))
     }
 
-    /// Moves staged bytes from `at` on to the body and its tag; returns how many.
+    /// Moves staged bytes from `at` on to the body and its tag; returns their number.
     fn fill_body(&mut self, at: usize) -> usize {
         let body = self.body.as_mut().expect("checked by the caller");
         let staged = &self.staging[at..self.staged];
         let for_body = body.bytes.saturating_sub(body.received).min(staged.len());
         if for_body > 0 {
-            // SAFETY: the target has `bytes` writable bytes, `received` of them are used, and it is
-            // not the staging buffer: the inline buffer, or memory of the sink's.
+            // SAFETY: the target has `bytes` writable bytes, of which `received` are used, and it is not the staging
+            // buffer: it is the inline buffer, or memory of the sink.
             unsafe {
                 body.pointer.add(body.received).copy_from_nonoverlapping(staged.as_ptr(), for_body);
             }
@@ -339,10 +338,10 @@ impl Connection {
         for_body + for_tag
     }
 
-    /// Checks and delivers the body if all of it is there; false if not.
+    /// Checks and delivers the body if it is complete; false if not.
     fn finish_body(&mut self, peer: usize, sink: &mut dyn Sink, harvest: &mut Harvest) -> Result<bool, Lost> {
         let Some(body) = self.body.take_if(|body| body.rest() == 0) else { return Ok(false) };
-        // SAFETY: all `bytes` bytes were written just now, and nobody else uses them yet.
+        // SAFETY: all `bytes` bytes were just written, and nothing else uses them yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(body.pointer, body.bytes) };
         if self.opener.body(bytes, &body.tag).is_err() {
             harvest.refused = true;

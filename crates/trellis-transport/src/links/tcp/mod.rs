@@ -1,23 +1,23 @@
 //! The link `tcp`: one connection per pair of nodes.
 //!
-//! Promised: the contract of [`crate::links`]. Every node listens; of two nodes the one with the
-//! higher number dials, again and again, until the connection is up or the link is closed. Pairs
-//! come up on their own: a node that never starts holds up nobody.
+//! Promises: the contract of [`crate::links`]. Every node listens. Of two nodes the one with the higher number dials
+//! repeatedly until the connection is up or the link is closed. Pairs come up independently: a node that never starts
+//! delays no other.
 //!
-//! Never done here: coming back after a loss (the layer above decides what a lost node means),
-//! answering a stranger, taking a socket along into a forked child.
+//! It must never reconnect after a loss (the layer above decides what a lost node means), answer an unauthenticated
+//! peer, or keep a socket open in a forked child.
 //!
 //! # Locks
 //!
-//! Each peer has a receiving half and a sending half, each with its own lock. Whoever holds a
-//! receiving half may take sending halves, one at a time; nobody who holds a sending half takes
-//! anything. `poll` only tries the receiving half; callbacks run under it and may send to anybody.
+//! Each peer has a receiving half and a sending half, each with its own lock. A holder of a receiving half may take
+//! sending halves, one at a time; a holder of a sending half takes no other lock. `poll` only tries the receiving
+//! half; callbacks run under it and may send to any peer.
 //!
 //! # Modules
 //!
-//! `acceptor` (a thread: accepts, dials, shakes hands), `greeting` (one handshake, step by step),
-//! `input` and `output` (the two halves of a connection), `question` (asked by somebody who is no node yet),
-//! `sockets` (system calls).
+//! `acceptor` (a thread: accepts, dials, performs handshakes), `greeting` (one handshake, step by step), `input` and
+//! `output` (the two halves of a connection), `question` (questions of processes that are not nodes yet), `sockets`
+//! (system calls).
 
 pub(in crate::links) mod acceptor;
 mod greeting;
@@ -43,32 +43,31 @@ use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, SendError, Sink}
 use crate::wrap::secure::Security;
 use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
 
-/// Whether a peer is welcome, by its number and its greeting; an error is the reason it is not.
+/// Whether a peer is admitted, by its number and its hello; an error is the reason for refusal.
 pub type Admit = Box<dyn Fn(usize, &[u8]) -> Result<(), String> + Send + Sync>;
-/// Answers a question of somebody who knows the secret and is no node; an error is the sentence that refuses it. The
-/// flag says whether the question was certainly meant for this node: only such a one may change anything, because any
-/// other may be a recording of what another node was asked.
+/// Answers a question of a process that knows the secret and is not a node; an error is the sentence that refuses it.
+/// The flag says whether the question was certainly meant for this node. Only such a question may change anything,
+/// because any other may be a recording of what another node was asked.
 pub type Answer = Box<dyn Fn(bool, &[u8]) -> Result<Vec<u8>, String> + Send + Sync>;
-/// Gets a sentence about a peer that knows the secret and was refused all the same.
+/// Gets a sentence about a peer that knows the secret and was refused nevertheless.
 pub type OnRefused = Box<dyn Fn(String) + Send + Sync>;
 
-/// What a node needs to take part.
+/// The options of one node's tcp link.
 pub struct TcpOptions {
     /// This node's number.
     pub node: usize,
-    /// `host:port` of every node, by number; empty for nodes that may join later and whose address nobody knows yet, and
-    /// for those that went: they are not dialled.
+    /// `host:port` of every node, by number. Empty for nodes that may join later and whose address is not known yet,
+    /// and for those that left: they are not dialled.
     pub addresses: Vec<String>,
-    /// A listening socket made elsewhere; otherwise this node's own address is bound.
+    /// A listening socket created elsewhere; otherwise this node's own address is bound.
     pub listener: Option<TcpListener>,
     /// The secret of the cluster.
     pub secret: [u8; 32],
     /// How frames are protected; the same on every node.
     pub security: Security,
-    /// A greeting that every peer gets to see, encrypted, before it is connected: at most
-    /// [`HELLO_BYTES_MAX`] bytes.
+    /// The hello that every peer gets, encrypted, before it is connected: at most [`HELLO_BYTES_MAX`] bytes.
     pub hello: Vec<u8>,
-    /// Judges the greeting of a peer. Called on the link's own thread; must not close the link.
+    /// Judges the hello of a peer. Called on the link's own thread; must not close the link.
     pub admit: Admit,
     /// Told about peers that were refused, here or by them. Called on the link's own thread.
     pub refused: OnRefused,
@@ -76,7 +75,7 @@ pub struct TcpOptions {
 
 impl fmt::Debug for TcpOptions {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The secret stays out of every log.
+        // The secret must not appear in a log.
         formatter
             .debug_struct("TcpOptions")
             .field("node", &self.node)
@@ -92,12 +91,12 @@ pub enum StartError {
     /// The node's number is not in the list.
     #[error("node {node} has no address: the list has {nodes}, for nodes 0 to {}; give each node one", nodes.saturating_sub(1))]
     NoAddress {
-        /// The number.
+        /// The node's number.
         node: usize,
         /// How many addresses there are.
         nodes: usize,
     },
-    /// The greeting is too long.
+    /// The hello is too long.
     #[error("the greeting has {bytes} bytes and at most {HELLO_BYTES_MAX} are carried; shorten it")]
     HelloTooLong {
         /// Its length.
@@ -109,23 +108,23 @@ pub enum StartError {
          address of this machine"
     )]
     Listen {
-        /// The number.
+        /// The node's number.
         node: usize,
         /// Its address.
         address: String,
         /// The operating system's reason.
         source: io::Error,
     },
-    /// The socket handed over is not a listening one.
+    /// The given socket is not listening.
     #[error("the socket handed over to node {node} does not listen; bind it and listen first")]
     NotListening {
-        /// The number.
+        /// The node's number.
         node: usize,
     },
-    /// The operating system gives no descriptor or thread.
+    /// The operating system provides no descriptor or thread.
     #[error("the link of node {node} cannot be made: {source}; see `ulimit -n` and `ulimit -u`")]
     System {
-        /// The number.
+        /// The node's number.
         node: usize,
         /// The operating system's reason.
         source: io::Error,
@@ -154,7 +153,8 @@ impl Tcp {
         Tcp::start_and_answer(options, Box::new(|_, _| Err("this cluster takes nobody in".to_owned())))
     }
 
-    /// The same, and [`question`]s are answered. `answer` is called on the link's own thread and must not wait.
+    /// The same, and questions ([`question`]) are answered. `answer` is called on the link's own thread and must not
+    /// wait.
     pub fn start_and_answer(mut options: TcpOptions, answer: Answer) -> Result<Tcp, StartError> {
         let (node, nodes) = (options.node, options.addresses.len());
         if node >= nodes {
@@ -165,7 +165,7 @@ impl Tcp {
         }
         let system = |source| StartError::System { node, source };
         let peers = Arc::new(Peers::new(node, nodes).map_err(system)?);
-        // A node alone has nobody to wait for: no socket, no thread.
+        // A single node has no peer: no socket, no thread.
         if nodes == 1 {
             return Ok(Tcp { peers, acceptor: Mutex::new(None) });
         }
@@ -190,7 +190,7 @@ impl Tcp {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic of the thread was printed when it happened and ends nothing here.
+            // A panic of the thread was printed when it happened, and is not propagated.
             let _ = thread.join();
         }
     }
@@ -254,7 +254,7 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         self.close();
         if self.peers.is_forked() {
-            // Joining a thread that only the parent has would wait for ever.
+            // Joining a thread that exists only in the parent would wait forever.
             std::mem::forget(self.acceptor.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }

@@ -1,14 +1,13 @@
-//! The sending half of one connection: what waits, what is on its way, and in which order.
+//! The sending half of one connection: what waits, what is being sent, and in which order.
 //!
-//! Promised: frames leave in the order in which they were taken, each once; a pinned body leaves
-//! without a copy where it travels as it is; what waits holds at most [`QUEUE_BYTES_MAX`] bytes.
+//! Promises: frames leave in the order in which they were taken, each once. A pinned body leaves without a copy,
+//! unless the link is sealed. What waits holds at most [`QUEUE_BYTES_MAX`] bytes.
 //!
-//! Never done here: waiting, calling back, touching the receiving half.
+//! It must never wait, call back, or touch the receiving half.
 //!
-//! A frame is taken either straight to the socket (the common case: one `sendmsg` of header and body
-//! where they lie) or into `waiting`, unprotected. Only what is about to be written is protected and
-//! moved to `wire`: frames may be taken before the keys of the connection exist, and a sealed page
-//! needs a second buffer only while it is being sent.
+//! A frame goes either directly to the socket (the common case: one `sendmsg` of header and body from their places) or
+//! into `waiting`, unprotected. Only what is about to be written is protected and moved to `wire`: frames may be taken
+//! before the keys of the connection exist, and a sealed page needs a second buffer only while it is being sent.
 
 #![allow(unsafe_code)]
 
@@ -24,15 +23,15 @@ use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
 /// Parts of one `sendmsg`.
 const PARTS_MAX: usize = 48;
-/// Protected ahead of the socket at most (a frame begun is finished).
+/// The maximum protected ahead of the socket (a frame that was begun is finished).
 const WIRE_BYTES_MAX: usize = 512 << 10;
-/// Written in one flush at most, so that a poll stays short.
+/// The maximum written in one flush, so that a poll stays short.
 const FLUSH_BYTES_MAX: usize = 1 << 20;
-/// Buffers of copied bodies kept for the next ones.
+/// Buffers of copied bodies kept for reuse.
 const SPARE_BUFFERS_MAX: usize = 32;
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
 
-/// The sending half. Everything happens under its lock.
+/// The sending half. All access is under its lock.
 pub(super) struct Output {
     peer: usize,
     connection: Option<(Arc<Descriptor>, Sealer)>,
@@ -43,12 +42,12 @@ pub(super) struct Output {
     wire_sent: usize,
     wire_bytes: usize,
     held_bytes: usize,
-    /// Where a sealed body is encrypted; kept at the size of the largest.
+    /// The buffer in which a body is sealed; kept at the size of the largest.
     scratch: Vec<u8>,
     spare: Vec<Vec<u8>>,
 }
 
-/// A frame that waits as it was taken.
+/// A frame that waits, unprotected.
 struct Frame {
     header: [u8; HEADER_BYTES],
     body: Body,
@@ -60,10 +59,10 @@ enum Body {
     Pinned(*const u8, usize),
 }
 
-/// A stretch of bytes as they go over the wire.
+/// A run of bytes as they go over the wire.
 enum Segment {
-    /// A header with its tag, or a tag. `counted` is what the whole frame cost against the maximum;
-    /// it is given back when its last segment left.
+    /// A header with its tag, or a tag. `counted` is what the whole frame counted against the maximum; it is
+    /// subtracted when the frame's last segment has left.
     Short {
         bytes: [u8; WIRE_HEADER_BYTES_MAX],
         length: usize,
@@ -80,11 +79,11 @@ enum Segment {
     },
 }
 
-// SAFETY: the pointers are read only by the system call that sends them, from any thread; the caller
-// of `send` promised that they stay readable until then.
+// SAFETY: the pointers are read only by the system call that sends them, from any thread; the caller of `send`
+// promised that they stay readable until then.
 unsafe impl Send for Output {}
 
-/// What became of the queue.
+/// The state of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     Empty,
@@ -113,7 +112,7 @@ impl Output {
         self.connection = Some((socket, sealer));
     }
 
-    /// The peer is gone: nothing leaves any more, and what waited is forgotten.
+    /// Ends sending, because the peer is gone; what waited is dropped.
     pub(super) fn end(&mut self, why: Lost) {
         self.lost.get_or_insert(why);
         self.connection = None;
@@ -147,7 +146,7 @@ impl Output {
         self.waiting.is_empty() && self.wire.is_empty()
     }
 
-    /// Takes a frame: to the socket, or to what waits.
+    /// Takes a frame: into the socket, or into the queue.
     #[inline]
     pub(super) fn send(&mut self, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<Queue, SendError> {
         if let Some(why) = &self.lost {
@@ -185,7 +184,7 @@ impl Output {
             }
             let (parts, count) = self.parts();
             let wanted: usize = parts[..count].iter().map(Part::bytes).sum();
-            // SAFETY: owned segments are readable; pinned ones by the promise of `Payload::Pinned`.
+            // SAFETY: owned segments are readable; pinned ones are by the promise of `Payload::Pinned`.
             match unsafe { sockets::send_parts(socket.raw(), &parts[..count]) } {
                 Sent::Bytes(sent) => {
                     self.left(sent);
@@ -203,7 +202,7 @@ impl Output {
         if self.is_idle() { Queue::Empty } else { Queue::Waits }
     }
 
-    /// The common case: nothing waits, so header and body go to the socket from where they lie.
+    /// The common case: nothing waits, so header and body go to the socket from their places.
     #[inline]
     fn send_now(&mut self, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<Queue, SendError> {
         let (socket, sealer) = self.connection.as_mut().expect("checked by the caller");
@@ -253,7 +252,7 @@ impl Output {
         }
     }
 
-    /// The socket took only `sent` bytes of a frame that `send_now` protected: keeps the rest.
+    /// Keeps the rest of a frame that `send_now` protected and of which the socket took only `sent` bytes.
     fn keep_rest(&mut self, header: &[u8], payload: Payload<'_>, tag: [u8; TAG_BYTES], sent: usize) {
         let security = self.security();
         let mut cost = QUEUED_FRAME_BYTES;
@@ -279,7 +278,7 @@ impl Output {
         self.connection.as_ref().map_or(Security::Plain, |(_, sealer)| sealer.security())
     }
 
-    /// Appends a protected frame to the wire; its cost rides on its last segment.
+    /// Appends a protected frame to the wire; its cost is stored in its last segment.
     fn push_frame(&mut self, header: &[u8], body: Option<Segment>, tag: Option<[u8; TAG_BYTES]>, cost: usize) {
         let before = self.wire.len();
         self.push(Segment::short(header));
@@ -299,7 +298,7 @@ impl Output {
         self.wire.push_back(segment);
     }
 
-    /// Moves frames from what waits to the wire until there is enough for a few system calls.
+    /// Moves frames from the queue to the wire until there is enough for a few system calls.
     fn protect_some(&mut self) {
         while self.wire_bytes < WIRE_BYTES_MAX {
             let Some((_, sealer)) = self.connection.as_mut() else { return };
@@ -341,7 +340,7 @@ impl Output {
         }
     }
 
-    /// The first stretches of the wire, ready for one system call.
+    /// The first segments of the wire, ready for one system call.
     fn parts(&self) -> ([Part; PARTS_MAX], usize) {
         let mut parts = [Part::EMPTY; PARTS_MAX];
         let mut count = 0;
@@ -352,7 +351,7 @@ impl Output {
         (parts, count)
     }
 
-    /// So many bytes of the wire left.
+    /// Removes so many sent bytes from the wire.
     fn left(&mut self, mut sent: usize) {
         assert!(sent <= self.wire_bytes - self.wire_sent, "the socket took more than was there");
         while let Some(first) = self.wire.front_mut() {
@@ -390,7 +389,7 @@ impl Output {
         buffer
     }
 
-    /// The largest buffer becomes the scratch again, small ones serve the next copies.
+    /// Keeps the largest buffer as scratch, and small ones for the next copies.
     fn keep_buffer(&mut self, bytes: Vec<u8>) {
         if bytes.capacity() > self.scratch.capacity() && self.security() == Security::Sealed {
             self.scratch = bytes;
@@ -431,7 +430,7 @@ impl Segment {
     }
 }
 
-/// The body, encrypted, and its tag, in `buffer`.
+/// Writes the encrypted body and its tag into `buffer`.
 fn seal_into(sealer: &mut Sealer, body: &[u8], buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.reserve(body.len() + TAG_BYTES);

@@ -1,9 +1,9 @@
-//! All peers of one node: their state, their two halves, and the descriptor that tells when to poll.
+//! All peers of one node: their state, their two halves, and the descriptor that reports when to poll.
 //!
-//! Promised: a peer goes from absent to up to lost, or from absent to lost, and never back; the sink
-//! hears of each step once.
+//! Promises: a peer goes from absent to up to lost, or from absent to lost, and never back. The sink is told of each
+//! step once.
 //!
-//! Never done here: connecting (the acceptor does, and hands the connection to [`Peers::install`]).
+//! It must never connect (the acceptor does, and hands the connection to [`Peers::install`]).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -18,12 +18,11 @@ use crate::links::descriptors::{Descriptor, Epoll, Event};
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
 
-/// Leaving is given up when no byte moved for so long: the peer's process is stopped or its machine
-/// is gone.
+/// Leaving ends if no byte moved for so long: the peer's process is stopped or its machine is gone.
 const CLOSE_STALL_MS_MAX: u64 = 1000;
-/// And in any case after this.
+/// Leaving ends in any case after this.
 const CLOSE_MS_MAX: u64 = 10_000;
-/// Up to so many peers are asked one by one; beyond, asking epoll who has something is cheaper.
+/// Up to so many peers are served one by one; for more it is cheaper to ask epoll which are ready.
 const ASKED_ONE_BY_ONE_MAX: usize = 2;
 const NEWS_TOKEN: u64 = u64::MAX;
 
@@ -42,8 +41,8 @@ pub(super) struct Peers {
     pub(super) strangers: AtomicU64,
     pub(super) nodes_refused: AtomicU64,
     peers: Vec<Peer>,
-    /// Peers that came up or were given up since the last poll; `news` is how many, so that a poll
-    /// without news takes no lock.
+    /// Peers that came up or were given up since the last poll; `news` is their number, so that a poll without news
+    /// takes no lock.
     arrivals: Mutex<Vec<usize>>,
     news: AtomicUsize,
     news_event: Event,
@@ -99,7 +98,7 @@ impl Peers {
         self.peers.get(peer).is_some_and(|peer| peer.is_in(ABSENT))
     }
 
-    /// In a forked child every descriptor is gone.
+    /// Whether this is a forked child, where every descriptor is closed.
     pub(super) fn is_forked(&self) -> bool {
         self.epoll.raw() < 0
     }
@@ -158,7 +157,7 @@ impl Peers {
         came
     }
 
-    /// Hands over a connection that passed the handshake; false if the peer is not absent any more.
+    /// Installs a connection that passed the handshake; false if the peer is no longer absent.
     pub(super) fn install(&self, peer: usize, socket: Descriptor, keys: Keys) -> bool {
         let to = &self.peers[peer];
         let mut input = lock(&to.input);
@@ -171,7 +170,7 @@ impl Peers {
         output.start(Arc::clone(&socket), keys.sealer);
         let queue = output.flush();
         if self.epoll.add(socket.raw(), queue == Queue::Waits, peer as u64).is_err() {
-            // Without readiness nobody would ever notice frames: better a clear loss.
+            // Without readiness frames would never be noticed; a clear loss is better.
             input.loss = Some(Lost::Broken { why: "the kernel takes no more events".into() });
         }
         to.waits.store(queue == Queue::Waits, Ordering::Release);
@@ -183,7 +182,7 @@ impl Peers {
         true
     }
 
-    /// An absent peer that will never come: reported lost by the next poll.
+    /// Gives up an absent peer that will never come; the next poll reports it lost.
     pub(super) fn give_up(&self, peer: usize, why: Lost) {
         let to = &self.peers[peer];
         let mut input = lock(&to.input);
@@ -205,7 +204,7 @@ impl Peers {
         self.retire(peer, &mut input, why.clone());
     }
 
-    /// Whether the other end is gone. A peer that is not up has none.
+    /// Whether the other end is gone. True for a peer that is not up.
     pub(super) fn has_ended(&self, peer: usize) -> bool {
         let socket = lock(&self.peers[peer].output).socket();
         socket.is_none_or(sockets::has_ended)
@@ -237,11 +236,11 @@ impl Peers {
         all
     }
 
-    /// Sends what waits and ends every connection. `closed` is set: polls do nothing any more.
+    /// Sends what waits and ends every connection. `closed` is set, so polls do nothing any more.
     ///
-    /// A socket closed with unread bytes in it is reset, and a reset forgets what was not confirmed;
-    /// so this waits until the peer's machine has confirmed all. What comes meanwhile is thrown
-    /// away, or two nodes that leave at once, each with a full queue, would wait for each other.
+    /// A socket that is closed with unread bytes is reset, and a reset discards what was not acknowledged. So this
+    /// waits until the peer's machine has acknowledged everything. What arrives meanwhile is discarded; otherwise two
+    /// nodes that leave at once, each with a full queue, would wait for each other.
     pub(super) fn end_all(&self) {
         let start = Instant::now();
         let mut moved = (usize::MAX, start);
@@ -269,7 +268,7 @@ impl Peers {
                 .map(|socket| libc::pollfd { fd: socket, events: libc::POLLOUT, revents: 0 })
                 .collect();
             if full.is_empty() {
-                // A confirmation makes no event that could be waited for.
+                // There is no event for an acknowledgement.
                 std::thread::sleep(Duration::from_micros(200));
             } else {
                 sockets::wait(&mut full, 2);
@@ -282,7 +281,7 @@ impl Peers {
         }
     }
 
-    /// One step of leaving one peer; how many bytes are still to go, or none when it is done.
+    /// One step of leaving one peer; returns how many bytes are left, or `None` when it is done.
     fn leave(&self, index: usize, said_so: &mut bool) -> Option<usize> {
         let peer = &self.peers[index];
         let mut output = lock(&peer.output);
@@ -295,7 +294,7 @@ impl Peers {
         let unconfirmed = sockets::unconfirmed_bytes(socket);
         let rest = unconfirmed + output.unsent_bytes();
         drop(output);
-        // A callback that is still running holds the receiving half; then nothing is thrown away.
+        // A callback that is still running holds the receiving half; then nothing is discarded.
         let broken = try_lock(&peer.input).is_some_and(|mut input| !input.discard());
         let done = broken || (*said_so && unconfirmed == 0);
         (!done).then_some(rest)
@@ -378,26 +377,26 @@ impl Peers {
 
     #[cold]
     fn flush(&self, index: usize) {
-        // Whoever holds the lock is sending and will see that something waits; the descriptor stays
-        // readable until somebody flushed.
+        // The holder of the lock is sending and will see that something waits; the descriptor stays readable until a
+        // thread has flushed.
         let Some(mut output) = try_lock(&self.peers[index].output) else { return };
         let queue = output.flush();
         self.note_queue(index, &output, queue);
     }
 
-    /// Keeps the flag and the events asked for in step with the queue; called under its lock.
+    /// Updates the flag and the requested events to match the queue; called under its lock.
     fn note_queue(&self, index: usize, output: &Output, queue: Queue) {
         let waits = queue == Queue::Waits;
         if self.peers[index].waits.swap(waits, Ordering::AcqRel) == waits {
             return;
         }
         if let Some(socket) = output.socket() {
-            // Fails only when the connection is being retired, and then nothing waits any more.
+            // Fails only if the connection is being retired, and then nothing waits any more.
             let _ = self.epoll.modify(socket, waits, index as u64);
         }
     }
 
-    /// The end of a connection, on this side. The caller holds the receiving half.
+    /// Ends a connection on this side. The caller holds the receiving half.
     fn retire(&self, index: usize, input: &mut MutexGuard<'_, Input>, why: Lost) {
         let peer = &self.peers[index];
         if peer.state.swap(LOST, Ordering::AcqRel) == UP {
@@ -435,8 +434,8 @@ impl Peer {
     }
 }
 
-/// Locks held by the link are never left in a state that another thread could not go on from (a
-/// receiving half says so itself), so the flag that a holder panicked carries no news.
+/// Locks ignore poisoning: no holder leaves a state from which another thread could not continue, except in a
+/// receiving half, which handles a panic itself.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

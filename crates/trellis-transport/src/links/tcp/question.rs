@@ -1,11 +1,11 @@
-//! A question to a node by somebody who knows the secret and is no node yet: one handshake that carries one question
-//! and one answer.
+//! A question of a process that knows the secret and is not a node yet.
+//! One handshake carries one question and one answer.
 //!
-//! Promised: whoever does not know the secret learns nothing and gets silence; question and answer are encrypted
-//! whatever the links' security; a recorded question that is played again is not answered. Waiting ends after the time
-//! that the caller gave.
+//! Promises: a process that does not know the secret learns nothing and gets no answer. Question and answer are
+//! encrypted whatever the links' security. A replayed question is not answered. Waiting ends after the time that the
+//! caller gave.
 //!
-//! Never done here: understanding a question. No connection of the link comes of it.
+//! It must never interpret a question. No connection of the link results from it.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
@@ -16,13 +16,13 @@ use thiserror::Error;
 use crate::HELLO_BYTES_MAX;
 use crate::wrap::secure::{Card, Carrier, Dialling, LINK_VERSION, SECOND_MESSAGE_BYTES, Security};
 
-/// What stands for the number of somebody who has none.
+/// Stands for the number of a process that has none.
 pub(super) const OUTSIDER: u32 = u32::MAX;
 
-/// The answer, and what the asker learned on the way.
+/// The answer, and what the asker learned besides.
 #[derive(Clone, Debug)]
 pub struct Answered {
-    /// What was answered.
+    /// The text of the answer.
     pub text: Vec<u8>,
     /// The address by which this machine reaches the node: where nodes can reach this machine.
     pub local: IpAddr,
@@ -37,32 +37,32 @@ pub enum AskError {
         /// Its length.
         bytes: usize,
     },
-    /// Nobody can be reached there.
+    /// The address cannot be reached.
     #[error("{address} cannot be reached: {source}; check the address, and whether the cluster runs")]
     Unreachable {
-        /// Who was asked.
+        /// The address that was asked.
         address: String,
         /// The operating system's reason.
         source: io::Error,
     },
-    /// Whoever listens there keeps silent.
+    /// The process that listens there does not answer.
     #[error(
         "{address} takes the connection and does not answer: it has another secret, or is no node of a cluster; give \
          the secret file that the cluster was started with"
     )]
     Silent {
-        /// Who was asked.
+        /// The address that was asked.
         address: String,
     },
-    /// The node answered that it will not.
+    /// The node refused.
     #[error("{why}")]
     Refused {
-        /// Its sentence.
+        /// The reason it gave.
         why: String,
     },
 }
 
-/// Asks the node at `address` (`host:port`); `node` is its number where that matters: then no other node answers.
+/// Asks the node at `address` (`host:port`). If `node` is given, only the node with that number answers.
 pub fn ask(
     address: &str,
     node: Option<usize>,

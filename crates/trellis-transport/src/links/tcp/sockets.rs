@@ -1,9 +1,9 @@
-//! The system calls of the tcp link (some of them serve the udp link as well), and nothing of its meaning.
+//! The system calls of the tcp link; some serve the udp link as well.
 //!
-//! Promised: every socket is non-blocking and closed on `exec`, every send carries `MSG_NOSIGNAL`, so
-//! that a peer that is gone is an error and never a SIGPIPE.
+//! Promises: every socket is non-blocking and closed on `exec`, and every send carries `MSG_NOSIGNAL`, so that a lost
+//! peer causes an error and never a SIGPIPE.
 //!
-//! Never done here: keeping state, waiting (except in [`wait`], which has a time-out).
+//! It must never keep state, or wait (except in [`wait`], which has a time-out).
 
 #![allow(unsafe_code)]
 
@@ -15,10 +15,10 @@ use std::sync::OnceLock;
 
 use crate::links::descriptors::Descriptor;
 
-/// Room asked for in each direction of a connection: a burst of pages must not stop its sender.
+/// The buffer size requested for each direction of a connection: a burst of pages must not stop its sender.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// What a receive brought.
+/// The result of a receive call.
 pub(in crate::links) enum Received {
     Bytes(usize),
     Nothing,
@@ -26,7 +26,7 @@ pub(in crate::links) enum Received {
     Failed(io::Error),
 }
 
-/// What a send took; zero when the socket is full.
+/// The result of a send call; zero bytes if the socket is full.
 pub(in crate::links) enum Sent {
     Bytes(usize),
     Failed(io::Error),
@@ -111,7 +111,7 @@ pub(in crate::links) unsafe fn receive_parts(socket: RawFd, parts: &mut [Part]) 
     }
 }
 
-/// Sends several parts as one stretch of bytes.
+/// Sends several parts as one run of bytes.
 ///
 /// # Safety
 ///
@@ -148,13 +148,13 @@ pub(in crate::links) fn send_whole(socket: RawFd, bytes: &[u8]) -> io::Result<()
     }
 }
 
-/// Begins to connect; the socket is writable when that is decided.
+/// Begins to connect; the socket is writable when the result is known.
 pub(in crate::links) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
     let socket = Descriptor::adopt(|| unsafe { libc::socket(family, kind, 0) })?;
-    // Before connecting: the window scale is agreed in the first packet.
+    // Before connecting: the window scale is negotiated in the first packet.
     tune(socket.raw());
     let (storage, length) = socket_address(address);
     // SAFETY: `storage` holds an address of `length` bytes.
@@ -169,24 +169,24 @@ pub(in crate::links) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
     }
 }
 
-/// What became of a connection that was begun, now that the socket is writable.
+/// The result of a connection attempt, after the socket became writable.
 pub(in crate::links) fn dialled(socket: RawFd) -> io::Result<()> {
     let code = option(socket, libc::SOL_SOCKET, libc::SO_ERROR)?;
     if code != 0 {
         return Err(io::Error::from_raw_os_error(code));
     }
-    // A dialler that tries a port again and again may be given that very port as its own, and then
-    // TCP connects the socket to itself, which would keep the peer from ever binding it.
+    // A dialler that tries a port repeatedly may be given that port as its own. TCP then connects the socket to
+    // itself, which would keep the peer from ever binding the port.
     if name(socket, libc::getsockname)? == name(socket, libc::getpeername)? {
         return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
     }
     Ok(())
 }
 
-/// Takes a waiting connection, if there is one.
+/// Accepts a waiting connection, if there is one.
 pub(in crate::links) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: null addresses mean that the peer's address is not wanted.
+    // SAFETY: null addresses mean that the peer's address is not requested.
     let accepted =
         Descriptor::adopt(|| unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags) });
     match accepted {
@@ -195,23 +195,23 @@ pub(in crate::links) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>
             Ok(Some(socket))
         }
         Err(error) => match error.raw_os_error() {
-            // Nothing there, or what was there left again.
+            // No connection, or it was closed before it was accepted.
             Some(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR) => Ok(None),
             _ => Err(error),
         },
     }
 }
 
-/// No delay for small frames, and wide buffers where this machine allows them.
+/// Disables delays of small frames, and enlarges buffers if this machine allows it.
 ///
-/// Failures are ignored: the link works without, only slower. A buffer that the machine would cut
-/// down is not asked for: the kernel's own growing limit is then the better one.
+/// Failures are ignored: the link works without, only slower. A buffer that the machine would reduce is not requested,
+/// because the kernel's own automatic limit is better then.
 pub(in crate::links) fn tune(socket: RawFd) {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     widen(socket);
 }
 
-/// Wide buffers where this machine allows them; see [`tune`].
+/// Enlarges buffers if this machine allows it; see [`tune`].
 pub(in crate::links) fn widen(socket: RawFd) {
     let bytes = SOCKET_BUFFER_BYTES as i32;
     for (name, forced, limit) in [
@@ -236,7 +236,7 @@ pub(in crate::links) fn make_own(socket: RawFd) -> io::Result<()> {
 
 /// Ends one or both directions.
 pub(in crate::links) fn shut_down(socket: RawFd, how: i32) {
-    // SAFETY: no pointers are passed. A connection that is over already is what this call wants.
+    // SAFETY: no pointers are passed. A connection that is over already is the wanted result.
     unsafe { libc::shutdown(socket, how) };
 }
 
@@ -249,7 +249,7 @@ pub(in crate::links) fn has_ended(socket: RawFd) -> bool {
     matches!(classify_received(count), Some(Received::End | Received::Failed(_)))
 }
 
-/// Bytes that the peer's machine has not confirmed yet.
+/// Bytes that the peer's machine has not acknowledged yet.
 pub(in crate::links) fn unconfirmed_bytes(socket: RawFd) -> usize {
     let mut count = 0_i32;
     // SAFETY: TIOCOUTQ writes one int.
@@ -257,10 +257,9 @@ pub(in crate::links) fn unconfirmed_bytes(socket: RawFd) -> usize {
     if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
-/// Waits until one of the sockets has one of its events, or the time is over; `-1` is for ever.
+/// Waits until one of the sockets has one of its events, or the time has passed; `-1` means forever.
 pub(in crate::links) fn wait(sockets: &mut [libc::pollfd], timeout_ms: i32) {
-    // SAFETY: `sockets` is writable for its whole length. A failure (a signal) counts as nothing
-    // ready: callers loop.
+    // SAFETY: `sockets` is writable for its whole length. A failure (a signal) counts as nothing ready: callers loop.
     let count = unsafe { libc::poll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, timeout_ms) };
     if count < 0 {
         for socket in sockets {
@@ -288,8 +287,8 @@ fn classify_received(count: isize) -> Option<Received> {
     }
 }
 
-/// How many bytes must be there before the socket counts as readable (SO_RCVLOWAT; the kernel takes at most half of its
-/// buffer). Whether that was taken.
+/// Sets how many bytes make the socket readable (SO_RCVLOWAT; the kernel takes at most half of its buffer). Returns
+/// whether that was accepted.
 pub(in crate::links) fn set_low_water(socket: RawFd, bytes: usize) -> bool {
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as i32)
 }

@@ -1,15 +1,15 @@
-//! The acceptor: one thread per link that shakes hands by datagrams.
+//! The acceptor: one thread per link that performs handshakes by datagrams.
 //!
-//! Promised: a stranger gets no byte, holds no place, and is counted; a peer that knows the secret and is not welcome is
-//! told why, and so is this node's user; once all peers are up the thread sleeps.
+//! Promises: an unauthenticated peer gets no byte, holds no place, and is counted. A peer that knows the secret and is
+//! refused is told why, and so is this node's user. Once all peers are up the thread sleeps.
 //!
-//! Never done here: carrying frames, touching a connection after it is handed over, except to repeat the last message of
-//! the handshake until the peer has said something.
+//! It must never carry frames, or touch a connection after handing it over, except to repeat the last message of the
+//! handshake until the peer has sent something.
 //!
-//! The dialler repeats its first message until it is answered; the listener repeats the same answer, byte by byte, to
-//! the same first message from the same address, and to nothing else. An answer is as long as what it answers, and only
-//! who knows the secret gets one, so there is nothing to be gained by a false address, and no cookie is needed. The
-//! third message says that the dialler is alive now, so that a recording never becomes a connection.
+//! The dialler repeats its first message until it is answered. The listener repeats the identical answer to the same
+//! first message from the same address, and to nothing else. An answer is as long as the message it answers, and only
+//! a peer that knows the secret gets one. So a false address gains nothing, and no cookie is needed. The third message
+//! proves that the dialler is alive now, so that a recording never becomes a connection.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -32,18 +32,18 @@ use crate::wrap::secure::{
     Answering, CONFIRMATION_BYTES, Card, Carrier, Dialling, FIRST_MESSAGE_BYTES, Remembered, SECOND_MESSAGE_BYTES,
 };
 
-/// Answers that are remembered for whoever did not get them.
+/// Answers kept for peers that did not receive them.
 const GREETINGS_MAX: usize = 64;
 const GREETING_NS_MAX: Nanoseconds = 60_000_000_000;
-/// Datagrams that are looked at before anything else is.
+/// Maximum datagrams handled before other work.
 const RECEIVES_MAX: usize = 32;
-/// Between two attempts: at first, and at last.
+/// The pause between two attempts: the first, and the maximum.
 const AGAIN_NS_MIN: Nanoseconds = 20_000_000;
 const AGAIN_NS_MAX: Nanoseconds = 250_000_000;
-/// After so many the dialler begins anew, with another first message and the next address of the name: somebody may have
-/// been quicker with a copy of the one before.
+/// After so many the dialler starts again, with a new first message and the next address of the name: an attacker may
+/// have been quicker with a copy of the previous one.
 const ASKED_MAX: u32 = 20;
-/// So many unanswered messages are trouble worth a word.
+/// So many unanswered messages are reported as trouble.
 const ASKED_UNTIL_TROUBLE: u32 = 5;
 
 const SECOND_MAGIC: [u8; 8] = *b"trellis\x12";
@@ -60,7 +60,7 @@ pub(super) struct Acceptor {
     dials: Vec<Dial>,
     greetings: Vec<Greeting>,
     remembered: Remembered,
-    /// Addresses of peers that were here: what comes late from there comes from no stranger.
+    /// Addresses of peers that were here: late datagrams from them are not counted as from unauthenticated peers.
     known: Vec<SocketAddr>,
 }
 
@@ -74,9 +74,9 @@ struct Dial {
 }
 
 enum Step {
-    /// Not begun, or begun anew.
+    /// Not begun, or reset.
     Resting,
-    /// The first message was sent so often.
+    /// The first message was sent `asked` times.
     Asking {
         wire: Wire,
         address: SocketAddr,
@@ -84,7 +84,7 @@ enum Step {
         first: Box<[u8; FIRST_MESSAGE_BYTES]>,
         asked: u32,
     },
-    /// The peer is up here, and may not have heard that.
+    /// The peer is up here, and may not know it yet.
     Confirming { wire: Arc<Wire>, third: [u8; CONFIRMATION_DATAGRAM_BYTES], said: u32 },
 }
 
@@ -107,7 +107,7 @@ pub(super) fn spawn(acceptor: Acceptor) -> io::Result<JoinHandle<()>> {
 impl Acceptor {
     pub(super) fn new(peers: Arc<Peers>, listening: Descriptor, options: UdpOptions) -> Acceptor {
         let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: 0, step: Step::Resting };
-        // Nodes without an address are not there yet, or went.
+        // Nodes without an address are not there yet, or have left.
         let dials = (0..peers.node).filter(|&peer| !options.addresses[peer].is_empty()).map(dial).collect();
         let (greetings, remembered, known) = (Vec::new(), Remembered::new(), Vec::new());
         Acceptor { peers, listening, options, dials, greetings, remembered, known }
@@ -121,7 +121,7 @@ impl Acceptor {
             if waiting[0].revents != 0 {
                 self.peers.wake.drain();
             }
-            // Whichever is readable: all are asked, there are few.
+            // All sockets are tried, readable or not, because there are few.
             for index in (0..self.dials.len()).rev() {
                 self.hear_answer(index);
             }
@@ -149,7 +149,7 @@ impl Acceptor {
         if next == Nanoseconds::MAX {
             return (waiting, -1);
         }
-        // Rounded up: a wait that ends just too early would only turn in circles.
+        // Rounded up: a wait that ends slightly too early would only cause another iteration.
         let timeout_ms = next.saturating_sub(now).div_ceil(1_000_000);
         (waiting, i32::try_from(timeout_ms).unwrap_or(i32::MAX))
     }
@@ -167,7 +167,7 @@ impl Acceptor {
         }
     }
 
-    /// Says the next word to a peer that is dialled.
+    /// Sends the next message to a peer that is dialled.
     fn dial(&mut self, index: usize, now: Nanoseconds) {
         let no_answer = no_answer_sentence(&self.options.addresses[self.dials[index].peer]);
         let dial = &mut self.dials[index];
@@ -194,7 +194,7 @@ impl Acceptor {
         }
     }
 
-    /// Looks up the peer's address, takes a socket and says the first message.
+    /// Looks up the peer's address, opens a socket and sends the first message.
     fn begin(&mut self, index: usize, now: Nanoseconds) {
         let peer = self.dials[index].peer;
         let (card, way) = (self.rules().card(peer, false, &self.options.hello), self.way(peer));
@@ -216,7 +216,7 @@ impl Acceptor {
         dial.step = Step::Asking { wire, address, dialling: Box::new(dialling), first: Box::new(first), asked: 0 };
     }
 
-    /// What a dialled peer says.
+    /// Handles the answers of a dialled peer.
     fn hear_answer(&mut self, index: usize) {
         let mut room = [0; SECOND_DATAGRAM_BYTES + 1];
         for _ in 0..RECEIVES_MAX {
@@ -229,7 +229,7 @@ impl Acceptor {
                 Received::End => continue,
                 Received::Nothing => return,
                 Received::Failed(_) => {
-                    // Whoever will listen there is just not that far yet: there is no reason to slow down.
+                    // The peer does not listen there yet; there is no reason to slow down.
                     *asked = 0;
                     let sentence = format!("nobody listens at {} yet", self.options.addresses[peer]);
                     self.peers.set_trouble(peer, Some(sentence));
@@ -264,7 +264,7 @@ impl Acceptor {
         }
     }
 
-    /// What comes to this node's own address: first messages, and whatever strangers send.
+    /// Handles what arrives at this node's own address: first messages, and anything from unauthenticated peers.
     fn hear_strangers(&mut self) {
         let mut room = [0; FIRST_MESSAGE_BYTES + 1];
         for _ in 0..RECEIVES_MAX {
@@ -272,7 +272,7 @@ impl Acceptor {
             let first: Option<&[u8; FIRST_MESSAGE_BYTES]> = room[..count].try_into().ok();
             let is_known = self.known.contains(&address);
             let Some(first) = first else {
-                // A peer that was here may still send what it sent before it knew that it is lost.
+                // A former peer may still send what it sent before it knew that it is lost.
                 self.peers.strangers.fetch_add(u64::from(!is_known), Ordering::Relaxed);
                 continue;
             };
@@ -281,7 +281,7 @@ impl Acceptor {
                 greeting.answer(&self.listening);
                 continue;
             }
-            // The same again after it led to a connection: it was on its way twice.
+            // The same message after it led to a connection: it was duplicated in transit.
             if is_known && !first.starts_with(&Carrier::Datagrams.magic()) {
                 continue;
             }
@@ -294,7 +294,7 @@ impl Acceptor {
         }
     }
 
-    /// Somebody who knows the secret introduced itself: lets it in, or tells it why not.
+    /// Handles the first message of a peer that knows the secret: admits it, or tells it why not.
     fn answer(
         &mut self,
         first: [u8; FIRST_MESSAGE_BYTES],
@@ -304,8 +304,8 @@ impl Acceptor {
         is_known: bool,
     ) {
         let peer = card.from as usize;
-        // A first message that was meant for somebody else, or that was here before, is somebody's
-        // recording: silence, as for any stranger.
+        // A first message that was meant for another node, or that was received before, is a recording: no answer, as
+        // for any unauthenticated peer.
         if card.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
             self.peers.strangers.fetch_add(u64::from(!is_known), Ordering::Relaxed);
             return;
@@ -325,7 +325,7 @@ impl Acceptor {
         let mut welcome = None;
         match verdict {
             Ok(()) => {
-                // Without a descriptor the dialler is left without an answer, and says its first message again.
+                // Without a descriptor the dialler gets no answer, and sends its first message again.
                 let Ok(socket) = sockets::answer(&self.listening, &address) else { return };
                 let wire = Wire::new(socket, self.options.faults.as_ref(), self.way(peer));
                 welcome = Some((wire, answering));
@@ -345,7 +345,7 @@ impl Acceptor {
         self.greetings.push(greeting);
     }
 
-    /// Whether a peer that was let in is here.
+    /// Handles the confirmation of a peer that was admitted.
     fn hear_confirmation(&mut self, index: usize) {
         let mut room = [0; FIRST_MESSAGE_BYTES + 1];
         for _ in 0..RECEIVES_MAX {
@@ -357,11 +357,11 @@ impl Acceptor {
                 Received::End | Received::Failed(_) => continue,
             };
             if room[..count] == greeting.first {
-                // The answer was lost. (Now that there is a socket for this peer, the kernel puts all it says there.)
+                // The answer was lost. (With a socket for this peer, the kernel delivers everything from it there.)
                 greeting.answer(&self.listening);
                 continue;
             }
-            // What it sends besides, before its confirmation came through, it sends again.
+            // What the peer sends besides, before its confirmation arrived, it sends again.
             let third: Option<&[u8; CONFIRMATION_DATAGRAM_BYTES]> = room[..count].try_into().ok();
             let Some(third) = third.filter(|third| third.starts_with(&THIRD_MAGIC)) else { continue };
             let tag: &[u8; CONFIRMATION_BYTES] = third[THIRD_MAGIC.len()..].try_into().expect("the rest of it");
@@ -379,7 +379,7 @@ impl Acceptor {
         }
     }
 
-    /// What both sides judge.
+    /// The checks that both sides make.
     fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
         self.rules().judge(peer, card)?;
         (self.options.admit)(peer, &card.text)
@@ -389,12 +389,12 @@ impl Acceptor {
         Rules { node: self.peers.node, nodes: self.peers.count(), security: self.options.security }
     }
 
-    /// A number for the way from here to a peer.
+    /// A number for the direction from here to a peer.
     fn way(&self, peer: usize) -> u64 {
         (self.peers.node * self.peers.count() + peer) as u64
     }
 
-    /// A peer this node dialled and that will not be: told once, never dialled again.
+    /// A peer that this node dialled and that refuses or is refused: reported once, never dialled again.
     fn turn_away_dialled(&mut self, index: usize, peer: usize, why: String) {
         drop(self.dials.swap_remove(index));
         self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
@@ -415,7 +415,7 @@ impl Greeting {
 }
 
 impl Dial {
-    /// The addresses of a name in turn; a name is looked up until that succeeds once.
+    /// The addresses of a name in turn; a name is looked up until that has succeeded once.
     fn next_address(&mut self, text: &str) -> io::Result<SocketAddr> {
         if self.resolved.is_empty() {
             self.resolved = text.to_socket_addrs()?.collect();

@@ -1,10 +1,10 @@
-//! A datagram of an established connection, byte by byte, and who may have sent it.
+//! The format of a datagram of an established connection, and the check of its sender.
 //!
-//! Promised: what is read was sent by the peer, once, and is unchanged, where the link is signed or sealed; where it is
-//! plain, its sender knew the epoch of the connection, 64 bits that only the two ends know unless somebody listens on
-//! the way. Nothing is allocated for a datagram that is not authentic.
+//! Promises: if the link is signed or sealed, what is read was sent by the peer, once, and is unchanged. If it is
+//! plain, its sender knew the epoch of the connection, 64 bits that only the two ends know unless someone listens on
+//! the path. Nothing is allocated for a datagram that is not authentic.
 //!
-//! Never done here: sockets, deciding what a fragment means.
+//! It must never use sockets, or decide what a fragment means.
 //!
 //! ```text
 //!  0  u64  epoch: which connection and direction this is
@@ -29,53 +29,53 @@ use super::delivery::{Acknowledgement, Fragment};
 use crate::HEADER_BYTES;
 use crate::wrap::secure::{DatagramCipher, SALT_BYTES, TAG_BYTES};
 
-/// Bytes that everybody may read.
+/// Bytes that are always readable.
 pub(super) const CLEAR_BYTES: usize = 16;
 const FIXED_BYTES: usize = 27;
 const FRAGMENT_BYTES: usize = 18 + HEADER_BYTES;
 const INTRODUCTION_BYTES: usize = 8 + SALT_BYTES + 6;
 /// The longest datagram without the bytes of a fragment.
 pub(super) const HEAD_BYTES_MAX: usize = FIXED_BYTES + 32 + 2 + 8 + INTRODUCTION_BYTES + FRAGMENT_BYTES;
-/// What a datagram with a fragment has beside the bytes of the fragment, at most.
+/// The maximum size of a datagram with a fragment, without the bytes of the fragment.
 pub(super) const OVERHEAD_BYTES: usize = FIXED_BYTES + 8 + 2 + FRAGMENT_BYTES + TAG_BYTES;
 
-/// The other side shall acknowledge at once: it asks for a word, or waits to send more.
+/// The other side must acknowledge at once: its sender requests a sign of life, or waits to send more.
 pub(super) const PROMPT: u8 = 1;
 const FRAGMENT: u8 = 2;
 const GAP: u8 = 4;
 const GAPS: u8 = 8;
 /// Its sender leaves.
 const BYE: u8 = 16;
-/// Its sender says where its multicasts go.
+/// Its sender tells where its multicasts go.
 const INTRODUCTION: u8 = 32;
-/// Its sender hears the multicasts of the other side.
+/// Its sender receives the multicasts of the other side.
 const HEARD: u8 = 64;
 /// Its sender knows of fragments that are missing.
 const MISSING: u8 = 128;
 
-/// Datagrams that may overtake each other without being taken for replays.
+/// The maximum number of datagrams by which reordering is not taken for a replay.
 const REPLAY_WINDOW: u64 = 1024;
 const REPLAY_WORDS: usize = REPLAY_WINDOW as usize / 64;
 
-/// What a datagram says, without the bytes of its fragment.
+/// The content of a datagram, without the bytes of its fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) prompt: bool,
     pub(super) acknowledgement: Acknowledgement,
     pub(super) fragment: Option<(Fragment, [u8; HEADER_BYTES])>,
-    /// How many fragments there were in all.
+    /// How many fragments were sent in all.
     pub(super) bye: Option<u64>,
-    /// The sender of this hears the other side's multicasts.
+    /// The sender of this receives the other side's multicasts.
     pub(super) heard: bool,
     pub(super) introduction: Option<Introduction>,
 }
 
-/// Where a node's multicasts go and how they are known.
+/// Where a node's multicasts go and how they are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
-    /// What each of them begins with.
+    /// The first bytes of each of them.
     pub(super) epoch: u64,
-    /// What their key is made of, with the secret of the cluster.
+    /// Their key is derived from this and the secret of the cluster.
     pub(super) salt: [u8; SALT_BYTES],
     pub(super) address: SocketAddrV4,
 }
@@ -109,7 +109,7 @@ impl Writer {
         Writer { epoch, number: 0, cipher }
     }
 
-    /// Whether a fragment may travel from where it lies.
+    /// Whether a fragment may be sent without a copy.
     pub(super) fn is_plain(&self) -> bool {
         self.cipher.tag_bytes() == 0
     }
@@ -165,7 +165,7 @@ impl Writer {
         head
     }
 
-    /// Protects the datagram that was begun last, whole in `datagram`, and puts its tag behind it.
+    /// Protects the datagram whose head was made last, complete in `datagram`, and appends its tag.
     #[inline]
     pub(super) fn protect(&self, datagram: &mut Vec<u8>) {
         let tag = self.cipher.protect(self.number, CLEAR_BYTES, datagram);
@@ -180,7 +180,7 @@ pub(super) struct Reader {
     seen: Seen,
 }
 
-/// Not from the peer, changed on the way, or here before.
+/// Not from the peer, changed in transit, or received before.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Foreign;
 
@@ -189,7 +189,7 @@ impl Reader {
         Reader { epoch, cipher, seen: Seen::default() }
     }
 
-    /// Opens a datagram where it lies; gives what it says and where its fragment begins and ends.
+    /// Opens a datagram in place; returns its content and the range of its fragment.
     #[inline]
     pub(super) fn read(&mut self, datagram: &mut [u8]) -> Result<(Content, std::ops::Range<usize>), Foreign> {
         if datagram.len() < FIXED_BYTES {
@@ -201,7 +201,7 @@ impl Reader {
             return Err(Foreign);
         }
         let length = self.cipher.open(number, CLEAR_BYTES, datagram).map_err(|_| Foreign)?;
-        // Only now: or a forged number would push true ones out.
+        // Only after authentication; otherwise a forged number would displace true ones.
         self.seen.note(number);
         parse(&datagram[..length])
     }
@@ -242,7 +242,7 @@ fn parse(bytes: &[u8]) -> Result<(Content, std::ops::Range<usize>), Foreign> {
     Ok((content, cursor.at..bytes.len()))
 }
 
-/// Reads numbers one after the other.
+/// Reads numbers in sequence.
 pub(super) struct Cursor<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) at: usize,
@@ -262,7 +262,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Which numbers were here.
+/// Which numbers were received.
 #[derive(Default)]
 pub(super) struct Seen {
     /// The highest, and bits of it and those below: bit `n % REPLAY_WINDOW` for number `n`.
@@ -351,7 +351,7 @@ mod tests {
                     let mut datagram = write(&mut writer, &content, body);
                     if fragment {
                         assert!(datagram.len() <= OVERHEAD_BYTES + body.len());
-                        // There is room for the nearest ones only.
+                        // There is only room for the nearest ones.
                         content.acknowledgement.beyond[1..].fill(0);
                     }
                     let (read, range) = reader.read(&mut datagram).unwrap();
@@ -374,7 +374,7 @@ mod tests {
                 }
                 assert_eq!(reader.read(&mut datagram.clone()[..at]), Err(Foreign), "cut to {at}");
             }
-            // The true one still opens after all these attempts on its number.
+            // The true datagram still opens after all these attempts with its number.
             assert!(reader.read(&mut datagram.clone()).is_ok());
             assert_eq!(reader.read(&mut datagram.clone()), Err(Foreign), "repeated");
         }
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn each_number_is_new_once_whatever_the_order_and_old_ones_are_refused() {
         let mut seen = Seen::default();
-        // Every number in a mixed order within the window.
+        // Every number, in a mixed order within the window.
         for block in 0..20_u64 {
             for at in 0..500_u64 {
                 let number = 1 + block * 500 + (at * 7919) % 500;

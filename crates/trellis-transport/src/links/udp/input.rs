@@ -1,13 +1,13 @@
 //! The receiving half of one peer: from datagrams to frames in their places.
 //!
-//! Promised: only what is authentic and was not here before is shown to the receiver or written anywhere; a fragment
-//! is copied to where the receiver said when its frame began; a frame is delivered once, when all of it is there;
-//! nothing is allocated for a frame that comes in one datagram.
+//! Promises: only what is authentic and new is shown to the receiver or written anywhere. A fragment is copied to
+//! where the receiver said when its frame began. A frame is delivered once, when it is complete. Nothing is allocated
+//! for a frame that arrives in one datagram.
 //!
-//! Never done here: waiting, sending, taking the lock of the sending half.
+//! It must never wait, send, or take the lock of the sending half.
 //!
-//! A datagram is received into a buffer and copied to its place from there. It cannot be received in place: only when it
-//! is open is it known where it belongs, and whether it may be written at all.
+//! A datagram is received into a buffer and copied to its place from there. It cannot be received in place: its place,
+//! and whether it may be written at all, is known only after it was opened.
 
 #![allow(unsafe_code)]
 
@@ -23,25 +23,25 @@ use crate::links::tcp::sockets::{Received, receive};
 use crate::links::{Lost, Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
-/// Bytes of a third message of the handshake as it travels.
+/// Bytes of a third message of the handshake on the wire.
 pub(super) const CONFIRMATION_DATAGRAM_BYTES: usize = 24;
-/// What messages of the handshake begin with.
+/// The first bytes of handshake messages.
 pub(super) const HANDSHAKE_MAGIC: [u8; 7] = *b"trellis";
 
-/// The receiving half. Everything happens under its lock.
+/// The receiving half. All access is under its lock.
 pub(super) struct Input {
     peer: usize,
     connection: Option<Connection>,
     announced: bool,
-    /// Set by who noticed; reported to the sink once.
+    /// Set by whoever detected it; reported to the sink once.
     pub(super) loss: Option<Lost>,
     pub(super) loss_reported: bool,
 }
 
-/// What a poll brought for one peer.
+/// The result of a poll for one peer.
 #[derive(Default)]
 pub(super) struct Harvest {
-    /// Whether any part of a frame came.
+    /// Whether any part of a frame arrived.
     pub(super) came: bool,
     pub(super) frames: u64,
     pub(super) bytes: u64,
@@ -49,25 +49,25 @@ pub(super) struct Harvest {
     pub(super) refused: bool,
 }
 
-/// What one system call brought.
+/// The result of one receive call.
 pub(super) enum Step {
     Nothing,
-    /// The kernel heard that nobody listens at the peer's address.
+    /// The kernel reported that nothing listens at the peer's address.
     NobodyThere,
     Failed(Lost),
-    /// Not from the peer, changed, or here before: dropped.
+    /// Not from the peer, changed, or received before: dropped.
     Foreign,
-    /// A message of the handshake, late or again: dropped.
+    /// A message of the handshake, late or repeated: dropped.
     Handshake,
-    /// The peer repeats the last message of the handshake: it did not hear from this node yet.
+    /// The peer repeats the last message of the handshake: it has not heard from this node yet.
     Confirmation,
     Datagram(Content, Range<usize>),
 }
 
-/// What one system call brought of the peer's multicasts.
+/// The result of one receive call for the peer's multicasts.
 pub(super) enum Overheard {
     Nothing,
-    /// Not one of the peer's, changed, or here before: dropped.
+    /// Not one of the peer's, changed, or received before: dropped.
     Foreign,
     Datagram(multicast::Heard, Range<usize>),
 }
@@ -78,15 +78,15 @@ struct Connection {
     receiver: Receiver<Place>,
     room_bytes: u32,
     staging: Box<[u8; DATAGRAM_BYTES_MAX]>,
-    /// The message that made this connection, where the peer dialled.
+    /// The message that established this connection, if the peer dialled.
     confirmation: Option<[u8; CONFIRMATION_DATAGRAM_BYTES]>,
-    /// Where the peer's multicasts come.
+    /// The socket for the peer's multicasts.
     multicast: Option<(Descriptor, multicast::Reader)>,
-    /// Buffers of inline bodies that come in several datagrams.
+    /// Buffers of inline bodies that arrive in several datagrams.
     spare: Vec<Box<[u8; INLINE_BODY_BYTES_MAX]>>,
 }
 
-/// Where a frame goes that comes in several datagrams.
+/// The place of a frame that arrives in several datagrams.
 struct Place {
     header: [u8; HEADER_BYTES],
     pointer: *mut u8,
@@ -94,7 +94,7 @@ struct Place {
     inline: Option<Box<[u8; INLINE_BODY_BYTES_MAX]>>,
 }
 
-// SAFETY: the pointer is written only under the lock of the receiving half; the sink promised that nobody else uses
+// SAFETY: the pointer is written only under the lock of the receiving half; the sink promised that nothing else uses
 // these bytes until the frame is delivered.
 unsafe impl Send for Place {}
 
@@ -103,7 +103,7 @@ impl Input {
         Input { peer, connection: None, announced: false, loss: None, loss_reported: false }
     }
 
-    /// The connection is up: from now on frames can come.
+    /// The connection is up: from now on frames can arrive.
     pub(super) fn start(
         &mut self,
         wire: Arc<Wire>,
@@ -119,18 +119,18 @@ impl Input {
             Some(Connection { wire, reader, receiver, room_bytes, staging, confirmation, multicast, spare });
     }
 
-    /// Nothing comes any more. Gives what must not be asked for readiness any longer.
+    /// Ends receiving. Returns the sockets that must be removed from readiness.
     pub(super) fn end(&mut self) -> Option<(Arc<Wire>, Option<Descriptor>)> {
         self.connection.take().map(|connection| (connection.wire, connection.multicast.map(|(socket, _)| socket)))
     }
 
-    /// The address of this machine at which the peer is met, until its multicasts are listened to.
+    /// This machine's address on the connection to the peer; `None` once its multicasts are listened to.
     pub(super) fn may_listen(&self) -> Option<std::net::Ipv4Addr> {
         let connection = self.connection.as_ref().filter(|connection| connection.multicast.is_none())?;
         sockets::local_v4(connection.wire.socket.raw())
     }
 
-    /// From now on the peer's multicasts can come.
+    /// From now on the peer's multicasts can arrive.
     pub(super) fn listen(&mut self, socket: Descriptor, reader: multicast::Reader) {
         if let Some(connection) = &mut self.connection {
             connection.multicast = Some((socket, reader));
@@ -145,7 +145,7 @@ impl Input {
         let count = match receive(socket.raw(), &mut staging[..]) {
             Received::Bytes(count) => count,
             Received::End => return Overheard::Foreign,
-            // A membership that broke is silence, and whoever sends notices that.
+            // A broken membership looks like silence, which the sender notices.
             Received::Nothing | Received::Failed(_) => return Overheard::Nothing,
         };
         match reader.read(&mut staging[..count]) {
@@ -154,12 +154,12 @@ impl Input {
         }
     }
 
-    /// The whole number of a fragment of which the low half is known.
+    /// The whole number of a fragment whose low half is known.
     pub(super) fn widen(&self, low: u32) -> u64 {
         self.connection.as_ref().map_or(0, |connection| connection.receiver.widen(low))
     }
 
-    /// The peer says how many fragments there were.
+    /// The peer reports how many fragments it sent in all.
     pub(super) fn told(&mut self, count: u64) -> Result<(), Inconsistent> {
         self.connection.as_mut().map_or(Ok(()), |connection| connection.receiver.told(count))
     }
@@ -180,7 +180,7 @@ impl Input {
         let count = match connection.wire.receive(&mut connection.staging[..]) {
             Received::Bytes(count) => count,
             Received::Nothing => return Step::Nothing,
-            // A datagram without a byte.
+            // An empty datagram.
             Received::End => return Step::Foreign,
             Received::Failed(error) if sockets::is_refusal(&error) => return Step::NobodyThere,
             Received::Failed(error) => return Step::Failed(Lost::Broken { why: error.to_string() }),
@@ -196,26 +196,26 @@ impl Input {
         }
     }
 
-    /// Notes that a fragment came and says what it is.
+    /// Notes that a fragment arrived and returns its kind.
     #[inline]
     pub(super) fn accept(&mut self, fragment: &Fragment, bytes: usize) -> Arrival {
         let Some(connection) = &mut self.connection else { return Arrival::OutOfReach };
         connection.receiver.accept(fragment, bytes)
     }
 
-    /// What is here now.
+    /// What has arrived by now.
     #[inline]
     pub(super) fn acknowledgement(&self) -> Acknowledgement {
         let Some(connection) = &self.connection else { return Acknowledgement::default() };
         connection.receiver.acknowledgement(connection.room_bytes)
     }
 
-    /// Whether a peer that sent so many fragments and left had been heard to the end.
+    /// Whether everything arrived from a peer that sent so many fragments and left.
     pub(super) fn has_all(&self, count: u64) -> bool {
         self.connection.as_ref().is_some_and(|connection| connection.receiver.has_all(count))
     }
 
-    /// Puts a fragment in its place, and delivers its frame if that was all of it; whether it was.
+    /// Puts a fragment in its place, and delivers its frame if that completed it; returns whether it did.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -240,7 +240,7 @@ impl Input {
                 let body = &connection.staging[range];
                 let shown = match placement {
                     Placement::At { pointer, .. } => {
-                        // SAFETY: the sink said that so many bytes may be written there, and nobody else uses them.
+                        // SAFETY: the sink said that so many bytes may be written there, and nothing else uses them.
                         unsafe { pointer.copy_from_nonoverlapping(body.as_ptr(), body.len()) };
                         &[]
                     }
@@ -296,12 +296,12 @@ impl Place {
     fn put(&self, fragment: &Fragment, bytes: &[u8]) {
         let range = fragment.range();
         assert!(range.end <= self.bytes && range.len() == bytes.len(), "checked when the fragment was accepted");
-        // SAFETY: within the bytes that the sink gave, or our own buffer, which is as long; nobody else uses them.
+        // SAFETY: within the bytes that the sink gave, or our own buffer, which is as long; nothing else uses them.
         unsafe { self.pointer.add(range.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }
 
-/// Asks where the body goes, and checks that it fits there exactly.
+/// Asks for the place of the body, and checks that it fits there exactly.
 #[inline]
 fn place(
     peer: usize,

@@ -1,10 +1,10 @@
-//! The end of a link: all that waits is delivered, and the peers are told.
+//! The end of a link: everything that waits is delivered, and the peers are told.
 //!
-//! Promised: gives up after a second without progress, or ten in all; two nodes that leave at once do not wait for each
-//! other.
+//! Promises: it gives up after a second without progress, or ten in all. Two nodes that leave at once do not wait for
+//! each other.
 //!
-//! Never done here: delivering anything. What comes meanwhile is acknowledged, so that its sender can leave too, and
-//! thrown away.
+//! It must never deliver a frame. What arrives meanwhile is acknowledged, so that its sender can leave too, and
+//! discarded.
 
 use std::sync::atomic::Ordering;
 
@@ -15,17 +15,17 @@ use super::timer;
 use crate::links::Lost;
 use crate::links::tcp::sockets;
 
-/// Leaving is given up when nothing was acknowledged for so long: the peer's process is stopped or gone.
+/// Leaving ends if nothing was acknowledged for so long: the peer's process is stopped or gone.
 const STALL_NS_MAX: Nanoseconds = 1_000_000_000;
-/// And in any case after this.
+/// Leaving ends in any case after this.
 const LEAVE_NS_MAX: Nanoseconds = 10_000_000_000;
-/// Farewells until one is answered; each waits twice as long as the one before. A peer that hears none of them learns
-/// from its kernel that nobody listens here any more.
+/// The maximum number of farewells until one is answered; each waits twice as long as the one before. A peer that
+/// receives none of them learns from its kernel that nothing listens here any more.
 const FAREWELLS_MAX: u32 = 5;
 const FAREWELL_NS_FIRST: Nanoseconds = 3_000_000;
 const RECEIVES_MAX: usize = 256;
 
-/// One peer that is being left.
+/// One peer that this node is leaving.
 struct Leaving {
     peer: usize,
     farewells: u32,
@@ -42,7 +42,7 @@ pub(super) fn leave_all(peers: &Peers) {
         .filter(|&peer| peers.is_up(peer))
         .map(|peer| Leaving { peer, farewells: 0, next: 0, answered: false })
         .collect();
-    // Of multicasts nobody is in a hurry to say that they came.
+    // Receivers of multicasts delay their acknowledgements.
     leaving.iter().for_each(|one| lock(&peers.peers[one.peer].output).hurry(start));
     while !leaving.is_empty() {
         let now = timer::now();
@@ -63,7 +63,7 @@ pub(super) fn leave_all(peers: &Peers) {
             .collect();
         sockets::wait(&mut wait, next.saturating_sub(now).div_ceil(1_000_000).max(1) as i32);
     }
-    // Those that did not take all of it are told, for what it is worth.
+    // Those that did not take all of it are told as well; this may fail.
     for one in &leaving {
         lock(&peers.peers[one.peer].output).say_bye(timer::now());
     }
@@ -75,13 +75,13 @@ pub(super) fn leave_all(peers: &Peers) {
 }
 
 impl Leaving {
-    /// Whether it goes on.
+    /// Does what is due for this peer; returns whether leaving it continues.
     fn step(&mut self, peers: &Peers, now: Nanoseconds, progress: &mut u64, next: &mut Nanoseconds) -> bool {
         self.listen(peers, now);
         let mut output = lock(&peers.peers[self.peer].output);
         output.tick(now);
         if output.doom.is_some() || self.answered {
-            // So that it does not wait for an answer either.
+            // So that the peer does not wait for an answer either.
             output.say_bye(now);
             return false;
         }
@@ -107,7 +107,7 @@ impl Leaving {
     }
 
     /// Takes what the peer acknowledges, and acknowledges what it sends. A callback that is still running holds the
-    /// receiving half; then nothing is heard.
+    /// receiving half; then nothing is received.
     fn listen(&mut self, peers: &Peers, now: Nanoseconds) {
         let peer = &peers.peers[self.peer];
         let Some(mut input) = try_lock(&peer.input) else { return };

@@ -1,36 +1,36 @@
-//! The link `udp`: datagrams between nodes, with delivery made by the nodes themselves.
+//! The link `udp`: datagrams between nodes, with reliable delivery by the nodes themselves.
 //!
-//! Promised: the contract of [`crate::links`], without its promise of order: a frame does not wait for one that was
-//! sent before it and got lost. Every datagram after the handshake is protected by itself, as [`Security`] says. Of two
-//! nodes the one with the higher number dials, until the peer answers or the link is closed.
+//! Promises: the contract of [`crate::links`] without order: a frame does not wait for an earlier one that was lost.
+//! Every datagram after the handshake is protected individually, as [`Security`] says. Of two nodes the one with the
+//! higher number dials until the peer answers or the link is closed.
 //!
-//! Never done here: coming back after a loss (the layer above decides what a lost node means), answering a stranger,
-//! taking a socket along into a forked child.
+//! It must never reconnect after a loss (the layer above decides what a lost node means), answer an unauthenticated
+//! peer, or keep a socket open in a forked child.
 //!
-//! # Bodies that are sent from where they lie
+//! # Pinned bodies
 //!
 //! A [`Payload::Pinned`] is read until the peer has acknowledged it, not only until it was sent once.
 //!
 //! # Losing a peer
 //!
-//! There is no connection whose end the kernel would report. A peer that leaves says so. One that was killed is noticed
-//! when its kernel answers that nobody listens there, four times over, with attempts in between to hear from it; half a
-//! second after the last word at the latest it is asked for one. A machine that is gone is noticed after a minute
-//! of silence. (The layer above watches its peers too.)
+//! There is no connection whose end the kernel would report. A peer that leaves announces it. A killed one is noticed
+//! when its kernel reports four times that nothing listens there, with attempts in between to reach it; a probe is
+//! sent at the latest half a second after its last datagram. A failed machine is noticed after a minute of silence.
+//! (The layer above watches its peers too.)
 //!
 //! # Locks
 //!
-//! As in the tcp link: each peer has a receiving half and a sending half, each with its own lock; whoever holds a
-//! receiving half may take the sending half of the multicasts, then sending halves, one at a time; nobody who holds a
-//! sending half takes anything but the timer's gate or the bad network's. `poll` only tries the receiving half; callbacks run under it and may send to
-//! anybody.
+//! As in the tcp link: each peer has a receiving half and a sending half, each with its own lock. A holder of a
+//! receiving half may take the sending half of the multicasts, then sending halves, one at a time. A holder of a
+//! sending half takes no other lock but the timer's gate or the faulty network's. `poll` only tries the receiving
+//! half; callbacks run under it and may send to any peer.
 //!
 //! # Modules
 //!
-//! `delivery` (what to send when, and what came: pure), `datagram` (bytes and protection), `acceptor` (a thread: dials,
-//! answers, shakes hands), `input` and `output` (the two halves of a peer), `peers` (all of them, polls and the timer),
-//! `multicast`, `multicast_output` and `multicast_datagram` (one datagram for several peers), `leaving` (the end),
-//! `probe` (tries out multicasts), `sockets` and `timer` (system calls).
+//! `delivery` (what to send when, and what arrived: pure), `datagram` (bytes and protection), `acceptor` (a thread:
+//! dials, answers, performs handshakes), `input` and `output` (the two halves of a peer), `peers` (all of them, polls
+//! and the timer), `multicast`, `multicast_output` and `multicast_datagram` (one datagram for several peers),
+//! `leaving` (the end), `probe` (tests multicasts), `sockets` and `timer` (system calls).
 
 mod acceptor;
 mod datagram;
@@ -64,35 +64,34 @@ use crate::wrap::faulty::Faults;
 use crate::wrap::secure::Security;
 use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
 
-/// What a node needs to take part; the same as for tcp where the names are the same.
+/// The options of one node's udp link; as for tcp where the names are equal.
 pub struct UdpOptions {
     /// This node's number.
     pub node: usize,
-    /// `host:port` of every node, by number; an empty one is not dialled.
+    /// `host:port` of every node, by number; one without an address is not dialled.
     pub addresses: Vec<String>,
-    /// A bound socket made elsewhere; otherwise this node's own address is bound.
+    /// A bound socket created elsewhere; otherwise this node's own address is bound.
     pub socket: Option<UdpSocket>,
     /// The secret of the cluster.
     pub secret: [u8; 32],
     /// How datagrams are protected; the same on every node.
     pub security: Security,
-    /// A greeting that every peer gets to see, encrypted, before it is connected: at most
-    /// [`HELLO_BYTES_MAX`] bytes.
+    /// The hello that every peer gets, encrypted, before it is connected: at most [`HELLO_BYTES_MAX`] bytes.
     pub hello: Vec<u8>,
-    /// Judges the greeting of a peer. Called on the link's own thread; must not close the link.
+    /// Judges the hello of a peer. Called on the link's own thread; must not close the link.
     pub admit: Admit,
     /// Told about peers that were refused, here or by them. Called on the link's own thread.
     pub refused: OnRefused,
-    /// A bad network between this node and its peers, for tests and experiments.
+    /// A faulty network between this node and its peers, for tests and experiments.
     pub faults: Option<Faults>,
-    /// Whether and where frames for several peers go in one datagram. Nodes may differ in this; what one multicasts
-    /// reaches those that listen.
+    /// Whether and where frames for several peers are sent in one datagram. Nodes may differ in this; a multicast
+    /// reaches the nodes that listen.
     pub multicast: Multicast,
 }
 
 impl fmt::Debug for UdpOptions {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The secret stays out of every log.
+        // The secret must not appear in a log.
         formatter
             .debug_struct("UdpOptions")
             .field("node", &self.node)
@@ -138,7 +137,7 @@ impl Udp {
             faults: options.faults.clone(),
         };
         let peers = Arc::new(Peers::new(node, nodes, Group::new(nodes, setting)).map_err(system)?);
-        // A node alone has nobody to wait for: no socket, no thread.
+        // A single node has no peer: no socket, no thread.
         if nodes == 1 {
             return Ok(Udp { peers, acceptor: Mutex::new(None) });
         }
@@ -164,7 +163,7 @@ impl Udp {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic of the thread was printed when it happened and ends nothing here.
+            // A panic of the thread was printed when it happened, and is not propagated.
             let _ = thread.join();
         }
     }
@@ -241,7 +240,7 @@ impl Drop for Udp {
     fn drop(&mut self) {
         self.close();
         if self.peers.is_forked() {
-            // Joining a thread that only the parent has would wait for ever.
+            // Joining a thread that exists only in the parent would wait forever.
             std::mem::forget(lock(&self.acceptor).take());
         }
     }

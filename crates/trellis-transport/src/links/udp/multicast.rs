@@ -1,21 +1,21 @@
-//! Multicasts: one datagram for several peers, where the network has that.
+//! Multicasts: one datagram for several peers, where the network supports it.
 //!
-//! Promised: a peer that hears nothing, or stops hearing, is sent to by itself; no word of a multicast is believed that
-//! was not introduced over the authenticated connection with its sender.
+//! Promises: a peer that receives no multicasts, or stops receiving them, is sent to separately. A multicast is
+//! accepted only if it was introduced over the authenticated connection with its sender.
 //!
-//! Never done here: sending frames (`multicast_output` does), deciding what to send again (the connections do: see
+//! It must never send frames (`multicast_output` does), or decide what to send again (the connections do: see
 //! `delivery`).
 //!
-//! # Who hears
+//! # Receivers
 //!
-//! Every node with two peers or more takes a group for what it sends: an address all nodes have in common, and a port of
-//! its own. It tells each peer, over their connection, and multicasts a word until the peer says that it heard one. A
-//! peer that does not is tried again for some seconds, then left in peace; so is one that misses [`MISSES_MAX`]
-//! multicasts in a row, because a switch or a router stopped carrying them.
+//! Every node with two peers or more chooses a group for what it sends: an address that all nodes share, and its own
+//! port. It introduces the group to each peer over their connection, and multicasts datagrams without a fragment until
+//! the peer reports that it received one. A peer that does not is tried again for some seconds, then no longer. So is
+//! a peer that misses [`MISSES_MAX`] multicasts in a row, because a switch or a router stopped carrying them.
 //!
 //! # Locks
 //!
-//! The sending half of the group is one more lock, taken after a receiving half and before sending halves.
+//! The sending half of the group has its own lock, taken after a receiving half and before sending halves.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,26 +35,27 @@ use crate::links::descriptors::Descriptor;
 use crate::wrap::faulty::Faults;
 use crate::wrap::secure::{Security, multicast_cipher, multicast_number, random};
 
-/// A peer that misses so many multicasts in a row is taken for one that hears none.
+/// A peer that misses so many multicasts in a row is treated as one that receives none.
 const MISSES_MAX: u32 = 64;
-/// Ports that are chosen here: below those that systems give to whoever asks for any.
+/// Ports chosen here: below the range from which systems assign ports.
 const PORT_FIRST: u16 = 10_000;
 const PORTS: u64 = 20_000;
-/// With fewer peers than this a multicast saves nothing.
+/// With fewer peers a multicast saves nothing.
 pub(super) const PEERS_MIN: usize = 2;
 const NEVER: Nanoseconds = Nanoseconds::MAX;
 
 /// Whether and where a node multicasts. As text: `auto`, `off`, `239.1.2.3` or `239.1.2.3:4567`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Multicast {
-    /// To an address of 239.255.0.0/16 that follows from the secret, and a port that nobody else uses by all odds.
+    /// To an address of 239.255.0.0/16 that is derived from the secret, and a port that most likely no other process
+    /// uses.
     #[default]
     Automatic,
-    /// Not at all: every peer is sent to by itself, and no multicast is listened to.
+    /// Not at all: every peer is sent to separately, and no multicast is listened to.
     Off,
-    /// To this address; to this port plus the number of the node, where one is given.
+    /// To this address; to this port plus the number of the node, if one is given.
     Group {
-        /// An IPv4 address for multicasts.
+        /// An IPv4 multicast address.
         address: Ipv4Addr,
         /// The port of node 0.
         port: Option<u16>,
@@ -98,7 +99,7 @@ impl FromStr for Multicast {
     }
 }
 
-/// How multicasts are made, where they are.
+/// The options of this node's multicasts.
 pub(super) struct Setting {
     pub(super) multicast: Multicast,
     pub(super) secret: [u8; 32],
@@ -112,7 +113,7 @@ pub(super) struct Group {
     pub(super) half: Mutex<Half>,
     /// Frames wait for room at their receivers.
     pub(super) is_waiting: AtomicBool,
-    /// Some peer's multicasts are listened to.
+    /// This node listens to some peer's multicasts.
     pub(super) is_listening: AtomicBool,
     pub(super) packets_in: AtomicU64,
     pub(super) packets_out: AtomicU64,
@@ -122,14 +123,14 @@ pub(super) struct Group {
 /// The sending half.
 pub(super) struct Half {
     pub(super) connection: Option<Connection>,
-    /// Nothing to be had here: not tried again.
+    /// Multicasts are impossible here: not tried again.
     failed: bool,
     pub(super) heartbeats: Heartbeats,
-    /// By peer.
+    /// By peer number.
     attempts: Vec<Attempts>,
-    /// Where datagrams are put together.
+    /// The buffer in which datagrams are assembled.
     pub(super) scratch: Vec<u8>,
-    /// Frames that have not all gone, in the order in which they came.
+    /// Frames that are not completely sent, in the order in which they were taken.
     pub(super) line: VecDeque<Waiting>,
 }
 
@@ -163,12 +164,12 @@ impl Group {
 }
 
 impl Setting {
-    /// What this node's multicasts leave through, at the interface that has this address.
+    /// Opens the group that this node sends to, through the interface with this address.
     fn connect(&self, node: usize, nodes: usize, interface: Ipv4Addr) -> Option<Connection> {
         let (epoch, salt) = (u64::from_le_bytes(random()?) | 1 << 63, random()?);
         let automatic = || {
             let [high, low] = multicast_number(&self.secret)?.to_be_bytes();
-            // Neither end of the range, so that nobody takes it for a mask.
+            // Neither end of the range, so that the address is not taken for a mask.
             Some(Ipv4Addr::new(239, 255, high, low.clamp(1, 254)))
         };
         let (address, port) = match self.multicast {
@@ -182,7 +183,7 @@ impl Setting {
         };
         let address = SocketAddrV4::new(address, port);
         let socket = sockets::multicast_sender(interface, address).ok()?;
-        // No way of a pair has this number.
+        // No direction of a pair has this number.
         let way = (nodes * nodes + node) as u64;
         let cipher = multicast_cipher(&self.secret, node, &salt, self.security)?;
         Some(Connection {
@@ -194,7 +195,7 @@ impl Setting {
 }
 
 impl Connection {
-    /// A word without a fragment to so many peers: how many fragments each of them was sent.
+    /// Sends so many peers a datagram without a fragment, with the number of fragments sent to each of them.
     fn tell(&mut self, now: Nanoseconds, counts: &[(usize, u64)], scratch: &mut Vec<u8>) {
         let addressed = counts.iter().map(|&(peer, count)| (peer as u16, count));
         self.writer.head(false, addressed, None, scratch);
@@ -204,7 +205,7 @@ impl Connection {
 }
 
 impl Peers {
-    /// A peer is up: it will be told where this node's multicasts go.
+    /// A peer is up: schedules its introduction to this node's multicasts.
     pub(super) fn meet(&self, peer: usize, interface: Option<Ipv4Addr>) {
         let (Some(setting), Some(interface)) = (&self.group.setting, interface) else { return };
         let mut half = lock(&self.group.half);
@@ -219,7 +220,7 @@ impl Peers {
         }
     }
 
-    /// A peer says where its multicasts go: listens to them. Gives the socket to ask for readiness.
+    /// Listens to the multicasts of a peer that introduced them. Returns the socket to watch for readiness.
     pub(super) fn listen(
         &self,
         peer: usize,
@@ -227,7 +228,7 @@ impl Peers {
         interface: Ipv4Addr,
     ) -> Option<(Descriptor, Reader)> {
         let setting = self.group.setting.as_ref()?;
-        // Its sender knows the secret, and still shall not make this host listen to whatever it likes.
+        // Its sender knows the secret, and still must not make this host listen to any address.
         if !introduction.address.ip().is_multicast() {
             return None;
         }
@@ -236,7 +237,7 @@ impl Peers {
         Some((socket, Reader::new(self.node as u16, introduction.epoch, cipher)))
     }
 
-    /// Does what is due by the clock; gives when something is next.
+    /// Does what is due by the clock; returns when something is due next.
     pub(super) fn serve_group(&self, now: Nanoseconds) -> Nanoseconds {
         if self.group.setting.is_none() {
             return NEVER;
@@ -273,13 +274,13 @@ impl Peers {
         waiting.min(heartbeats.due()).min(attempts).min(connection.wire.due().unwrap_or(NEVER))
     }
 
-    /// A peer says that it hears this node, or misses too much of what it should.
+    /// Notes that a peer reports receiving this node's multicasts, or misses too many of them.
     #[inline]
     pub(super) fn note_hearing(&self, peer: usize, says_so: bool, misses: u32, datagram_bytes: Option<usize>) {
         let to = &self.peers[peer];
         match self.hears_bytes(peer) {
             Some(_) if misses >= MISSES_MAX => to.set_hears(None, true),
-            // Once it was taken for deaf it stays that.
+            // A peer that was marked deaf stays so.
             None if says_so && self.group.setting.is_some() => to.set_hears(datagram_bytes, false),
             _ => {}
         }

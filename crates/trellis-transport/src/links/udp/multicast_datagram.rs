@@ -1,52 +1,52 @@
-//! A datagram for several nodes at once, byte by byte, and who may have sent it.
+//! The format of a datagram for several nodes at once, and the check of its sender.
 //!
-//! Promised: what is read was sent by somebody who knows the secret of the cluster, in this run of the sender, once, and
-//! is unchanged, where the link is signed or sealed; where it is plain, whoever sent it knew the epoch, as with
+//! Promises: if the link is signed or sealed, what is read was sent by a node that knows the secret of the cluster, in
+//! this run of the sender, once, and is unchanged. If it is plain, its sender knew the epoch, as with
 //! [`super::datagram`]. Nothing is allocated for a datagram that is not authentic.
 //!
-//! Never done here: sockets, deciding what a fragment means.
+//! It must never use sockets, or decide what a fragment means.
 //!
 //! ```text
 //!  0  u64  epoch: whose multicasts these are, as the introduction said
 //!  8  u64  number of the datagram: counts up, never used twice; the nonce
 //! 16  u8   flags
 //! 17  u8   how many nodes are addressed
-//! 18       for each: u16 its number, u32 low half of the number that the fragment has in this pair's direction; without
-//!          a fragment, of how many fragments there were
-//!          with FRAGMENT: u32 index, u32 bytes of the body, u16 bytes of a fragment, 32 B header of the frame, then the
-//!          fragment
+//! 18       for each: u16 its number, u32 low half of the number that the fragment has in this pair's direction;
+//!          without a fragment, of how many fragments there were
+//!          with FRAGMENT: u32 index, u32 bytes of the body, u16 bytes of a fragment, 32 B header of the frame,
+//!          then the fragment
 //!          16 B tag where signed or sealed
 //! ```
 //!
-//! A node that is not addressed notes the datagram's number and does nothing.
+//! A node that is not addressed only notes the datagram's number.
 
 use super::datagram::{CLEAR_BYTES, Cursor, Foreign, OVERHEAD_BYTES, PROMPT, Seen};
 use super::delivery::Fragment;
 use crate::HEADER_BYTES;
 use crate::wrap::secure::{DatagramCipher, TAG_BYTES};
 
-/// The most nodes that one datagram addresses; more are sent another one.
+/// The maximum number of nodes that one datagram addresses; further nodes need another one.
 pub(super) const ADDRESSED_MAX: usize = 64;
 const FRAGMENT: u8 = 2;
 const FIXED_BYTES: usize = 18;
 const ADDRESSED_BYTES: usize = 6;
 const FRAGMENT_BYTES: usize = 10 + HEADER_BYTES;
 
-/// A node that is addressed, and the number that it is told.
+/// A node that is addressed, and its number: of the fragment, or how many there were.
 pub(super) type Addressed = (u16, u64);
 
-/// What a datagram says to this node, without the bytes of its fragment.
+/// The content of a datagram for this node, without the bytes of its fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) prompt: bool,
-    /// Low half of the number for this node; none when it is not addressed.
+    /// Low half of the number for this node; `None` if it is not addressed.
     pub(super) told: Option<u32>,
-    /// The fragment, its number still missing, and the header of its frame.
+    /// The fragment, without its number, and the header of its frame.
     pub(super) fragment: Option<(Fragment, [u8; HEADER_BYTES])>,
 }
 
-/// What such a datagram has beside the bytes of its fragment; never less than one for a single node, so that a fragment
-/// can be sent again to who missed it.
+/// The size of such a datagram without the bytes of its fragment; never less than that of one for a single node, so
+/// that a fragment can be sent again to a node that missed it.
 pub(super) fn overhead_bytes(addressed: usize) -> usize {
     (FIXED_BYTES + ADDRESSED_BYTES * addressed + FRAGMENT_BYTES + TAG_BYTES).max(OVERHEAD_BYTES)
 }
@@ -63,12 +63,12 @@ impl Writer {
         Writer { epoch, number: 0, cipher }
     }
 
-    /// Whether a fragment may travel from where it lies.
+    /// Whether a fragment may be sent without a copy.
     pub(super) fn is_plain(&self) -> bool {
         self.cipher.tag_bytes() == 0
     }
 
-    /// The head of the next datagram, into `head`.
+    /// Writes the head of the next datagram into `head`.
     pub(super) fn head(
         &mut self,
         prompt: bool,
@@ -95,7 +95,7 @@ impl Writer {
         }
     }
 
-    /// Protects the datagram that was begun last, whole in `datagram`, and puts its tag behind it.
+    /// Protects the datagram whose head was made last, complete in `datagram`, and appends its tag.
     pub(super) fn protect(&self, datagram: &mut Vec<u8>) {
         let tag = self.cipher.protect(self.number, CLEAR_BYTES, datagram);
         datagram.extend_from_slice(&tag[..self.cipher.tag_bytes()]);
@@ -111,12 +111,12 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// `node` is who reads.
+    /// `node` is the reader's number.
     pub(super) fn new(node: u16, epoch: u64, cipher: DatagramCipher) -> Reader {
         Reader { node, epoch, cipher, seen: Seen::default() }
     }
 
-    /// Opens a datagram where it lies; gives what it says and where its fragment begins and ends.
+    /// Opens a datagram in place; returns its content and the range of its fragment.
     pub(super) fn read(&mut self, datagram: &mut [u8]) -> Result<(Heard, std::ops::Range<usize>), Foreign> {
         let mut cursor = Cursor { bytes: datagram, at: 0 };
         let (epoch, number) = (cursor.u64()?, cursor.u64()?);
@@ -124,7 +124,7 @@ impl Reader {
             return Err(Foreign);
         }
         let length = self.cipher.open(number, CLEAR_BYTES, datagram).map_err(|_| Foreign)?;
-        // Only now: or a forged number would push true ones out.
+        // Only after authentication; otherwise a forged number would displace true ones.
         self.seen.note(number);
         parse(self.node, &datagram[..length])
     }
@@ -207,7 +207,7 @@ mod tests {
                 }
                 assert_eq!(reader.read(&mut datagram.clone()[..at]), Err(Foreign), "cut to {at}");
             }
-            // By another member, under this one's epoch.
+            // By another member, with this one's epoch.
             let mut other = Writer::new(EPOCH, cipher(security, 4));
             assert_eq!(reader.read(&mut write(&mut other, &[(2, 1)], true, &[7; 40])), Err(Foreign));
             assert!(reader.read(&mut datagram.clone()).is_ok());
@@ -216,7 +216,7 @@ mod tests {
         let mut writer = Writer::new(EPOCH, cipher(Security::Plain, 1));
         let mut reader = Reader::new(2, EPOCH ^ 1, cipher(Security::Plain, 1));
         assert_eq!(reader.read(&mut write(&mut writer, &[(2, 1)], false, &[])), Err(Foreign));
-        // Plain ones are not proved to be whole: a length that cannot be is noticed all the same.
+        // Plain datagrams are not authenticated: an impossible length is noticed nevertheless.
         let datagram = write(&mut writer, &[(2, 1), (3, 1)], true, &[]);
         for length in 0..datagram.len() {
             let mut reader = Reader::new(2, EPOCH, cipher(Security::Plain, 1));

@@ -1,17 +1,16 @@
-//! Frames for several peers: who gets them in one datagram, and when.
+//! Frames for several peers: which peers get them in one datagram, and when.
 //!
-//! Promised: [`Peers::send_to_all`] is [`Peers::send`] to each of the peers, and one transmission for those that hear this
-//! node; no peer waits longer than [`PATIENCE_NS`] for another one.
+//! Promises: [`Peers::send_to_all`] is [`Peers::send`] to each of the peers, and one transmission for those that
+//! receive this node's multicasts. No peer waits longer than [`PATIENCE_NS`] for another one.
 //!
-//! Never done here: waiting; sending anything again. A multicast is the first transmission of fragments that belong to
-//! the connections with its receivers, and these see to it that they arrive.
+//! It must never wait, or send anything again. A multicast is the first transmission of fragments that belong to the
+//! connections with its receivers, and these connections ensure that they arrive.
 //!
 //! # The line
 //!
-//! Only as much may be under way to a peer as its window says, and a burst of multicasts soon fills it. So frames line
-//! up. The first one goes on when something was acknowledged, and a receiver that has had no room for a while is left
-//! out: the rest of the frame goes to that one by itself, when it can, and so does what comes after as long as that
-//! waits.
+//! A peer's window bounds what may be in flight to it, and a burst of multicasts soon fills it. So frames line up. The
+//! first one continues when something was acknowledged. A receiver that has had no room for a while is left out: the
+//! rest of the frame goes to it separately, when possible, and so do later frames until it has room.
 
 use std::sync::atomic::Ordering;
 
@@ -24,20 +23,20 @@ use super::timer;
 use crate::HEADER_BYTES;
 use crate::links::{Payload, SendError, check_sendable};
 
-/// How long a frame waits for a receiver that has no room. An acknowledgement that was asked for takes one round trip,
-/// and a receiver that computes is slower than that.
+/// How long a frame waits for a receiver that has no room. A requested acknowledgement takes one round trip, and
+/// longer if the receiver computes.
 const PATIENCE_NS: Nanoseconds = 20_000_000;
 
-/// A frame of which something has not gone.
+/// A frame that is not completely sent.
 pub(super) struct Waiting {
     common: Common,
     fragment_bytes: u32,
-    /// Who gets it by multicast, and once it began the number of its first fragment there.
+    /// The peers that get it by multicast, and after it began the number of its first fragment for each.
     receivers: Vec<(usize, u64)>,
     begun: bool,
     /// The next fragment.
     index: u32,
-    /// Receivers without room are waited for so long; set when the frame is the first in line.
+    /// The limit of waiting for receivers without room; set when the frame is the first in line.
     pub(super) until: Nanoseconds,
 }
 
@@ -59,7 +58,7 @@ impl Peers {
         let mut failed = Vec::new();
         let mut hearing = Vec::new();
         for (at, &peer) in peers.iter().enumerate() {
-            // One that is named twice gets it twice. In a forked child whoever held a lock may be missing.
+            // A peer that is named twice gets it twice. In a forked child the holder of a lock may be missing.
             if !self.is_forked() && self.hears_bytes(peer).is_some() && !peers[..at].contains(&peer) {
                 hearing.push(peer);
             } else if let Err(error) = self.send(peer, header, payload) {
@@ -79,7 +78,7 @@ impl Peers {
         first.map_or(Ok(()), Err)
     }
 
-    /// One transmission for up to [`ADDRESSED_MAX`] peers.
+    /// Sends a frame in one transmission to up to [`ADDRESSED_MAX`] peers.
     fn send_common(&self, peers: &[usize], common: Common, failed: &mut Vec<(usize, SendError)>) {
         let now = timer::now();
         let datagram_bytes = peers.iter().filter_map(|&peer| self.hears_bytes(peer)).min().unwrap_or(0);
@@ -98,7 +97,7 @@ impl Peers {
         self.advance(&mut half, now);
     }
 
-    /// Whether the frame waits for its turn; otherwise it goes to this peer by itself.
+    /// Whether the frame waits for its turn; otherwise it goes to this peer separately.
     fn line_up(&self, peer: usize, now: Nanoseconds, common: &Common) -> Result<bool, SendError> {
         check_sendable(self.node, self.count(), peer, common.bytes())?;
         if self.closed.load(Ordering::Relaxed) {
@@ -111,14 +110,14 @@ impl Peers {
         Ok(waits)
     }
 
-    /// Something was acknowledged: more may go.
+    /// Something was acknowledged: sends what is allowed now.
     #[cold]
     pub(super) fn go_on(&self, now: Nanoseconds) {
         let mut half = lock(&self.group.half);
         self.advance(&mut half, now);
     }
 
-    /// Sends of the line what may go.
+    /// Sends what the line may send now.
     pub(super) fn advance(&self, half: &mut Half, now: Nanoseconds) {
         let mut sent = false;
         while let Some(mut waiting) = half.line.pop_front() {
@@ -143,7 +142,7 @@ impl Peers {
         }
     }
 
-    /// Whether nothing of it waits any more.
+    /// Sends what this frame may send now; returns whether nothing of it waits any more.
     fn advance_one(&self, half: &mut Half, waiting: &mut Waiting, now: Nanoseconds) -> bool {
         if !waiting.begun {
             let may_begin = |&(peer, _): &(usize, u64)| lock(&self.peers[peer].output).may_begin();
@@ -182,7 +181,7 @@ impl Peers {
         true
     }
 
-    /// The rest of the frame goes to these receivers by itself.
+    /// Sends the rest of the frame to these receivers separately.
     fn leave_out(&self, waiting: &mut Waiting, now: Nanoseconds, who: impl Fn(usize) -> bool) {
         waiting.receivers.retain(|&(peer, _)| {
             let leaves = who(peer);
@@ -195,7 +194,7 @@ impl Peers {
         });
     }
 
-    /// Sends so many fragments.
+    /// Sends the next `count` fragments.
     fn transmit(&self, half: &mut Half, waiting: &mut Waiting, count: u64, now: Nanoseconds) {
         let (mut prompt, mut went_least) = (false, count);
         let mut departed = Vec::with_capacity(waiting.receivers.len());
@@ -207,14 +206,14 @@ impl Peers {
             departed.push((peer, first, went));
             self.note(peer, output);
         }
-        // Those with the longest share first: then those that a fragment is for are the first ones.
+        // Sorted by descending share, so that the receivers of a fragment are a prefix.
         departed.sort_unstable_by_key(|&(_, _, went)| std::cmp::Reverse(went));
         let Half { connection, scratch, .. } = half;
         for ahead in 0..count {
             let index = waiting.index + ahead as u32;
             let reached = departed.partition_point(|&(_, _, went)| ahead < went);
             let addressed = departed[..reached].iter().map(|&(peer, first, _)| (peer as u16, first + u64::from(index)));
-            // Without a connection nobody hears anything; what departed is as good as lost on the way.
+            // Without a connection nobody receives anything; what departed counts as lost in transit.
             let Some(connection) = connection.as_mut().filter(|_| reached > 0) else { break };
             let fragment = waiting.fragment(index);
             connection.writer.head(prompt, addressed, Some((&fragment, waiting.common.header())), scratch);
@@ -223,16 +222,16 @@ impl Peers {
         }
         waiting.index += count as u32;
         if went_least < count {
-            // Somebody else used the room, or the peer was lost just now.
+            // Another frame used the room, or the peer was just lost.
             self.leave_out(waiting, now, |peer| departed.iter().any(|&(other, _, went)| other == peer && went < count));
         }
         if waiting.index == waiting.fragment(0).count() {
-            // What waited behind this frame at one of its receivers can go.
+            // What waited behind this frame at one of its receivers can be sent.
             self.leave_out(waiting, now, |_| true);
         }
     }
 
-    /// This node leaves: what is in line goes to each receiver by itself.
+    /// Sends what is in line to each receiver separately, because this node leaves.
     pub(super) fn disperse(&self, now: Nanoseconds) {
         if !self.group.is_waiting.load(Ordering::Acquire) {
             return;

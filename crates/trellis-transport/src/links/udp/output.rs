@@ -1,14 +1,14 @@
 //! The sending half of one peer: frames until they have arrived, and the datagrams that carry them.
 //!
-//! Promised: a frame goes at once, in one datagram if it fits, with one system call and without an allocation; a pinned
-//! body leaves from where it lies where the link is plain; what waits for acknowledgement holds at most
+//! Promises: a frame leaves at once, in one datagram if it fits, with one system call and without an allocation. A
+//! pinned body is sent without a copy if the link is plain. What waits for acknowledgement holds at most
 //! [`QUEUE_BYTES_MAX`] bytes.
 //!
-//! Never done here: waiting, calling back, touching the receiving half.
+//! It must never wait, call back, or touch the receiving half.
 //!
-//! A pinned body that was acknowledged is never read again. One whose acknowledgement was lost may be read and sent
-//! after the receiver went on and the supplier changed the page: the receiver knows the fragment's number and drops it
-//! unread. So that a protected datagram is whole even then, its bytes are copied before they are protected.
+//! A pinned body that was acknowledged is never read again. If its acknowledgement was lost, it may be read and sent
+//! after the receiver continued and the supplier changed the page: the receiver knows the fragment's number and drops
+//! it unread. So that a protected datagram is consistent even then, its bytes are copied before they are protected.
 
 #![allow(unsafe_code)]
 
@@ -24,47 +24,47 @@ use crate::links::tcp::sockets::Part;
 use crate::links::{Lost, Payload, SendError};
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
-/// Datagrams of one flush at most, so that a poll stays short.
+/// Maximum datagrams of one flush, so that a poll stays short.
 const DATAGRAMS_PER_FLUSH_MAX: usize = 64;
-/// Buffers of copied bodies kept for the next ones.
+/// Buffers of copied bodies kept for reuse.
 const SPARE_BUFFERS_MAX: usize = 32;
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// How often the kernel must say that nobody listens, without a word from the peer in between, until it is believed:
-/// anybody who knows the ports can make it say so once. In between the peer is asked.
+/// How often the kernel must report that nothing listens, without a datagram from the peer in between, until it is
+/// believed: anyone who knows the ports can cause one such report. In between the peer is probed.
 const REFUSALS_MAX: u32 = 4;
 const REFUSAL_APART_NS: Nanoseconds = 10_000_000;
-/// Probes without an answer, one each half second, until a silent peer is given up. The layer above, which knows what it
-/// waits for, is quicker.
+/// The maximum number of unanswered probes, one each half second, until a silent peer is given up. The layer above,
+/// which knows what it waits for, is quicker.
 const PROBES_UNANSWERED_MAX: u32 = 120;
-/// Time-outs in a row until it is doubted that the path takes packets of this size.
+/// Time-outs in a row until the path is suspected not to take packets of this size.
 const DOUBTFUL_TIMEOUTS: u32 = 4;
 
-/// What left, beside frames.
+/// Counters of what was sent, besides frames.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) datagrams: u64,
     pub(super) acknowledgements: u64,
-    /// Datagrams that said that something is missing.
+    /// Datagrams that reported missing fragments.
     pub(super) negative: u64,
 }
 
-/// The sending half. Everything happens under its lock.
+/// The sending half. All access is under its lock.
 pub(super) struct Output {
     peer: usize,
     connection: Option<Connection>,
     lost: Option<Lost>,
     sender: Sender<Frame>,
     held_bytes: usize,
-    /// Where a protected datagram is put together.
+    /// The buffer in which a protected datagram is assembled.
     scratch: Vec<u8>,
     spare: Vec<Vec<u8>>,
-    /// The socket took no more.
+    /// The socket was full.
     full: bool,
     refusals: u32,
     refused_at: Nanoseconds,
-    /// The peer is gone; whoever polls reports it.
+    /// Why the peer is lost; the next poll reports it.
     pub(super) doom: Option<Lost>,
-    /// This node hears the peer's multicasts, and says so.
+    /// This node receives the peer's multicasts, and tells it so.
     hears: bool,
     /// Others waited in vain for room at this peer.
     is_sluggish: bool,
@@ -91,7 +91,7 @@ enum Body {
     Pinned(*const u8),
 }
 
-/// A frame that goes to several peers at once.
+/// A frame for several peers at once.
 pub(super) struct Common {
     header: [u8; HEADER_BYTES],
     body: Body,
@@ -118,7 +118,7 @@ impl Common {
         self.bytes
     }
 
-    /// Sends one fragment to all who are addressed in `head`, with one system call.
+    /// Sends one fragment to all nodes that `head` addresses, with one system call.
     pub(super) fn transmit(
         &self,
         now: Nanoseconds,
@@ -139,7 +139,7 @@ impl Common {
         wire.send_bytes(now, head)
     }
 
-    /// The same frame once more, for one of the peers.
+    /// The same frame, for one of the peers.
     fn frame(&self) -> Frame {
         let body = match &self.body {
             Body::Common(bytes) => Body::Common(Arc::clone(bytes)),
@@ -154,7 +154,7 @@ impl Common {
 // caller of `send` promised that they stay readable until the peer has the frame.
 unsafe impl Send for Output {}
 
-// SAFETY: as above; it is kept until the last of its peers has it or was given a frame of its own.
+// SAFETY: as above; it is kept until the last of its peers has it or was given its own frame.
 unsafe impl Send for Common {}
 
 impl Frame {
@@ -162,13 +162,13 @@ impl Frame {
         QUEUED_FRAME_BYTES
             + match &self.body {
                 Body::Copied(bytes) => bytes.len(),
-                // Each of the peers pays for it: it is held until the last of them has it.
+                // Counted for each of the peers: it is held until the last of them has it.
                 Body::Common(bytes) => bytes.len(),
                 Body::Nothing | Body::Pinned(_) => 0,
             }
     }
 
-    /// The bytes of a fragment, where they lie.
+    /// The bytes of a fragment, in place.
     fn part(&self, fragment: &Fragment) -> Part {
         let range = fragment.range();
         match &self.body {
@@ -186,7 +186,7 @@ impl Output {
             peer,
             connection: None,
             lost: None,
-            // Nothing is cut before the path is known.
+            // Nothing is split before the path is known.
             sender: Sender::new(0, 1, OVERHEAD_BYTES),
             held_bytes: 0,
             scratch: Vec::new(),
@@ -201,7 +201,7 @@ impl Output {
         }
     }
 
-    /// The connection is up: from now on datagrams can leave. The first says that this node is here.
+    /// The connection is up: from now on datagrams can leave. The first one announces this node.
     pub(super) fn start(&mut self, now: Nanoseconds, wire: Arc<Wire>, writer: Writer, address: SocketAddr) {
         assert!(self.connection.is_none(), "a peer connects once");
         let socket = wire.socket.raw();
@@ -214,7 +214,7 @@ impl Output {
         self.flush(now);
     }
 
-    /// The peer is gone: nothing leaves any more, and what waited is forgotten.
+    /// Ends sending, because the peer is gone; what waited is dropped.
     pub(super) fn end(&mut self, why: Lost) {
         self.lost.get_or_insert(why);
         self.connection = None;
@@ -237,18 +237,18 @@ impl Output {
         self.held_bytes
     }
 
-    /// What left, how many fragments of it again, and how many of these had gone by multicast.
+    /// What was sent, how many fragments of it again, and how many of those had been sent by multicast.
     pub(super) fn counts(&self) -> (Counts, u64, u64) {
         (self.counts, self.sender.resent, self.sender.repaired)
     }
 
-    /// The longest datagram on the way to this peer; none while there is no connection.
+    /// The longest datagram on the path to this peer; `None` without a connection.
     pub(super) fn datagram_bytes(&self) -> Option<usize> {
         let connection = self.connection.as_ref()?;
         Some(sockets::datagram_bytes(connection.wire.socket.raw(), &connection.address))
     }
 
-    /// How many fragments there were, where the peer is not known to have all that went by multicast.
+    /// The number of fragments sent, if the peer is not known to have all that were sent by multicast.
     pub(super) fn waits_for_multicast(&self) -> Option<u64> {
         self.sender.waits_for_multicast().then(|| self.sender.fragments())
     }
@@ -263,7 +263,7 @@ impl Output {
         self.sender.misses()
     }
 
-    /// The peer shall say at once what it has, if anything waits for its word.
+    /// Asks the peer for an acknowledgement at once, if anything waits for it.
     pub(super) fn hurry(&mut self, now: Nanoseconds) {
         if self.sender.waits_for_multicast() {
             self.sender.probe_by(now);
@@ -271,7 +271,7 @@ impl Output {
         }
     }
 
-    /// Whether the socket took no more and room is waited for.
+    /// Whether the socket was full and room is awaited.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.full
@@ -292,7 +292,7 @@ impl Output {
         (self.sender.is_idle(), self.sender.arrived())
     }
 
-    /// Takes a frame, and sends it if that may be now.
+    /// Takes a frame, and sends it if that is allowed now.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -315,8 +315,8 @@ impl Output {
         Ok(())
     }
 
-    /// Takes a frame that goes to several peers at once: whether it waits for [`Self::begin`]. Otherwise it goes to this
-    /// peer by itself, because others waited for this one in vain and there is still no room.
+    /// Takes a frame for several peers. True if it waits for [`Self::begin`]; otherwise it goes to this peer
+    /// separately, because others waited in vain for this peer and it still has no room.
     pub(super) fn line_up(&mut self, now: Nanoseconds, common: &Common) -> Result<bool, SendError> {
         self.hold(common.frame().held_bytes())?;
         self.is_sluggish &= self.sender.room() == 0;
@@ -332,7 +332,8 @@ impl Output {
         self.lost.is_some() || self.connection.is_none() || self.sender.may_multicast()
     }
 
-    /// A frame that lined up begins: the number of its first fragment, or none if it goes by itself after all.
+    /// Begins a frame that lined up; returns the number of its first fragment, or `None` if the frame is sent
+    /// separately.
     pub(super) fn begin(&mut self, now: Nanoseconds, common: &Common, fragment_bytes: u32) -> Option<u64> {
         if self.lost.is_some() {
             return None;
@@ -344,23 +345,23 @@ impl Output {
         Some(self.sender.multicast(common.frame(), common.bytes as u32, fragment_bytes))
     }
 
-    /// How many fragments may go by multicast now.
+    /// How many fragments may be sent by multicast now.
     pub(super) fn room(&self) -> u64 {
         if self.lost.is_some() { 0 } else { self.sender.room() }
     }
 
-    /// So many more of its fragments are sent by multicast, if so many may: how many that are.
+    /// Notes that up to `count` more fragments of the frame are sent by multicast; returns how many.
     pub(super) fn depart(&mut self, now: Nanoseconds, count: u64) -> u64 {
         if self.lost.is_some() { 0 } else { self.sender.depart_by_multicast(now, count) }
     }
 
-    /// The peer has no room although others waited for that.
+    /// Whether the peer still has no room, although others have waited for it.
     pub(super) fn is_out_of_patience(&mut self) -> bool {
         self.is_sluggish = self.room() == 0;
         self.is_sluggish
     }
 
-    /// The rest of the frame goes to this peer by itself; so does what waited behind it.
+    /// Sends the rest of the frame, and what waited behind it, to this peer separately.
     pub(super) fn release(&mut self, now: Nanoseconds) {
         if self.lost.is_none() {
             self.sender.release();
@@ -368,7 +369,7 @@ impl Output {
         }
     }
 
-    /// A frame that lined up and has not begun goes to this peer by itself.
+    /// Sends a frame that lined up and has not begun to this peer separately.
     pub(super) fn submit_held(&mut self, now: Nanoseconds, common: &Common) {
         if self.lost.is_none() {
             self.sender.submit(common.frame(), common.bytes as u32);
@@ -383,7 +384,7 @@ impl Output {
         }
     }
 
-    /// Counts a frame against what may wait.
+    /// Counts a frame against the maximum that may wait.
     #[inline]
     fn hold(&mut self, bytes: usize) -> Result<(), SendError> {
         if let Some(why) = &self.lost {
@@ -396,12 +397,12 @@ impl Output {
         Ok(())
     }
 
-    /// Whether the peer shall acknowledge what it has, so that more can go.
+    /// Whether the peer must acknowledge what it has, so that more can be sent.
     pub(super) fn is_held_back(&self) -> bool {
         self.sender.is_half_full()
     }
 
-    /// Sends what may go now.
+    /// Sends what may be sent now.
     #[inline]
     pub(super) fn flush(&mut self, now: Nanoseconds) {
         self.full = false;
@@ -413,7 +414,7 @@ impl Output {
                     return;
                 }
                 Outcome::NobodyThere => {
-                    // What the kernel said is about an earlier datagram, and this one did not go.
+                    // The kernel's report is about an earlier datagram, and this one was not sent.
                     self.nobody_there(now);
                     self.carry_out(plan, now);
                 }
@@ -426,7 +427,7 @@ impl Output {
         }
     }
 
-    /// An authentic datagram came. `arrival` is what its fragment is, `here` what this side has now.
+    /// Handles an authentic datagram. `arrival` is the kind of its fragment, `here` what this side has now.
     #[inline]
     pub(super) fn heard(
         &mut self,
@@ -448,13 +449,13 @@ impl Output {
             }
         })?;
         if content.prompt || arrival.is_some() {
-            // Who sends what is here already did not hear of it.
+            // A peer that sends what is here already did not get the acknowledgement.
             self.sender.owe(now, here, content.prompt || arrival == Some(Arrival::Duplicate));
         }
         Ok(())
     }
 
-    /// An authentic multicast of the peer came; `arrival` and `here` as in [`Self::heard`].
+    /// Handles an authentic multicast of the peer; `arrival` and `here` as in [`Self::heard`].
     pub(super) fn heard_multicast(
         &mut self,
         now: Nanoseconds,
@@ -471,12 +472,12 @@ impl Output {
         }
     }
 
-    /// The peer asks whether this node is there.
+    /// The peer asks for a sign of life.
     pub(super) fn owe_word(&mut self, now: Nanoseconds, here: Acknowledgement) {
         self.sender.owe(now, here, true);
     }
 
-    /// The kernel says that nobody listens at the peer's address.
+    /// The kernel reports that nothing listens at the peer's address.
     pub(super) fn nobody_there(&mut self, now: Nanoseconds) {
         if now.saturating_sub(self.refused_at) < REFUSAL_APART_NS / 2 {
             return;
@@ -489,7 +490,7 @@ impl Output {
         }
     }
 
-    /// Does what is due by the clock.
+    /// Does what is due.
     pub(super) fn tick(&mut self, now: Nanoseconds) {
         self.sender.tick(now);
         if self.sender.probes_unanswered() >= PROBES_UNANSWERED_MAX {
@@ -507,12 +508,13 @@ impl Output {
         self.flush(now);
     }
 
-    /// Tells the peer that this node is leaving it. If it gets lost the peer learns from its kernel or from the silence.
+    /// Tells the peer that this node is leaving. If that gets lost, the peer learns it from its kernel or from the
+    /// silence.
     pub(super) fn say_bye(&mut self, now: Nanoseconds) {
         self.say(now, Some(self.sender.fragments()), None);
     }
 
-    /// Tells the peer where this node's multicasts go. If it gets lost the peer is told again.
+    /// Tells the peer where this node's multicasts go. If that gets lost, the peer is told again.
     pub(super) fn introduce(&mut self, now: Nanoseconds, introduction: &Introduction) {
         self.say(now, None, Some(*introduction));
     }
@@ -567,8 +569,8 @@ impl Output {
     }
 }
 
-/// Puts bytes behind others, with room for a tag. If the page changes under the copy (see the module text) then nobody
-/// reads what was copied.
+/// Appends bytes to a datagram, with room for a tag. If the page changes during the copy (see the module text), the
+/// copy is never read.
 ///
 /// # Safety
 ///
@@ -582,7 +584,7 @@ unsafe fn append(datagram: &mut Vec<u8>, part: &Part) {
     }
 }
 
-/// What one datagram carries of a body.
+/// The number of body bytes in one datagram.
 fn fragment_bytes(socket: RawFd, address: &SocketAddr) -> u32 {
     (sockets::datagram_bytes(socket, address) - OVERHEAD_BYTES) as u32
 }

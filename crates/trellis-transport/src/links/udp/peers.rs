@@ -1,9 +1,9 @@
-//! All peers of one node: their state, their two halves, the timer, and the descriptor that tells when to poll.
+//! All peers of one node: their state, their two halves, the timer, and the descriptor that reports when to poll.
 //!
-//! Promised: a peer goes from absent to up to lost, or from absent to lost, and never back; the sink hears of each step
-//! once. What is due by the clock is done by whoever polls: the descriptor is readable then.
+//! Promises: a peer goes from absent to up to lost, or from absent to lost, and never back. The sink is told of each
+//! step once. A thread that polls does what is due by the clock: the descriptor is readable then.
 //!
-//! Never done here: connecting (the acceptor does, and hands the connection to [`Peers::install`]).
+//! It must never connect (the acceptor does, and hands the connection to [`Peers::install`]).
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,18 +22,18 @@ use crate::links::descriptors::{Epoll, Event};
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
 
-/// Datagrams of one peer in one poll, so that a fast peer does not starve the others.
+/// Maximum datagrams of one peer in one poll, so that a fast peer does not starve the others.
 const RECEIVES_PER_POLL_MAX: usize = 32;
-/// Up to so many peers are asked one by one; beyond, asking epoll who has something is cheaper.
+/// Up to so many peers are served one by one; for more it is cheaper to ask epoll which are ready.
 const ASKED_ONE_BY_ONE_MAX: usize = 2;
-/// Before another try to look after a peer whose receiving half was busy.
+/// The pause before another attempt to serve a peer whose receiving half was busy.
 const AGAIN_NS: Nanoseconds = 1_000_000;
-/// Farewells to a peer that does not know yet that it is lost: one of them arrives.
+/// Farewells to a peer that does not know yet that it is lost, so that one of them arrives.
 const FAREWELLS: usize = 5;
 const NEWS_TOKEN: u64 = u64::MAX;
 const TIMER_TOKEN: u64 = u64::MAX - 1;
 const NEVER: Nanoseconds = Nanoseconds::MAX;
-/// Of a peer that heard multicasts once and does not any more, or is lost.
+/// Marks a peer that received multicasts once and no longer does, or that is lost.
 const DEAF: usize = usize::MAX;
 
 const ABSENT: u8 = 0;
@@ -53,8 +53,8 @@ pub(super) struct Peers {
     pub(super) peers: Vec<Peer>,
     pub(super) timer: Timer,
     pub(super) group: Group,
-    /// Peers that came up or were given up since the last poll; `news` is how many, so that a poll
-    /// without news takes no lock.
+    /// Peers that came up or were given up since the last poll; `news` is their number, so that a poll without news
+    /// takes no lock.
     arrivals: Mutex<Vec<usize>>,
     news: AtomicUsize,
     news_event: Event,
@@ -65,7 +65,7 @@ pub(super) struct Peer {
     state: AtomicU8,
     /// The socket is full and something waits; changed only under the lock of `output`.
     waits: AtomicBool,
-    /// An authentic datagram came.
+    /// An authentic datagram has arrived.
     heard: AtomicBool,
     pub(super) input: Mutex<Input>,
     pub(super) output: Mutex<Output>,
@@ -78,16 +78,16 @@ pub(super) struct Peer {
     pub(super) packets_in: AtomicU64,
     packets_duplicate: AtomicU64,
     packets_refused: AtomicU64,
-    /// The longest datagram on the way to it, where it hears this node's multicasts; else 0, or [`DEAF`].
+    /// The longest datagram on the path to it if it receives this node's multicasts; otherwise 0, or [`DEAF`].
     hears: AtomicUsize,
 }
 
-/// Where something can be received.
+/// The two sources of datagrams from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// What the peer sends to this node.
+    /// What the peer sends to this node only.
     Connection,
-    /// What it sends to several.
+    /// What it sends to several nodes.
     Multicasts,
 }
 
@@ -96,13 +96,13 @@ pub(super) struct Established {
     pub(super) wire: Arc<Wire>,
     pub(super) address: SocketAddr,
     pub(super) keys: Keys,
-    /// What the peer said last, where it dialled.
+    /// The peer's last message of the handshake, if it dialled.
     pub(super) confirmation: Option<[u8; CONFIRMATION_DATAGRAM_BYTES]>,
 }
 
 impl Established {
-    /// Both directions get numbers of their own out of the hash of the handshake. The topmost bit is set, so that none
-    /// is taken for a message of a handshake.
+    /// Both directions derive their epochs from the hash of the handshake. The topmost bit is set, so that none is
+    /// taken for a message of a handshake.
     fn halves(keys: Keys, dialled_here: bool) -> (Writer, Reader) {
         let word = |at: usize| {
             let bytes: [u8; 8] = keys.exchange[at..at + 8].try_into().expect("eight bytes");
@@ -153,12 +153,12 @@ impl Peers {
         self.peers.get(peer).is_some_and(|peer| peer.is_in(ABSENT))
     }
 
-    /// Whether a peer that this node dialled knows that it is up.
+    /// Whether a datagram has arrived from this peer; a peer that this node dialled then knows that it is up.
     pub(super) fn was_heard(&self, peer: usize) -> bool {
         self.peers[peer].heard.load(Ordering::Acquire)
     }
 
-    /// In a forked child every descriptor is gone.
+    /// Whether this is a forked child, where every descriptor is closed.
     pub(super) fn is_forked(&self) -> bool {
         self.epoll.raw() < 0
     }
@@ -195,7 +195,7 @@ impl Peers {
         to.bytes_out.fetch_add((HEADER_BYTES + body_bytes) as u64, Ordering::Relaxed);
     }
 
-    /// The longest datagram on the way to a peer that hears this node's multicasts.
+    /// The longest datagram on the path to a peer that receives this node's multicasts.
     #[inline]
     pub(super) fn hears_bytes(&self, peer: usize) -> Option<usize> {
         match self.peers.get(peer)?.hears.load(Ordering::Acquire) {
@@ -229,7 +229,7 @@ impl Peers {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let count = self.epoll.ready(&mut events);
         if is_listening {
-            // Multicasts first: what a peer sent to this node alone after one of them would make that one seem lost.
+            // Multicasts first: a later datagram for this node alone would make an earlier multicast seem lost.
             for event in &events[..count] {
                 if (nodes..2 * nodes).contains(&{ event.u64 }) {
                     came |= self.serve((event.u64 - nodes) as usize, Source::Multicasts, now, sink);
@@ -244,7 +244,7 @@ impl Peers {
         came
     }
 
-    /// Hands over a connection that passed the handshake; false if the peer is not absent any more.
+    /// Installs a connection that passed the handshake; false if the peer is no longer absent.
     pub(super) fn install(&self, peer: usize, established: Established) -> bool {
         let to = &self.peers[peer];
         let mut input = lock(&to.input);
@@ -257,7 +257,7 @@ impl Peers {
         input.start(Arc::clone(&wire), reader, confirmation);
         output.start(timer::now(), Arc::clone(&wire), writer, address);
         if self.epoll.add(wire.socket.raw(), false, peer as u64).is_err() {
-            // Without readiness nobody would ever notice frames: better a clear loss.
+            // Without readiness frames would never be noticed; a clear loss is better.
             input.loss = Some(Lost::Broken { why: "the kernel takes no more events".into() });
         }
         *lock(&to.trouble) = None;
@@ -270,7 +270,7 @@ impl Peers {
         true
     }
 
-    /// An absent peer that will never come: reported lost by the next poll.
+    /// Gives up an absent peer that will never come; the next poll reports it lost.
     pub(super) fn give_up(&self, peer: usize, why: Lost) {
         let to = &self.peers[peer];
         let mut input = lock(&to.input);
@@ -366,8 +366,8 @@ impl Peers {
         harvest.came
     }
 
-    /// Receives what is there, within the bounds of one poll. A frame that is complete ends it: the one who polls most
-    /// likely waits for just this frame, and a call to learn that there is nothing more would keep it from that.
+    /// Receives what has arrived, within the bounds of one poll. A complete frame ends it: the caller most likely
+    /// waits for just this frame, and a call to learn that there is nothing more would delay it.
     #[inline]
     fn receive(
         &self,
@@ -404,7 +404,7 @@ impl Peers {
         }
     }
 
-    /// One datagram; whether there may be more worth asking for.
+    /// Handles one datagram; returns whether there may be more worth a call.
     #[inline]
     fn receive_one(
         &self,
@@ -475,7 +475,7 @@ impl Peers {
         }
     }
 
-    /// One multicast of a peer; whether there may be more.
+    /// Handles one multicast of a peer; returns whether there may be more.
     fn overhear_one(
         &self,
         index: usize,
@@ -522,11 +522,11 @@ impl Peers {
             }
             input.take(fragment, header, arrival, range, sink, harvest)?;
         }
-        // All that is there, or what the peer sent to this node alone would seem to have overtaken the rest.
+        // All that are there; otherwise a datagram for this node alone would seem to have overtaken the rest.
         Ok(true)
     }
 
-    /// A peer says where its multicasts go.
+    /// A peer tells where its multicasts go: listens to them.
     #[cold]
     fn heed(&self, index: usize, introduction: &Introduction, input: &mut MutexGuard<'_, Input>) {
         let Some(interface) = input.may_listen() else { return };
@@ -606,7 +606,7 @@ impl Peers {
         self.news_event.signal();
     }
 
-    /// After anything was done with a sending half: keeps the timer, the flag and the events asked for in step.
+    /// Updates the timer, the flag and the requested events after any use of a sending half.
     #[inline]
     pub(super) fn note(&self, index: usize, output: MutexGuard<'_, Output>) {
         self.timer.set_by(output.due());
@@ -614,13 +614,13 @@ impl Peers {
         if self.peers[index].waits.load(Ordering::Relaxed) != full {
             self.peers[index].waits.store(full, Ordering::Release);
             if let Some(socket) = output.socket() {
-                // Fails only when the connection is being retired, and then nothing waits any more.
+                // Fails only if the connection is being retired, and then nothing waits any more.
                 let _ = self.epoll.modify(socket, full, index as u64);
             }
         }
     }
 
-    /// The end of a connection, on this side. The caller holds the receiving half.
+    /// Ends a connection on this side. The caller holds the receiving half.
     pub(super) fn retire(&self, index: usize, input: &mut MutexGuard<'_, Input>, why: Lost) {
         let peer = &self.peers[index];
         if peer.state.swap(LOST, Ordering::AcqRel) == UP {
@@ -628,9 +628,9 @@ impl Peers {
         }
         let mut output = lock(&peer.output);
         let farewells = match why {
-            // It has been told, in `close`.
+            // It was told in `close`.
             Lost::ClosedHere => 0,
-            // It left: all it may still want is to know that this node knows.
+            // It left: at most it still needs to know that this node knows.
             Lost::Ended | Lost::Truncated => 1,
             _ => FAREWELLS,
         };
@@ -669,7 +669,7 @@ impl Peer {
         }
     }
 
-    /// Notes whether the peer hears this node's multicasts; when it does not any more that is for good.
+    /// Notes whether the peer receives this node's multicasts; once it no longer does, that is final.
     pub(super) fn set_hears(&self, datagram_bytes: Option<usize>, is_deaf: bool) {
         let bytes = if is_deaf { DEAF } else { datagram_bytes.unwrap_or(0) };
         if self.hears.load(Ordering::Relaxed) != DEAF {
@@ -687,8 +687,8 @@ impl Peer {
     }
 }
 
-/// Locks held by the link are never left in a state that another thread could not go on from (a receiving half says so
-/// itself), so the flag that a holder panicked carries no news.
+/// Locks ignore poisoning: no holder leaves a state from which another thread could not continue, except in a
+/// receiving half, which handles a panic itself.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,9 @@
-//! Whether this machine's interfaces carry multicasts: tried out, for whoever wants to know before a cluster runs.
+//! Tests whether this machine's interfaces carry multicasts, before a cluster runs.
 //!
-//! Promised: one datagram for each interface, which does not leave its network; each is waited for a bounded time.
+//! Promises: one datagram for each interface, which does not leave its network. Each is awaited for a bounded time.
 //!
-//! Never done here: judging the network. That what this host multicasts comes back to it says that its kernel carries
-//! multicasts; whether switches do between two hosts only a cluster finds out, and it does so at its start.
+//! It must never judge the network. A multicast that comes back to its host only shows that the host's kernel carries
+//! multicasts. Whether switches do between two hosts is found out by a cluster, at its start.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -21,7 +21,7 @@ pub struct Interface {
     pub name: String,
     /// Its address.
     pub address: Ipv4Addr,
-    /// Whether a multicast that left through it was heard at it; a sentence if not.
+    /// Whether a multicast sent through it was received at it; otherwise a sentence.
     pub multicast: Result<(), String>,
 }
 
@@ -29,7 +29,7 @@ pub struct Interface {
 ///
 /// # Errors
 ///
-/// The system does not say which interfaces there are.
+/// If the system does not list its interfaces.
 pub fn try_multicast() -> std::io::Result<Vec<Interface>> {
     let all = sockets::interfaces()?;
     Ok(all.into_iter().map(|(name, address)| Interface { name, address, multicast: try_one(address) }).collect())
@@ -53,7 +53,7 @@ fn try_one(interface: Ipv4Addr) -> Result<(), String> {
         wait(&mut waiting, WAIT_MS_MAX);
         match receive(heard.raw(), &mut room) {
             Received::Bytes(count) if room[..count] == word => return Ok(()),
-            // Somebody else's.
+            // Another process sent it.
             Received::Bytes(_) => {}
             _ => return Err("what was sent to a group there did not come back; a firewall may drop it".to_owned()),
         }

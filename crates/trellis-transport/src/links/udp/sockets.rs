@@ -1,13 +1,13 @@
-//! The sockets of the udp link: one that hears strangers, and one connected socket for each peer.
+//! The sockets of the udp link: one that receives first messages of any peer, and one connected socket for each peer.
 //!
-//! Promised: every socket is non-blocking and closed on `exec` and in a forked child.
+//! Promises: every socket is non-blocking and closed on `exec` and in a forked child.
 //!
-//! Never done here: keeping state beside the faults of a [`Wire`], waiting.
+//! It must never keep state besides the faults of a [`Wire`], or wait.
 //!
-//! A connected socket for each peer, and not one for all: the kernel keeps its route, so that a send costs less; two
-//! threads can receive from two peers at once; every peer has a buffer of its own, so that what may be under way to
-//! this node is known; readiness says which peer has something; and the kernel tells that nobody listens any more
-//! (ICMP) and how large a packet the path takes, which it does on connected sockets only.
+//! There is a connected socket for each peer, and not one for all, for these reasons. The kernel keeps its route, so a
+//! send costs less. Two threads can receive from two peers at once. Every peer has its own buffer, so it is known what
+//! may be in flight to this node. Readiness tells which peer has something. And only on a connected socket does the
+//! kernel report that nothing listens any more (ICMP) and how large a packet the path takes.
 
 #![allow(unsafe_code)]
 
@@ -23,37 +23,37 @@ use crate::links::descriptors::Descriptor;
 use crate::links::tcp::sockets::{self, Part, Received, Sent, option, set_option, socket_address, widen};
 use crate::wrap::faulty::{Faults, Faulty};
 
-/// A path of a network carries at least this, and a larger one is not believed: a router on the way may take less
-/// and say nothing.
+/// Every network path is assumed to carry this, and a larger size is not trusted: a router on the path may take less
+/// without reporting it.
 const NETWORK_PACKET_BYTES: usize = 1500;
 const HEADERS_V4_BYTES: usize = 20 + 8;
 const HEADERS_V6_BYTES: usize = 40 + 8;
-/// On loopback: several fit into the receiver's buffer, whatever its size.
+/// The minimum on loopback: several fit into the receiver's buffer, whatever its size.
 const LOOPBACK_BYTES_MIN: usize = 8 << 10;
 const LOOPBACK_BYTES_MAX: usize = 60 << 10;
-/// Any datagram fits in there.
+/// Any datagram fits into this.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
-/// What became of a datagram.
+/// The result of sending a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Gone,
     /// The socket is full.
     Full,
-    /// The kernel says that nobody listens there.
+    /// The kernel reports that nothing listens there.
     NobodyThere,
-    /// It did not go and will not soon; as good as lost on the way.
+    /// It was not sent and will not be soon; it counts as lost in transit.
     Dropped,
 }
 
-/// A socket, and the bad network before it if there shall be one.
+/// A socket, and the faulty network before it if there is one.
 pub(super) struct Wire {
     pub(super) socket: Descriptor,
     faulty: Option<Box<Mutex<Faulty>>>,
 }
 
 impl Wire {
-    /// `way` tells the ways of one node from each other.
+    /// `way` distinguishes the directions of one node.
     pub(super) fn new(socket: Descriptor, faults: Option<&Faults>, way: u64) -> Wire {
         let faulty = faults.map(|faults| Box::new(Mutex::new(Faulty::new(faults.clone(), way))));
         Wire { socket, faulty }
@@ -79,11 +79,11 @@ impl Wire {
         unsafe { self.send(now, &[Part::of(bytes)]) }
     }
 
-    /// Sends what a bad network held back until now.
+    /// Sends what a faulty network held back until now.
     pub(super) fn release(&self, now: Nanoseconds) {
         if let Some(faulty) = &self.faulty {
             lock(faulty).release(now, &mut |bytes| {
-                // A bad network may lose this one too.
+                // A faulty network may lose this one too.
                 let _ = self.send_plainly(bytes);
             });
         }
@@ -130,16 +130,16 @@ impl Wire {
 unsafe fn send_once(socket: RawFd, parts: &[Part]) -> Outcome {
     // SAFETY: the caller's promise.
     match unsafe { sockets::send_parts(socket, parts) } {
-        // A datagram goes whole or not at all, and none of ours is empty.
+        // A datagram is sent whole or not at all, and none of ours is empty.
         Sent::Bytes(0) => Outcome::Full,
         Sent::Bytes(_) => Outcome::Gone,
         Sent::Failed(error) if is_refusal(&error) => Outcome::NobodyThere,
-        // No route for a moment, a firewall, a packet too long for a path that shrank: all may pass.
+        // A missing route, a firewall, or a packet too long for a path that shrank: all may be temporary.
         Sent::Failed(_) => Outcome::Dropped,
     }
 }
 
-/// Whether the kernel heard from the other machine that nobody listens.
+/// Whether the kernel was told by the other machine that nothing listens.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECONNREFUSED)
 }
@@ -152,7 +152,7 @@ pub(super) fn adopt(socket: UdpSocket) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// A socket of its own for one peer that this node dials.
+/// A separate socket for one peer that this node dials.
 pub(super) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -163,8 +163,8 @@ pub(super) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// A socket of its own for one peer that dialled this node: at the same port as the socket that heard it, so that the
-/// peer, and a firewall in between, see one address. Of two sockets at one port the kernel takes the one that is
+/// A separate socket for one peer that dialled this node: at the same port as the socket that received it, so that the
+/// peer, and a firewall in between, see one address. Of two sockets at one port the kernel chooses the one that is
 /// connected to the sender.
 pub(super) fn answer(listening: &Descriptor, address: &SocketAddr) -> io::Result<Descriptor> {
     let (own, length) = own_address(listening.raw())?;
@@ -172,8 +172,8 @@ pub(super) fn answer(listening: &Descriptor, address: &SocketAddr) -> io::Result
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
     let socket = Descriptor::adopt(|| unsafe { libc::socket(family, kind, 0) })?;
-    // All sockets of the port must allow it, the listening one only for this moment: nobody else shall be able to sit
-    // at this port.
+    // All sockets of the port must allow it, the listening one only for this moment, so that no other process can bind
+    // this port.
     set_option(listening.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
     set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
     // SAFETY: `own` holds an address of `length` bytes.
@@ -188,7 +188,7 @@ pub(super) fn answer(listening: &Descriptor, address: &SocketAddr) -> io::Result
     Ok(socket)
 }
 
-/// The address of this machine that a socket uses, where it is one of IPv4.
+/// The address of this machine that a socket uses, if it is an IPv4 address.
 pub(super) fn local_v4(socket: RawFd) -> Option<Ipv4Addr> {
     let (own, _) = own_address(socket).ok()?;
     match read_address(&own)? {
@@ -200,39 +200,39 @@ pub(super) fn local_v4(socket: RawFd) -> Option<Ipv4Addr> {
 /// The names and IPv4 addresses of the interfaces that are up.
 pub(super) fn interfaces() -> io::Result<Vec<(String, Ipv4Addr)>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` is writable; the list is given back below.
+    // SAFETY: `first` is writable; the list is freed below.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let mut all = Vec::new();
     let mut next = first;
-    // SAFETY: each entry is valid until the list is given back, and the last one's `ifa_next` is null.
+    // SAFETY: each entry is valid until the list is freed, and the last one's `ifa_next` is null.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
-        // SAFETY: an address that is there begins with its family.
+        // SAFETY: an address begins with its family.
         let family = unsafe { entry.ifa_addr.as_ref() }.map(|address| i32::from(address.sa_family));
         if family != Some(libc::AF_INET) || entry.ifa_flags & libc::IFF_UP as u32 == 0 {
             continue;
         }
-        // SAFETY: the family says what kind of address it is; the name ends with a zero.
+        // SAFETY: the family tells the kind of address; the name ends with a zero.
         let (address, name) = unsafe {
             (entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned(), std::ffi::CStr::from_ptr(entry.ifa_name))
         };
         all.push((name.to_string_lossy().into_owned(), Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes())));
     }
-    // SAFETY: made above, given back once; nothing of it is kept.
+    // SAFETY: returned by `getifaddrs`, and freed once; nothing of it is kept.
     unsafe { libc::freeifaddrs(first) };
     Ok(all)
 }
 
-/// A socket whose datagrams go to a group, out of the interface that has this address. They do not leave its network
-/// (a time to live of 1), and come back to other sockets of this host.
+/// A socket whose datagrams go to a group, through the interface with this address. They do not leave its network (a
+/// time to live of 1), and are also delivered to other sockets of this host.
 pub(super) fn multicast_sender(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Descriptor> {
     let socket = UdpSocket::bind((interface, 0))?;
     socket.set_multicast_ttl_v4(1)?;
     socket.set_multicast_loop_v4(true)?;
     let socket = adopt(socket)?;
-    // An in_addr is four bytes, as they travel.
+    // An in_addr is four bytes in network order.
     let out_of = i32::from_ne_bytes(interface.octets());
     if !set_option(socket.raw(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, out_of) {
         return Err(io::Error::last_os_error());
@@ -241,12 +241,12 @@ pub(super) fn multicast_sender(interface: Ipv4Addr, group: SocketAddrV4) -> io::
     Ok(socket)
 }
 
-/// A socket that hears what goes to a group at the interface that has this address, and nothing else.
+/// A socket that receives only what goes to a group at the interface with this address.
 pub(super) fn multicast_receiver(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Descriptor> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
     let socket = Descriptor::adopt(|| unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
-    // Several nodes of one host hear the same group.
+    // Several nodes of one host listen to the same group.
     set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
     let (storage, length) = socket_address(&group.into());
     // SAFETY: `storage` holds an address of `length` bytes.
@@ -266,7 +266,7 @@ pub(super) fn multicast_receiver(interface: Ipv4Addr, group: SocketAddrV4) -> io
     Ok(socket)
 }
 
-/// Receives a datagram of whoever sent it; none when there is nothing. Errors of earlier sends mean nothing here.
+/// Receives a datagram from any sender; `None` if there is nothing. Errors of earlier sends have no meaning here.
 pub(super) fn receive_from(socket: RawFd, room: &mut [u8]) -> Option<(usize, SocketAddr)> {
     loop {
         // SAFETY: a storage of zeros is a valid empty one.
@@ -290,7 +290,7 @@ pub(super) fn receive_from(socket: RawFd, room: &mut [u8]) -> Option<(usize, Soc
     }
 }
 
-/// Sends a datagram to somebody this socket is not connected to; it may be lost like any other.
+/// Sends a datagram to an address to which this socket is not connected; it may be lost like any other.
 pub(super) fn send_to(socket: RawFd, bytes: &[u8], address: &SocketAddr) {
     let (storage, length) = socket_address(address);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -298,7 +298,7 @@ pub(super) fn send_to(socket: RawFd, bytes: &[u8], address: &SocketAddr) {
     unsafe { libc::sendto(socket, bytes.as_ptr().cast(), bytes.len(), flags, (&raw const storage).cast(), length) };
 }
 
-/// Bytes that may wait in the buffer of a socket, as [`super::delivery::cost`] counts them; an eighth is kept back.
+/// Bytes that may wait in the buffer of a socket, as [`super::delivery::cost`] counts them; an eighth is reserved.
 pub(super) fn room_bytes(socket: RawFd) -> u32 {
     let buffer = option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).unsigned_abs();
     (buffer - buffer / 8).clamp(16 << 10, 32 << 20)
@@ -306,10 +306,10 @@ pub(super) fn room_bytes(socket: RawFd) -> u32 {
 
 /// The longest datagram that is sent over a connected socket.
 ///
-/// The kernel knows the path's packet size as far as routers have told it (IP_MTU). Loopback takes 64 KiB, and then a
-/// page goes in one datagram; of any other path no more than 1,500 bytes are believed. Packets carry the mark that
-/// routers shall not cut them, unless they are longer than what the kernel knows: then it cuts them itself
-/// (IP_PMTUDISC_WANT), so that fragments that were cut for a larger path still arrive.
+/// The kernel knows the path's packet size as far as routers have reported it (IP_MTU). Loopback takes 64 KiB, so a
+/// page fits into one datagram; for any other path at most 1,500 bytes are assumed. Packets carry the don't-fragment
+/// mark, unless they are longer than what the kernel knows: then the kernel fragments them (IP_PMTUDISC_WANT), so that
+/// fragments made for a larger path still arrive.
 pub(super) fn datagram_bytes(socket: RawFd, address: &SocketAddr) -> usize {
     let (level, name, headers) = match address {
         SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, HEADERS_V4_BYTES),
@@ -323,7 +323,7 @@ pub(super) fn datagram_bytes(socket: RawFd, address: &SocketAddr) -> usize {
     known.min(NETWORK_PACKET_BYTES).saturating_sub(headers).max(512)
 }
 
-/// The path may take less than it seems to: from now on routers may cut the packets.
+/// Allows routers to fragment packets from now on: the path may take less than it seems to.
 pub(super) fn let_routers_cut(socket: RawFd, address: &SocketAddr) {
     match address {
         SocketAddr::V4(_) => {

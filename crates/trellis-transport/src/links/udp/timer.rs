@@ -1,10 +1,10 @@
 //! The clock of the udp link, and one timer for all its peers.
 //!
-//! Promised: the descriptor is readable from the moment that was asked for until [`Timer::begin`]; asking for a later
-//! moment than the one that is set costs no system call.
+//! Promises: the descriptor is readable from the requested time until [`Timer::begin`]. A request for a later time
+//! than the current one costs no system call.
 //!
-//! Never done here: knowing what is due. The timer may go off when nothing is: whatever moved the moment did not
-//! tell it, so that a frame that is answered in time costs no system call.
+//! It must never know what is due. The timer may expire when nothing is due: what postponed the work did not tell the
+//! timer, so that a frame that is answered in time costs no system call.
 
 #![allow(unsafe_code)]
 
@@ -31,7 +31,7 @@ pub(super) fn now() -> Nanoseconds {
 /// See the module text.
 pub(super) struct Timer {
     descriptor: Descriptor,
-    /// When it goes off.
+    /// The time at which it expires.
     set: AtomicU64,
     gate: Mutex<()>,
 }
@@ -48,13 +48,13 @@ impl Timer {
         self.descriptor.raw()
     }
 
-    /// Whether its moment has come.
+    /// Whether its time has come.
     #[inline]
     pub(super) fn is_due(&self, now: Nanoseconds) -> bool {
         self.set.load(Ordering::Acquire) <= now
     }
 
-    /// Makes it go off at `due` at the latest.
+    /// Makes it expire at `due` at the latest.
     #[inline]
     pub(super) fn set_by(&self, due: Nanoseconds) {
         if due < self.set.load(Ordering::Acquire) {
@@ -62,8 +62,8 @@ impl Timer {
         }
     }
 
-    /// Its moment has come: clears it. Whoever clears it looks after all peers and sets it again; what others ask for
-    /// meanwhile is not lost.
+    /// Clears the timer if its time has come. The caller that clears it serves all peers and sets it again; requests
+    /// made meanwhile are not lost.
     pub(super) fn begin(&self, now: Nanoseconds) -> bool {
         let _gate = lock(&self.gate);
         if !self.is_due(now) {
@@ -83,7 +83,7 @@ impl Timer {
         }
     }
 
-    /// Zero switches it off and takes back that it went off.
+    /// Sets the system's timer; zero switches it off and clears its expiry.
     fn arm(&self, at: Nanoseconds) {
         let value = libc::timespec {
             tv_sec: (at / 1_000_000_000) as libc::time_t,

@@ -1,9 +1,8 @@
-//! What comes over the tcp connections of the link `fabric`: greetings, wake-ups, where peers have their shared memory, and
-//! frames of those who leave.
+//! What arrives over tcp in the link `fabric`: hellos, wake-ups, memory addresses, and frames of peers that leave.
 //!
-//! Promised: a frame that comes this way takes its turn among those that come over the fabric.
+//! Promises: a frame that arrives this way is delivered in its order among those that arrive over the fabric.
 //!
-//! Never done here: trusting a length that was not checked when it was read.
+//! It must never trust a length that was not checked when it was read.
 
 use std::sync::atomic::Ordering;
 
@@ -73,7 +72,7 @@ impl Sink for Poll<'_> {
         let provider = shared.device.provider().to_owned();
         let greeting = Greeting { cookie: shared.peers[index].cookie, window: shared.window, provider, address };
         let bytes = greeting.write();
-        // A connection that is gone again is reported as such.
+        // A connection that is lost again is reported as such.
         let _ = shared.tcp.send(index, &Said::Greeting(bytes.len()).write(), Payload::Copy(&bytes));
     }
 
@@ -109,7 +108,7 @@ impl Poll<'_> {
         }
     }
 
-    /// A frame of a peer that leaves, over the tcp connection; it may have come over the fabric already.
+    /// Handles a frame of a peer that leaves, over the tcp connection; it may have arrived over the fabric already.
     fn detoured(&mut self, index: usize, sequence: u64, header: [u8; HEADER_BYTES], body: Vec<u8>) {
         self.announce(index);
         let inward = self.inward(index);
@@ -121,7 +120,7 @@ impl Poll<'_> {
             reading.detour = Some(body);
             return self.end_reading(index);
         }
-        // What was only offered over the fabric can perhaps not be read any more.
+        // A body that was only offered over the fabric may no longer be readable.
         inward.early.insert(sequence, Early { header, content: Content::Here(body) });
         self.go_on(index);
     }

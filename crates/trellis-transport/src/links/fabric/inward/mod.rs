@@ -1,10 +1,10 @@
-//! The receiving side of the link `fabric`: completions, packets, bodies that are read from the peer, and what comes over
-//! the tcp connection.
+//! The receiving side of the link `fabric`: completions, packets, bodies read from the peer, and tcp messages.
 //!
-//! Promised: frames of a peer are placed and delivered in the order of their numbers, each once, whichever way it came; a
-//! body is read straight to where the sink placed it; a peer is reported lost only when no read writes any more.
+//! Promises: frames of a peer are placed and delivered in the order of their numbers, each once, whichever way it
+//! arrived. A body is read directly to where the sink placed it. A peer is reported lost only after no read writes any
+//! more.
 //!
-//! Never done here: waiting. One thread at a time is here (it holds [`Receive`]); it takes sending halves, one at a time.
+//! It must never wait. One thread at a time is here (it holds [`Receive`]); it takes sending halves, one at a time.
 
 #![allow(unsafe_code)]
 
@@ -21,29 +21,29 @@ use super::rendezvous::Said;
 use crate::links::{Link, Lost, Payload, Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
-/// Batches of completions in one poll, so that a poll ends.
+/// The maximum number of batches of completions in one poll, so that a poll ends.
 const BATCHES_MAX: usize = 8;
-/// While completions come, the tcp connections are looked at every so many polls; while none come, more often.
+/// While completions arrive, the tcp connections are served every so many polls; while none arrive, more often.
 const POLLS_BUSY: u32 = 64;
 const POLLS_IDLE: u32 = 8;
-/// Parts of one body that are read at one time.
+/// Parts of one body that are read concurrently.
 const READS_OF_BODY_MAX: usize = 4;
-/// A fabric that does not reach a peer whose tcp connection stands: so long until that peer is lost.
+/// If the fabric does not reach a peer whose tcp connection is up for so long, the peer is lost.
 const BROKEN_NS_MAX: u64 = 1_000_000_000;
-/// A provider that does not give back the reads from a peer that is gone: so long until the endpoint is ended.
+/// If the provider does not return the reads from a lost peer for so long, the endpoint is ended.
 const READS_GIVEN_BACK_NS_MAX: u64 = 5_000_000_000;
 
-/// What only the thread that polls touches.
+/// The state that only the polling thread accesses.
 pub(super) struct Receive {
     inwards: Vec<Inward>,
-    /// Receiving slots that the provider does not have.
+    /// Receiving slots that are not posted to the provider.
     unposted: Vec<u32>,
-    /// Peers whose frames came in this poll.
+    /// Peers whose frames arrived in this poll.
     touched: Vec<usize>,
     polls: u32,
-    /// The provider's descriptor tells of what comes from now on.
+    /// The provider's descriptor reports what arrives from now on.
     armed: bool,
-    /// The peer whose callback is running.
+    /// The peer whose callback runs.
     inside: Option<usize>,
     leaving: usize,
 }
@@ -53,7 +53,7 @@ pub(super) struct Receive {
 struct Inward {
     expected: u64,
     early: BTreeMap<u64, Early>,
-    /// The ends of the numbers of frames whose bodies were written here and that were not delivered yet.
+    /// The low 16 bits of the numbers of frames whose bodies were written here and that were not delivered yet.
     landed: Vec<u16>,
     reading: Option<Reading>,
     room: Option<Box<[u8; INLINE_BODY_BYTES_MAX]>>,
@@ -63,14 +63,14 @@ struct Inward {
     acknowledged: u64,
     wake_up_due: bool,
     word_due: bool,
-    /// A frame that comes over the tcp connection, while its body does.
+    /// A frame that arrives over the tcp connection, until its body has arrived.
     detour: Option<(u64, [u8; HEADER_BYTES], Vec<u8>)>,
-    /// It will be lost when nothing is read from it any more; since when.
+    /// It will be lost when nothing is read from it any more; and since when.
     leaving: Option<(u64, Lost)>,
     is_lost: bool,
 }
 
-/// A frame whose turn has not come.
+/// A frame that arrived before its turn.
 struct Early {
     header: [u8; HEADER_BYTES],
     content: Content,
@@ -120,13 +120,13 @@ impl Receive {
 }
 
 impl Shared {
-    /// Ends every pair and the device: after this nothing is read from the memory of this node or written to it.
+    /// Ends every pair and the device: after this nothing reads or writes the memory of this node.
     pub(super) fn end(&self, receive: &mut Receive) {
         for peer in &self.peers {
             peer.state.store(LOST, Ordering::Release);
             lock(&peer.outward).end(Lost::ClosedHere);
         }
-        // SAFETY: whoever calls has the receiving side, and no sending half uses the device after its end.
+        // SAFETY: the caller holds the receiving side, and no sending half uses the device after its end.
         unsafe { self.device.stop() };
         for inward in &mut receive.inwards {
             (inward.reading, inward.is_lost) = (None, true);
@@ -135,7 +135,7 @@ impl Shared {
     }
 }
 
-/// One poll: the link, its receiving side, and who receives.
+/// One poll: the link, its receiving side, and the sink.
 pub(super) struct Poll<'a> {
     pub(super) shared: &'a Shared,
     pub(super) receive: &'a mut Receive,
@@ -191,7 +191,7 @@ impl Poll<'_> {
         came
     }
 
-    /// One operation is over; whether it brought something.
+    /// Handles the completion of one operation; returns whether it brought something.
     fn complete(&mut self, completion: &Completion) -> bool {
         let (shared, slot) = (self.shared, completion.slot);
         let why = failure(completion);
@@ -199,7 +199,7 @@ impl Poll<'_> {
             Some(Use::Receive) => {
                 if why.is_none() {
                     let bytes = (completion.bytes as usize).min(super::packet::PACKET_BYTES);
-                    // SAFETY: the provider gave the slot back, and it is posted again only below.
+                    // SAFETY: the provider returned the slot, and it is posted again only below.
                     let packet = unsafe { shared.device.packet(slot) };
                     self.packet(&packet[..bytes]);
                 }
@@ -255,7 +255,7 @@ impl Poll<'_> {
         let index = usize::from(packet.from);
         let Some(peer) = shared.peers.get(index).filter(|peer| peer.cookie == packet.cookie && index != shared.node)
         else {
-            // Not of a node that was greeted by this one over the connection that both trust.
+            // Not from a node to which this one sent its cookie over the authenticated connection.
             refused();
             return;
         };
@@ -294,12 +294,12 @@ impl Poll<'_> {
         }
     }
 
-    /// A body was written here; the packet of its frame may have come or not.
+    /// Handles a body that was written here; the packet of its frame may have arrived or not.
     fn landed(&mut self, word: u64) {
         let (index, number) = read_word(word);
         let window = self.shared.window;
         let Some(inward) = self.receive.inwards.get_mut(index).filter(|_| index != self.shared.node) else { return };
-        // A frame that came another way since is behind, and its body of no interest.
+        // A frame that arrived another way meanwhile is behind, and its body is ignored.
         let ahead = number.wrapping_sub(inward.expected as u16);
         if !inward.is_lost && u64::from(ahead) < window && !inward.landed.contains(&number) {
             inward.landed.push(number);
@@ -313,7 +313,7 @@ impl Poll<'_> {
         inward.announced && !inward.is_lost && inward.reading.is_none() && sequence == inward.expected
     }
 
-    /// A frame whose turn comes later. One that was here already is passed over.
+    /// Keeps a frame whose turn comes later. A duplicate is ignored.
     fn keep(&mut self, index: usize, sequence: u64, early: Early) {
         let window = self.shared.window;
         let inward = self.inward(index);
@@ -327,7 +327,7 @@ impl Poll<'_> {
         }
     }
 
-    /// Frames whose turn has come.
+    /// Delivers frames whose turn has come.
     fn go_on(&mut self, index: usize) {
         loop {
             let inward = self.inward(index);
@@ -352,7 +352,7 @@ impl Poll<'_> {
         }
     }
 
-    /// Asks the sink where the body of a frame goes; none if the frame was refused.
+    /// Asks the sink for the place of a frame's body; `None` if the frame was refused.
     fn place(&mut self, index: usize, header: &[u8; HEADER_BYTES], bytes: u64) -> Option<Placement> {
         self.receive.inside = Some(index);
         let placed = self.sink.place(index, header);
@@ -382,7 +382,7 @@ impl Poll<'_> {
             Some(Placement::At { pointer, bytes }) => {
                 if bytes > 0 {
                     // SAFETY: writable for `bytes` bytes by the sink's promise, and the body has as many; it lies in a
-                    // packet or a copy of one, which no placement is.
+                    // packet or a copy of one, which is never a placement.
                     unsafe { pointer.copy_from_nonoverlapping(body.as_ptr(), bytes) };
                 }
                 self.deliver(index, header, &[], body.len());
@@ -392,7 +392,7 @@ impl Poll<'_> {
         }
     }
 
-    /// The body lies where its sender says that it belongs; the sink decides whether it does.
+    /// Delivers a frame whose body its sender wrote; the sink decides whether it lies in the right place.
     fn frame_pushed(&mut self, index: usize, header: &[u8; HEADER_BYTES], bytes: u64, place: u64) {
         let Some(placement) = self.place(index, header, bytes) else { return };
         let written = self.shared.device.at(place, bytes as usize);
@@ -421,7 +421,7 @@ impl Poll<'_> {
         };
         let bytes = bytes as usize;
         // SAFETY: the placement stays writable until the frame is delivered or the peer lost, which is not before the
-        // read is over; the inline buffer stays as long as the peer.
+        // read is over; the inline buffer lives as long as the peer.
         let registration = match unsafe { self.shared.device.prepare(pointer, bytes) } {
             Ok(registration) => registration,
             Err(why) => return self.leave(index, Lost::Broken { why }),
@@ -442,7 +442,7 @@ impl Poll<'_> {
         self.read_on(index);
     }
 
-    /// Asks for what is missing of the body that is being read.
+    /// Requests what is missing of the body that is being read.
     fn read_on(&mut self, index: usize) {
         let shared = self.shared;
         let Some(there) = shared.peers[index].there.get() else { return };
@@ -457,7 +457,7 @@ impl Poll<'_> {
                     let from = Source { address: reading.source.address + start as u64, key: reading.source.key };
                     let rest = (reading.pointer.wrapping_add(start), reading.bytes - start);
                     shared.peers[index].reads.fetch_add(1, Ordering::AcqRel);
-                    // SAFETY: inside the placement, which is not used by anybody else before the frame is delivered.
+                    // SAFETY: inside the placement, which nothing else uses before the frame is delivered.
                     unsafe { shared.device.read(slot, rest, reading.registration.as_ref(), there.number, from) }
                 }
             };
@@ -499,7 +499,7 @@ impl Poll<'_> {
         self.read_on(index);
     }
 
-    /// Delivers the frame whose body was read, if it was.
+    /// Delivers the frame whose body was read, if the read is complete.
     fn end_reading(&mut self, index: usize) {
         let inward = self.inward(index);
         let Some(reading) = &inward.reading else { return };
@@ -540,7 +540,7 @@ impl Poll<'_> {
         self.receive.inside = None;
     }
 
-    /// Tells peers of deliveries where nothing else told them.
+    /// Tells peers of deliveries that no other packet reported.
     fn tell(&mut self) {
         while let Some(index) = self.receive.touched.pop() {
             let at_once = std::mem::take(&mut self.inward(index).word_due);
@@ -551,7 +551,7 @@ impl Poll<'_> {
         }
     }
 
-    /// The way to a peer is open when its hello came and ours arrived.
+    /// The path to a peer is open when its hello has arrived and the send of ours has completed.
     fn announce_if_open(&mut self, index: usize) {
         let inward = self.inward(index);
         if inward.hello_in && inward.hello_sent {
@@ -577,7 +577,7 @@ impl Poll<'_> {
         self.go_on(index);
     }
 
-    /// What must be tried again.
+    /// Retries what must be tried again.
     fn retry(&mut self) {
         let shared = self.shared;
         let is_first = !self.receive.unposted.is_empty();
@@ -595,14 +595,14 @@ impl Poll<'_> {
         }
     }
 
-    /// The tcp connections: greetings, wake-ups, frames of those who leave, ends.
+    /// Serves the tcp connections: hellos, wake-ups, frames of peers that leave, ends.
     fn rendezvous(&mut self) -> bool {
         let shared = self.shared;
         let mut came = shared.tcp.poll(self);
         let mut open = false;
         for index in (0..shared.peers.len()).filter(|&index| index != shared.node) {
             if std::mem::take(&mut self.inward(index).wake_up_due) {
-                // Whoever rings wants to know what was seen after that.
+                // A peer that wakes this node wants to know what was seen after that.
                 came |= self.take_completions();
                 let seen = shared.peers[index].seen.load(Ordering::Acquire);
                 let said = Said::Seen { packets: seen, delivered: self.receive.inwards[index].expected };
@@ -622,7 +622,7 @@ impl Poll<'_> {
         came
     }
 
-    /// A fabric that stays broken while the tcp connection stands is the end of the pair.
+    /// Ends a pair whose fabric stays broken while the tcp connection is up.
     fn look_at_broken(&mut self, index: usize) {
         let peer = &self.shared.peers[index];
         if !peer.is_broken.load(Ordering::Acquire) || self.receive.inwards[index].leaving.is_some() {
@@ -636,7 +636,7 @@ impl Poll<'_> {
         }
     }
 
-    /// This peer shall be lost as soon as no read from it is under way.
+    /// Marks this peer to be lost as soon as no read from it is in flight.
     fn leave(&mut self, index: usize, why: Lost) {
         let now = self.shared.now();
         let inward = self.inward(index);
@@ -648,10 +648,10 @@ impl Poll<'_> {
         self.shared.disquiet();
     }
 
-    /// Reports a peer lost that leaves, after the last frame of it that is here.
+    /// Reports a leaving peer lost, after the last frame of it that has arrived.
     fn bury(&mut self, index: usize) {
         if let Some(reading) = &mut self.inward(index).reading {
-            // What it has not sent by another way will not come any more.
+            // What it has not sent by another way will no longer arrive.
             reading.failed |= reading.under_way == 0;
         }
         self.end_reading(index);
@@ -670,14 +670,14 @@ impl Poll<'_> {
         self.lose(index, why);
     }
 
-    /// The provider does not give reads back: without the endpoint nothing can be written where the sink does not expect
-    /// it any more.
+    /// Ends the endpoint because the provider does not return reads: without it nothing can be written where the sink
+    /// no longer expects it.
     fn end_device(&mut self) {
         let why = Lost::Broken { why: "libfabric did not give back a read from a node that is gone".to_owned() };
         for peer in &self.shared.peers {
             lock(&peer.outward).end(why.clone());
         }
-        // SAFETY: this thread has the receiving side, and no sending half uses the device after its end.
+        // SAFETY: this thread holds the receiving side, and no sending half uses the device after its end.
         unsafe { self.shared.device.stop() };
         for index in (0..self.shared.peers.len()).filter(|&index| index != self.shared.node) {
             self.inward(index).reading = None;
@@ -690,7 +690,7 @@ impl Poll<'_> {
         self.lose(index, Lost::FrameRefused { why });
     }
 
-    /// The end of a pair, on this side. Nothing is being read from the peer.
+    /// Ends a pair on this side. Nothing is being read from the peer.
     fn lose(&mut self, index: usize, why: Lost) {
         let shared = self.shared;
         let inward = self.inward(index);
@@ -705,12 +705,12 @@ impl Poll<'_> {
         }
         shared.peers[index].state.store(LOST, Ordering::Release);
         lock(&shared.peers[index].outward).end(why.clone());
-        // It shall know, though the tcp connection stands until one of the two closes its link.
+        // The peer must know it, although the tcp connection stays until one of the two closes its link.
         let _ = shared.tcp.send(index, &Said::Dropped.write(), Payload::Nothing);
         self.sink.lost(index, &why);
     }
 
-    /// Nothing came: arms the provider's descriptor, or makes somebody poll again.
+    /// Nothing arrived: arms the provider's descriptor, or makes some thread poll again.
     fn prepare_to_sleep(&mut self) {
         let device = &self.shared.device;
         if device.wait_descriptor().is_none() {

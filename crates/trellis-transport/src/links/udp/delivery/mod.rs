@@ -1,47 +1,48 @@
-//! Delivery over datagrams that may be lost, doubled, delayed and reordered: the pure part of the udp link.
+//! Reliable delivery over datagrams that may be lost, duplicated, delayed and reordered; pure code of the udp link.
 //!
-//! Promised: every frame that is submitted arrives once and whole as long as some datagrams pass in both directions;
-//! what is kept for that is bounded by [`WINDOW`]; the same calls with the same times give the same answers.
+//! Promises: every frame that is submitted arrives once and whole as long as some datagrams pass in both directions.
+//! What is kept for that is bounded by [`WINDOW`]. The same calls with the same times give the same results.
 //!
-//! Never done here: sockets, clocks, ciphers, random numbers, page bytes. Time is an argument, and bytes are whatever
-//! the caller keeps for a frame (`T` at the sender, `R` at the receiver). A simulator uses it as it is.
+//! It must never use sockets, clocks, ciphers, random numbers or page bytes. Time is an argument, and bytes are
+//! whatever the caller keeps for a frame (`T` at the sender, `R` at the receiver). A simulator can use it unchanged.
 //!
 //! # How a frame travels
 //!
-//! A frame is cut into [`Fragment`]s, each of which goes in one datagram together with the header of its frame: the
-//! receiver can place any of them, whichever comes first. Fragments of one direction are numbered 0, 1, 2, … for the
-//! life of the connection; the number stays with a fragment when it is sent again, and by it the receiver knows what
-//! it had before. (The number of the *datagram*, by which it is protected, is another one and is never used twice.)
+//! A frame is split into [`Fragment`]s. Each is sent in one datagram together with the header of its frame, so the
+//! receiver can place any of them, whichever arrives first. Fragments of one direction are numbered 0, 1, 2, … for the
+//! life of the connection. A fragment keeps its number when it is sent again, and the receiver recognises duplicates
+//! by it. (The number of the *datagram*, by which it is protected, is separate and never used twice.)
 //!
-//! Every datagram says what its sender has received ([`Acknowledgement`]): requests and answers acknowledge each
-//! other. A datagram with nothing but that goes only when nothing else went for [`ACKNOWLEDGE_NS`], when the other
-//! side says that it waits for it, or when something is missing.
+//! Every datagram states what its sender has received ([`Acknowledgement`]): requests and answers acknowledge each
+//! other. A datagram with only an acknowledgement is sent only if nothing else was sent for [`ACKNOWLEDGE_NS`], if the
+//! other side reports that it waits for it, or if something is missing.
 //!
 //! # Recovery
 //!
-//! A fragment is sent again when three later transmissions were acknowledged (fewer where fewer
-//! are under way), or when it was not for a time estimated
-//! from round trips (RFC 6298: smoothed mean and deviation, no samples from fragments sent twice, doubled each time),
-//! at least [`RESEND_NS_MIN`]. A resend that was not necessary changes nothing: the receiver drops what it had.
+//! A fragment is sent again if three later transmissions were acknowledged (fewer if fewer are in flight), or if it
+//! was not acknowledged within a time estimated from round trips (RFC 6298: smoothed mean and deviation, no samples
+//! from fragments sent twice, doubled each time), at least [`RESEND_NS_MIN`]. An unnecessary resend is harmless: the
+//! receiver drops duplicates.
 //!
-//! # Not too much
+//! # Congestion control
 //!
-//! At most a congestion window of fragments is on its way (RFC 5681: slow start, then one more per round trip; halved
+//! At most a congestion window of fragments is in flight (RFC 5681: slow start, then one more per round trip; halved
 //! once per round trip with losses; two after a time-out), never more than the receiver has room for. Bursts longer
 //! than [`BURST`] are spread over the round trip.
 //!
 //! # One datagram for several receivers
 //!
-//! A frame for several receivers may leave in one datagram for all of them ([`Sender::multicast`]). In each direction
-//! its fragments have the numbers that they would have had, so that a receiver puts them where they belong whichever
-//! way they came, and only the first transmission is common: what got lost is sent again to who misses it.
+//! A frame for several receivers may be sent in one datagram for all of them ([`Sender::multicast`]). In each
+//! direction its fragments have the numbers that they would have had otherwise, so that a receiver places them
+//! whichever way they arrived. Only the first transmission is common: what was lost is sent again to the receiver that
+//! misses it.
 //!
-//! It is reliable by negative acknowledgement. A receiver that got such a fragment owes no datagram for it: that it is
-//! here is said by what goes anyway, at the latest after [`MULTICAST_ACKNOWLEDGE_NS`] or [`UNACKNOWLEDGED_MAX`] of
-//! them, or when the sender asks. Who misses something says so at once: by a hole before a later number, or, where
-//! nothing later comes, because the sender's [`Heartbeats`] tell how many fragments there were
-//! ([`Receiver::told`], [`Acknowledgement::expected`]). Only a receiver that is silent for [`MULTICAST_RESEND_NS`] is
-//! sent to again unasked.
+//! Multicasts are reliable by negative acknowledgement. A receiver of such a fragment owes no datagram for it: other
+//! datagrams acknowledge it, at the latest after [`MULTICAST_ACKNOWLEDGE_NS`] or [`UNACKNOWLEDGED_MAX`] of them, or
+//! when the sender asks. A receiver that misses something reports it at once. It learns of a loss by a gap before a
+//! later number, or, if nothing later arrives, from the sender's [`Heartbeats`], which tell how many fragments there
+//! were ([`Receiver::told`], [`Acknowledgement::expected`]). Only to a receiver that is silent for
+//! [`MULTICAST_RESEND_NS`] is a fragment sent again unasked.
 
 mod multicast;
 mod receiver;
@@ -53,39 +54,39 @@ pub use sender::{Inconsistent, Plan, Sender};
 
 use std::ops::Range;
 
-/// Nanoseconds of a monotonic clock that the caller chose; only differences are used.
+/// Nanoseconds of a monotonic clock that the caller chose; only differences are meaningful.
 pub type Nanoseconds = u64;
 
-/// Fragments beyond the first one missing that a receiver takes, and so the most that are under way.
+/// Fragments from the first missing one on that a receiver takes, and so the maximum in flight.
 pub const WINDOW: u64 = 256;
-/// How long an acknowledgement waits for a datagram that goes anyway. Well below the shortest time after which the
-/// other side would send again.
+/// How long an acknowledgement waits to be piggybacked. Well below the shortest time after which the other side would
+/// send again.
 pub const ACKNOWLEDGE_NS: Nanoseconds = 2_000_000;
-/// Fragments that are left unacknowledged at most, whatever else goes.
+/// The maximum number of fragments left unacknowledged, whatever else is sent.
 pub const UNACKNOWLEDGED_MAX: u32 = 16;
-/// The shortest and the longest time after which a fragment is sent again without a sign of its loss.
+/// The shortest time after which a fragment is sent again without a sign of its loss.
 pub const RESEND_NS_MIN: Nanoseconds = 5_000_000;
-/// See [`RESEND_NS_MIN`].
+/// The longest such time; see [`RESEND_NS_MIN`].
 pub const RESEND_NS_MAX: Nanoseconds = 500_000_000;
-/// Before anything was measured.
+/// The same before anything was measured.
 pub const RESEND_NS_FIRST: Nanoseconds = 20_000_000;
-/// After so long without a word the other side is asked for one.
+/// After so long without a datagram the other side is asked for a sign of life.
 pub const PROBE_NS: Nanoseconds = 500_000_000;
-/// Datagrams that are never held back for pacing.
+/// The maximum number of datagrams in flight for which there is no pacing.
 pub const BURST: u64 = 16;
 /// Congestion window at the start, in fragments.
 pub const CONGESTION_WINDOW_FIRST: u64 = 10;
-/// And the smallest.
+/// The smallest congestion window, in fragments.
 pub const CONGESTION_WINDOW_MIN: u64 = 2;
-/// How long the acknowledgement of a fragment that came by multicast waits for a datagram that goes anyway.
+/// How long the acknowledgement of a fragment that arrived by multicast waits to be piggybacked.
 pub const MULTICAST_ACKNOWLEDGE_NS: Nanoseconds = 40_000_000;
-/// A fragment that went by multicast is sent again after so long without a sign, or later if the path is slower.
+/// A fragment sent by multicast is sent again after so long without a sign, or later if the path is slower.
 pub const MULTICAST_RESEND_NS: Nanoseconds = 250_000_000;
-/// From a multicast to the first word of how much there was; each further one waits four times as long.
+/// The time from a multicast to the first heartbeat; each further one waits four times as long.
 pub const HEARTBEAT_NS_FIRST: Nanoseconds = 5_000_000;
-/// And the longest wait.
+/// The longest wait for a heartbeat.
 pub const HEARTBEAT_NS_MAX: Nanoseconds = 320_000_000;
-/// Room that a receiver is taken to have until it says so.
+/// The room that a receiver is assumed to have until it reports it.
 pub const ROOM_BYTES_FIRST: u32 = 128 << 10;
 
 const WORDS: usize = WINDOW as usize / 64;
@@ -93,19 +94,19 @@ const WORDS: usize = WINDOW as usize / 64;
 /// What one side has received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledgement {
-    /// The first fragment that is missing: all before it are here.
+    /// The first fragment that is missing: all before it have arrived.
     pub cumulative: u64,
-    /// Bit `i` says that fragment `cumulative + i` is here; bit 0 is clear.
+    /// Bit `i` is set if fragment `cumulative + i` has arrived; bit 0 is clear.
     pub beyond: [u64; WORDS],
-    /// Bytes that may be under way to this side, as [`cost`] counts them.
+    /// Bytes that may be in flight to this side, as [`cost`] counts them.
     pub room_bytes: u32,
-    /// So many fragments from `cumulative` on are known to have been sent, and those of them that are not marked are
-    /// missing; 0 when that is not known.
+    /// So many fragments from `cumulative` on are known to have been sent; those of them that are not marked are
+    /// missing. 0 if that is not known.
     pub expected: u32,
 }
 
 impl Acknowledgement {
-    /// Whether something is missing while later things are here.
+    /// Whether something is missing while later fragments have arrived.
     #[inline]
     pub fn has_gap(&self) -> bool {
         self.beyond != [0; WORDS]
@@ -118,7 +119,7 @@ impl Acknowledgement {
     }
 }
 
-/// Where a stretch of a frame's body belongs.
+/// The place of a part of a frame's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Its number in this direction of the connection.
@@ -144,7 +145,7 @@ impl Fragment {
         if self.body_bytes <= self.fragment_bytes { 1 } else { self.body_bytes.div_ceil(self.fragment_bytes.max(1)) }
     }
 
-    /// The bytes of the body that it brings; empty where the numbers make no sense.
+    /// The bytes of the body that it carries; empty if the numbers are inconsistent.
     #[inline]
     pub fn range(&self) -> Range<usize> {
         let (body, step) = (self.body_bytes as usize, self.fragment_bytes as usize);
@@ -153,7 +154,7 @@ impl Fragment {
     }
 }
 
-/// What a datagram with so many bytes of payload costs against the room of its receiver: sockets charge for their
+/// What a datagram with so many bytes of payload counts against the room of its receiver: sockets account for their
 /// own structures and round short buffers up to a power of two.
 #[inline]
 pub fn cost(bytes: usize) -> u32 {

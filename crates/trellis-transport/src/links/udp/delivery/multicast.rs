@@ -1,16 +1,15 @@
-//! When the sender of multicasts says how much there was, and when it asks who hears it: the clocks of [`super`]'s
-//! multicasts.
+//! The clocks of [`super`]'s multicasts: when the sender reports its fragment count, and when it seeks receivers.
 //!
-//! Promised: what is due is told by [`Heartbeats::due`] and [`Attempts::due`], and nothing is due for ever: heartbeats
-//! end when all has arrived, attempts after a number of them.
+//! Promises: [`Heartbeats::due`] and [`Attempts::due`] tell what is due, and nothing is due forever: heartbeats end
+//! when everything has arrived, attempts after a number of them.
 //!
-//! Never done here: knowing who the receivers are.
+//! It must never know who the receivers are.
 
 use super::{HEARTBEAT_NS_FIRST, HEARTBEAT_NS_MAX, Nanoseconds};
 
-/// A receiver is introduced to the multicasts of a sender so often before it is taken for one that hears none.
+/// How often a receiver is introduced to the multicasts of a sender before it is treated as one that receives none.
 const ATTEMPTS_MAX: u32 = 16;
-/// Between two attempts: at first, and at last.
+/// The pause between two attempts: the first, and the maximum.
 const ATTEMPT_NS_MIN: Nanoseconds = 5_000_000;
 const ATTEMPT_NS_MAX: Nanoseconds = 1_000_000_000;
 const NEVER: Nanoseconds = Nanoseconds::MAX;
@@ -29,19 +28,19 @@ impl Default for Heartbeats {
 }
 
 impl Heartbeats {
-    /// A frame went by multicast.
+    /// Notes that a frame was sent by multicast.
     pub fn sent(&mut self, now: Nanoseconds) {
-        // A stream of multicasts is its own heartbeat.
+        // During a stream of multicasts no heartbeat is needed.
         self.interval_ns = HEARTBEAT_NS_FIRST;
         self.due = now + self.interval_ns;
     }
 
-    /// When the next one goes.
+    /// When the next heartbeat is due.
     pub fn due(&self) -> Nanoseconds {
         self.due
     }
 
-    /// It is due; `wanted` is whether somebody is not known to have all.
+    /// Notes a heartbeat; `wanted` is whether some receiver is not known to have everything.
     pub fn beat(&mut self, now: Nanoseconds, wanted: bool) {
         self.interval_ns = (4 * self.interval_ns).min(HEARTBEAT_NS_MAX);
         self.due = if wanted { now + self.interval_ns } else { NEVER };
@@ -62,17 +61,17 @@ impl Default for Attempts {
 }
 
 impl Attempts {
-    /// The receiver is there.
+    /// Begins the attempts, because the receiver is up.
     pub fn start(&mut self, now: Nanoseconds) {
         *self = Attempts { made: 0, due: now };
     }
 
-    /// When the next one is made.
+    /// When the next attempt is due.
     pub fn due(&self) -> Nanoseconds {
         self.due
     }
 
-    /// It is made; returns whether it is the first one, which nobody can have heard of yet.
+    /// Notes an attempt; returns whether it is the first one, which no receiver can have heard of yet.
     pub fn make(&mut self, now: Nanoseconds) -> bool {
         let wait_ns = (ATTEMPT_NS_MIN << self.made).min(ATTEMPT_NS_MAX);
         self.made += 1;
@@ -80,7 +79,7 @@ impl Attempts {
         self.made == 1
     }
 
-    /// The receiver hears, or is gone.
+    /// Ends the attempts: the receiver receives multicasts, or is gone.
     pub fn end(&mut self) {
         self.due = NEVER;
     }

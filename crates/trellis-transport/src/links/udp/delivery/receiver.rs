@@ -1,28 +1,28 @@
-//! The receiving side of [`super`]: what is here already, and which frames are half here.
+//! The receiving side of [`super`]: what has arrived, and which frames are incomplete.
 //!
-//! Promised: a fragment is new once; a frame is complete when each of its fragments came, and no sooner; a peer that
-//! lies about its fragments is noticed before anything out of bounds happens.
+//! Promises: a fragment is new once. A frame is complete when all of its fragments have arrived, and not before. A
+//! peer whose fragments are inconsistent is detected before anything out of bounds happens.
 //!
-//! Never done here: holding bytes. `R` is where the caller puts them.
+//! It must never hold bytes: `R` is where the caller puts them.
 
 use super::{Acknowledgement, Fragment, Inconsistent, WINDOW, WORDS};
 
-/// What a fragment is to its receiver.
+/// The kind of an arriving fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It was here before: nothing may be done with it.
+    /// It was received before: nothing may be done with it.
     Duplicate,
-    /// It is further ahead than anybody may send: nothing may be done with it.
+    /// It is further ahead than any sender may send: nothing may be done with it.
     OutOfReach,
-    /// It contradicts itself or others of its frame: its sender is broken.
+    /// It contradicts itself or others of its frame: its sender is faulty.
     Inconsistent,
     /// A whole frame in one fragment.
     Whole,
-    /// The first of its frame to come: [`Receiver::open`] comes next.
+    /// The first of its frame to arrive: [`Receiver::open`] comes next.
     First,
-    /// One more of a frame that was opened: [`Receiver::place`], then [`Receiver::finish`].
+    /// One more of an open frame: [`Receiver::place`], then [`Receiver::finish`].
     Later {
-        /// Which of the open frames.
+        /// The index of the open frame.
         slot: usize,
     },
 }
@@ -32,7 +32,7 @@ pub enum Arrival {
 pub struct Receiver<R> {
     cumulative: u64,
     beyond: [u64; WORDS],
-    /// So many were sent at least, as the other side said.
+    /// At least so many were sent, as the other side reported.
     told: u64,
     open: Vec<Open<R>>,
 }
@@ -54,7 +54,7 @@ impl<R> Default for Receiver<R> {
 }
 
 impl<R> Receiver<R> {
-    /// Decides what a fragment with so many bytes is, and notes that it came.
+    /// Decides the kind of a fragment with so many bytes, and notes its arrival.
     #[inline]
     pub fn accept(&mut self, fragment: &Fragment, bytes: usize) -> Arrival {
         let Some(ahead) = fragment.sequence.checked_sub(self.cumulative) else { return Arrival::Duplicate };
@@ -75,19 +75,19 @@ impl<R> Receiver<R> {
         arrival
     }
 
-    /// Keeps where the frame of an [`Arrival::First`] goes.
+    /// Keeps the place of the frame of an [`Arrival::First`].
     pub fn open(&mut self, fragment: &Fragment, place: R) {
         let frame = fragment.frame().expect("checked by `accept`");
         let (body_bytes, fragment_bytes) = (fragment.body_bytes, fragment.fragment_bytes);
         self.open.push(Open { frame, body_bytes, fragment_bytes, rest: fragment.count() - 1, place });
     }
 
-    /// Where the frame in this slot goes.
+    /// The place of the frame in this slot.
     pub fn place(&mut self, slot: usize) -> &mut R {
         &mut self.open[slot].place
     }
 
-    /// The frame in this slot, if that was its last fragment.
+    /// Closes the frame in this slot, if that was its last fragment.
     pub fn finish(&mut self, slot: usize) -> Option<R> {
         if self.open[slot].rest > 0 {
             return None;
@@ -95,24 +95,24 @@ impl<R> Receiver<R> {
         Some(self.open.swap_remove(slot).place)
     }
 
-    /// What is here; the room is the caller's to add.
+    /// What has arrived; the caller supplies the room.
     #[inline]
     pub fn acknowledgement(&self, room_bytes: u32) -> Acknowledgement {
         let expected = self.told.saturating_sub(self.cumulative) as u32;
         Acknowledgement { cumulative: self.cumulative, beyond: self.beyond, room_bytes, expected }
     }
 
-    /// The whole number of a fragment of which the low half is known: the one nearest to what is expected.
+    /// The whole number of a fragment whose low half is known: the one nearest to the expected number.
     #[inline]
     pub fn widen(&self, low: u32) -> u64 {
         let ahead = low.wrapping_sub(self.cumulative as u32) as i32;
         self.cumulative.wrapping_add_signed(i64::from(ahead))
     }
 
-    /// The other side says that it sent so many fragments in all.
+    /// The other side reports that it sent so many fragments in all.
     pub fn told(&mut self, count: u64) -> Result<(), Inconsistent> {
-        // Whatever is not here was not acknowledged, and only a window of that is ever sent. (An older word than the
-        // last one says less, and nothing new.)
+        // What has not arrived was not acknowledged, and at most a window of that is ever sent. (An older report than
+        // the last one is smaller, and ignored.)
         if count > self.cumulative + WINDOW {
             return Err(Inconsistent);
         }
@@ -120,12 +120,12 @@ impl<R> Receiver<R> {
         Ok(())
     }
 
-    /// Frames that are half here.
+    /// The number of incomplete frames.
     pub fn open_frames(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether all of the first `count` fragments came.
+    /// Whether all of the first `count` fragments have arrived.
     pub fn has_all(&self, count: u64) -> bool {
         self.cumulative >= count
     }
@@ -141,10 +141,10 @@ impl<R> Receiver<R> {
         if count == 1 {
             return Arrival::Whole;
         }
-        // The latest frames are the busy ones.
+        // The latest frames are the most active ones.
         let slot = self.open.iter().rposition(|open| open.frame == frame);
         let Some(slot) = slot else {
-            // An honest sender has fewer frames within the window than that.
+            // A correct sender has fewer frames within the window.
             return if self.open.len() as u64 > WINDOW { Arrival::Inconsistent } else { Arrival::First };
         };
         let open = &mut self.open[slot];
@@ -155,7 +155,7 @@ impl<R> Receiver<R> {
         Arrival::Later { slot }
     }
 
-    /// The first missing one came: the next that is missing is the first now.
+    /// The first missing fragment arrived: moves on to the next missing one.
     #[inline]
     fn advance(&mut self) {
         if self.beyond[0] == 1 && self.beyond[1..] == [0; WORDS - 1] {
@@ -255,7 +255,7 @@ mod tests {
         receiver.open(&good, ());
         let other = Fragment { sequence: 6, index: 2, body_bytes: 260, fragment_bytes: 100 };
         assert_eq!(receiver.accept(&other, 60), Arrival::Inconsistent);
-        // A liar that begins a frame with every number and ends none.
+        // A faulty sender that begins a frame with every number and ends none.
         let mut receiver = Receiver::default();
         let mut begun = 0;
         for sequence in 0..10 * WINDOW {

@@ -1,9 +1,9 @@
-//! The sending side of [`super`]: what waits, what is under way, and what goes next.
+//! The sending side of [`super`]: what waits, what is in flight, and what is sent next.
 //!
-//! Promised: [`Sender::next`] says what may go now and changes nothing; [`Sender::sent`] notes that it went. So a
-//! socket that is full costs nothing.
+//! Promises: [`Sender::next`] returns what may be sent now and changes nothing; [`Sender::sent`] notes that it was
+//! sent. So a full socket has no effect.
 //!
-//! Never done here: forgetting a frame before all of it was acknowledged.
+//! It must never drop a frame before all of it was acknowledged.
 
 use std::collections::VecDeque;
 
@@ -13,15 +13,15 @@ use super::{
     RESEND_NS_MIN, ROOM_BYTES_FIRST, UNACKNOWLEDGED_MAX, WINDOW, WORDS, cost,
 };
 
-/// Later transmissions that were acknowledged before one that was not counts as lost: reordering by less is common.
+/// A transmission counts as lost after so many later ones were acknowledged: reordering by less is common.
 const REORDERED_MAX: u64 = 3;
 const NEVER: Nanoseconds = Nanoseconds::MAX;
 
-/// The acknowledgement speaks of fragments that were never sent.
+/// The acknowledgement names fragments that were never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inconsistent;
 
-/// What goes next.
+/// What is sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// A fragment that was sent before.
@@ -31,9 +31,9 @@ pub enum Plan {
     },
     /// The next fragment.
     Next,
-    /// No fragment: only what is acknowledged.
+    /// No fragment: only an acknowledgement.
     Acknowledge,
-    /// No fragment either; and the other side shall answer at once.
+    /// No fragment either, and the other side must answer at once.
     Probe,
 }
 
@@ -41,15 +41,15 @@ pub enum Plan {
 #[derive(Debug)]
 pub struct Sender<T> {
     fragment_bytes: u32,
-    /// Of every datagram beside the bytes of its fragment, for what it costs the receiver.
+    /// The size of a datagram without the bytes of its fragment, for its cost at the receiver.
     overhead_bytes: usize,
-    /// Frames from the first one that is not acknowledged on.
+    /// Frames from the first unacknowledged one on.
     frames: VecDeque<Frame<T>>,
     /// The number of the first of `frames`.
     first_frame: u64,
     /// The next fragment: the number of its frame, and its index in there.
     cursor: (u64, u32),
-    /// Fragments from the first one that is not acknowledged on.
+    /// Fragments from the first unacknowledged one on.
     flight: VecDeque<Flight>,
     base: u64,
     under_way: u64,
@@ -60,31 +60,31 @@ pub struct Sender<T> {
     round_trip: RoundTrip,
     congestion: Congestion,
     room_bytes: u32,
-    /// A lower bound of the time when something under way is to be sent again.
+    /// A lower bound of the time at which something in flight must be sent again.
     resend_due: Nanoseconds,
-    /// When the next datagram beyond a burst may go.
+    /// When the next datagram beyond a burst may be sent.
     paced_from: Nanoseconds,
     owed: Owed,
     heard_at: Nanoseconds,
     probe_due: Nanoseconds,
     probe_wanted: bool,
     probes_unanswered: u32,
-    /// Multicast fragments that did not arrive, since the last one that did.
+    /// Multicast fragments that did not arrive since the last one that did.
     misses: u32,
     /// How often fragments were sent again.
     pub resent: u64,
-    /// Fragments among them that had gone by multicast.
+    /// Fragments among them that had been sent by multicast.
     pub repaired: u64,
 }
 
 #[derive(Debug)]
 struct Frame<T> {
-    /// Taken out when all of the frame is acknowledged.
+    /// Taken when all of the frame is acknowledged.
     content: Option<T>,
     body_bytes: u32,
     fragment_bytes: u32,
     unacknowledged: u32,
-    /// It goes by multicast, when the caller says so.
+    /// It is sent by multicast, when the caller says so.
     held: bool,
 }
 
@@ -107,7 +107,7 @@ enum State {
     Acknowledged,
 }
 
-/// What the other side is to be told.
+/// What the other side must be told.
 #[derive(Debug)]
 struct Owed {
     acknowledgement: Acknowledgement,
@@ -129,13 +129,13 @@ struct Congestion {
     window: u64,
     threshold: u64,
     acknowledged: u64,
-    /// Losses of fragments before this one are of a round trip that was counted.
+    /// Losses of fragments before this one belong to a round trip that was counted.
     counted_until: u64,
     interval_ns: u64,
 }
 
 impl<T> Sender<T> {
-    /// Cuts into fragments of so many bytes; `overhead_bytes` is what a datagram has beside them.
+    /// Splits frames into fragments of so many bytes; `overhead_bytes` is the size of a datagram without them.
     pub fn new(now: Nanoseconds, fragment_bytes: u32, overhead_bytes: usize) -> Self {
         assert!(fragment_bytes > 0);
         Sender {
@@ -173,47 +173,47 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Other fragments from now on; frames that were begun are finished as they were cut.
+    /// Changes the fragment size from now on; frames that were begun keep theirs.
     pub fn set_fragment_bytes(&mut self, fragment_bytes: u32) {
         assert!(fragment_bytes > 0);
         self.fragment_bytes = fragment_bytes;
     }
 
-    /// What the other side may have under way to this one, as every datagram says.
+    /// How much the other side may have in flight to this one; stated in every datagram.
     pub fn set_room(&mut self, room_bytes: u32) {
         self.owed.acknowledgement.room_bytes = room_bytes;
     }
 
-    /// The other side is there: from now on it is asked for a word when it is silent.
+    /// The other side is up: from now on it is probed when it is silent.
     pub fn start(&mut self, now: Nanoseconds) {
         self.heard_at = now;
         self.probe_due = now + PROBE_NS;
     }
 
-    /// Takes a frame with so many bytes of body; `content` comes back when all of it is acknowledged.
+    /// Takes a frame with so many bytes of body; `content` is returned when all of it is acknowledged.
     #[inline]
     pub fn submit(&mut self, content: T, body_bytes: u32) {
         let content = Some(content);
         self.frames.push_back(Frame { content, body_bytes, fragment_bytes: 0, unacknowledged: 0, held: false });
     }
 
-    /// Whether a frame may begin by [`Self::multicast`]: no other is half sent.
+    /// Whether a frame may begin by [`Self::multicast`]: no other is partly sent.
     #[inline]
     pub fn may_multicast(&self) -> bool {
         self.cursor.1 == 0 && !self.is_held()
     }
 
-    /// Takes a frame that goes to several receivers at once, cut as the caller says, before all that was not sent yet;
-    /// gives the number of its first fragment. Nothing of it goes by [`Self::next`] until [`Self::release`].
+    /// Takes a frame for several receivers, split as the caller says, before everything that was not sent yet; returns
+    /// the number of its first fragment. [`Self::next`] sends nothing of it until [`Self::release`].
     pub fn multicast(&mut self, content: T, body_bytes: u32, fragment_bytes: u32) -> u64 {
         assert!(fragment_bytes > 0 && self.may_multicast());
         let frame = Frame { content: Some(content), body_bytes, fragment_bytes, unacknowledged: 0, held: true };
-        // Fragments under way know their frames by number, and those have smaller ones.
+        // Fragments in flight refer to their frames by number, and those numbers are smaller.
         self.frames.insert((self.cursor.0 - self.first_frame) as usize, frame);
         self.fragments()
     }
 
-    /// How many fragments may go by multicast now.
+    /// How many fragments may be sent by multicast now.
     pub fn room(&self) -> u64 {
         if !self.has_room() {
             return 0;
@@ -224,8 +224,8 @@ impl<T> Sender<T> {
         window.min((u64::from(self.room_bytes) - self.under_way_bytes).div_ceil(cost))
     }
 
-    /// Notes that the next fragments of the frame that was taken last went by multicast, as many as the caller says and
-    /// may go; how many that are.
+    /// Notes that the next fragments of the frame that was taken last were sent by multicast, at most `count` and as
+    /// many as may be sent; returns their number.
     pub fn depart_by_multicast(&mut self, now: Nanoseconds, count: u64) -> u64 {
         let mut went = 0;
         while went < count && self.is_held() && self.has_room() {
@@ -237,14 +237,14 @@ impl<T> Sender<T> {
         went
     }
 
-    /// What has not gone by multicast of the frame that was taken last goes by [`Self::next`].
+    /// [`Self::next`] sends the rest of the frame that was taken last.
     pub fn release(&mut self) {
         if let Some(frame) = self.frames.get_mut((self.cursor.0 - self.first_frame) as usize) {
             frame.held = false;
         }
     }
 
-    /// Whether fragments that went by multicast are not known to have arrived.
+    /// Whether fragments sent by multicast are not known to have arrived.
     pub fn waits_for_multicast(&self) -> bool {
         self.flight.iter().any(|flight| flight.state == State::UnderWay && flight.is_by_multicast())
     }
@@ -255,7 +255,7 @@ impl<T> Sender<T> {
         self.misses
     }
 
-    /// What may go now, if anything.
+    /// What may be sent now, if anything.
     #[inline]
     pub fn next(&self, now: Nanoseconds) -> Option<Plan> {
         if self.unsent() && self.may_send(now) {
@@ -274,7 +274,7 @@ impl<T> Sender<T> {
         (self.owed.due <= now).then_some(Plan::Acknowledge)
     }
 
-    /// The fragment of a plan, where it has one, and what was submitted for its frame.
+    /// The fragment of a plan, if it has one, and what was submitted for its frame.
     #[inline]
     pub fn fragment(&self, plan: Plan) -> Option<(Fragment, &T)> {
         let (frame_number, index, sequence) = match plan {
@@ -291,13 +291,13 @@ impl<T> Sender<T> {
         frame.content.as_ref().map(|content| (fragment, content))
     }
 
-    /// What every datagram says besides.
+    /// The acknowledgement in every datagram.
     #[inline]
     pub fn acknowledgement(&self) -> &Acknowledgement {
         &self.owed.acknowledgement
     }
 
-    /// Whether more waits than may go, so that the other side shall acknowledge soon.
+    /// Whether more waits than may be sent, so that the other side must acknowledge soon.
     #[inline]
     pub fn is_held_back(&self) -> bool {
         let unsent = self.cursor.0 + 1 < self.first_frame + self.frames.len() as u64
@@ -305,13 +305,13 @@ impl<T> Sender<T> {
         unsent && self.is_half_full()
     }
 
-    /// Whether half of what may be under way is.
+    /// Whether at least half of what may be in flight is in flight.
     #[inline]
     pub fn is_half_full(&self) -> bool {
         self.under_way * 2 >= self.congestion.window || self.under_way_bytes * 2 >= u64::from(self.room_bytes)
     }
 
-    /// The plan was carried out.
+    /// Notes that the plan was carried out.
     #[inline]
     pub fn sent(&mut self, plan: Plan, now: Nanoseconds) {
         self.owed.fragments = 0;
@@ -334,26 +334,26 @@ impl<T> Sender<T> {
         self.depart(at, now);
     }
 
-    /// An authentic datagram came, whatever is in it.
+    /// Notes that an authentic datagram arrived, whatever its content.
     #[inline]
     pub fn heard(&mut self, now: Nanoseconds) {
         self.heard_at = now;
         self.probes_unanswered = 0;
     }
 
-    /// A fragment came, or a probe: this is what is here now. `at_once` when the other side waits for it.
+    /// A fragment or a probe arrived, and this is what has arrived by now. `at_once` if the other side waits for it.
     #[inline]
     pub fn owe(&mut self, now: Nanoseconds, acknowledgement: Acknowledgement, at_once: bool) {
         self.owe_within(now, acknowledgement, if at_once { 0 } else { ACKNOWLEDGE_NS });
     }
 
-    /// The same for what came by multicast: as long as nothing is missing, no datagram goes for that alone.
+    /// The same for what arrived by multicast: as long as nothing is missing, no datagram is sent for that alone.
     #[inline]
     pub fn owe_for_multicast(&mut self, now: Nanoseconds, acknowledgement: Acknowledgement, at_once: bool) {
         self.owe_within(now, acknowledgement, if at_once { 0 } else { MULTICAST_ACKNOWLEDGE_NS });
     }
 
-    /// Takes what the other side says is there; `release` gets the contents of frames that arrived.
+    /// Handles an acknowledgement of the other side; `release` gets the contents of frames that arrived.
     #[inline]
     pub fn acknowledged(
         &mut self,
@@ -376,7 +376,7 @@ impl<T> Sender<T> {
             self.flight.pop_front();
             self.base += 1;
         }
-        // An older one than the last has an older base, and its bits lie below.
+        // An acknowledgement older than the last has an older base, and its bits lie below.
         let shift = self.base - acknowledgement.cumulative;
         if acknowledgement.has_gap() {
             for word in 0..WORDS {
@@ -399,7 +399,7 @@ impl<T> Sender<T> {
                 self.round_trip.measure(now.saturating_sub(sent_at));
             }
             if std::mem::take(&mut self.round_trip.doublings) > 0 {
-                // What is under way was given longer than it is given now.
+                // The time-out of what is in flight was longer than it is now.
                 self.resend_due = self.resend_due.min(now + self.round_trip.resend_ns());
             }
             self.learn(count, was_full);
@@ -411,7 +411,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Does what is due by the clock.
+    /// Does what is due.
     pub fn tick(&mut self, now: Nanoseconds) {
         if self.resend_due <= now {
             self.time_out(now);
@@ -426,13 +426,13 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Asks the other side for a word at `due` if it says none until then.
+    /// Probes the other side at `due` if it sends nothing until then.
     pub fn probe_by(&mut self, due: Nanoseconds) {
         self.heard_at = self.heard_at.min(due.saturating_sub(PROBE_NS));
         self.probe_due = self.probe_due.min(due);
     }
 
-    /// When [`Self::tick`], or [`Self::next`], may have something to do at the latest.
+    /// The latest time at which [`Self::tick`] or [`Self::next`] may have something to do.
     #[inline]
     pub fn due(&self) -> Nanoseconds {
         let resend = if self.under_way > 0 { self.resend_due } else { NEVER };
@@ -440,7 +440,7 @@ impl<T> Sender<T> {
         resend.min(self.owed.due).min(self.probe_due).min(paced)
     }
 
-    /// Probes in a row that nothing came after.
+    /// Probes in a row after which nothing arrived.
     pub fn probes_unanswered(&self) -> u32 {
         self.probes_unanswered
     }
@@ -450,7 +450,7 @@ impl<T> Sender<T> {
         self.round_trip.doublings
     }
 
-    /// Whether something may want to go before the clock says so.
+    /// Whether something may have to be sent before the clock says so.
     #[inline]
     pub fn has_work(&self, now: Nanoseconds) -> bool {
         self.unsent() || self.owed.due <= now || self.probe_wanted
@@ -466,7 +466,7 @@ impl<T> Sender<T> {
         self.base + self.flight.len() as u64
     }
 
-    /// Fragments before the first one that is not known to have arrived: a measure of progress.
+    /// Fragments before the first one not known to have arrived: a measure of progress.
     pub fn arrived(&self) -> u64 {
         self.base
     }
@@ -476,12 +476,12 @@ impl<T> Sender<T> {
         self.flight.len()
     }
 
-    /// How many fragments may be under way.
+    /// How many fragments may be in flight.
     pub fn congestion_window(&self) -> u64 {
         self.congestion.window
     }
 
-    /// Gives back all that has not arrived.
+    /// Returns everything that has not arrived.
     pub fn abandon(&mut self, mut release: impl FnMut(T)) {
         self.frames.drain(..).filter_map(|frame| frame.content).for_each(&mut release);
         self.flight.clear();
@@ -495,7 +495,7 @@ impl<T> Sender<T> {
         self.lost > 0 || (self.cursor.0 < self.first_frame + self.frames.len() as u64 && !self.is_held())
     }
 
-    /// Whether the next fragment is of a frame that goes by multicast.
+    /// Whether the next fragment belongs to a frame that is sent by multicast.
     #[inline]
     fn is_held(&self) -> bool {
         self.frames.get((self.cursor.0 - self.first_frame) as usize).is_some_and(|frame| frame.held)
@@ -503,7 +503,7 @@ impl<T> Sender<T> {
 
     #[inline]
     fn may_send(&self, now: Nanoseconds) -> bool {
-        // One may always be under way, or a receiver with little room would get nothing.
+        // One may always be in flight; otherwise a receiver with little room would get nothing.
         self.under_way == 0 || (self.has_room() && (self.under_way < BURST || self.paced_from <= now))
     }
 
@@ -514,7 +514,7 @@ impl<T> Sender<T> {
             && (self.lost > 0 || (self.flight.len() as u64) < WINDOW)
     }
 
-    /// The next fragment gets its number; returns its place in flight.
+    /// Assigns the next fragment its number; returns its index in `flight`.
     #[inline]
     fn take_off(&mut self) -> usize {
         let (number, index) = self.cursor;
@@ -535,7 +535,7 @@ impl<T> Sender<T> {
         self.flight.len() - 1
     }
 
-    /// A fragment goes.
+    /// Notes the transmission of a fragment.
     #[inline]
     fn depart(&mut self, at: usize, now: Nanoseconds) {
         self.transmissions += 1;
@@ -579,8 +579,7 @@ impl<T> Sender<T> {
         flight.state = State::Acknowledged;
         *count += 1;
         if flight.sends == 1 {
-            // Of one that was sent twice it is not known which of the two arrived, and of a multicast nobody was in a
-            // hurry to say that it did.
+            // If it was sent twice it is not known which transmission arrived; a multicast is acknowledged with delay.
             if !flight.by_multicast {
                 *sample = Some(sample.unwrap_or(0).max(flight.sent_at));
             }
@@ -598,13 +597,13 @@ impl<T> Sender<T> {
         }
     }
 
-    /// What an acknowledgement of something new says about losses and about the way.
+    /// What an acknowledgement of something new tells about losses and the path.
     #[inline]
     fn learn(&mut self, count: u64, was_full: bool) {
         if self.flight.is_empty() {
             self.resend_due = NEVER;
         } else {
-            // With few under way there will never be three later ones (RFC 5827).
+            // With few in flight there will never be three later ones (RFC 5827).
             self.find_losses((self.under_way + count).saturating_sub(1).clamp(1, REORDERED_MAX));
         }
         if self.base >= self.congestion.counted_until && was_full {
@@ -618,7 +617,7 @@ impl<T> Sender<T> {
         self.mark_lost(|_, flight| flight.transmission + reordered_max <= latest);
     }
 
-    /// What is under way and got lost, as the caller says.
+    /// Marks the fragments in flight that are lost by the caller's rule.
     fn mark_lost(&mut self, is_lost: impl Fn(u64, &Flight) -> bool) {
         let next = self.base + self.flight.len() as u64;
         let mut newest_lost = None;
@@ -639,7 +638,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Marks what waited too long for a sign.
+    /// Marks the fragments that were not acknowledged in time.
     fn time_out(&mut self, now: Nanoseconds) {
         let resend_ns = self.round_trip.resend_ns();
         let mut timed_out = false;
@@ -659,7 +658,7 @@ impl<T> Sender<T> {
         }
         if timed_out {
             let congestion = &mut self.congestion;
-            // Again and again without an answer is one loss, not many.
+            // Repeated time-outs without an answer are one loss, not many.
             if self.round_trip.doublings == 0 {
                 congestion.threshold = (congestion.window / 2).max(CONGESTION_WINDOW_MIN);
             }
@@ -672,13 +671,13 @@ impl<T> Sender<T> {
 }
 
 impl Flight {
-    /// Whether multicast is the only way it went so far.
+    /// Whether it was sent by multicast only so far.
     #[inline]
     fn is_by_multicast(&self) -> bool {
         self.by_multicast && self.sends == 1
     }
 
-    /// How long to wait for a sign of it.
+    /// How long to wait for its acknowledgement.
     #[inline]
     fn patience_ns(&self, resend_ns: Nanoseconds) -> Nanoseconds {
         if self.is_by_multicast() { resend_ns.max(MULTICAST_RESEND_NS) } else { resend_ns }
@@ -698,7 +697,7 @@ impl RoundTrip {
         self.smoothed_ns = ((7 * self.smoothed_ns + sample_ns) / 8).max(1);
     }
 
-    /// How long to wait for a sign of a fragment.
+    /// How long to wait for a fragment's acknowledgement.
     #[inline]
     fn resend_ns(&self) -> Nanoseconds {
         let estimated = match self.smoothed_ns {
@@ -723,7 +722,7 @@ impl Congestion {
         self.window = self.window.min(WINDOW);
     }
 
-    /// A quarter faster than one window per round trip, or pacing would be what limits.
+    /// A quarter faster than one window per round trip; otherwise pacing would be the limit.
     #[inline]
     fn pace(&mut self, round_trip_ns: u64) {
         self.interval_ns = round_trip_ns * 4 / (self.window * 5);
