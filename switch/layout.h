@@ -17,7 +17,7 @@
 #define TRELLIS_OFFSET_BITS 48
 #define TRELLIS_PAGE_SHIFT 12
 
-// In the place of the command: this is no pointer but the address of a client's request, to which an answer goes.
+// In the place of the command: this is not a pointer but the address of a client's request, to which an answer goes.
 #define TRELLIS_INCARNATION 0x80
 
 // Arguments: deliver to home, whatever the redirects say.

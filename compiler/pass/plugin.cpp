@@ -50,7 +50,7 @@ static std::string ownFolder() {
 static std::optional<std::pair<Mode, Lists>> settings(Module &module, StringRef modeName) {
   std::optional<Mode> mode = modeNamed(modeName);
   if (!mode) {
-    module.getContext().emitError("`" + modeName + "` is no mode; TRELLIS_COMPILER_MODE must be full, heap or line");
+    module.getContext().emitError("`" + modeName + "` is not a mode; TRELLIS_COMPILER_MODE must be full, heap or line");
     return std::nullopt;
   }
   SmallVector<StringRef> names;

@@ -59,7 +59,7 @@ std::uint64_t number_from(const std::string& text, std::uint64_t least, std::uin
     std::uint64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
-        throw std::invalid_argument(text + " is no number from " + std::to_string(least) + " to " +
+        throw std::invalid_argument(text + " is not a number from " + std::to_string(least) + " to " +
                                     std::to_string(most));
     return number;
 }

@@ -51,7 +51,7 @@ static inline void options_read(int count, char **words, const char *program, co
         for (size_t i = 0; i < known; ++i)
             if (word[0] == '-' && word[1] == options[i].letter) option = &options[i];
         if (option == NULL || (option->least == option->most && word[2] != '\0')) {
-            fprintf(stderr, "%s: %s is no option of this program; -h lists them\n", program, word);
+            fprintf(stderr, "%s: %s is not an option of this program; -h lists them\n", program, word);
             exit(2);
         }
         if (option->least == option->most) {

@@ -143,7 +143,7 @@ inline std::string to_hex(const char* bytes, std::size_t count) {
 }
 
 /// The bytes of hexadecimal text, in an array the caller frees with delete[]. Throws std::invalid_argument where the
-/// text is no whole number of bytes.
+/// text is not a whole number of bytes.
 inline char* from_hex(const std::string& text) {
     auto digit = [](char c) -> int {
         if (c >= '0' && c <= '9') return c - '0';

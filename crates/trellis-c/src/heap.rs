@@ -88,7 +88,7 @@ fn no_cluster() -> Failure {
 
 fn layout(bytes: usize, alignment: usize) -> Result<Layout, Failure> {
     if !alignment.is_power_of_two() {
-        let why = format!("alignment {alignment} is no power of two; give 16, 64 or 4096, for example");
+        let why = format!("alignment {alignment} is not a power of two; give 16, 64 or 4096, for example");
         return Err(Failure::new(status::ARGUMENT, why));
     }
     Layout::from_size_align(bytes, alignment.max(ALIGN_BYTES)).map_err(|_| {

@@ -93,9 +93,9 @@ fn options_that_make_no_sense_are_named() {
         ("fft", &["-m", "1"][..], "-m is \"1\" and must be a number from 2 to 28"),
         ("lu", &["-n"], "-n is \"\" and must be"),
         ("lu", &["-b", "4x"], "-b is \"4x\" and must be"),
-        ("radix", &["-r", "1000"], "-r is no power of two"),
-        ("barnes", &["bodies"], "bodies is no option"),
-        ("ocean", &["-tt"], "-tt is no option"),
+        ("radix", &["-r", "1000"], "-r is not a power of two"),
+        ("barnes", &["bodies"], "bodies is not an option"),
+        ("ocean", &["-tt"], "-tt is not an option"),
     ] {
         let output = run(&folder.join(name), options);
         assert_eq!(output.status.code(), Some(2), "{name} {options:?}");

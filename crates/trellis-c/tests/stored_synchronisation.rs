@@ -70,7 +70,7 @@ fn every_function_answers_as_the_header_says() {
 
 fn places() {
     fails(trellis_store_lock(ptr::null()), status::ARGUMENT, "NULL");
-    fails(trellis_store_lock(ptr::without_provenance(64)), status::ARGUMENT, "0x40 is no object");
+    fails(trellis_store_lock(ptr::without_provenance(64)), status::ARGUMENT, "0x40 is not an object");
     assert_eq!(named("jobs"), named("jobs"));
     assert_ne!(named("jobs"), named("other"));
     // SAFETY: NULL is allowed.

@@ -249,7 +249,7 @@ impl Search {
     /// The trace to the cycle and around it.
     fn endless(&self, model: &mut impl Model, circle: &[u32]) -> Verdict {
         let (mut state, mut trace) = self.story(model, circle[0]);
-        trace.push("from here on it goes round:".to_string());
+        trace.push("from here on it repeats:".to_string());
         let mut successors = Successors::default();
         for next in circle.iter().skip(1).chain(&circle[..1]) {
             successors.clear();
@@ -412,7 +412,7 @@ mod tests {
         assert!(count(None, Some(5), Options::default()).passed());
         let report = count(None, Some(5), Options { must_end: true, ..Options::default() });
         let Verdict::Endless { trace } = report.verdict else { panic!("0 leads back to itself") };
-        assert_eq!(trace, ["from here on it goes round:", "0 + 1", "1 + 2", "3 + 2", "5 + 3"]);
+        assert_eq!(trace, ["from here on it repeats:", "0 + 1", "1 + 2", "3 + 2", "5 + 3"]);
     }
 
     #[test]

@@ -168,7 +168,7 @@ fn lines_that_are_no_history_are_refused() {
     assert_eq!(refused("what\n"), "f:1: a history begins with `trellis-history 1`");
     let after = |line: &str| refused(&format!("{}\nthread 0\n{line}\n", log::HEADER));
     for line in ["r 5", "r x 5", "r 5 g", "x 1 2", "w 1 2 -3", "b 4294967296", "q 1", "r 1 2 3", "thread 65536"] {
-        assert_eq!(after(line), format!("f:3: `{line}` is no line of a history"));
+        assert_eq!(after(line), format!("f:3: `{line}` is not a line of a history"));
     }
     assert_eq!(refused(&format!("{}\nr 1 2\n", log::HEADER)), "f:2: an operation stands before the first `thread`");
     let long = "r ".repeat(1000);

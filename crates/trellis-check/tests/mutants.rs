@@ -114,6 +114,6 @@ fn a_circle_is_told_as_a_story() {
     let Verdict::Endless { trace } = report.verdict else {
         panic!("wakes-at-once was not noticed as a circle: {:?}", report.verdict);
     };
-    let start = trace.iter().position(|line| line.contains("goes round")).expect("a circle has a start");
+    let start = trace.iter().position(|line| line.contains("it repeats")).expect("a circle has a start");
     assert!(trace[start..].iter().any(|line| line.contains("looks again")), "{}", trace.join("\n"));
 }

@@ -4,7 +4,7 @@
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let bytes = trellis::config::bytes_of_text(text).filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| {
-        "is no size; write a number of bytes, or one with KiB, MiB, GiB or TiB, such as 256MiB".to_owned()
+        "is not a size; write a number of bytes, or one with KiB, MiB, GiB or TiB, such as 256MiB".to_owned()
     })
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn announce(line: fmt::Arguments<'_>) {
     let Err(error) = writeln!(output, "{line}").and_then(|()| output.flush()) else { return };
     if error.kind() != ErrorKind::BrokenPipe && !IS_SAID.swap(true, Ordering::Relaxed) {
         trellis_store::complain(format_args!(
-            "standard output cannot be written ({error}); what happens is not told there, and the work goes on"
+            "standard output cannot be written ({error}); events are not reported there; the process continues"
         ));
     }
 }

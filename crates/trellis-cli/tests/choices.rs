@@ -30,7 +30,7 @@ fn bench(arguments: &[&str]) -> Value {
 
 #[track_caller]
 fn number(found: &Value, field: &str) -> f64 {
-    found[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {found}"))
+    found[field].as_f64().unwrap_or_else(|| panic!("{field} is not a number in {found}"))
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn what_is_wrong_is_said() {
     std::fs::write(program.0.join("words"), "0 1\none two\n").unwrap();
     std::fs::write(program.0.join("nothing"), "# nothing\n").unwrap();
     for (arguments, sentence) in [
-        (&["--scale", "99"][..], "99 is no number from 4 to 30"),
+        (&["--scale", "99"][..], "99 is not a number from 4 to 30"),
         (&["--what"], "usage: graph"),
         (&["--input", "missing"], "missing: cannot be read"),
         (&["--input", "words"], "words: line 2 is no edge"),

@@ -43,7 +43,7 @@ const NO_COMMANDS: &[(&str, &[&str])] = &[
 
 /// Commands that are not run, and why.
 const NOT_HERE: &[(&str, &str)] = &[
-    ("openssl rand -hex 3", "it draws a number and is no part of Trellis"),
+    ("openssl rand -hex 3", "it draws a number and is not a part of Trellis"),
     ("trellis bench remote-paging", "it takes minutes; bench_switch.rs runs it with less memory"),
 ];
 

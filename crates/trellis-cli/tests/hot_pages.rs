@@ -73,7 +73,7 @@ fn a_hot_page_is_read_at_a_replica_and_never_stale() {
             // The replica answers.
             let replica = wait_for(&rack, |replica| replica["answered"].as_u64() > Some(200));
             println!("{replica}");
-            assert_ne!(replica["host"], number(&rack.lab, "s1").0, "home is no replica");
+            assert_ne!(replica["host"], number(&rack.lab, "s1").0, "home is not a replica");
             // After another client writes, the next READ returns the new value.
             for count in 1..=20 {
                 write(count);

@@ -249,7 +249,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         for (arguments, code, sentence) in [
             (&["redirect", "fd00::1", &port][..], 1, "is not of this cluster"),
             (&["route", "fd00:1:7::/48"], 1, "is not of this cluster"),
-            (&["route", "fd00:1:7::/48", &port, "--pages", "3"], 1, "is no whole home of this cluster"),
+            (&["route", "fd00:1:7::/48", &port, "--pages", "3"], 1, "is not a whole home of this cluster"),
             (&["route", &prefix, "--pages", "4-7"], 1, "knows no run of these pages"),
             (&["route", &prefix, "--pages", "7-6"], 2, "names no pages"),
             (&["redirect", &page, "77777"], 2, "invalid value"),
@@ -340,7 +340,7 @@ fn a_lab_runs_a_switch_that_takes_only_its_own_socket_away() {
     assert!(!folder.join("socket").exists());
     std::fs::write(folder.join("letter"), "dear").expect("written");
     let output = run("RUN --control letter");
-    assert!(output.status.code() == Some(71) && told(&output).contains("is no socket"), "{}", told(&output));
+    assert!(output.status.code() == Some(71) && told(&output).contains("is not a socket"), "{}", told(&output));
     assert_eq!(std::fs::read_to_string(folder.join("letter")).expect("it is there"), "dear");
     std::fs::remove_dir_all(&folder).expect("removed");
 }

@@ -129,7 +129,7 @@ fn what_memory_servers_cannot_keep_is_said_before_the_program_starts() {
     };
     for (store, more, sentence) in [
         ("memory-server:anywhere", &["--region", "jobs"][..], "`trellis run --home memory-server`"),
-        ("memory-server:fd12::/16", &[], "is no prefix of a host"),
+        ("memory-server:fd12::/16", &[], "is not a prefix of a host"),
         ("memory-server:anywhere?object=3", &[], "object=3 is not possible"),
     ] {
         let output = run(store, more);

@@ -108,7 +108,7 @@ fn a_packet_of_1500_bytes_is_enough() {
 fn what_is_no_memory_or_no_prefix_is_one_sentence() {
     for (arguments, code, sentence) in [
         (["--memory", "5000", "--prefix", "fd12:3456:7::/48"], 78, "the next one is 8192"),
-        (["--memory", "much", "--prefix", "fd12:3456:7::/48"], 2, "is no size"),
+        (["--memory", "much", "--prefix", "fd12:3456:7::/48"], 2, "is not a size"),
         (["--memory", "8KiB", "--prefix", "2001:db8::/48"], 2, "and those of remote memory with fd"),
         (["--memory", "8KiB", "--prefix", "fd12:3456::/48"], 2, "a machine has a number from 0x1 to 0xfffe"),
         (["--memory", "8KiB", "--prefix", "fd12:3456:7::/64"], 2, "fd12:3456:7::/48"),

@@ -198,7 +198,7 @@ fn a_program_whose_heap_cannot_lie_in_a_store_is_refused_before_it_starts() {
     assert!(compiler.status().expect("a compiler").success());
     let refused = [
         (write("script", "#!/bin/sh\necho started\n"), "is a script, which /bin/sh runs"),
-        (write("bare", "echo started\n"), "is no program, so that /bin/sh would run it as a script"),
+        (write("bare", "echo started\n"), "is not a program, so that /bin/sh would run it as a script"),
         (write("other", "#!/usr/bin/env perl\nprint 1;\n"), "name both: `perl "),
         (PathBuf::from("sh"), "is a shell"),
         (statically, "is linked statically"),

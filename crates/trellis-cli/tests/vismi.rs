@@ -43,7 +43,7 @@ fn works(test: &str) -> bool {
 
 #[track_caller]
 fn number(found: &Value, field: &str) -> f64 {
-    found[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {found}"))
+    found[field].as_f64().unwrap_or_else(|| panic!("{field} is not a number in {found}"))
 }
 
 #[track_caller]

@@ -303,7 +303,7 @@ impl NodeSets {
 
     fn place(&self, set: usize, node: NodeId) -> (usize, u64) {
         let word = usize::from(node.0) / 64;
-        assert!(word < self.words_per_set, "{node} is no member of this cluster");
+        assert!(word < self.words_per_set, "{node} is not a member of this cluster");
         (set * self.words_per_set + word, 1 << (node.0 % 64))
     }
 }

@@ -21,7 +21,7 @@ pub enum RegionError {
         /// The size asked for.
         bytes: usize,
     },
-    /// The page size is no power of two, or is outside the range.
+    /// The page size is not a power of two, or is outside the range.
     #[error(
         "page_bytes = {page_bytes} is not possible; it must be a power of two from {} to {}",
         Bytes(PAGE_BYTES_MIN),

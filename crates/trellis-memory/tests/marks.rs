@@ -98,7 +98,7 @@ fn a_store_is_noted_and_is_no_fault(test: &str, catcher: Catcher) {
     world.region.downgrade(3, 1).expect("downgraded");
     assert_eq!(all_told(&world), [], "a downgraded page is clean");
     assert_eq!(world.load(3 * PAGE + 9), 1);
-    assert_eq!(all_told(&world), [], "a load is no store");
+    assert_eq!(all_told(&world), [], "a load is not a store");
     world.store(3 * PAGE, 2);
     assert_eq!((world.faults(), all_told(&world)), (vec![], vec![(3, 1)]));
 

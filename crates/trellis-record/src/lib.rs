@@ -202,7 +202,7 @@ impl TryFrom<(u64, u64, u8, u64, u64)> for FaultRecord {
             2 => FaultKind::Upgrade,
             3 => FaultKind::Local,
             4 => FaultKind::UpgradeOwner,
-            other => return Err(format!("{other} is no kind of fault; accepted: 0 to 4")),
+            other => return Err(format!("{other} is not a kind of fault; accepted: 0 to 4")),
         };
         Ok(FaultRecord { time_us, page, kind, wait_us_x10, thread })
     }
@@ -283,7 +283,7 @@ pub enum RecordError {
         source: std::io::Error,
     },
     /// The text is not a record.
-    #[error("{}: this is no record of a node ({source}); give the folder that the key `record` named", path.display())]
+    #[error("{}: this is not a record of a node ({source}); give the folder that the key `record` named", path.display())]
     Form {
         /// The file.
         path: PathBuf,
@@ -431,7 +431,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         assert!(Record::read_folder(&folder).unwrap_err().to_string().contains("no node-<number>.json"));
         std::fs::write(Record::path(&folder, 0), "{}").unwrap();
-        assert!(Record::read_folder(&folder).unwrap_err().to_string().contains("this is no record of a node"));
+        assert!(Record::read_folder(&folder).unwrap_err().to_string().contains("this is not a record of a node"));
         let mut later = example(0);
         later.version = VERSION + 1;
         later.write(&folder).unwrap();

@@ -386,10 +386,10 @@ fn a_client_says_which_server_is_silent() {
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_sent() {
-    let error = Server::open(ServerOptions::new(prefix(SERVER), 5_000)).err().expect("that is no page").to_string();
-    assert_eq!(error, "a memory of 5000 bytes is no whole number of pages of 4096 bytes; the next one is 8192");
+    let error = Server::open(ServerOptions::new(prefix(SERVER), 5_000)).err().expect("that is not a page").to_string();
+    assert_eq!(error, "a memory of 5000 bytes is not a whole number of pages of 4096 bytes; the next one is 8192");
     let options = ClientOptions { piece_bytes: 100, ..ClientOptions::new(prefix(Host(9))) };
-    let error = Client::open(options).err().expect("it is no power of two").to_string();
+    let error = Client::open(options).err().expect("it is not a power of two").to_string();
     assert!(error.contains("give a power of two from 64 to 32768"), "{error}");
     let error = RemoteError::Refused {
         command: Command::Read,

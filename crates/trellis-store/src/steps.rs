@@ -206,7 +206,7 @@ impl Limits<'_> {
 }
 
 fn log_is_no_value(store: &str) -> StoreError {
-    let what = "a log is no value; append to it, read its entries, trim it or delete it".to_owned();
+    let what = "a log is not a value; append to it, read its entries, trim it or delete it".to_owned();
     StoreError::Unsupported { store: store.to_owned(), what }
 }
 

@@ -86,7 +86,7 @@ fn who_is_not_there_is_named() {
     let error = open(&format!("bigtable://p/i/t?emulator=127.0.0.1:{}", free_port())).err().expect("nobody is there");
     assert!(matches!(&error, StoreError::Unreachable { store, .. } if store == "bigtable://p/i/t"), "{error}");
     for wrong in ["bigtable://p/i", "bigtable://p/i/t/more", "bigtable://p/i/t?emulator=here", "bigtable://p/i/t?x=y"] {
-        let error = open(wrong).err().expect("it is no address");
+        let error = open(wrong).err().expect("it is not an address");
         assert!(matches!(&error, StoreError::Address { .. }), "{wrong}: {error}");
     }
 }

@@ -95,7 +95,7 @@ fn a_file_that_is_no_store_is_refused_and_stays_as_it_is() {
             0o644,
             "{name}: nobody's rights changed"
         );
-        assert!(sentence.contains("its file is no store: it "), "{sentence}");
+        assert!(sentence.contains("its file is not a store: it "), "{sentence}");
         assert!(sentence.contains("name a file that a store made"), "{sentence}");
         assert_eq!(std::fs::read(&file).unwrap(), content);
     }

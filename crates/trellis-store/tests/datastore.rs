@@ -104,7 +104,7 @@ fn who_is_not_there_is_named() {
     let error = open(&format!("datastore://p/n?emulator=127.0.0.1:{}", free_port())).err().expect("nobody is there");
     assert!(matches!(&error, StoreError::Unreachable { store, .. } if store == "datastore://p/n"), "{error}");
     for wrong in ["datastore://", "datastore://p/n/more", "datastore://p?emulator=here"] {
-        let error = open(wrong).err().expect("it is no address");
+        let error = open(wrong).err().expect("it is not an address");
         assert!(matches!(&error, StoreError::Address { .. }), "{wrong}: {error}");
     }
 }

@@ -82,7 +82,7 @@ fn who_is_not_there_is_named() {
     let error = open(&format!("spanner://p/i/d?emulator=127.0.0.1:{}", free_port())).err().expect("nobody is there");
     assert!(matches!(&error, StoreError::Unreachable { store, .. } if store == "spanner://p/i/d"), "{error}");
     for wrong in ["spanner://p/i", "spanner://p/i/d/more", "spanner://p/i/d?emulator=here"] {
-        let error = open(wrong).err().expect("it is no address");
+        let error = open(wrong).err().expect("it is not an address");
         assert!(matches!(&error, StoreError::Address { .. }), "{wrong}: {error}");
     }
 }

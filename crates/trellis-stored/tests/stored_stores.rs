@@ -52,7 +52,7 @@ fn child() {
         "partner" => be_partner(&Process::open(&url, LEASE, true)),
         "holder" => hold_everything(&Process::open(&url, HOLDER_LEASE, true)),
         "late" => come_late(&Process::open(&url, SHORT_LEASE, false)),
-        role => panic!("{role} is no role"),
+        role => panic!("{role} is not a role"),
     }
 }
 

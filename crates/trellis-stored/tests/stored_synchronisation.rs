@@ -56,7 +56,7 @@ fn child() {
             say(&error.to_string());
         }
         "produces" | "consumes" => passes_items(&Process::open(&url, Duration::from_secs(10), true), &role),
-        role => panic!("{role} is no role"),
+        role => panic!("{role} is not a role"),
     }
 }
 

@@ -262,7 +262,7 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Prefix, String> {
-        let wrong = || format!("`{text}` is no prefix; an example: fd00:1:7::/48");
+        let wrong = || format!("`{text}` is not a prefix; an example: fd00:1:7::/48");
         let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
         let address: Ipv6Addr = address.parse().map_err(|_| wrong())?;
         Prefix::new(address, bits.parse().map_err(|_| wrong())?)

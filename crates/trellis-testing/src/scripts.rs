@@ -59,7 +59,7 @@ impl<'a> Words<'a> {
     /// The number after `key=`; an error if it is missing or not a number.
     pub fn number(&self, key: &str) -> Result<u64, String> {
         let value = self.value(key).ok_or_else(|| format!("`{key}=` is missing"))?;
-        value.parse().map_err(|_| format!("`{key}={value}` is no number"))
+        value.parse().map_err(|_| format!("`{key}={value}` is not a number"))
     }
 
     /// `n0->n1` at the first place.

@@ -29,7 +29,7 @@ fn a_peer_that_starts_late_gets_what_was_sent_before() {
         assert!(!early.is_connected(0) && !early.is_lost(0));
         wait_until(|| early.trouble(0).is_some());
         let trouble = early.trouble(0).unwrap();
-        assert_eq!(trouble, format!("nobody listens at {} yet", addresses[0]));
+        assert_eq!(trouble, format!("no process listens at {} yet", addresses[0]));
         let late = start(options(0, &addresses, None, security));
         let links = [late, early];
         let mut sinks = recorders(2);

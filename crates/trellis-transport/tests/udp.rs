@@ -219,7 +219,7 @@ fn a_peer_that_starts_late_gets_what_was_sent_before() {
         for sequence in 0..50 {
             send_frame(&*early, 0, Form::At, sequence, 5000);
         }
-        let wanted = format!("nobody listens at {} yet", addresses[0]);
+        let wanted = format!("no process listens at {} yet", addresses[0]);
         wait_until(|| early.trouble(0).as_ref() == Some(&wanted));
         assert!(!early.is_connected(0) && !early.is_lost(0));
         let late = start(0, &addresses, None, security);

@@ -68,7 +68,7 @@ impl Secret {
         };
         let mut pipe = File::from(pipe);
         if !pipe.metadata().is_ok_and(|about| about.file_type().is_fifo()) {
-            return Err(refused("the descriptor is no pipe"));
+            return Err(refused("the descriptor is not a pipe"));
         }
         let mut waiting = libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd.
@@ -91,7 +91,9 @@ impl Secret {
             .map_err(|error| refused(format!("cannot be read ({error}); check the path and its owner")))?;
         let about = file.metadata().map_err(|error| refused(format!("cannot be read ({error})")))?;
         if !about.is_file() {
-            return Err(refused("is no regular file; name a file with 32 bytes or 64 hexadecimal digits".to_owned()));
+            return Err(refused(
+                "is not a regular file; name a file with 32 bytes or 64 hexadecimal digits".to_owned(),
+            ));
         }
         if about.mode() & 0o077 != 0 {
             let mode = about.mode() & 0o777;
@@ -284,7 +286,7 @@ mod tests {
         assert!(sentence(&[b'g'; 64], 0o600).contains("something else than hexadecimal digits"));
         assert!(sentence(&[b'a'; 500], 0o600).contains("holds more than 66 bytes"));
         assert!(sentence(b"", 0o600).contains("holds 0 bytes"));
-        assert!(Secret::from_file(&folder).unwrap_err().to_string().contains("is no regular file"));
+        assert!(Secret::from_file(&folder).unwrap_err().to_string().contains("is not a regular file"));
         let missing = Secret::from_file(&folder.join("none")).unwrap_err().to_string();
         assert!(missing.starts_with("secret_file: ") && missing.contains("cannot be read"), "{missing}");
         std::fs::remove_dir_all(&folder).unwrap();
@@ -296,7 +298,7 @@ mod tests {
         assert!(Secret::from_pipe(pipe(&[9; 31])).unwrap_err().to_string().contains("less than 32 bytes"));
         let folder = folder("no-pipe");
         let no_pipe = OwnedFd::from(File::open(file(&folder, &[9; 32], 0o600)).unwrap());
-        assert!(Secret::from_pipe(no_pipe).unwrap_err().to_string().contains("is no pipe"));
+        assert!(Secret::from_pipe(no_pipe).unwrap_err().to_string().contains("is not a pipe"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -87,7 +87,7 @@ fn the_fault_path_allocates_nothing() {
         for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
             let change = |config: &mut trellis::Config| {
                 (config.coherence, config.catch, config.prefetch_pages_max) = (coherence, catch, 1);
-                // The service thread's look at the peers, which is no part of it, comes four times in this.
+                // The service thread's look at the peers, which is not a part of it, comes four times in this.
                 config.silence_seconds_max = 3600;
             };
             IN_BARRIER.store(2, Ordering::SeqCst);

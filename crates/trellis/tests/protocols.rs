@@ -314,7 +314,9 @@ fn what_cannot_be_locked_or_changed_is_refused_in_one_sentence() {
             let not_held = refusal(region.lock_range_release(0, 8).unwrap_err());
             assert_eq!(not_held, "the range of bytes 0 to 8 is not locked by this node");
             assert!(refusal(region.set_protocol(8, PAGE_BYTES, "ivy").unwrap_err()).contains("inside a page"));
-            assert!(refusal(region.set_protocol(0, PAGE_BYTES, "ivi").unwrap_err()).contains("`ivi` is no protocol"));
+            assert!(
+                refusal(region.set_protocol(0, PAGE_BYTES, "ivi").unwrap_err()).contains("`ivi` is not a protocol")
+            );
             let guard = region.lock_range(0, PAGE_BYTES).unwrap();
             let locked = refusal(region.set_protocol(0, 2 * PAGE_BYTES, "migrate").unwrap_err());
             assert!(locked.contains("holds or waits for a lock of page 0"), "{locked}");

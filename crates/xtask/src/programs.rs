@@ -23,7 +23,9 @@ pub(crate) fn install_library(workspace: &Workspace, profile: Profile, prefix: &
 /// Moves the debug information of a newly installed file into `.debug/NAME.debug` beside it, where gdb and Rust's
 /// backtraces look for it. A running program keeps its file.
 pub(crate) fn separate_symbols(file: &Path) -> Result<()> {
-    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { bail!("{} is no file", file.display()) };
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
+        bail!("{} is not a file", file.display())
+    };
     let name = name.to_string_lossy();
     let kept = folder.join(".debug");
     std::fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;

@@ -60,7 +60,7 @@ fn inspect(program: &Path) -> Result<()> {
     const INTERPRETER: u32 = 3;
     const DYNAMIC: u32 = 2;
     let bytes = std::fs::read(program).with_context(|| format!("{} cannot be read", program.display()))?;
-    let kinds = segment_kinds(&bytes).context("the program is no 64-bit little-endian ELF file")?;
+    let kinds = segment_kinds(&bytes).context("the program is not a 64-bit little-endian ELF file")?;
     if kinds.iter().any(|kind| matches!(*kind, INTERPRETER | DYNAMIC)) {
         bail!("the program is linked dynamically, so it needs an operating system's loader");
     }

@@ -68,7 +68,7 @@ static inline double *ocean_point(const struct ocean_grid *grid, size_t row, siz
 
 /* ------------------------------------------------------------------------------------------------------ steps -- */
 
-/* Sets the points of one colour in one row that is no border. */
+/* Sets the points of one colour in one row that is not a border. */
 static inline void ocean_relax_row(const struct ocean_grid *grid, size_t row, size_t colour) {
     const size_t odd = (row + colour) % 2; /* whether these points lie in odd columns */
     const size_t first = odd ? 0 : 1, end = (grid->columns - odd) / 2; /* of those that are no border */

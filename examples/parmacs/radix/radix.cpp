@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
     };
     options_read(argc, argv, "radix", options, std::size(options));
     if ((values & (values - 1)) != 0)
-        options_refuse("radix", "-r is no power of two, which a digit must have; use 1024");
+        options_refuse("radix", "-r is not a power of two, which a digit must have; use 1024");
     return program::main("radix", [&] {
         return run(static_cast<std::size_t>(count), static_cast<std::size_t>(values), static_cast<std::uint64_t>(limit),
                    spoil != 0);

@@ -131,7 +131,8 @@ unsafe fn call<'a>(entry: &Entry) -> Result<Call<'a>, Failure> {
         DELETE => Call::Delete { pointer: pointer()? },
         INQUIRE => Call::Inquire { pointer: pointer()? },
         _ => {
-            let why = format!("{kind} is no kind of call; give one of TRELLIS_REMOTE_READ to TRELLIS_REMOTE_INQUIRE");
+            let why =
+                format!("{kind} is not a kind of call; give one of TRELLIS_REMOTE_READ to TRELLIS_REMOTE_INQUIRE");
             return Err(Failure::new(status::ARGUMENT, why));
         }
     })

@@ -30,7 +30,8 @@ impl From<Place> for Pointer {
 
 impl Pointer {
     pub(super) fn place(self) -> Result<Place, Failure> {
-        let refused = |why: &dyn std::fmt::Display| Failure::new(status::ARGUMENT, format!("it is no pointer: {why}"));
+        let refused =
+            |why: &dyn std::fmt::Display| Failure::new(status::ARGUMENT, format!("it is not a pointer: {why}"));
         let place = Place::decode(Address(self.bytes)).map_err(|why| refused(&why))?;
         if !place.home().is_one() {
             return Err(refused(&NotAnAddress::Host(place.home().0)));
@@ -71,7 +72,7 @@ pub unsafe extern "C" fn trellis_remote_parse(written: *const c_char, pointer: *
     answer(|| {
         // SAFETY: the caller's promise.
         let (written, pointer) = unsafe { (text(written, "text")?, place(pointer, "pointer")?) };
-        let refused = |why| Failure::new(status::ARGUMENT, format!("{written:?} is no pointer: {why}"));
+        let refused = |why| Failure::new(status::ARGUMENT, format!("{written:?} is not a pointer: {why}"));
         let found = Pointer::from(written.parse::<Place>().map_err(refused)?);
         found.place()?;
         *pointer = found;

@@ -232,7 +232,7 @@ pub extern "C" fn trellis_store_malloc(bytes: usize) -> *mut c_void {
 pub extern "C" fn trellis_store_aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     answer_or(std::ptr::null_mut(), || {
         if !alignment.is_power_of_two() {
-            let why = format!("{alignment} is no power of two, so nothing can be at a multiple of it");
+            let why = format!("{alignment} is not a power of two, so nothing can be at a multiple of it");
             return Err(Failure::new(status::ARGUMENT, why));
         }
         allocated(bytes, || super::heap::__trellis_aligned_alloc(alignment, bytes))

@@ -57,7 +57,7 @@ fn place_of(address: usize) -> Result<Place<'static>, Failure> {
     let base = layout::REGION_BASE;
     let why = match address {
         0 => "the object is NULL; give an address in the region, or what trellis_store_name answered".to_owned(),
-        _ => format!("{address:#x} is no object: the region begins at {base:#x}, and no name has that address"),
+        _ => format!("{address:#x} is not an object: the region begins at {base:#x}, and no name has that address"),
     };
     Err(Failure::new(status::ARGUMENT, why))
 }

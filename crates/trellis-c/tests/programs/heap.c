@@ -76,7 +76,7 @@ static void what_is_refused(trellis_cluster *cluster) {
     check(trellis_calloc(cluster, SIZE_MAX / 2, 3) == NULL, "more than a number");
     check(trellis_malloc(cluster, trellis_bytes(cluster) + 1) == NULL, "more than the region");
     check(strstr(trellis_last_error(), "region_bytes") != NULL, "the sentence names the key");
-    check(trellis_aligned_alloc(cluster, 48, 100) == NULL, "an alignment that is no power of two");
+    check(trellis_aligned_alloc(cluster, 48, 100) == NULL, "an alignment that is not a power of two");
     check(trellis_malloc_padded(cluster, 100, 7) == NULL, "an unknown padding");
     check(trellis_malloc_at(cluster, 100, trellis_nodes(cluster)) == NULL, "a node that is not there");
     check(trellis_malloc(NULL, 1) == NULL && trellis_heap_start(NULL) == 0, "no cluster");

@@ -64,7 +64,7 @@ int main(int, char* argv[]) {
     ivy.dump_shm_page(0);
     ivy.dump_shm_page(1ul << 40);
     int elsewhere;
-    IVY_ASSERT(ivy.drop_shm(&elsewhere).has_value(), "another address is no region");
+    IVY_ASSERT(ivy.drop_shm(&elsewhere).has_value(), "another address is not a region");
     IVY_ASSERT(!ivy.drop_shm(shm).has_value() && is_err(ivy.get_shm()), "dropped is dropped");
     std::cout << "interface complete" << std::endl;
 }

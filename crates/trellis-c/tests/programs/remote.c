@@ -51,7 +51,7 @@ static void pointers(trellis_remote_pointer object) {
     REFUSED(trellis_remote_format(object, text, 5), TRELLIS_ERROR_ARGUMENT, "TRELLIS_REMOTE_TEXT_BYTES");
     REFUSED(trellis_remote_advance(&read, INT64_MIN), TRELLIS_ERROR_ARGUMENT, "no memory can be");
     memset(&read, 0, sizeof read);
-    REFUSED(trellis_remote_home(read), TRELLIS_ERROR_ARGUMENT, "it is no pointer");
+    REFUSED(trellis_remote_home(read), TRELLIS_ERROR_ARGUMENT, "it is not a pointer");
     CHECK(trellis_remote_offset(read) == 0);
 }
 
@@ -137,7 +137,7 @@ static void batches(trellis_remote_client *client) {
         {.kind = TRELLIS_REMOTE_WRITE, .pointer = words, .from = NULL, .bytes = 1},
         {.kind = TRELLIS_REMOTE_DELETE},
     };
-    REFUSED(trellis_remote_batch(client, mixed, 10), TRELLIS_ERROR_ARGUMENT, "99 is no kind of call");
+    REFUSED(trellis_remote_batch(client, mixed, 10), TRELLIS_ERROR_ARGUMENT, "99 is not a kind of call");
     const int expected[10] = {0, TRELLIS_ERROR_ARGUMENT, TRELLIS_REMOTE_BOUNDS, 0, 0, 0, 0, 0, TRELLIS_ERROR_ARGUMENT,
                               TRELLIS_ERROR_ARGUMENT};
     for (int at = 0; at < 10; at++) {
@@ -201,7 +201,7 @@ static void opening(void) {
     REFUSED(trellis_remote_open(&wrong, &client), TRELLIS_ERROR_ARGUMENT, "give a power of two");
     CHECK(client == NULL);
     wrong = (trellis_remote_options){.prefix = "fd01:203::/32"};
-    REFUSED(trellis_remote_open(&wrong, &client), TRELLIS_ERROR_CONFIGURATION, "prefix=fd01:203::/32 is no prefix");
+    REFUSED(trellis_remote_open(&wrong, &client), TRELLIS_ERROR_CONFIGURATION, "prefix=fd01:203::/32 is not a prefix");
     const char *prefix = getenv("TRELLIS_PREFIX");
     char kept[64];
     snprintf(kept, sizeof kept, "%s", prefix);

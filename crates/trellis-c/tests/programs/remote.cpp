@@ -61,7 +61,7 @@ static void pointers(const remote::pointer& object) {
 #ifdef __cpp_lib_format
     check(std::format("{} {:>46}", later, object).ends_with(object.text()), "a format");
 #endif
-    refused(TRELLIS_ERROR_ARGUMENT, "is no pointer", [] { (void)remote::pointer("nowhere"); });
+    refused(TRELLIS_ERROR_ARGUMENT, "is not a pointer", [] { (void)remote::pointer("nowhere"); });
     refused(TRELLIS_ERROR_ARGUMENT, "no memory can be", [&] { (void)(object - INT64_MIN); });
     const remote::pointer other("fd01:203:7:0:ffff::5");
     refused(TRELLIS_ERROR_ARGUMENT, "are not of one object", [&] { (void)(object - other); });
@@ -136,7 +136,7 @@ static void batches(remote::client& client) {
 }
 
 int main() {
-    refused(TRELLIS_ERROR_CONFIGURATION, "is no prefix", [] { remote::client({.prefix = "fd01::/16"}); });
+    refused(TRELLIS_ERROR_CONFIGURATION, "is not a prefix", [] { remote::client({.prefix = "fd01::/16"}); });
     refused(TRELLIS_ERROR_ARGUMENT, "power of two", [] { remote::client({.piece_bytes = 3}); });
     for (const std::uint32_t piece_bytes : {1024U, 4096U}) {
         remote::client opened({.deadline = 500ms, .piece_bytes = piece_bytes});

@@ -61,7 +61,7 @@ int main(int, char** arguments) {
 
         std::vector<wide, trellis::remote_allocator<wide>> aligned(3);
         must(reinterpret_cast<std::uintptr_t>(aligned.data()) % 256 == 0, "what is aligned is aligned");
-        must(trellis_store_aligned_alloc(3, 8) == nullptr, "3 is no alignment");
+        must(trellis_store_aligned_alloc(3, 8) == nullptr, "3 is not an alignment");
     }
     trellis::remote_memory again;
     must(again == memory, "a process has one");

@@ -152,7 +152,7 @@ static void refusals() {
     }
     try {
         (void)stored::name(nullptr);
-        check(false, "NULL is no text");
+        check(false, "NULL is not a text");
     } catch (const trellis::error& error) {
         check(error.status() == TRELLIS_ERROR_ARGUMENT, "it is an argument, too");
     }

@@ -377,7 +377,7 @@ fn result(report: &Report) -> String {
         Verdict::Passed => "passed".to_string(),
         Verdict::Broken { what, .. } => format!("broken: {what}"),
         Verdict::TooLarge => "too large: raise --states-max or choose a smaller cluster".to_string(),
-        Verdict::Endless { .. } => "endless: the states form a circle".to_string(),
+        Verdict::Endless { .. } => "endless: the states form a cycle".to_string(),
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
 /// Prints the last lines of the run of a seed, if it is a seed of leases: `lease:7`.
 pub(super) fn run_replay(seed: &str, lines: usize, json: bool) -> Option<Result<bool, String>> {
     let number = seed.strip_prefix(LEASE)?.strip_prefix(':')?;
-    let Ok(number) = number.parse() else { return Some(Err(format!("{seed}: `{number}` is no number"))) };
+    let Ok(number) = number.parse() else { return Some(Err(format!("{seed}: `{number}` is not a number"))) };
     let outcome = swarm::run(number, Fault::None, true);
     let what = outcome.complaint().unwrap_or_else(|| "passed".to_string());
     if json {

@@ -42,7 +42,7 @@ pub(super) struct Scale {
     /// Also draw the results as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Draw the results in characters below the table, even if standard output is no terminal.
+    /// Draw the results in characters below the table, even if standard output is not a terminal.
     #[arg(long)]
     chart: bool,
 }

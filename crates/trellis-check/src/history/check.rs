@@ -457,7 +457,7 @@ impl<'a> Graph<'a> {
             let why = format!("it is half of {} and half of {}", value_text(low), value_text(high));
             return self.wrong(Fault::Torn, number, &why);
         }
-        let why = format!("nobody ever wrote {} into cell {cell}", value_text(value));
+        let why = format!("{} was never written into cell {cell}", value_text(value));
         self.wrong(Fault::ThinAir, number, &why)
     }
 }

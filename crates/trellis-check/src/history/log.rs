@@ -66,7 +66,7 @@ pub fn read(file: &str, from: &mut dyn BufRead, history: &mut History) -> Result
             (Some(Line::Thread(node)), _) => threads.push(Thread { node, operations: Vec::new() }),
             (Some(Line::Operation(operation)), Some(thread)) => thread.operations.push(operation),
             (Some(Line::Operation(_)), None) => return refused("an operation stands before the first `thread`"),
-            (None, _) => return refused(&format!("`{text}` is no line of a history")),
+            (None, _) => return refused(&format!("`{text}` is not a line of a history")),
         }
     }
     if line.is_empty() && threads.is_empty() {

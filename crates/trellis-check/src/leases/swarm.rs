@@ -293,7 +293,7 @@ impl World {
             .filter(|node| !node.is_done(&self.setup))
             .map(|node| format!("node {} at {:?}", node.number, node.operation(&self.setup)))
             .collect();
-        format!("somebody waits for ever: {}", waiting.join(", "))
+        format!("a node or client waits for ever: {}", waiting.join(", "))
     }
 
     /// The next event, its time and its node.

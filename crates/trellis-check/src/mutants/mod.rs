@@ -253,7 +253,7 @@ fn one_after_the_other<I>(instances: Vec<I>, explore: impl Fn(I) -> Report) -> R
 pub fn noticed(report: &Report) -> Option<&str> {
     match &report.verdict {
         Verdict::Broken { what, .. } => Some(what),
-        Verdict::Endless { .. } => Some("threads can wait for ever: the states form a circle"),
+        Verdict::Endless { .. } => Some("threads can wait for ever: the states form a cycle"),
         Verdict::Passed | Verdict::TooLarge => None,
     }
 }

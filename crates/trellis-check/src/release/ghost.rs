@@ -129,7 +129,7 @@ impl Ghost {
         let place =
             format!("{value} from word {} of page {}", usize::from(word) % PAGE_WORDS, usize::from(word) / PAGE_WORDS);
         if those.peek().is_none() {
-            return Err(format!("{place}, which nobody stored there"));
+            return Err(format!("{place}, which was never stored there"));
         }
         if those.any(|(store, _)| overwritten >> store & 1 == 0) {
             return Ok(());

@@ -43,7 +43,9 @@ impl FromStr for Seed {
         };
         match number.parse() {
             Ok(number) => Ok(Seed { protocol, number }),
-            Err(_) => Err(format!("`{text}` is no seed; a seed is a whole number, or a protocol and one: ivy:12345")),
+            Err(_) => {
+                Err(format!("`{text}` is not a seed; a seed is a whole number, or a protocol and one: ivy:12345"))
+            }
         }
     }
 }

@@ -25,13 +25,13 @@ Examples:
   trellis controller run --prefix fd12:3456:c9::/48 --records etcd://10.0.0.1:2379,10.0.0.2:2379
                                           one of several: one of them leads, the others wait
   trellis controller status               ranges: home, backups; servers: spare memory, load
-  trellis controller move 7 8             let host 8 be home of range 7; clients go on meanwhile
+  trellis controller move 7 8             move range 7 to host 8; clients continue meanwhile
   trellis controller move 7 8 --pages 0-63
-                                          let host 8 be home of 64 pages of range 7; with
-                                          `move 7 7 --pages 0-63` they come home
+                                          move 64 pages of range 7 to host 8; with
+                                          `move 7 7 --pages 0-63` they return to their range
   trellis controller backups 7 --count 2  two copies of range 7; `backups 7 8 9` says where
-  trellis controller drain 8              let everything go from host 8; wait until it is empty
-  trellis controller reset 7              let range 7 begin anew, empty, that nobody has any more
+  trellis controller drain 8              move everything away from host 8; wait until it is empty
+  trellis controller reset 7              restart range 7, empty, after all of its copies were lost
   trellis controller rebalance --dry-run  what would be moved from the busiest server
   trellis controller events --follow      what happens, as it happens
 
@@ -173,7 +173,7 @@ fn host(text: &str) -> Result<Named, String> {
     named(text).and_then(|named| {
         Some(named).filter(is_host).ok_or_else(|| {
             format!(
-                "`{text}` is no host: numbers from {PARTS_FROM:#x} on name parts of ranges; give the number of a server"
+                "`{text}` is not a host: numbers from {PARTS_FROM:#x} on name parts of ranges; give the number of a server"
             )
         })
     })

@@ -46,7 +46,7 @@ pub(crate) fn keep(order: &str) -> Ending {
 
 fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
     let order: Order = serde_json::from_str(order)
-        .map_err(|error| Failure::new(exit::USAGE, format!("this is no order for a keeper: {error}")))?;
+        .map_err(|error| Failure::new(exit::USAGE, format!("this is not an order for a keeper: {error}")))?;
     let listener = UnixListener::bind_addr(&messages::address(&order.socket)?).map_err(|error| {
         Failure::new(exit::SYSTEM, format!("cannot take the name of the lab {}: {error}", order.name))
     })?;

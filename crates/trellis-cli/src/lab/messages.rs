@@ -98,7 +98,7 @@ pub(super) fn socket_names() -> String {
 /// The address of a socket.
 pub(super) fn address(socket: &str) -> Result<SocketAddr, Failure> {
     SocketAddr::from_abstract_name(socket)
-        .map_err(|error| Failure::new(exit::USAGE, format!("`{socket}` is no name of a socket: {error}")))
+        .map_err(|error| Failure::new(exit::USAGE, format!("`{socket}` is not a name of a socket: {error}")))
 }
 
 /// The keeper of a lab.

@@ -20,7 +20,7 @@ Examples:
   trellis lab run s1 -- trellis serve --memory 64MiB --prefix fd00:1:1001::/48
   trellis serve --memory 8GiB --backup-memory 8GiB --controller 0xc8 --prefix fd12:3456:7::/48
 
-The prefix is fd, a cluster of 24 bits, a host of 16 bits (1 to fffe) and /48; all hosts have the same cluster and each its own \
+The prefix is fd, a cluster of 24 bits, a host of 16 bits (1 to efff) and /48; all hosts have the same cluster and each its own \
 number. Prints one line when clients may come, and serves until it gets SIGINT or SIGTERM. The memory lives as long as the \
 process.
 
@@ -142,7 +142,7 @@ fn open(options: ServerOptions, arguments: &ServeArguments) -> Result<(Server, S
                        answer no more; leave out --in-kernel or --controller";
             return Err(Failure::new(exit::CONFIGURATION, why.to_owned()));
         }
-        InKernel::Auto if !options.controllers.is_empty() => Err("a controller places it".to_owned()),
+        InKernel::Auto if !options.controllers.is_empty() => Err("a controller assigns its ranges".to_owned()),
         InKernel::Off => Err("as told".to_owned()),
         InKernel::Auto | InKernel::On => in_kernel(&options, arguments.device.as_deref()),
     };

@@ -22,7 +22,7 @@ Example:
 Compares every page in use with its checksum. Nobody may have the store open meanwhile; nothing is \
 changed but a mode that lets other users at the file.
 
-Exit codes: 0 everything is as it was written; 1 something is damaged; 70 the file is no store, is \
+Exit codes: 0 everything is as it was written; 1 something is damaged; 70 the file is not a store, is \
 open, or cannot be read; 78 there is no such file.";
 
 /// Check whether the file of a durable store is intact

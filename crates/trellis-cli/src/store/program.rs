@@ -77,7 +77,7 @@ fn not_ours(contents: &[u8]) -> String {
     if contents.starts_with(b"\x7fELF") {
         return "is a program of 32 bits, and a heap in a store needs 64; compile it for 64 bits".to_owned();
     }
-    "is no program, so that /bin/sh would run it as a script, and what a shell starts is a forked child, which has no part of the \
+    "is not a program, so that /bin/sh would run it as a script, and what a shell starts is a forked child, which has no part of the \
      heap; name the program that it starts"
         .to_owned()
 }

@@ -139,7 +139,7 @@ pub(super) fn route(arguments: &RouteArguments) -> Ending {
 fn route_pages(switch: &Remote, prefix: Prefix, pages: Pages, port: Option<u16>) -> Ending {
     let home = Prefix::host(switch.cluster(), prefix.home());
     if prefix != home {
-        let sentence = format!("{prefix} is no whole home of this cluster; pages are of one, such as {home}");
+        let sentence = format!("{prefix} is not a whole home of this cluster; pages are of one, such as {home}");
         return Err(Failure::new(exit::FAILED, sentence));
     }
     let runs = PageRun::cover(home.home(), pages.first, pages.count);
@@ -206,7 +206,7 @@ pub(super) fn faults(arguments: &FaultsArguments) -> Ending {
 }
 
 fn pointer(text: &str) -> Result<Ipv6Addr, String> {
-    text.parse().map_err(|_| format!("`{text}` is no address; an example: fd12:3456:7:100::3000"))
+    text.parse().map_err(|_| format!("`{text}` is not an address; an example: fd12:3456:7:100::3000"))
 }
 
 fn milliseconds(text: &str) -> Result<u64, String> {
@@ -275,7 +275,7 @@ mod tests {
         assert!(
             rules("\nany x reading")
                 .unwrap_err()
-                .contains("line 2: `x` is neither `any` nor a host: the text is no host")
+                .contains("line 2: `x` is neither `any` nor a host: the text is not a host")
         );
         assert!(rules("any any writing").unwrap_err().contains("accepted: reading"));
     }

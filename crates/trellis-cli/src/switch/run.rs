@@ -178,7 +178,7 @@ fn meet(
         let at_switch = listed.interface.parse().map_err(|_| {
             let named = &listed.interface;
             refused(format!(
-                "`{named}` is no number of a port of the switch; with --meet, give numbers in place of interfaces"
+                "`{named}` is not a number of a port of the switch; with --meet, give numbers in place of interfaces"
             ))
         })?;
         Ok(OpenFlowPort { number, at_switch, host_mac: listed.hardware_address })
@@ -247,7 +247,7 @@ fn read(line: &str) -> Result<Listed, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [role, interface, hardware_address, prefix] = words[..] else {
         return Err(format!(
-            "`{}` is no host; an example: server eth1 02:00:00:00:00:07 fd12:3456:7::/48",
+            "`{}` is not a host; an example: server eth1 02:00:00:00:00:07 fd12:3456:7::/48",
             line.trim()
         ));
     };
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!((host.is_memory, host.interface.as_str()), (true, "eth1"));
         assert_eq!((host.hardware_address, host.prefix.home()), ([2, 0, 0, 0, 10, 7], 7));
         for (line, why) in [
-            ("server eth1 02:00:00:00:00:07", "is no host"),
+            ("server eth1 02:00:00:00:00:07", "is not a host"),
             ("hub eth1 02:00:00:00:00:07 fd12:3456:7::/48", "client or a server"),
             ("client eth1 02:00:00:00:00 fd12:3456:7::/48", "no hardware address"),
             ("client eth1 02:00:00:00:00:x7 fd12:3456:7::/48", "no hardware address"),

@@ -232,7 +232,7 @@ impl fmt::Display for NoProtocol {
         let bases: Vec<&str> = Base::ALL.iter().map(|base| base.name()).collect();
         write!(
             f,
-            "`{}` is no protocol; there is {}, and round any but the last three lock(…), lock(…, spin 100us), delay(…), \
+            "`{}` is not a protocol; there is {}, and round any but the last three lock(…), lock(…, spin 100us), delay(…), \
              delay(…, 500us), each once",
             self.0,
             bases.join(", ")

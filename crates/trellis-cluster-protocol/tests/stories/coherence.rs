@@ -184,5 +184,5 @@ fn purpose(word: &str) -> Result<Purpose, String> {
 /// `500us`, in nanoseconds.
 fn time(text: &str) -> Result<u64, String> {
     let microseconds = text.strip_suffix("us").and_then(|number| number.parse::<u64>().ok());
-    microseconds.map(|number| number * 1000).ok_or_else(|| format!("`{text}` is no number of microseconds"))
+    microseconds.map(|number| number * 1000).ok_or_else(|| format!("`{text}` is not a number of microseconds"))
 }

@@ -11,7 +11,7 @@ pub(crate) use trellis_testing::scripts::{Story, Words};
 fn range(text: &str) -> Result<PageRange, String> {
     let text = text.strip_prefix('p').unwrap_or(text);
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let parse = |number: &str| number.parse::<u32>().map_err(|_| format!("`{text}` is no run of pages"));
+    let parse = |number: &str| number.parse::<u32>().map_err(|_| format!("`{text}` is not a run of pages"));
     let (first, last) = (parse(first)?, parse(last)?);
     PageRange::new(PageIndex(first), (last + 1).saturating_sub(first)).ok_or_else(|| format!("`{text}` is no run"))
 }

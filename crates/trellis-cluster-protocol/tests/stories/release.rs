@@ -401,7 +401,7 @@ fn in_words(pages: PageSet, diffs: &[Diff]) -> String {
 
 /// Parses `p3.1`, or `p3`: its first word.
 fn place(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || format!("`{text}` is no word of a page, such as p0.1");
+    let wrong = || format!("`{text}` is not a word of a page, such as p0.1");
     let (page, word) = text.strip_prefix('p').ok_or_else(wrong)?.split_once('.').unwrap_or((&text[1..], "0"));
     let (page, word) = (page.parse().map_err(|_| wrong())?, word.parse().map_err(|_| wrong())?);
     if word < WORDS { Ok((page, word)) } else { Err(wrong()) }
@@ -416,7 +416,7 @@ impl Story for Script {
             "read" | "write" => {
                 let (at, value) = match (verb, words.at(1)?.split_once('=')) {
                     ("write", Some((at, value))) => {
-                        (at, Some(value.parse().map_err(|_| format!("`{value}` is no number"))?))
+                        (at, Some(value.parse().map_err(|_| format!("`{value}` is not a number"))?))
                     }
                     ("read", None) => (words.at(1)?, None),
                     _ => return Err("it is `read n1 p0.1` or `write n1 p0.1=5`".to_string()),

@@ -85,7 +85,10 @@ pub enum BadDiff {
 /// # Panics
 /// When `page_bytes` is not a multiple of 64, or is more than [`PAGE_BYTES_MAX`].
 pub unsafe fn encode(page: *const u8, twin: *mut u8, page_bytes: usize, out: &mut Vec<u8>) -> bool {
-    assert!(page_bytes.is_multiple_of(BLOCK * WORD_BYTES) && page_bytes <= PAGE_BYTES_MAX, "{page_bytes} is no page");
+    assert!(
+        page_bytes.is_multiple_of(BLOCK * WORD_BYTES) && page_bytes <= PAGE_BYTES_MAX,
+        "{page_bytes} is not a page"
+    );
     let (page, twin) = (page.cast::<u64>(), twin.cast::<u64>());
     debug_assert!(page.is_aligned() && twin.is_aligned());
     let mut writer = Writer::new(out, page_bytes);

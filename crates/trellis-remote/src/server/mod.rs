@@ -121,7 +121,7 @@ impl ServerOptions {
         let bytes = self.memory_bytes;
         if bytes < PAGE_BYTES || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(RemoteError::Setting(format!(
-                "a memory of {bytes} bytes is no whole number of pages of {PAGE_BYTES} bytes; the next one is {}",
+                "a memory of {bytes} bytes is not a whole number of pages of {PAGE_BYTES} bytes; the next one is {}",
                 bytes.max(1).next_multiple_of(PAGE_BYTES)
             )));
         }

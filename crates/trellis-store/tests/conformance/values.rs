@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
     ("every byte value survives", every_byte),
     ("values up to the limit are kept, longer ones refused", value_limits),
     ("calls beyond the limits are refused", call_limits),
-    ("a log is no value and a value no log", kinds_are_not_mixed),
+    ("a log is not a value and a value no log", kinds_are_not_mixed),
 ];
 
 fn put_and_get(context: &Context) {

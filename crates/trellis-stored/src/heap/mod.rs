@@ -155,7 +155,7 @@ impl FromStr for Kind {
         kinds
             .into_iter()
             .find(|kind| kind.name() == name)
-            .ok_or_else(|| format!("`{name}` is no kind of heap; write `scalable`, `first-fit` or `bump`"))
+            .ok_or_else(|| format!("`{name}` is not a kind of heap; write `scalable`, `first-fit` or `bump`"))
     }
 }
 
@@ -462,7 +462,7 @@ impl Heap {
     pub fn aligned(&self, align: u64, bytes: u64) -> Result<u64, HeapError> {
         if !align.is_power_of_two() {
             return Err(HeapError::Misuse(format!(
-                "alignment {align} is no power of two; ask for 16 or 64, for example"
+                "alignment {align} is not a power of two; ask for 16 or 64, for example"
             )));
         }
         self.block(bytes, align.max(ALIGN_BYTES_MIN)).map(|block| block.address)

@@ -248,7 +248,7 @@ impl Model {
 
 fn number_from(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable)
-        .map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+        .map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
 /// The number of operations of a test; the thorough run sets the variable.

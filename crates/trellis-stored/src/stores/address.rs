@@ -109,7 +109,7 @@ fn homes(servers: &str, own: HostPrefix) -> Result<Vec<Host>, String> {
 }
 
 fn prefix_of(text: &str) -> Result<HostPrefix, String> {
-    text.parse().map_err(|error| format!("`{text}` is no prefix of a host: {error}"))
+    text.parse().map_err(|error| format!("`{text}` is not a prefix of a host: {error}"))
 }
 
 #[cfg(test)]
@@ -139,8 +139,8 @@ mod tests {
     fn what_is_wrong_is_said() {
         let own = Some("fd12:3456:9::/48");
         for (rest, why) in [
-            ("", "`` is no prefix of a host"),
-            ("fd12:3456:7::/64", "`fd12:3456:7::/64` is no prefix of a host"),
+            ("", "`` is not a prefix of a host"),
+            ("fd12:3456:7::/64", "`fd12:3456:7::/64` is not a prefix of a host"),
             ("fd12:3457:7::/48", "of another cluster"),
             ("fd12:3456:7::/48,fd12:3456:7::/48", "named twice"),
             ("anywhere?object=5KiB", "object=5KiB is not possible"),
@@ -149,7 +149,7 @@ mod tests {
             ("anywhere?deadline=0", "deadline=0 is not possible"),
             ("anywhere?port=0", "port=0 is not possible"),
             ("anywhere?size=4", "no option `size`"),
-            ("anywhere?prefix=me", "the addresses of this host: `me` is no prefix"),
+            ("anywhere?prefix=me", "the addresses of this host: `me` is not a prefix"),
         ] {
             let said = read(rest, own).expect_err(rest);
             assert!(said.contains(why) && said.contains("accepted: memory-server:PREFIX"), "{said}");

@@ -73,7 +73,7 @@ impl Core {
             }
             Place::At(address) => {
                 return Err(SynchronisationError::Misuse(format!(
-                    "{address:#x} is no offset in a region; the largest is {:#x}",
+                    "{address:#x} is not an offset in a region; the largest is {:#x}",
                     record::ADDRESS_MAX
                 )));
             }

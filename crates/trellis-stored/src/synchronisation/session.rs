@@ -414,7 +414,7 @@ fn lost(card: &Card, by: Option<&Card>) -> SynchronisationError {
     let by = by.filter(|by| by.number != 0).map_or_else(String::new, |by| format!(", by {}", by.describe()));
     let what = match card.host.is_empty() {
         true => {
-            format!("this process is no member of the region any more: the record of member {} is gone", card.number)
+            format!("this process is not a member of the region any more: the record of member {} is gone", card.number)
         }
         false => format!(
             "{} lost its lease: it gave no sign of life for {} and was replaced{by}",

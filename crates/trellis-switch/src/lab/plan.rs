@@ -81,7 +81,7 @@ impl Plan {
         let refused = |what: String| Err(SwitchError::Lab { lab: self.name.clone(), what });
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_name) {
-            return refused(format!("this is no name; give 1 to {NAME_BYTES_MAX} letters, digits and dashes"));
+            return refused(format!("this is not a name; give 1 to {NAME_BYTES_MAX} letters, digits and dashes"));
         }
         let hosts = u32::from(self.clients) + u32::from(self.servers);
         if hosts == 0 || hosts > u32::from(HOSTS_MAX) {

@@ -171,7 +171,7 @@ pub(crate) fn check_prefix(switch: &'static str, cluster: Cluster, prefix: Prefi
 pub(crate) fn check_home(switch: &'static str, cluster: Cluster, prefix: Prefix) -> Result<(), SwitchError> {
     check_prefix(switch, cluster, prefix)?;
     if prefix.bits() != HOME_BITS {
-        return Err(refused(switch, format!("{prefix} is no whole home; give its {HOME_BITS} bits")));
+        return Err(refused(switch, format!("{prefix} is not a whole home; give its {HOME_BITS} bits")));
     }
     Ok(())
 }

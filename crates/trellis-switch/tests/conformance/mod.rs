@@ -260,7 +260,7 @@ impl Context {
         buffer.truncate(bytes);
         match from {
             SocketAddr::V6(from) => (buffer, *from.ip()),
-            SocketAddr::V4(from) => panic!("{from} is no address of ours"),
+            SocketAddr::V4(from) => panic!("{from} is not an address of ours"),
         }
     }
 

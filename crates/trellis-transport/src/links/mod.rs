@@ -94,7 +94,7 @@ impl FromStr for Choice {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Choice::ALL.into_iter().find(|choice| choice.to_string() == text).ok_or_else(|| {
             let all: Vec<String> = Choice::ALL.iter().map(ToString::to_string).collect();
-            format!("`{text}` is no link; accepted: {}", all.join(", "))
+            format!("`{text}` is not a link; accepted: {}", all.join(", "))
         })
     }
 }

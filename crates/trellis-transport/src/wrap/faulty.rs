@@ -80,7 +80,7 @@ impl FromStr for Faults {
                 "delay" => faults.delay_max = duration(value)?,
                 "partition" => faults.partition = Some(partition(value)?),
                 "seed" => {
-                    faults.seed = value.trim().parse().map_err(|_| format!("`{value}` is no seed; use a number"))?
+                    faults.seed = value.trim().parse().map_err(|_| format!("`{value}` is not a seed; use a number"))?
                 }
                 other => {
                     return Err(format!(
@@ -94,7 +94,7 @@ impl FromStr for Faults {
 }
 
 fn share(text: &str) -> Result<u32, String> {
-    let wrong = || format!("`{text}` is no share; use one from 0% to 100%");
+    let wrong = || format!("`{text}` is not a share; use one from 0% to 100%");
     let percent: f64 = text.trim().strip_suffix('%').ok_or_else(wrong)?.trim().parse().map_err(|_| wrong())?;
     if (0.0..=100.0).contains(&percent) { Ok((percent * 10_000.0).round() as u32) } else { Err(wrong()) }
 }

@@ -48,7 +48,7 @@ impl Reader {
         if !page.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page) {
             let near = page.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).next_power_of_two();
             return Err(self.origin("page_bytes").error(format!(
-                "{page} is no page size; accepted: a power of two from 4096 to 2097152, such as {near}"
+                "{page} is not a page size; accepted: a power of two from 4096 to 2097152, such as {near}"
             )));
         }
         Ok(())

@@ -50,7 +50,7 @@ fn read_text(path: &Path) -> Result<String, String> {
     let mut text = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err("is larger than 1 MiB, so it is no configuration file; give the path of one".to_owned());
+        return Err("is larger than 1 MiB, so it is not a configuration file; give the path of one".to_owned());
     }
     String::from_utf8(text).map_err(|_| "is not UTF-8 text; save it as UTF-8".to_owned())
 }

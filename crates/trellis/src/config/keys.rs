@@ -77,7 +77,7 @@ pub const KEYS: &[Key] = &[
         name: "joiners_max",
         default: "0",
         accepted: "0 to 63, with the nodes at most 64",
-        meaning: "How many processes may join while the cluster runs, in all; 0 takes nobody in.",
+        meaning: "How many processes may join while the cluster runs, in all; 0 admits none.",
         apply: |config, raw| {
             config.joiners_max = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
             Ok(())

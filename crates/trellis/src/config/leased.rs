@@ -57,7 +57,7 @@ pub(super) fn prefixes(raw: &Raw) -> Result<Vec<HostPrefix>, Wrong> {
 
 fn of_text(text: &str) -> Result<HostPrefix, String> {
     text.trim().parse().map_err(|why: NotAnAddress| {
-        format!("`{text}` is no prefix of a host: {why}; accepted: a prefix such as fd12:3456:7::/48")
+        format!("`{text}` is not a prefix of a host: {why}; accepted: a prefix such as fd12:3456:7::/48")
     })
 }
 
@@ -215,7 +215,7 @@ mod tests {
         );
         assert!(load(&[FULL[1]]).is_ok(), "a host may have addresses that it does not use");
         let sentence = load(&["home=memory-server", "memory_server=10.0.0.1"]).unwrap_err().to_string();
-        assert!(sentence.contains("`10.0.0.1` is no prefix of a host"), "{sentence}");
+        assert!(sentence.contains("`10.0.0.1` is not a prefix of a host"), "{sentence}");
         let twice = load(&["home=memory-server", "memory_server=fd12:3456:7::/48,fd12:3456:7::/48"]).unwrap_err();
         assert!(twice.to_string().contains("twice"), "{twice}");
     }

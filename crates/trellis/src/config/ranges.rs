@@ -72,7 +72,7 @@ fn range(item: &str) -> Result<CoherenceRange, String> {
     let (first, end) = bytes.split_once('-').ok_or_else(|| wrong("has no first and last byte"))?;
     let size = |text: &str| {
         let bytes = values::bytes_of_text(text).and_then(|bytes| usize::try_from(bytes).ok());
-        bytes.ok_or_else(|| wrong(&format!("has a byte `{text}` that is no number of bytes")))
+        bytes.ok_or_else(|| wrong(&format!("has a byte `{text}` that is not a number of bytes")))
     };
     let (first, end) = (size(first)?, size(end)?);
     if end <= first {
@@ -157,9 +157,9 @@ mod tests {
         for (text, fact) in [
             ("0-1MiB", "`0-1MiB` has no equals sign; accepted: FIRST-END=PROTOCOL"),
             ("1MiB=ivy", "has no first and last byte"),
-            ("0-1MB=ivy", "has a byte `1MB` that is no number of bytes"),
+            ("0-1MB=ivy", "has a byte `1MB` that is not a number of bytes"),
             ("4096-4096=ivy", "is empty"),
-            ("0-4096=ivi", "`ivi` is no protocol; there is ivy"),
+            ("0-4096=ivi", "`ivi` is not a protocol; there is ivy"),
             ("0-8192=ivy,4096-12288=migrate", "`4096-12288=migrate` overlaps `0-8192=ivy`"),
         ] {
             let sentence = said(text).unwrap_err();

@@ -158,11 +158,11 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
         ),
         (
             "page_bytes = 5000\n",
-            "trellis.toml:1: page_bytes: 5000 is no page size; accepted: a power of two from 4096 to 2097152, such as 8192",
+            "trellis.toml:1: page_bytes: 5000 is not a page size; accepted: a power of two from 4096 to 2097152, such as 8192",
         ),
         (
             "page_bytes = \"4MiB\"\n",
-            "trellis.toml:1: page_bytes: 4194304 is no page size; accepted: a power of two from 4096 to 2097152, such as 2097152",
+            "trellis.toml:1: page_bytes: 4194304 is not a page size; accepted: a power of two from 4096 to 2097152, such as 2097152",
         ),
         (
             "region_bytes = \"63KiB\"\n",
@@ -194,7 +194,7 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
         ),
         (
             "base_address = \"high\"\n",
-            "trellis.toml:1: base_address: `high` is no address; accepted: a hexadecimal address such as \"0x100000000000\"",
+            "trellis.toml:1: base_address: `high` is not an address; accepted: a hexadecimal address such as \"0x100000000000\"",
         ),
         (
             "catch = \"sigsegv\"\n",
@@ -206,7 +206,7 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
         ),
         (
             "coherence = \"lock\"\n",
-            "trellis.toml:1: coherence: `lock` is no protocol; there is ivy, dynamic(forward), dynamic(redirect), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, 500us), each once",
+            "trellis.toml:1: coherence: `lock` is not a protocol; there is ivy, dynamic(forward), dynamic(redirect), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, 500us), each once",
         ),
         (
             "coherence_ranges = [\n  \"0-4096=ivy\",\n  \"8192-4096=ivy\",\n]\n",
@@ -307,7 +307,7 @@ fn every_refusal_of_a_json_file_names_file_line_and_key() {
         ),
         (
             LISTING_2.replace("\"0x10000000000\"", "\"0x\""),
-            "ivy.json:9: base_addr: `0x` is no address; accepted: a hexadecimal address such as \"0x100000000000\"",
+            "ivy.json:9: base_addr: `0x` is not an address; accepted: a hexadecimal address such as \"0x100000000000\"",
         ),
         (
             LISTING_2.replace("268435456", "null"),
@@ -332,7 +332,7 @@ fn refusals_of_variables_and_flags_name_them() {
     let variable = |name: &str, value: &str| said(Sources::new().variable(name, value));
     assert_eq!(
         variable("TRELLIS_PAGE_BYTES", "3"),
-        "TRELLIS_PAGE_BYTES: 3 is no page size; accepted: a power of two from 4096 to 2097152, such as 4096"
+        "TRELLIS_PAGE_BYTES: 3 is not a page size; accepted: a power of two from 4096 to 2097152, such as 4096"
     );
     assert_eq!(
         variable("TRELLIS_PAGE_BYTE", "4096"),

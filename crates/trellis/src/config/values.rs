@@ -51,8 +51,8 @@ pub(super) fn number(raw: &Raw, least: u64, most: u64) -> Result<u64, String> {
 pub(super) fn bytes(raw: &Raw) -> Result<u64, String> {
     const ACCEPTED: &str = "accepted: a number of bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB";
     match raw {
-        Raw::Number(value) => u64::try_from(*value).map_err(|_| format!("{value} is no size; {ACCEPTED}")),
-        Raw::Text(text) => bytes_of_text(text).ok_or_else(|| format!("`{text}` is no size; {ACCEPTED}")),
+        Raw::Number(value) => u64::try_from(*value).map_err(|_| format!("{value} is not a size; {ACCEPTED}")),
+        Raw::Text(text) => bytes_of_text(text).ok_or_else(|| format!("`{text}` is not a size; {ACCEPTED}")),
         other => Err(format!("this is {}; {ACCEPTED}", other.kind())),
     }
 }
@@ -78,8 +78,8 @@ pub fn bytes_of_text(text: &str) -> Option<u64> {
 pub(super) fn address(raw: &Raw) -> Result<usize, String> {
     const ACCEPTED: &str = "accepted: a hexadecimal address such as \"0x100000000000\"";
     match raw {
-        Raw::Number(value) => usize::try_from(*value).map_err(|_| format!("{value} is no address; {ACCEPTED}")),
-        Raw::Text(text) => hexadecimal(text.trim()).ok_or_else(|| format!("`{text}` is no address; {ACCEPTED}")),
+        Raw::Number(value) => usize::try_from(*value).map_err(|_| format!("{value} is not an address; {ACCEPTED}")),
+        Raw::Text(text) => hexadecimal(text.trim()).ok_or_else(|| format!("`{text}` is not an address; {ACCEPTED}")),
         other => Err(format!("this is {}; {ACCEPTED}", other.kind())),
     }
 }
@@ -218,7 +218,7 @@ mod tests {
             assert_eq!(bytes(&said(written)), Ok(expected), "{written}");
         }
         for wrong in ["", "MiB", "4MB", "1.5GiB", "-1", "99999999999TiB", "4 KiB 2"] {
-            assert!(bytes(&said(wrong)).unwrap_err().contains("is no size; accepted:"), "{wrong}");
+            assert!(bytes(&said(wrong)).unwrap_err().contains("is not a size; accepted:"), "{wrong}");
         }
         assert!(bytes(&Raw::Number(-1)).is_err());
         assert!(bytes(&Raw::Truth(true)).unwrap_err().starts_with("this is true or false;"));
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(address(&said("0x10000000000")), Ok(1 << 40));
         assert_eq!(address(&Raw::Number(1 << 40)), Ok(1 << 40));
         for wrong in ["10000000000", "0x", "0x+5", "0x-5", "0xfffffffffffffffff", ""] {
-            assert!(address(&said(wrong)).unwrap_err().contains("is no address; accepted:"), "{wrong}");
+            assert!(address(&said(wrong)).unwrap_err().contains("is not an address; accepted:"), "{wrong}");
         }
         assert!(address(&Raw::Number(-1)).is_err());
     }

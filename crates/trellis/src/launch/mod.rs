@@ -115,13 +115,13 @@ fn listener_of(descriptor: OwnedFd) -> Result<TcpListener, LaunchError> {
         return Err(LaunchError::Descriptor {
             variable: LISTEN_FD_VARIABLE,
             value: descriptor.as_raw_fd().to_string(),
-            why: "the descriptor is no listening socket".to_owned(),
+            why: "the descriptor is not a listening socket".to_owned(),
         });
     }
     Ok(TcpListener::from(descriptor))
 }
 
-/// A number that the kernel knows about a socket; nothing about what is no socket.
+/// A number that the kernel knows about a socket; nothing about what is not a socket.
 fn option_of(descriptor: &OwnedFd, option: libc::c_int) -> Option<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;

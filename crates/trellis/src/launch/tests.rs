@@ -115,7 +115,7 @@ fn descriptors_are_taken_once_and_checked() {
     assert!(refusal(LISTEN_FD_VARIABLE, "1".to_owned()).contains("no descriptor above 2"));
     assert!(refusal(STATUS_FD_VARIABLE, "99999".to_owned()).contains("the descriptor is not open here"));
     let no_socket = File::open("/dev/null").unwrap().into_raw_fd().to_string();
-    assert!(refusal(LISTEN_FD_VARIABLE, no_socket).contains("the descriptor is no listening socket"));
+    assert!(refusal(LISTEN_FD_VARIABLE, no_socket).contains("the descriptor is not a listening socket"));
     let no_pipe = File::open("/dev/null").unwrap().into_raw_fd().to_string();
-    assert!(refusal(SECRET_FD_VARIABLE, no_pipe).starts_with("TRELLIS_SECRET_FD: the descriptor is no pipe"));
+    assert!(refusal(SECRET_FD_VARIABLE, no_pipe).starts_with("TRELLIS_SECRET_FD: the descriptor is not a pipe"));
 }

@@ -79,7 +79,8 @@ fn parameters(reader: &mut Reader, tokens: &mut Tokens) -> Result<(), Refused> {
         }
         let name = tokens.word("a parameter")?;
         if !is_pointer {
-            return tokens.refuse(format!("the parameter `{name}` is no pointer; threads share locations by pointers"));
+            return tokens
+                .refuse(format!("the parameter `{name}` is not a pointer; threads share locations by pointers"));
         }
         reader.program.location(&name);
         if tokens.peek() != &Token::Mark(")") {

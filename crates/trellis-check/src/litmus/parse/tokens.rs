@@ -165,7 +165,7 @@ fn token(rest: &str, first: char, line: usize) -> Result<(Token, usize), Refused
         };
         return match number {
             Ok(number) => Ok((Token::Number(number), length)),
-            Err(_) => refused(line, format!("`{digits}` is no number of 64 bits")),
+            Err(_) => refused(line, format!("`{digits}` is not a number of 64 bits")),
         };
     }
     if first.is_ascii_alphabetic() || first == '_' {

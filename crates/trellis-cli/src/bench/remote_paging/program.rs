@@ -107,7 +107,7 @@ pub(super) fn read(output: &Output, has_pages: bool) -> Result<Passes, Failure> 
             line.map_or_else(|| output.status.to_string(), |line| line.trim_start_matches("trellis: ").to_owned());
         return Err(Failure::new(code, format!("working_set failed: {line}")));
     }
-    let strange = || Failure::new(exit::FAILED, format!("working_set said what makes no sense: {}", said.trim()));
+    let strange = || Failure::new(exit::FAILED, format!("working_set printed unexpected output: {}", said.trim()));
     let passes: Option<Vec<(String, f64)>> =
         PASSES.iter().map(|(pass, _)| Some(((*pass).to_owned(), seconds(&said, pass)?))).collect();
     let pages = if has_pages { Some(pages(&said).ok_or_else(strange)?) } else { None };

@@ -144,7 +144,7 @@ fn failure(status: ExitStatus, said: &str) -> Failure {
 
 /// Reads the output of the program and of the runtime.
 fn read_run(printed: &str, said: &str, has_store: bool) -> Result<Run, Failure> {
-    let strange = || Failure::new(exit::FAILED, format!("word_count said what makes no sense: {}", said.trim()));
+    let strange = || Failure::new(exit::FAILED, format!("word_count printed unexpected output: {}", said.trim()));
     let number = |text: &str, before: &str, behind: &str| -> Option<f64> {
         let (_, rest) = text.split_once(before)?;
         rest.split_once(behind)?.0.trim().parse().ok()

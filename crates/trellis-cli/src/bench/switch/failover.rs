@@ -106,7 +106,7 @@ fn one_death(
             Ok(longest_gap(&answers.all(), known))
         })();
         over.store(true, Ordering::Relaxed);
-        asking.join().unwrap_or_else(|_| Err(Failure::new(exit::FAILED, "a client broke")))?;
+        asking.join().unwrap_or_else(|_| Err(Failure::new(exit::FAILED, "a client thread panicked")))?;
         timed
     })?;
     placed.serve(&dying)?;

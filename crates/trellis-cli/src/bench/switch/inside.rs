@@ -94,7 +94,7 @@ pub(crate) fn run(task: &str) -> Ending {
 
 fn found(task: &str) -> Result<serde_json::Value, Failure> {
     let task: Task = serde_json::from_str(task)
-        .map_err(|error| Failure::new(exit::USAGE, format!("this is no task for a benchmark: {error}")))?;
+        .map_err(|error| Failure::new(exit::USAGE, format!("this is not a task for a benchmark: {error}")))?;
     let json = |error| crate::report::not_json(&error);
     match task {
         Task::Switch(task) => serde_json::to_value(super::measure(&task)?).map_err(json),

@@ -74,7 +74,7 @@ fn measure_one(task: &SwitchTask, what: Moved, found: &mut Found) -> Result<(), 
             Ok(seconds)
         })();
         load.is_over.store(true, Ordering::Relaxed);
-        let broke = |_| Failure::new(exit::FAILED, "a client broke");
+        let broke = |_| Failure::new(exit::FAILED, "a client thread panicked");
         reads.join().map_err(broke)?;
         writes.join().map_err(broke)?;
         moved

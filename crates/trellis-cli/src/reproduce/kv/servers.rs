@@ -114,7 +114,7 @@ impl FromStr for Chosen {
             (None, Some(kind)) => Ok(Chosen { kind, address: Some(text.to_owned()) }),
             (None, None) => {
                 let names = Kind::ALL.map(Kind::name).join(", ");
-                Err(format!("is no store; accepted: {names}, or the address of one, such as redis://127.0.0.1:6379"))
+                Err(format!("is not a store; accepted: {names}, or the address of one, such as redis://127.0.0.1:6379"))
             }
         }
     }

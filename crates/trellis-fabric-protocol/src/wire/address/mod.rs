@@ -131,9 +131,9 @@ pub enum NotAnAddress {
     Request,
     /// The text is no IPv6 address.
     Text,
-    /// The text is no number of a host in hexadecimal.
+    /// The text is not a number of a host in hexadecimal.
     HostText,
-    /// The text is no prefix of a host.
+    /// The text is not a prefix of a host.
     PrefixText,
     /// There are bits after the prefix.
     Rest,
@@ -161,10 +161,10 @@ impl fmt::Display for NotAnAddress {
             NotAnAddress::Text => write!(f, "the text is no IPv6 address; write a pointer like fd12:3456:7:0:1::1000"),
             NotAnAddress::HostText => write!(
                 f,
-                "the text is no host; hosts have the radix of their prefixes: write 0x1001 or fd12:3456:1001::/48"
+                "the text is not a host; hosts have the radix of their prefixes: write 0x1001 or fd12:3456:1001::/48"
             ),
             NotAnAddress::PrefixText => {
-                write!(f, "the text is no prefix of a host; write it like fd12:3456:7::/48")
+                write!(f, "the text is not a prefix of a host; write it like fd12:3456:7::/48")
             }
             NotAnAddress::Rest => {
                 write!(f, "the prefix of a host has 48 bits, and this text has others behind them; make them zero")

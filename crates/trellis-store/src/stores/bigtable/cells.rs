@@ -3,7 +3,7 @@
 //! | row | column | holds |
 //! |---|---|---|
 //! | each | `m` | the mark of the last change; conditional changes keep the marks before it |
-//! | a key that is no control key | `b` | the value when it was last written as a whole |
+//! | a key that is not a control key | `b` | the value when it was last written as a whole |
 //! | | `o`, offset | one byte that was written since |
 //! | the control keys of a region | `v`, kind, number | a value |
 //! | | `h`, kind, number | the bounds of a log |

@@ -61,7 +61,7 @@ pub(super) fn damaged(path: &Path, what: &str) -> StoreError {
 
 fn no_store(path: &Path, why: &str) -> StoreError {
     let next = "name a file that a store made, or one that is not there yet; remove this one if nobody needs it";
-    StoreError::Protocol { store: name(path), reason: format!("its file is no store: {why}; {next}") }
+    StoreError::Protocol { store: name(path), reason: format!("its file is not a store: {why}; {next}") }
 }
 
 /// The file of an existing store, opened for reading or, if `writes`, for changing; `None` if there is no file.
@@ -73,7 +73,7 @@ pub(super) fn existing(path: &Path, writes: bool) -> Result<Option<File>, StoreE
     };
     let about = file.metadata().map_err(|error| failed(path, "looked at", &error))?;
     if !about.is_file() {
-        return Err(no_store(path, "it is no ordinary file"));
+        return Err(no_store(path, "it is not an ordinary file"));
     }
     if about.len() == 0 {
         return Err(no_store(path, "it is empty"));

@@ -148,7 +148,7 @@ impl Fabric {
     ///
     /// If no endpoint or socket is available, or if frames must not be sent plain.
     pub fn start(options: FabricOptions) -> Result<Fabric, FabricError> {
-        Fabric::start_and_answer(options, Box::new(|_, _| Err("this cluster takes nobody in".to_owned())))
+        Fabric::start_and_answer(options, Box::new(|_, _| Err("this cluster admits no new nodes".to_owned())))
     }
 
     /// The same, and questions are answered as by the link `tcp`.

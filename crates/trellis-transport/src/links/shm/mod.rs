@@ -133,7 +133,7 @@ impl fmt::Debug for Shm {
 impl Shm {
     /// Starts to listen and to dial; returns at once, before any peer is connected.
     pub fn start(options: ShmOptions) -> Result<Shm, StartError> {
-        Shm::start_and_answer(options, Box::new(|_, _| Err("this cluster takes nobody in".to_owned())))
+        Shm::start_and_answer(options, Box::new(|_, _| Err("this cluster admits no new nodes".to_owned())))
     }
 
     /// The same, and questions are answered, as by [`Tcp::start_and_answer`].

@@ -91,7 +91,7 @@ pub(super) fn probe() -> Result<(), String> {
     let draft = Draft::new().map_err(words("memory to share cannot be made"))?;
     let event = Event::new().map_err(words("an event descriptor cannot be made"))?;
     let one = sockets::connect(&door.name).map_err(words("a process of this host cannot be reached"))?;
-    let other = sockets::accept(door.listener.raw()).map_err(words("nobody comes through the door"))?;
+    let other = sockets::accept(door.listener.raw()).map_err(words("no connection arrives at the socket"))?;
     let other = other.ok_or("a process of this user is not recognised")?;
     sockets::send(one.raw(), &OFFER_MARK, &[draft.file.raw(), event.raw()]).map_err(words("memory cannot be sent"))?;
     match sockets::receive(other.raw()) {

@@ -149,7 +149,7 @@ impl Acceptor {
             }
             let address = &self.options.addresses[dial.peer];
             let (failure, again_ms) = match dial.next_address(address) {
-                Err(error) => (format!("{address} is no address: {error}"), DIAL_AGAIN_SLOW_MS),
+                Err(error) => (format!("{address} is not an address: {error}"), DIAL_AGAIN_SLOW_MS),
                 Ok(target) => match sockets::dial(&target) {
                     Ok(socket) => {
                         dial.due = None;
@@ -373,7 +373,7 @@ impl Acceptor {
         let address = &self.options.addresses[peer];
         format!(
             "{address} takes the connection and does not answer: its process is not that far yet, \
-             has another secret, or is no node of this cluster"
+             has another secret, or is not a node of this cluster"
         )
     }
 }
@@ -395,7 +395,7 @@ impl Dial {
 
 fn unreachable_sentence(address: &str, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => format!("nobody listens at {address} yet"),
+        io::ErrorKind::ConnectionRefused => format!("no process listens at {address} yet"),
         _ => format!("{address} cannot be reached: {error}"),
     }
 }

@@ -97,7 +97,7 @@ pub enum StartError {
         nodes: usize,
     },
     /// The hello is too long.
-    #[error("the greeting has {bytes} bytes and at most {HELLO_BYTES_MAX} are carried; shorten it")]
+    #[error("the hello has {bytes} bytes and at most {HELLO_BYTES_MAX} are carried; shorten it")]
     HelloTooLong {
         /// Its length.
         bytes: usize,
@@ -150,7 +150,7 @@ impl fmt::Debug for Tcp {
 impl Tcp {
     /// Starts to listen and to dial; returns at once, before any peer is connected.
     pub fn start(options: TcpOptions) -> Result<Tcp, StartError> {
-        Tcp::start_and_answer(options, Box::new(|_, _| Err("this cluster takes nobody in".to_owned())))
+        Tcp::start_and_answer(options, Box::new(|_, _| Err("this cluster admits no new nodes".to_owned())))
     }
 
     /// The same, and questions ([`question`]) are answered. `answer` is called on the link's own thread and must not

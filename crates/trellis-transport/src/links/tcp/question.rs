@@ -47,7 +47,7 @@ pub enum AskError {
     },
     /// The process that listens there does not answer.
     #[error(
-        "{address} takes the connection and does not answer: it has another secret, or is no node of a cluster; give \
+        "{address} takes the connection and does not answer: it has another secret, or is not a node of a cluster; give \
          the secret file that the cluster was started with"
     )]
     Silent {

@@ -231,7 +231,7 @@ impl Acceptor {
                 Received::Failed(_) => {
                     // The peer does not listen there yet; there is no reason to slow down.
                     *asked = 0;
-                    let sentence = format!("nobody listens at {} yet", self.options.addresses[peer]);
+                    let sentence = format!("no process listens at {} yet", self.options.addresses[peer]);
                     self.peers.set_trouble(peer, Some(sentence));
                     continue;
                 }
@@ -435,7 +435,7 @@ fn again_ns(times: u32) -> Nanoseconds {
 
 fn no_answer_sentence(address: &str) -> String {
     format!(
-        "{address} does not answer: its process is not that far yet, has another secret, or is no node of this cluster"
+        "{address} does not answer: its process is not that far yet, has another secret, or is not a node of this cluster"
     )
 }
 

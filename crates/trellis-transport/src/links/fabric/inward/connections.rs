@@ -87,7 +87,7 @@ impl Poll<'_> {
         let own = shared.device.provider();
         let refuse = |why: String| Lost::NodeRefused { why };
         let Some(greeting) = Greeting::read(bytes) else {
-            return self.leave(index, refuse("its greeting over the link `fabric` cannot be read".to_owned()));
+            return self.leave(index, refuse("its hello over the link `fabric` cannot be read".to_owned()));
         };
         if greeting.provider != own {
             let why = format!(
