@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 
-use crate::exit::{self, Ending, Failure};
-use crate::run::{self, JoinedNode};
-use crate::terminal::{self, say};
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::run::{self, JoinedNode};
+use trellis_command::terminal::{self, say};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,31 +5,20 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-mod bench;
-mod chart;
-mod check;
 mod compile;
 mod controller;
 mod doctor;
-mod ending;
-mod exit;
 mod lab;
 mod leave;
 mod pages;
-mod report;
-mod reproduce;
-mod run;
-mod scratch;
 mod serve;
-mod size;
 mod store;
-mod svg;
 mod switch;
-mod terminal;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use trellis_command::{ending, run, terminal};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -64,14 +53,10 @@ enum Command {
     Run(run::RunArguments),
     Leave(leave::LeaveArguments),
     Doctor(doctor::DoctorArguments),
-    /// Measure this machine
-    #[command(subcommand)]
-    Bench(bench::Benchmark),
-    /// Repeat the tables and figures of a paper, with its numbers beside ours
-    #[command(subcommand)]
-    Reproduce(reproduce::Paper),
-    Report(report::ReportArguments),
-    Check(check::CheckArguments),
+    Bench(trellis_bench::BenchArguments),
+    Reproduce(trellis_bench::ReproduceArguments),
+    Report(trellis_bench::ReportArguments),
+    Check(trellis_bench::CheckArguments),
     /// Run programs with their heap in a key-value store, and inspect or serve stores
     #[command(subcommand, after_help = store::stores_of_this_build())]
     Store(store::Task),
@@ -118,10 +103,10 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Leave(arguments) => leave::leave(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
-        Command::Bench(benchmark) => bench::run(&benchmark),
-        Command::Reproduce(paper) => reproduce::run(&paper),
-        Command::Report(arguments) => report::report(&arguments),
-        Command::Check(arguments) => return check::check(&arguments),
+        Command::Bench(arguments) => trellis_bench::bench(&arguments),
+        Command::Reproduce(arguments) => trellis_bench::reproduce(&arguments),
+        Command::Report(arguments) => trellis_bench::report(&arguments),
+        Command::Check(arguments) => return trellis_bench::check(&arguments),
         Command::Store(task) => store::run(&task),
         Command::Cc(arguments) => compile::compile(&arguments, compile::Language::C),
         Command::Cxx(arguments) => compile::compile(&arguments, compile::Language::Cxx),
@@ -130,8 +115,8 @@ fn main() -> ExitCode {
         Command::Switch(arguments) => switch::switch(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::LabKeeper { order } => lab::keeper::keep(&order),
-        Command::BenchNode { task } => bench::node::run(&task),
-        Command::BenchInside { task } => bench::switch::inside::run(&task),
+        Command::BenchNode { task } => trellis_bench::run_node(&task),
+        Command::BenchInside { task } => trellis_bench::run_inside(&task),
     };
     match ending {
         Ok(code) => ExitCode::from(code),

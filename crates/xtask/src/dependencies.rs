@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 /// Our crates, and those of our crates that each may depend on. Tests may also depend on `trellis-testing` or
 /// `trellis-base`.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("trellis-base", &[]),
     ("trellis-testing", &[]),
     ("trellis-cluster-protocol", &["trellis-base"]),
@@ -37,6 +37,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
         ],
     ),
     ("trellis-stored", &["trellis-base", "trellis-cache", "trellis-memory", "trellis-remote", "trellis-store"]),
+    ("trellis-command", &["trellis", "trellis-fabric-protocol", "trellis-store", "trellis-switch"]),
 ];
 /// The crate that tests of all layers may use.
 const TESTING: &str = "trellis-testing";

@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::exit::{self, Failure};
+use trellis_command::exit::{self, Failure};
 
 /// Which of clang's two drivers is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

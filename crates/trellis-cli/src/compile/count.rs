@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::exit::{self, Failure};
-use crate::scratch::Scratch;
+use trellis_command::exit::{self, Failure};
+use trellis_command::scratch::Scratch;
 
 /// The file to which the pass writes, one line of JSON for each function; it is removed with this value.
 pub(super) struct CountFile {

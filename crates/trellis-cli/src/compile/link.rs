@@ -11,8 +11,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 
 use super::arguments::Mode;
-use crate::exit::{self, Failure};
-use crate::terminal::whole_line;
+use trellis_command::exit::{self, Failure};
+use trellis_command::terminal::whole_line;
 
 /// The exit code of a compiler that ended; after a signal it is the shell's.
 pub(super) fn code_of(status: ExitStatus) -> u8 {

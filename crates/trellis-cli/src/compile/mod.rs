@@ -18,8 +18,8 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::{self, say};
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::{self, say};
 
 pub(crate) use arguments::Language;
 use arguments::{Invocation, Mode};
@@ -81,16 +81,6 @@ pub(crate) fn compile(given: &CompileArguments, language: Language) -> Ending {
         terminal::put(format_args!("{}", file.report(invocation.json)?));
     }
     Ok(code)
-}
-
-/// A file in the folder with the compiler's parts.
-pub(crate) fn part(name: &str) -> Result<PathBuf, Failure> {
-    toolchain::part(name)
-}
-
-/// A library in the folder with libtrellis.so, by its file name.
-pub(crate) fn library(name: &str) -> Result<PathBuf, Failure> {
-    Ok(toolchain::library_folder()?.join(name))
 }
 
 fn not_started(tools: &Toolchain, error: &std::io::Error) -> Failure {

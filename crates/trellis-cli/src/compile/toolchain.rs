@@ -4,13 +4,11 @@
 //! never use another version of clang, because a pass fits one version only.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::arguments::{Language, Mode};
-use crate::exit::{self, Failure};
-
-/// The pass plugin, in the compiler folder.
-const PASS: &str = "libtrellis_pass.so";
+use trellis_command::exit::{self, Failure};
+use trellis_command::installed::{PASS, compiler_folder, library_folder, missing_part};
 
 /// Everything outside this command that compiling needs.
 pub(super) struct Toolchain {
@@ -21,7 +19,7 @@ pub(super) struct Toolchain {
 impl Toolchain {
     /// Finds clang and the compiler folder.
     pub(super) fn find(language: Language) -> Result<Toolchain, Failure> {
-        Ok(Toolchain { clang: clang(language)?, folder: folder()? })
+        Ok(Toolchain { clang: clang(language)?, folder: compiler_folder()? })
     }
 
     /// The plugin that clang loads.
@@ -59,22 +57,6 @@ impl Toolchain {
     }
 }
 
-/// A file of the compiler folder.
-pub(super) fn part(name: &str) -> Result<PathBuf, Failure> {
-    let path = folder()?.join(name);
-    if path.is_file() { Ok(path) } else { Err(missing_part(&path)) }
-}
-
-fn missing_part(path: &Path) -> Failure {
-    Failure::new(
-        exit::SYSTEM,
-        format!(
-            "{} is not there; install Trellis' compiler folder again, or set TRELLIS_COMPILER_DIRECTORY",
-            path.display()
-        ),
-    )
-}
-
 fn clang(language: Language) -> Result<PathBuf, Failure> {
     let (versioned, plain) = match language {
         Language::C => ("clang-19", "clang"),
@@ -90,56 +72,6 @@ fn clang(language: Language) -> Result<PathBuf, Failure> {
                 exit::SYSTEM,
                 format!(
                     "{versioned} is not installed; `apt-get install clang-19` brings it (the pass fits LLVM 19 only)"
-                ),
-            )
-        })
-}
-
-/// The folder of this command; a link to it is followed.
-fn own_folder() -> Option<PathBuf> {
-    let command = std::env::current_exe().ok()?.canonicalize().ok()?;
-    command.parent().map(Path::to_owned)
-}
-
-fn folder() -> Result<PathBuf, Failure> {
-    let candidates: Vec<PathBuf> = match std::env::var_os("TRELLIS_COMPILER_DIRECTORY") {
-        Some(told) => vec![told.into()],
-        None => own_folder().map(|own| vec![own.join("trellis"), own.join("../lib/trellis")]).unwrap_or_default(),
-    };
-    candidates
-        .iter()
-        .find(|candidate| candidate.join(PASS).is_file())
-        .and_then(|found| found.canonicalize().ok())
-        .ok_or_else(|| {
-            let looked = candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
-            Failure::new(
-                exit::SYSTEM,
-                format!(
-                    "the compiler's parts ({PASS}) are not in {looked}; build them with \
-                     `cmake -S compiler -B build/compiler && cmake --build build/compiler` and set \
-                     TRELLIS_COMPILER_DIRECTORY to build/compiler/trellis"
-                ),
-            )
-        })
-}
-
-/// The folder with libtrellis.so.
-pub(super) fn library_folder() -> Result<PathBuf, Failure> {
-    let candidates: Vec<PathBuf> = match std::env::var_os("TRELLIS_LIBRARY_DIRECTORY") {
-        Some(told) => vec![told.into()],
-        None => own_folder().map(|own| vec![own.clone(), own.join("../lib")]).unwrap_or_default(),
-    };
-    candidates
-        .iter()
-        .find(|candidate| candidate.join("libtrellis.so").exists())
-        .and_then(|found| found.canonicalize().ok())
-        .ok_or_else(|| {
-            let looked = candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
-            Failure::new(
-                exit::SYSTEM,
-                format!(
-                    "libtrellis.so is not in {looked}; `cargo xtask install --prefix PREFIX` puts it beside the \
-                     command, or set TRELLIS_LIBRARY_DIRECTORY to its folder"
                 ),
             )
         })

@@ -9,10 +9,10 @@ use trellis_controller::records::Wish;
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 
 use super::{Named, Which, host, named, other_version, refused};
-use crate::exit::{self, Ending, Failure};
 use crate::pages::{Pages, pages};
 use crate::serve::time;
-use crate::terminal::say;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::say;
 
 /// How often progress is polled.
 const LOOK: Duration = Duration::from_millis(100);

@@ -15,7 +15,7 @@ use trellis_controller::control::{Answer, Remote, Request, default_socket, socke
 use trellis_controller::ranges::Status;
 use trellis_fabric_protocol::wire::address::{Cluster, Host, NotAnAddress, PARTS_FROM};
 
-use crate::exit::{self, Ending, Failure};
+use trellis_command::exit::{self, Ending, Failure};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,9 +12,9 @@ use trellis_store::StoreError;
 use trellis_switch::control::{At, Remote};
 
 use super::{Named, host, prefix};
-use crate::ending::Ends;
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::announce;
+use trellis_command::ending::Ends;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::announce;
 
 /// Run a controller, until SIGINT or SIGTERM
 ///

@@ -9,8 +9,8 @@ use trellis_controller::ranges::{CutStatus, Status};
 use trellis_controller::records::WithinRecord;
 
 use super::{Which, other_version, refused};
-use crate::exit::{self, Ending};
-use crate::terminal::{self, say};
+use trellis_command::exit::{self, Ending};
+use trellis_command::terminal::{self, say};
 
 /// How often new events are polled.
 const LOOK: Duration = Duration::from_millis(100);

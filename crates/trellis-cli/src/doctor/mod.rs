@@ -15,9 +15,9 @@ use trellis_check::say;
 use trellis_memory::{Capabilities, Catcher, choose, probe};
 use trellis_store::stores::{KINDS, StoreKind};
 
-use crate::chart::byte_text;
-use crate::exit::{self, Ending};
-use crate::report::not_json;
+use trellis_command::chart::byte_text;
+use trellis_command::exit::not_json;
+use trellis_command::exit::{self, Ending};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use trellis::transport::links::ipv6::Endpoint;
 use trellis_switch::lab::{Lab, Plan, alone, space};
 use trellis_switch::switches::{Attach, KINDS, REDIRECTS, SwitchKind};
 
-use crate::exit::{self, Ending, Failure};
+use trellis_command::exit::{self, Ending, Failure};
 
 /// Something that was tried: its name, and the details if it works, or the reason why not.
 pub(crate) type Tried = (String, Result<String, String>);

@@ -13,8 +13,8 @@ use trellis_switch::lab::space::Process;
 use super::Which;
 use super::messages::{Description, HostDescription, Keeper, PATIENCE, Request, socket_names};
 use super::run::find;
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::{self, say};
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::{self, say};
 
 /// How long ended processes are waited for.
 const END_PATIENCE: Duration = Duration::from_secs(10);

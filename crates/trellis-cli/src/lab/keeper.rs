@@ -12,7 +12,7 @@ use trellis_switch::{Counters, Faults, SwitchError};
 
 use super::failure;
 use super::messages::{self, Answer, Description, HostDescription, Order, PATIENCE, Report, Request};
-use crate::exit::{self, Ending, Failure};
+use trellis_command::exit::{self, Ending, Failure};
 
 /// The lab, and the settings that a restarted switch gets again.
 struct Kept {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use trellis_switch::control::Lines;
 use trellis_switch::lab::space::{self, Process};
 
-use crate::exit::{self, Failure};
+use trellis_command::exit::{self, Failure};
 
 /// Longer than a keeper needs for anything.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);

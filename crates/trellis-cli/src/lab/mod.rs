@@ -15,8 +15,8 @@ use clap::{Args, Subcommand};
 use trellis_switch::SwitchError;
 use trellis_switch::control::At;
 
-use crate::exit::{self, Ending, Failure};
 use messages::Keeper;
+use trellis_command::exit::{self, Ending, Failure};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,7 +13,7 @@ use trellis_switch::lab::space;
 
 use super::messages::{Description, HostDescription, Keeper};
 use super::{Which, failure};
-use crate::exit::{self, Ending, Failure};
+use trellis_command::exit::{self, Ending, Failure};
 
 /// Run a command in a host
 ///

@@ -11,8 +11,8 @@ use trellis_switch::switches::{self, Attach, KINDS};
 
 use super::messages::{Keeper, Order, Report, socket_name};
 use super::{Which, failure};
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::say;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::say;
 
 /// The longest report of a keeper.
 const REPORT_BYTES_MAX: u64 = 65_536;

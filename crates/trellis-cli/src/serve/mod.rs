@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use trellis::remote::{HostPrefix, PORT, RemoteError, Server, ServerMemory, ServerOptions, Stop};
 
 use crate::controller::{Named, named};
-use crate::exit::{self, Ending, Failure};
-use crate::size::size;
-use crate::terminal::{announce, whole_line};
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::size::size;
+use trellis_command::terminal::{announce, whole_line};
 
 const EXAMPLES: &str = "\
 Examples:

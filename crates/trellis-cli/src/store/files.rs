@@ -11,9 +11,9 @@ use trellis_store::StoreError;
 use trellis_store::stores::embedded_durable::rescue::{self, Damage, Report};
 
 use super::{failure, file_of};
-use crate::chart::byte_text;
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::{Progress, say};
+use trellis_command::chart::byte_text;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::{Progress, say};
 
 const CHECK_EXAMPLES: &str = "\
 Example:
@@ -136,7 +136,7 @@ pub(super) fn salvage(arguments: &SalvageArguments) -> Ending {
 
 /// Runs `work`, and shows its progress.
 fn watched(work: impl FnOnce(rescue::Told) -> Result<Report, StoreError>) -> Result<Report, Failure> {
-    let mut progress = Progress::new();
+    let mut progress = Progress::default();
     let done = work(&mut |now| {
         progress.step(&format!(
             "{}: {} of {}",

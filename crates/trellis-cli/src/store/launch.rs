@@ -15,8 +15,8 @@ use trellis::stored::settings::Settings;
 use trellis::stored::stores;
 
 use super::{Which, program};
-use crate::compile;
-use crate::exit::{self, Ending, Failure};
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::installed::preloaded_libraries;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,9 +33,6 @@ heap would stay where it is.
 Exit codes: the program's; 70 the store cannot be opened or is gone; 74 the library that is loaded \
 first is not there; 78 the address, the region or a size is refused; 126 the program cannot be \
 executed, or its heap cannot lie in a store; 127 the program cannot be found.";
-
-/// The library that replaces `malloc`.
-const LIBRARY: &str = "libtrellis_malloc.so";
 
 /// Start a program with its heap in a store
 #[derive(Debug, Args)]
@@ -63,7 +60,7 @@ pub(crate) struct RunArguments {
 /// Replaces this process by the program.
 pub(super) fn run(arguments: &RunArguments) -> Ending {
     program::check(&arguments.program[0])?;
-    let libraries = libraries()?;
+    let libraries = preloaded_libraries()?;
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
     let given = given(arguments);
@@ -123,12 +120,6 @@ fn preloaded(libraries: &[PathBuf], others: Option<OsString>) -> OsString {
     let ours = libraries.iter().map(|library| library.clone().into_os_string());
     let all: Vec<OsString> = ours.chain(others.filter(|others| !others.is_empty())).collect();
     all.join(OsStr::new(":"))
-}
-
-/// The libraries that are loaded before the program; an error names a missing one.
-pub(crate) fn libraries() -> Result<Vec<PathBuf>, Failure> {
-    let malloc = compile::part(LIBRARY)?;
-    Ok(vec![compile::library("libtrellis.so.0")?, malloc])
 }
 
 #[cfg(test)]

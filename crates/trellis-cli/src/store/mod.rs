@@ -17,9 +17,7 @@ use trellis::stored::stores;
 use trellis_store::stores::{KINDS, StoreKind};
 use trellis_store::{Store, StoreError};
 
-use crate::exit::{self, Ending, Failure};
-
-pub(crate) use launch::libraries;
+use trellis_command::exit::{self, Ending, Failure};
 
 /// The text of `trellis store --help` about the stores of this build.
 pub(crate) fn stores_of_this_build() -> String {

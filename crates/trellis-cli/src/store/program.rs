@@ -15,7 +15,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use trellis::stored::launched::is_shell;
 
-use crate::exit::{self, Failure};
+use trellis_command::exit::{self, Failure};
 
 /// Refuses a program whose heap cannot be in a store. A missing program is left to the attempt to start it.
 pub(super) fn check(name: &OsStr) -> Result<(), Failure> {

@@ -10,9 +10,9 @@ use trellis::stored::StoredError;
 use trellis::stored::region::{self, Details, Removed, Summary};
 
 use super::Which;
-use crate::chart::byte_text;
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::{self, say};
+use trellis_command::chart::byte_text;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::{self, say};
 
 /// List the regions of a store
 #[derive(Debug, Args)]

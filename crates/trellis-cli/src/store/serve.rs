@@ -9,9 +9,9 @@ use clap::Args;
 use trellis_store::resp::{Options, Server};
 
 use super::Which;
-use crate::ending::Ends;
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::announce;
+use trellis_command::ending::Ends;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::announce;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,8 +10,8 @@ use trellis_switch::control::Remote;
 use trellis_switch::{Classes, Faults, Group, Page, PageRun, Prefix, Redirect, Route, Rule, Switch, SwitchError};
 
 use super::{Which, failure};
-use crate::exit::{self, Ending, Failure};
 use crate::pages::{Pages, pages};
+use trellis_command::exit::{self, Ending, Failure};
 
 /// Send matching addresses to a port, or remove the prefix; or the same for some pages of a home
 ///

@@ -13,8 +13,8 @@ use clap::{Args, Subcommand};
 use trellis_switch::SwitchError;
 use trellis_switch::control::{At, Remote};
 
-use crate::exit::{self, Ending, Failure};
 use crate::lab;
+use trellis_command::exit::{self, Ending, Failure};
 
 const EXAMPLES: &str = "\
 Examples:

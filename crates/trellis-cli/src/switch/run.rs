@@ -17,9 +17,9 @@ use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 
 use super::{default_socket, failure};
-use crate::ending::Ends;
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::announce;
+use trellis_command::ending::Ends;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::announce;
 
 /// How long the connection of a switch of another program is awaited.
 const MEETING_PATIENCE: Duration = Duration::from_secs(60);

@@ -8,8 +8,8 @@ use trellis_switch::control::Remote;
 use trellis_switch::{Counters, EventKind, HotPage, PageRun, Switch};
 
 use super::{Which, failure};
-use crate::exit::{self, Ending, Failure};
-use crate::terminal::say;
+use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::terminal::say;
 
 /// Show the connected hosts, what became of their packets, and which pages have their own ports
 #[derive(Debug, Args)]

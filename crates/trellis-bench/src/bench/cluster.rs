@@ -1,0 +1,131 @@
+//! A benchmark's own cluster: this executable, started again as its nodes by the launcher of `run`.
+//!
+//! A node gets its task as one JSON argument and prints one line of JSON. Everything else that it prints belongs to a
+//! failure.
+
+use std::ffi::OsString;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::raw_link::Connection;
+use trellis_command::exit::{self, Failure};
+use trellis_command::run::{self, Output, Plan};
+
+/// Settings that all benchmarks of a cluster have in common.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Common {
+    /// How an access is noticed: signal, handler or mprotect
+    #[arg(long = "catch", value_name = "CATCHER", default_value = "signal", value_parser = ["signal", "handler", "mprotect", "auto"])]
+    pub(crate) catcher: String,
+    /// What protects a frame: auto, sealed, signed or insecure-plain
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "sealed", "signed", "insecure-plain"])]
+    pub(crate) security: String,
+    /// Override one configuration key for every node; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<(String, String)>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Splits `key=value`; the configuration decides what it means.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("has no equals sign; accepted: key=value, such as link=udp")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+impl Common {
+    /// These settings with one more key.
+    pub(crate) fn with(&self, key: &str, value: &str) -> Common {
+        let mut more = self.clone();
+        more.set.push((key.to_owned(), value.to_owned()));
+        more
+    }
+}
+
+/// A cluster to be started.
+pub(crate) struct ClusterPlan<'a, T: Serialize> {
+    pub(crate) nodes: usize,
+    pub(crate) common: &'a Common,
+    pub(crate) settings: Vec<(&'static str, String)>,
+    pub(crate) task: &'a T,
+    /// Whether nodes 0 and 1 get the two ends of a plain connection.
+    pub(crate) with_connection: bool,
+}
+
+/// The argument with which a node is started.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Assignment<T> {
+    pub(crate) task: T,
+    pub(crate) connections: Vec<RawFd>,
+}
+
+impl<T: Serialize> ClusterPlan<'_, T> {
+    /// Runs the nodes and returns the result of each.
+    pub(crate) fn run<R: DeserializeOwned>(self) -> Result<Vec<R>, Failure> {
+        let connection = if self.with_connection { Some(Connection::make()?) } else { None };
+        let ends: Vec<RawFd> = connection.iter().flat_map(|c| c.ends.iter().map(TcpStream::as_raw_fd)).collect();
+        let assignment = Assignment { task: self.task, connections: ends.clone() };
+        let text = serde_json::to_string(&assignment).map_err(|error| trellis_command::exit::not_json(&error))?;
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::new(exit::SYSTEM, format!("cannot find this executable to start it as a node: {error}"))
+        })?;
+        let mut settings: Vec<(String, String)> =
+            self.settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        // Tasks place their data in the whole region themselves.
+        settings.push(("heap_bytes".to_owned(), "0".to_owned()));
+        settings.push(("catch".to_owned(), self.common.catcher.clone()));
+        settings.push(("security".to_owned(), self.common.security.clone()));
+        // The link of a figure must be known: it is tcp unless set, even if nodes of one host could use a faster one.
+        if settings.iter().all(|(key, _)| key != "link") {
+            settings.push(("link".to_owned(), "tcp".to_owned()));
+        }
+        for (key, value) in &self.common.set {
+            settings.retain(|(other, _)| other != key);
+            settings.push((key.clone(), value.clone()));
+        }
+        let plan = Plan {
+            nodes: self.nodes,
+            program: program.into_os_string(),
+            arguments: vec![OsString::from("bench-node"), OsString::from(text)],
+            config: None,
+            settings,
+            output: Output::Kept,
+            inherited: ends.iter().map(|end| vec![*end]).collect(),
+            with_stdin: false,
+        };
+        let made = run::launch(&plan)?;
+        match made.ending? {
+            exit::FINE => made.stdout.iter().enumerate().map(|(node, bytes)| answer_of(node, bytes)).collect(),
+            code => Err(Failure::new(code, "the benchmark's output was closed")),
+        }
+    }
+}
+
+fn answer_of<R: DeserializeOwned>(node: usize, bytes: &[u8]) -> Result<R, Failure> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let text = String::from_utf8_lossy(bytes);
+        Failure::new(exit::CLUSTER, format!("node {node} of the benchmark gave no answer ({error}): {}", text.trim()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_has_a_key_and_a_value() {
+        assert_eq!(setting("coherence=lock(ivy)"), Ok(("coherence".to_owned(), "lock(ivy)".to_owned())));
+        assert!(setting("link").is_err());
+    }
+
+    #[test]
+    fn an_answer_is_one_line_of_json() {
+        assert_eq!(answer_of::<Vec<u32>>(0, b"[1,2]\n"), Ok(vec![1, 2]));
+        let failure = answer_of::<Vec<u32>>(3, b"oops").expect_err("no JSON");
+        assert!(failure.sentence.contains("node 3") && failure.sentence.contains("oops"), "{failure}");
+    }
+}

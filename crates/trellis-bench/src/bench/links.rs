@@ -1,0 +1,140 @@
+//! `trellis bench links`: a remote read fault over `shm` and over `udp`, compared with the same over `tcp`, in one
+//! run.
+//!
+//! It runs the benchmark `fault` over each link in turn; ratios are of the medians of the rounds. The floor of `shm`
+//! is set by this machine: a round trip between two polling cores through one cache line each way, and a local fault.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::bench::cluster::Common;
+use crate::bench::fault;
+use crate::bench::figures::Figures;
+use trellis_base::statistics::quantile;
+use trellis_command::exit::{Ending, Failure};
+
+const EXAMPLE: &str = "Example:\n  trellis bench links --rounds 5 --json";
+
+/// Round trips between two cores in one batch, and the number of batches.
+const TRIPS: u64 = 20_000;
+const BATCHES: usize = 15;
+
+/// Compare a read fault over shm and over udp with one over tcp
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct LinksArguments {
+    /// Faults measured in each round
+    #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    pub(crate) samples: u32,
+    /// How often each link is measured
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Compare only tcp and fabric, with libfabric's provider of this name; in builds with the feature `fabric`
+    #[arg(long, value_name = "PROVIDER")]
+    pub(crate) fabric: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &LinksArguments) -> Ending {
+    if let Some(provider) = &arguments.fabric {
+        return fabric(arguments, provider);
+    }
+    let (mut tcp, mut udp, mut shm) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut local_fault, mut round_trip) = (Vec::new(), Vec::new());
+    for _ in 0..arguments.rounds {
+        tcp.push(read_us(arguments, "tcp")?.0);
+        udp.push(read_us(arguments, "udp")?.0);
+        let (read, local) = read_us(arguments, "shm")?;
+        shm.push(read);
+        local_fault.push(local);
+        round_trip.push(memory_round_trip_us());
+    }
+    let (tcp, udp, shm) = (quantile(&mut tcp, 0.5), quantile(&mut udp, 0.5), quantile(&mut shm, 0.5));
+    let round_trip = quantile(&mut round_trip, 0.5);
+    let floor = round_trip + quantile(&mut local_fault, 0.5);
+    let mut figures = Figures::new("links");
+    figures.add("tcp_read_us_p50", tcp, "read fault over tcp (µs, median)");
+    figures.add("udp_read_us_p50", udp, "read fault over udp (µs, median)");
+    figures.add("udp_over_tcp", udp / tcp, "udp / tcp");
+    figures.add("shm_read_us_p50", shm, "read fault over shm (µs, median)");
+    figures.add("memory_round_trip_us_p50", round_trip, "round trip through shared memory, both polling (µs, median)");
+    figures.add("shm_floor_us", floor, "floor = that round trip + local fault (µs)");
+    figures.add("shm_over_floor", shm / floor, "read fault over shm / floor");
+    figures.tell("samples", arguments.samples, "faults in each round");
+    figures.tell("rounds", arguments.rounds, "rounds");
+    figures.print(arguments.common.json)
+}
+
+/// Compares the link `fabric` with `tcp`, in turns.
+fn fabric(arguments: &LinksArguments, provider: &str) -> Ending {
+    let (mut tcp, mut fabric) = (Vec::new(), Vec::new());
+    for _ in 0..arguments.rounds {
+        tcp.push(read_us(arguments, "tcp")?.0);
+        let common = arguments.common.with("link", "fabric").with("fabric_provider", provider);
+        fabric.push(figures_over(arguments, &common)?.0);
+    }
+    let (tcp, fabric) = (quantile(&mut tcp, 0.5), quantile(&mut fabric, 0.5));
+    let mut figures = Figures::new("links");
+    figures.add("tcp_read_us_p50", tcp, "read fault over tcp (µs, median)");
+    figures.add("fabric_read_us_p50", fabric, "read fault over fabric, 4 KiB by a one-sided read (µs, median)");
+    figures.add("fabric_over_tcp", fabric / tcp, "fabric / tcp");
+    figures.tell("provider", provider, "provider of libfabric");
+    figures.tell("samples", arguments.samples, "faults in each round");
+    figures.tell("rounds", arguments.rounds, "rounds");
+    figures.print(arguments.common.json)
+}
+
+/// The time of a remote read fault over a link, and of a local fault in the same processes.
+fn read_us(arguments: &LinksArguments, link: &str) -> Result<(f64, f64), Failure> {
+    figures_over(arguments, &arguments.common.with("link", link))
+}
+
+fn figures_over(arguments: &LinksArguments, common: &Common) -> Result<(f64, f64), Failure> {
+    let found = fault::figures(2, arguments.samples as usize, common)?;
+    let value = |name| found.get(name).unwrap_or(f64::NAN);
+    Ok((value("read_us_p50"), value("local_fault_us_p50")))
+}
+
+/// A word in a cache line of its own.
+#[repr(align(128))]
+struct Apart(AtomicU64);
+
+/// The round trip between two polling threads, one word each way.
+fn memory_round_trip_us() -> f64 {
+    let (there, back) = (Apart(AtomicU64::new(0)), Apart(AtomicU64::new(0)));
+    let last = TRIPS * BATCHES as u64;
+    let mut batches = Vec::with_capacity(BATCHES);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for trip in 1..=last {
+                await_word(&there, trip);
+                back.0.store(trip, Ordering::Release);
+            }
+        });
+        for batch in 0..BATCHES as u64 {
+            let start = Instant::now();
+            for trip in batch * TRIPS + 1..=(batch + 1) * TRIPS {
+                there.0.store(trip, Ordering::Release);
+                await_word(&back, trip);
+            }
+            batches.push(start.elapsed().as_secs_f64() * 1e6 / TRIPS as f64);
+        }
+    });
+    quantile(&mut batches, 0.5)
+}
+
+fn await_word(word: &Apart, value: u64) {
+    let mut looks = 0_u32;
+    while word.0.load(Ordering::Acquire) != value {
+        std::hint::spin_loop();
+        looks = looks.wrapping_add(1);
+        // On a machine with one core, the other thread could otherwise not run.
+        if looks.is_multiple_of(1 << 16) {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! `trellis bench matmul`: a product of matrices with three plain loops, on one node and on several, in one run.
+//!
+//! Promises: the time begins when node 0 has filled the factors, so every page that a node uses is fetched within it;
+//! nothing is prefetched. A wrong product is an error and never a figure.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use trellis::Cluster;
+use trellis::config::{Config, Sources};
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::choices::{Layer, Waiting};
+
+use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::figures::Figures;
+use crate::bench::node::{Found, Member, Task, WorkError};
+use trellis_base::statistics::quantile;
+use trellis_command::exit::{self, Ending, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  trellis bench matmul --size 1024
+  trellis bench matmul --size 512 --order kij --set 'coherence=dynamic(forward)' --json
+  trellis bench matmul --lock --set 'coherence=lock(dynamic(forward))'";
+
+/// Multiply two matrices with three loops, on one node and on several
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MatmulArguments {
+    /// Nodes that share the rows
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) nodes: u8,
+    /// Rows and columns
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub(crate) size: u32,
+    /// The order of the loops
+    #[arg(long, value_enum, default_value_t = Order::Ijk)]
+    pub(crate) order: Order,
+    /// Lock the pages of a row while it is computed; the protocol needs the layer `lock`
+    #[arg(long)]
+    pub(crate) lock: bool,
+    /// How often it is computed on one node and on all
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// The order of the three loops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Each element is complete before the next
+    Ijk,
+    /// Along the rows of all three matrices
+    Kij,
+}
+
+impl Order {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Order::Ijk => "ijk",
+            Order::Kij => "kij",
+        }
+    }
+}
+
+/// A node's task.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct MatmulTask {
+    pub(crate) size: usize,
+    pub(crate) order: Order,
+    /// Whether the pages of a row are locked while it is computed.
+    pub(crate) lock: bool,
+    /// Threads that share the rows of a node.
+    pub(crate) threads: usize,
+}
+
+/// The result of one calculation.
+pub(crate) struct Product {
+    pub(crate) seconds: f64,
+    /// Pages received by all nodes.
+    pub(crate) pages: f64,
+    /// Messages sent by all nodes.
+    pub(crate) messages: f64,
+}
+
+const PAGE_BYTES: usize = 4096;
+const PER_PAGE: usize = PAGE_BYTES / size_of::<f64>();
+/// Up to this size every element is checked, above it a sample.
+const CHECKED_WHOLE: usize = 256;
+const SAMPLE: usize = 4096;
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &MatmulArguments) -> Ending {
+    let (nodes, size) = (usize::from(arguments.nodes), arguments.size as usize);
+    if arguments.lock {
+        let sources = arguments.common.set.iter().fold(Sources::new().process_environment(), with_setting);
+        // A configuration that cannot be read is refused, with its location, when the cluster starts.
+        sources.load_for_all().map_or(Ok(()), |config| check_can_lock(&config))?;
+    }
+    let task = MatmulTask { size, order: arguments.order, lock: arguments.lock, threads: 1 };
+    let (mut one, mut many, mut pages, mut messages) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..arguments.rounds {
+        one.push(product(1, &task, &[], &arguments.common)?.seconds);
+        let found = product(nodes, &task, &[], &arguments.common)?;
+        many.push(found.seconds);
+        pages.push(found.pages);
+        messages.push(found.messages);
+    }
+    let (one, many) = (quantile(&mut one, 0.5), quantile(&mut many, 0.5));
+    let mut figures = Figures::new("matmul");
+    figures.add("seconds_1_node_p50", one, "one node (s, median)");
+    figures.add("seconds_p50", many, "all nodes, with every fetch (s, median)");
+    figures.add("speedup", one / many, "one node / all nodes");
+    figures.add("pages_in", quantile(&mut pages, 0.5), "pages fetched by all nodes");
+    figures.add("messages", quantile(&mut messages, 0.5), "messages sent by all nodes");
+    figures.tell("size", size, "rows and columns");
+    figures.tell("order", arguments.order.name(), "order of the loops");
+    figures.tell("locked", arguments.lock, "rows locked while they are calculated");
+    figures.tell("nodes", nodes, "nodes");
+    figures.tell("rounds", arguments.rounds, "rounds");
+    figures.print(arguments.common.json)
+}
+
+fn with_setting(sources: Sources, (key, value): &(String, String)) -> Sources {
+    sources.set(format!("{key}={value}"))
+}
+
+/// Refuses a cluster in which no page can be locked before it is started.
+fn check_can_lock(config: &Config) -> Result<(), Failure> {
+    let protocol = config.coherence;
+    if protocol.can_lock() || config.coherence_ranges.iter().any(|range| range.protocol.can_lock()) {
+        return Ok(());
+    }
+    let locked = |protocol: Protocol| protocol.within(Layer::Lock(Waiting::Sleep));
+    let same = locked(protocol).filter(|same| Some(*same) != locked(Protocol::DYNAMIC));
+    let same = same.map_or_else(String::new, |same| format!(" or 'coherence={same}'"));
+    Err(Failure::new(
+        exit::USAGE,
+        format!(
+            "--lock: `{protocol}` cannot lock pages; choose one that can with --set 'coherence=lock(dynamic)'{same}"
+        ),
+    ))
+}
+
+/// Runs one calculation on a cluster of its own.
+pub(crate) fn product(
+    nodes: usize,
+    task: &MatmulTask,
+    more: &[(&'static str, String)],
+    common: &Common,
+) -> Result<Product, Failure> {
+    let region_bytes = (3 * Layout::new(task.size).bytes).max(64 << 10);
+    let mut settings = vec![("region_bytes", region_bytes.to_string()), ("page_bytes", PAGE_BYTES.to_string())];
+    settings.extend_from_slice(more);
+    let wrapped = Task::Matmul(task.clone());
+    let found = ClusterPlan { nodes, common, settings, task: &wrapped, with_connection: false }.run::<Value>()?;
+    let sum = |name: &str| found.iter().filter_map(|node| node[name].as_f64()).sum();
+    Ok(Product {
+        seconds: found[0]["seconds"].as_f64().unwrap_or(f64::NAN),
+        pages: sum("pages_in"),
+        messages: sum("messages"),
+    })
+}
+
+/// How the matrices lie in the region: a row begins on a page, or several whole rows fill one, so that no page holds
+/// rows of two nodes.
+struct Layout {
+    size: usize,
+    /// Elements from the start of one row to the next.
+    pitch: usize,
+    rows_per_page: usize,
+    /// Bytes of one matrix; whole pages.
+    bytes: usize,
+}
+
+impl Layout {
+    fn new(size: usize) -> Layout {
+        let pitch = if size <= PER_PAGE { size.next_power_of_two() } else { size.next_multiple_of(PER_PAGE) };
+        let bytes = (size * pitch * size_of::<f64>()).next_multiple_of(PAGE_BYTES);
+        Layout { size, pitch, rows_per_page: (PER_PAGE / pitch).max(1), bytes }
+    }
+
+    /// The rows of one worker.
+    fn rows(&self, worker: usize, workers: usize) -> Range<usize> {
+        let units = self.size.div_ceil(self.rows_per_page);
+        let first = |worker: usize| self.size.min(units * worker / workers * self.rows_per_page);
+        first(worker)..first(worker + 1)
+    }
+}
+
+/// Small whole numbers: their products and sums are exact in any order.
+fn factor(row: usize, column: usize, matrix: usize) -> f64 {
+    ((row * 7 + column * 13 + matrix * 5) % 19) as f64 - 9.0
+}
+
+/// The matrices in a cluster's region.
+struct Matrices<'a> {
+    cluster: &'a Cluster,
+    layout: Layout,
+}
+
+impl<'a> Matrices<'a> {
+    /// Rows of one of the factors.
+    fn factor(&self, matrix: usize, rows: &Range<usize>) -> &'a [f64] {
+        let pitch = self.layout.pitch;
+        // SAFETY: the factors are not written after they were filled.
+        unsafe { self.cluster.region().slice(self.offset(matrix, rows.start), rows.len() * pitch) }
+    }
+
+    /// Rows of a matrix that only this worker uses now.
+    fn place(&self, matrix: usize, rows: &Range<usize>) -> &'a mut [f64] {
+        let pitch = self.layout.pitch;
+        // SAFETY: node 0 alone fills the factors before the first barrier; after it each worker has its own rows of
+        // the product, and after the second one node 0 has all of them.
+        unsafe { self.cluster.region().slice_mut(self.offset(matrix, rows.start), rows.len() * pitch) }
+    }
+
+    fn offset(&self, matrix: usize, row: usize) -> usize {
+        matrix * self.layout.bytes + row * self.layout.pitch * size_of::<f64>()
+    }
+
+    fn fill(&self) {
+        for matrix in 0..2 {
+            let place = self.place(matrix, &(0..self.layout.size));
+            for (row, elements) in place.chunks_mut(self.layout.pitch).enumerate() {
+                for (column, element) in elements[..self.layout.size].iter_mut().enumerate() {
+                    *element = factor(row, column, matrix);
+                }
+            }
+        }
+    }
+
+    fn calculate(&self, task: &MatmulTask, rows: Range<usize>) -> Result<(), trellis::WaitError> {
+        match task.order {
+            Order::Ijk => self.calculate_ijk(rows, task.lock),
+            Order::Kij => self.calculate_kij(rows, task.lock),
+        }
+    }
+
+    fn calculate_ijk(&self, rows: Range<usize>, lock: bool) -> Result<(), trellis::WaitError> {
+        let (size, pitch) = (self.layout.size, self.layout.pitch);
+        let right = self.factor(1, &(0..size));
+        for row in rows {
+            let rows = row..row + 1;
+            let left = self.factor(0, &rows);
+            let _stays = if lock { Some(self.lock(&rows)?) } else { None };
+            for (column, element) in self.place(2, &rows)[..size].iter_mut().enumerate() {
+                let mut sum = 0.0;
+                for k in 0..size {
+                    sum += left[k] * right[k * pitch + column];
+                }
+                *element = sum;
+            }
+        }
+        Ok(())
+    }
+
+    /// A row is complete only after the last k, so all rows stay locked from the beginning to the end.
+    fn calculate_kij(&self, rows: Range<usize>, lock: bool) -> Result<(), trellis::WaitError> {
+        let (size, pitch) = (self.layout.size, self.layout.pitch);
+        let (left, right) = (self.factor(0, &rows), self.factor(1, &(0..size)));
+        let _stays = if lock && !rows.is_empty() { Some(self.lock(&rows)?) } else { None };
+        let product = self.place(2, &rows);
+        for k in 0..size {
+            let line = &right[k * pitch..][..size];
+            for (elements, left) in product.chunks_mut(pitch).zip(left.chunks(pitch)) {
+                for (element, factor) in elements[..size].iter_mut().zip(line) {
+                    *element += left[k] * factor;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the pages of rows of the product here until the guard is dropped.
+    fn lock(&self, rows: &Range<usize>) -> Result<trellis::RangeGuard<'a>, trellis::WaitError> {
+        let bytes = rows.len() * self.layout.pitch * size_of::<f64>();
+        self.cluster.region().lock_range(self.offset(2, rows.start), bytes)
+    }
+
+    /// Returns an element that is wrong for these factors.
+    fn first_wrong(&self) -> Option<(usize, usize)> {
+        let (size, pitch) = (self.layout.size, self.layout.pitch);
+        let product = self.factor(2, &(0..size));
+        let step = if size <= CHECKED_WHOLE { 1 } else { (size * size / SAMPLE) | 1 };
+        (0..size * size).step_by(step).map(|n| (n / size, n % size)).find(|&(row, column)| {
+            let sum: f64 = (0..size).map(|k| factor(row, k, 0) * factor(k, column, 1)).sum();
+            product[row * pitch + column] != sum
+        })
+    }
+}
+
+/// Runs a node's part.
+pub(crate) fn node(task: &MatmulTask, member: &Member) -> Found {
+    let cluster = &member.cluster;
+    let matrices = Matrices { cluster, layout: Layout::new(task.size) };
+    if cluster.node() == 0 {
+        cluster.phase("fill");
+        matrices.fill();
+    }
+    cluster.barrier(1)?;
+    let before = cluster.counters();
+    let start = Instant::now();
+    cluster.phase("multiply");
+    calculate_with_threads(task, &matrices)?;
+    cluster.barrier(2)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let counted = cluster.counters().since(&before);
+    if cluster.node() == 0
+        && let Some((row, column)) = matrices.first_wrong()
+    {
+        return Err(format!("the product is wrong in row {row}, column {column}").into());
+    }
+    cluster.barrier(3)?;
+    Ok(json!({ "seconds": seconds, "pages_in": counted.pages_in, "messages": counted.messages_out }))
+}
+
+/// Computes the rows of this node, divided among its threads.
+fn calculate_with_threads(task: &MatmulTask, matrices: &Matrices) -> Result<(), WorkError> {
+    let (node, workers) = (matrices.cluster.node(), matrices.cluster.nodes() * task.threads);
+    let rows_of = |thread: usize| matrices.layout.rows(node * task.threads + thread, workers);
+    std::thread::scope(|scope| {
+        let others: Vec<_> =
+            (1..task.threads).map(|thread| scope.spawn(move || matrices.calculate(task, rows_of(thread)))).collect();
+        matrices.calculate(task, rows_of(0))?;
+        for other in others {
+            other.join().map_err(|_| "a thread that calculates panicked")??;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_one_worker_and_no_page_has_two() {
+        for size in [1, 2, 100, 256, 512, 513, 1024] {
+            let layout = Layout::new(size);
+            assert!(layout.pitch >= size && layout.bytes >= size * layout.pitch * 8);
+            assert!(layout.bytes.is_multiple_of(PAGE_BYTES));
+            for workers in 1..=5 {
+                let mut next = 0;
+                for worker in 0..workers {
+                    let rows = layout.rows(worker, workers);
+                    assert_eq!(rows.start, next, "{size} rows, worker {worker} of {workers}");
+                    assert!(rows.is_empty() || (rows.start * layout.pitch * 8).is_multiple_of(PAGE_BYTES));
+                    next = rows.end;
+                }
+                assert_eq!(next, size, "{workers} workers");
+            }
+        }
+    }
+
+    #[test]
+    fn locked_rows_need_a_protocol_that_can_lock() {
+        let of = |setting: &str| check_can_lock(&Sources::new().set(setting).load_for_all().expect("a configuration"));
+        for refused in ["ivy", "dynamic", "migrate", "delay(ivy)"] {
+            let failure = of(&format!("coherence={refused}")).expect_err("no lock layer");
+            assert_eq!(failure.code, exit::USAGE, "{failure}");
+            assert!(failure.sentence.contains("--set 'coherence=lock(dynamic)'"), "{failure}");
+        }
+        assert!(of("coherence=ivy").is_err_and(|failure| failure.sentence.contains("'coherence=lock(ivy)'")));
+        for accepted in ["coherence=lock(ivy)", "coherence=delay(lock(dynamic))", "coherence_ranges=0-64KiB=lock(ivy)"]
+        {
+            assert_eq!(of(accepted), Ok(()), "{accepted}");
+        }
+    }
+
+    #[test]
+    fn both_orders_are_right_and_a_wrong_element_is_found() {
+        let cluster = trellis::Cluster::join(trellis::Config::default()).expect("a cluster of one node");
+        for (size, order, threads) in [(7, Order::Ijk, 1), (40, Order::Kij, 3), (600, Order::Kij, 2)] {
+            let matrices = Matrices { cluster: &cluster, layout: Layout::new(size) };
+            matrices.fill();
+            matrices.place(2, &(0..size)).fill(0.0);
+            let task = MatmulTask { size, order, lock: false, threads };
+            calculate_with_threads(&task, &matrices).expect("calculates");
+            assert_eq!(matrices.first_wrong(), None, "{task:?}");
+            matrices.place(2, &(0..1))[0] += 1.0;
+            assert_eq!(matrices.first_wrong(), Some((0, 0)), "{task:?}");
+        }
+        cluster.leave().expect("leaves");
+    }
+}

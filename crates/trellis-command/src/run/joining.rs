@@ -1,0 +1,85 @@
+//! The part of `trellis run` for clusters that others may join, and for processes that join one.
+//!
+//! Promises: a secret is never in an argument, the environment or the output. The file that holds it is readable by
+//! its owner only and is removed with the run.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use trellis::secret::Secret;
+
+use crate::exit::{self, Failure};
+
+/// How a run takes part in joining.
+#[derive(Default)]
+pub(super) struct Joining {
+    /// The node of a running cluster that the processes join.
+    pub join: Option<String>,
+    /// The file with the secret, if the user names one.
+    pub secret_file: Option<PathBuf>,
+}
+
+impl Joining {
+    /// Reads the secret from that file.
+    pub(super) fn secret(&self) -> Result<Option<[u8; 32]>, Failure> {
+        let Some(path) = &self.secret_file else { return Ok(None) };
+        let secret = Secret::from_file(path).map_err(|error| {
+            Failure::new(exit::CONFIGURATION, error.to_string().replacen("secret_file", "--secret-file", 1))
+        })?;
+        Ok(Some(*secret.bytes()))
+    }
+}
+
+/// A file with the secret of a run, for processes that join; removed with this value.
+pub(super) struct SecretFile {
+    path: PathBuf,
+}
+
+impl SecretFile {
+    /// Writes the secret where only this user can read it.
+    pub(super) fn write(secret: &[u8; 32]) -> Result<SecretFile, Failure> {
+        let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir());
+        let folder = folder.unwrap_or_else(std::env::temp_dir);
+        let path = folder.join(format!("trellis-{}.secret", std::process::id()));
+        let refused = |error| {
+            Failure::new(exit::FILE, format!("cannot write the secret for those who join, {}: {error}", path.display()))
+        };
+        // Must be a new file, so that nobody who prepared a file of this name can read it.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(refused)?;
+        let made = SecretFile { path: path.clone() };
+        file.write_all(secret).map_err(refused)?;
+        Ok(made)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SecretFile {
+    fn drop(&mut self) {
+        // It may have been removed before.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_file_is_private_holds_the_secret_and_goes() {
+        let file = SecretFile::write(&[7; 32]).expect("written");
+        let path = file.path().to_owned();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let joining = Joining { secret_file: Some(path.clone()), ..Joining::default() };
+        assert_eq!(joining.secret().expect("read"), Some([7; 32]));
+        drop(file);
+        assert!(!path.exists());
+        assert!(joining.secret().unwrap_err().sentence.starts_with("--secret-file: "));
+        assert_eq!(Joining::default().secret().unwrap(), None);
+    }
+}

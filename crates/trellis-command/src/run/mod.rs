@@ -1,0 +1,530 @@
+//! `trellis run`: starts the nodes of a cluster on this host, as `mpirun` would, and ends them all together.
+//!
+//! The launcher makes the listening sockets, the secret and the status pages itself and passes them on as open
+//! descriptors: no port is guessed, no secret is in a process list, no file is left behind.
+
+mod cause;
+mod child;
+mod descendants;
+mod guard;
+mod joining;
+mod memory;
+mod output;
+mod requests;
+mod signals;
+mod status;
+mod stdin;
+mod supervise;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use clap::{Args, ValueEnum};
+use trellis::config::{self, Config, LinkKind, Sources};
+use trellis::launch;
+
+use crate::exit::{self, Ending, Failure};
+use crate::terminal;
+use cause::Seen;
+use child::{NodeCommand, NodeOutput, Running};
+use guard::Guard;
+use joining::{Joining, SecretFile};
+use requests::{Request, Requests};
+use signals::Signals;
+use status::NodeStatus;
+use supervise::{Finished, Supervisor, Treatment};
+
+/// Where the nodes' output goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputMode {
+    /// Every line begins with its node: `[0] …`
+    Prefix,
+    /// The nodes write straight to the launcher's own output
+    Raw,
+    /// Each node writes to `node-<i>.out` and `node-<i>.err`
+    Files,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  trellis run -n 4 ./psort --input numbers.bin --output sorted.bin
+  trellis run -n 2 --set region_bytes=1GiB --stats -- ./program --verbose
+  trellis run -n 4 --home memory-server --cache 64MiB ./psort --input in.bin --output out.bin
+  trellis run -n 3 --output files --output-directory logs ./program part-{node}-of-{nodes}
+  trellis run -n 2 --record record ./program && trellis report record
+
+`{node}` and `{nodes}` in the program's arguments become the node's number and the number of nodes.
+A cluster that others may join, and a process that joins it; its output has the prefix `[+0]`:
+  trellis run -n 3 --joiners-max 2 ./program
+  trellis run --join 127.0.0.1:4711 --secret-file /run/user/1000/trellis-4242.secret ./program
+
+With --home memory-server the region lies at memory servers (`trellis serve`). Where none is named the run starts one for \
+itself and, unless this machine takes the server's addresses as its own, a network of its own, in which the program sees no \
+other machine.
+
+Standard input goes to node 0; the other nodes read from /dev/null.
+
+Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure; \
+78 configuration refused; 126 program cannot be executed; 127 program not found; 2 wrong command line.";
+
+/// Start the nodes of a cluster on this host
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArguments {
+    /// Number of nodes; with --join, of processes that join
+    #[arg(short = 'n', long = "nodes", default_value_t = 1, value_name = "N")]
+    nodes: usize,
+    /// Configuration file: trellis.toml or libivy's JSON
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Override one configuration key for every node; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Where the nodes' output goes
+    #[arg(long, value_enum, default_value_t = OutputMode::Prefix, value_name = "MODE")]
+    output: OutputMode,
+    /// The directory for the files of `--output files`
+    #[arg(long, value_name = "DIRECTORY", default_value = "trellis-output")]
+    output_directory: PathBuf,
+    /// Write each node's record into this directory; `trellis report DIRECTORY` draws it
+    #[arg(long, value_name = "DIRECTORY")]
+    record: Option<PathBuf>,
+    /// Print each node's counters on standard error at the end
+    #[arg(long)]
+    stats: bool,
+    /// Where the region lies: manager, interleaved, first-touch, migrating, memory-server
+    #[arg(long, value_name = "HOME")]
+    home: Option<String>,
+    /// Memory servers that hold the region, as prefixes; with --home memory-server and none named, the run starts its
+    /// own
+    #[arg(long, value_name = "PREFIX[,PREFIX…]")]
+    memory_server: Option<String>,
+    /// Memory of a node for pages of memory servers, for example 64MiB
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<String>,
+    /// How many processes may join while the cluster runs; prints the command for it
+    #[arg(long, value_name = "N", conflicts_with = "join")]
+    joiners_max: Option<usize>,
+    /// Join the running cluster that has a node at this address, instead of starting one
+    #[arg(long, value_name = "HOST:PORT")]
+    join: Option<String>,
+    /// The file with the cluster's secret (mode 0600); without it a cluster gets a new secret
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// How the nodes' output is treated.
+pub enum Output {
+    /// Every line begins with its node.
+    Prefix,
+    /// The nodes write to the output of this process.
+    Raw,
+    /// Each node writes to files in this folder.
+    Files(PathBuf),
+    /// Standard output is kept for the command itself; standard error is prefixed.
+    Kept,
+}
+
+/// The description of a run.
+pub struct Plan {
+    /// The number of nodes.
+    pub nodes: usize,
+    /// The program that each node runs.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// A file with the configuration.
+    pub config: Option<PathBuf>,
+    /// Configuration keys and values, passed in the environment.
+    pub settings: Vec<(String, String)>,
+    /// What happens to the output of the nodes.
+    pub output: Output,
+    /// Descriptors of this process that each node keeps with the same numbers; one list per node, missing lists are
+    /// empty.
+    pub inherited: Vec<Vec<RawFd>>,
+    /// Whether node 0 gets this process's standard input.
+    pub with_stdin: bool,
+}
+
+/// The results of a run.
+pub struct Made {
+    /// Standard output of each node, with [`Output::Kept`].
+    pub stdout: Vec<Vec<u8>>,
+    /// The last counters in each node's status page.
+    pub counters: Vec<Option<trellis::Counters>>,
+    /// The exit code of the run, or the sentence about its failure.
+    pub ending: Ending,
+}
+
+/// Runs the `run` subcommand.
+pub fn run(arguments: RunArguments) -> Ending {
+    let show_counters = arguments.stats;
+    let (plan, joining) = arguments.into_plan()?;
+    let made = launch_and_join(&plan, &joining)?;
+    if show_counters {
+        // If the table cannot be written, the run is over all the same.
+        let _ = std::io::stderr().write_all(status::counter_table(&made.counters).as_bytes());
+    }
+    made.ending
+}
+
+impl RunArguments {
+    fn into_plan(self) -> Result<(Plan, Joining), Failure> {
+        let mut settings = Vec::new();
+        for setting in &self.set {
+            let Some((key, value)) = setting.split_once('=') else {
+                return Err(Failure::new(
+                    exit::USAGE,
+                    format!("--set {setting}: a key and a value are needed, as in `--set region_bytes=1GiB`"),
+                ));
+            };
+            settings.push((key.trim().to_owned(), value.to_owned()));
+        }
+        if let Some(directory) = &self.record {
+            let directory = existing_directory(directory)?;
+            settings.push(("record".to_owned(), directory.to_string_lossy().into_owned()));
+        }
+        let of_flags = [("home", &self.home), ("memory_server", &self.memory_server), ("cache_bytes_max", &self.cache)];
+        settings.extend(of_flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))));
+        settings.extend(self.joiners_max.map(|joiners| ("joiners_max".to_owned(), joiners.to_string())));
+        settings.extend(self.join.iter().map(|address| ("join".to_owned(), address.clone())));
+        let output = match self.output {
+            OutputMode::Prefix => Output::Prefix,
+            OutputMode::Raw => Output::Raw,
+            OutputMode::Files => Output::Files(existing_directory(&self.output_directory)?),
+        };
+        let joining = Joining { join: self.join, secret_file: self.secret_file };
+        let mut program = self.program.into_iter();
+        let plan = Plan {
+            nodes: self.nodes,
+            program: program.next().unwrap_or_default(),
+            arguments: program.collect(),
+            config: self.config.as_deref().map(readable_file).transpose()?,
+            settings,
+            output,
+            inherited: Vec::new(),
+            with_stdin: true,
+        };
+        Ok((plan, joining))
+    }
+}
+
+/// Makes the directory if it does not exist, and returns its absolute path: a node may change its working directory.
+pub fn existing_directory(directory: &Path) -> Result<PathBuf, Failure> {
+    let made = fs::create_dir_all(directory).and_then(|()| fs::canonicalize(directory)).map_err(|error| {
+        Failure::new(exit::FILE, format!("cannot make the directory {}: {error}", directory.display()))
+    })?;
+    // Checked before hours of work, and not after them.
+    match tempfile::tempfile_in(&made) {
+        Ok(_) => Ok(made),
+        Err(error) => Err(Failure::new(exit::FILE, format!("cannot write into {}: {error}", made.display()))),
+    }
+}
+
+fn readable_file(file: &Path) -> Result<PathBuf, Failure> {
+    fs::canonicalize(file).map_err(|error| {
+        Failure::new(exit::CONFIGURATION, format!("cannot read the configuration {}: {error}", file.display()))
+    })
+}
+
+/// Starts the nodes, waits for them, and leaves nothing behind.
+pub fn launch(plan: &Plan) -> Result<Made, Failure> {
+    launch_and_join(plan, &Joining::default())
+}
+
+fn launch_and_join(plan: &Plan, joining: &Joining) -> Result<Made, Failure> {
+    if plan.nodes == 0 || plan.nodes > config::NODES_MAX {
+        let sentence = format!("-n {}: the number of nodes must be 1 to {}", plan.nodes, config::NODES_MAX);
+        return Err(Failure::new(exit::USAGE, sentence));
+    }
+    let mut wiring = Wiring::new(plan, joining)?;
+    // Removed when this call ends, however it ends.
+    let _secret_file = wiring.secret_file.take();
+    let requests = joining.join.is_some().then(Requests::listen).transpose()?;
+    descendants::adopt_orphans();
+    let signals = Signals::block()?;
+    let guard = Guard::start()?;
+    let _memory = wiring.memory.as_ref().map(memory::Place::serve).transpose()?;
+    let mut supervisor = Supervisor::new(&signals, &guard);
+    if let (Some(address), Some(requests)) = (&joining.join, requests) {
+        supervisor.serve(requests, address);
+    }
+    for node in 0..plan.nodes {
+        match start(plan, &wiring, node) {
+            Ok((running, status)) => supervisor.adopt(running, status, plan.output.treatment()),
+            Err(failure) => {
+                supervisor.abandon()?;
+                return Err(failure);
+            }
+        }
+    }
+    drop(wiring);
+    let finished = supervisor.supervise()?;
+    let ending = ending_of(&finished);
+    let counters = finished.statuses.iter().map(NodeStatus::counters).collect();
+    Ok(Made { stdout: finished.stdout, counters, ending })
+}
+
+/// What all nodes of a run have in common.
+struct Wiring {
+    /// Bound to ports that the kernel chose, and already listening: a peer that connects early waits in the backlog.
+    sockets: Vec<OwnedFd>,
+    /// `None` if every process finds it by itself.
+    secret: Option<[u8; 32]>,
+    secret_file: Option<SecretFile>,
+    environment: Vec<(String, OsString)>,
+    /// Where the run's own memory server is.
+    memory: Option<memory::Place>,
+}
+
+impl Wiring {
+    fn new(plan: &Plan, joining: &Joining) -> Result<Wiring, Failure> {
+        let secret = joining.secret()?;
+        // A process that joins listens where it reaches the cluster, which it finds out itself.
+        let listening = if joining.join.is_some() { 0 } else { plan.nodes };
+        let (mut sockets, mut addresses) = bind_all(listening, LinkKind::Tcp)?;
+        let mut listed = addresses.join(",");
+        let read = check_configuration(plan, joining, &listed)?;
+        let memory = memory::Place::for_run(&read, plan.nodes)?;
+        if read.link == LinkKind::Udp || memory.as_ref().is_some_and(|memory| memory.has_moved) {
+            (sockets, addresses) = bind_all(listening, read.link)?;
+            listed = addresses.join(",");
+        }
+        let mut environment = Vec::new();
+        if joining.join.is_none() {
+            environment.push((launch::NODES_VARIABLE.to_owned(), OsString::from(listed)));
+        }
+        if let Some(file) = &plan.config {
+            environment.push((config::FILE_VARIABLE.to_owned(), file.clone().into_os_string()));
+        }
+        plan.settings.iter().for_each(|(key, value)| tell(&mut environment, key, value));
+        if let Some(memory) = &memory {
+            tell(&mut environment, "memory_server", &memory.of_server().to_string());
+            environment.push((launch::MEMORY_ENDS_VARIABLE.to_owned(), OsString::from("1")));
+        }
+        let is_given = secret.is_some();
+        let secret = match secret {
+            None if joining.join.is_none() => Some(child::fresh_secret()?),
+            given => given,
+        };
+        let mut wiring = Wiring { sockets, secret, secret_file: None, environment, memory };
+        if let (true, Some(secret)) = (read.joiners_max > 0 && joining.join.is_none(), secret) {
+            if !is_given {
+                wiring.secret_file = Some(SecretFile::write(&secret)?);
+            }
+            let path = wiring.secret_file.as_ref().map(SecretFile::path).or(joining.secret_file.as_deref());
+            say_how_to_join(&addresses[read.manager], path.unwrap_or(Path::new("FILE")));
+        }
+        Ok(wiring)
+    }
+}
+
+/// Adds a key of the configuration to a node's environment.
+fn tell(environment: &mut Vec<(String, OsString)>, key: &str, value: &str) {
+    environment.push((format!("{}{}", config::VARIABLE_PREFIX, key.to_ascii_uppercase()), OsString::from(value)));
+}
+
+fn say_how_to_join(address: &str, secret_file: &Path) {
+    trellis_store::complain(format_args!(
+        "others join with: trellis run --join {address} --secret-file {} PROGRAM",
+        secret_file.display()
+    ));
+}
+
+fn no_port(error: &std::io::Error) -> Failure {
+    Failure::new(
+        exit::SYSTEM,
+        format!("cannot listen on 127.0.0.1: {error}; see `trellis doctor` for the limits of this machine"),
+    )
+}
+
+/// Makes sockets for this many nodes; returns their addresses, too.
+fn bind_all(nodes: usize, link: LinkKind) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
+    let bind = || -> std::io::Result<(OwnedFd, String)> {
+        Ok(match link {
+            LinkKind::Auto | LinkKind::Tcp | LinkKind::Shm | LinkKind::Fabric => {
+                let listener = TcpListener::bind("127.0.0.1:0")?;
+                let address = listener.local_addr()?;
+                (listener.into(), address.to_string())
+            }
+            LinkKind::Udp => {
+                let socket = UdpSocket::bind("127.0.0.1:0")?;
+                let address = socket.local_addr()?;
+                (socket.into(), address.to_string())
+            }
+        })
+    };
+    let bound: std::io::Result<Vec<_>> = (0..nodes).map(|_| bind()).collect();
+    Ok(bound.map_err(|error| no_port(&error))?.into_iter().unzip())
+}
+
+/// Reads the configuration as the nodes will, so that a mistake is reported once and before anything starts.
+fn check_configuration(plan: &Plan, joining: &Joining, addresses: &str) -> Result<Config, Failure> {
+    let mut sources = Sources::new().process_environment().variable(launch::NODES_VARIABLE, addresses);
+    if let Some(file) = &plan.config {
+        sources = sources.file(file);
+    }
+    for (key, value) in &plan.settings {
+        if matches!(key.as_str(), "nodes" | "node") {
+            let sentence =
+                format!("--set {key}={value}: trellis run gives every node its number and address; use -n N");
+            return Err(Failure::new(exit::CONFIGURATION, sentence));
+        }
+        sources = sources.set(format!("{key}={value}"));
+    }
+    let read = sources.load_for_all().map_err(|error| Failure::new(exit::CONFIGURATION, error.to_string()))?;
+    if joining.join.is_none() && read.node_count() != plan.nodes {
+        let sentence = format!("-n {}: the configuration is for {} nodes", plan.nodes, read.node_count());
+        return Err(Failure::new(exit::CONFIGURATION, sentence));
+    }
+    Ok(read)
+}
+
+/// Starts one node.
+fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStatus), Failure> {
+    let status = NodeStatus::create()?;
+    let secret = wiring.secret.as_ref().map(|secret| child::pipe_holding(secret)).transpose()?;
+    let socket = wiring.sockets.get(node);
+    let handed_over = [
+        (launch::LISTEN_FD_VARIABLE, socket.map(AsRawFd::as_raw_fd)),
+        (launch::SECRET_FD_VARIABLE, secret.as_ref().map(AsRawFd::as_raw_fd)),
+        (launch::STATUS_FD_VARIABLE, Some(status.descriptor())),
+    ];
+    let mut inherited: Vec<RawFd> = handed_over.iter().filter_map(|(_, descriptor)| *descriptor).collect();
+    let mut environment = wiring.environment.clone();
+    if let Some(memory) = &wiring.memory {
+        tell(&mut environment, "prefix", &memory.of_node(node).to_string());
+    }
+    let mut tell = |name: &str, value: i64| environment.push((name.to_owned(), value.to_string().into()));
+    if socket.is_some() {
+        tell(launch::NODE_VARIABLE, node as i64);
+    }
+    for (name, descriptor) in handed_over {
+        if let Some(descriptor) = descriptor {
+            tell(name, descriptor.into());
+        }
+    }
+    inherited.extend(plan.inherited.get(node).into_iter().flatten());
+    let command = NodeCommand {
+        node,
+        nodes: plan.nodes,
+        program: &plan.program,
+        arguments: &plan.arguments,
+        environment,
+        inherited,
+        stdin: if node == 0 && plan.with_stdin { stdin::for_node_zero() } else { Stdio::null() },
+        output: plan.output.of_node(node)?,
+    };
+    let running = command.spawn()?;
+    Ok((running, status))
+}
+
+impl Output {
+    fn of_node(&self, node: usize) -> Result<NodeOutput, Failure> {
+        match self {
+            Output::Prefix | Output::Kept => Ok(NodeOutput::Pipes),
+            Output::Raw => Ok(NodeOutput::Inherited),
+            Output::Files(directory) => {
+                let create = |ending: &str| {
+                    let path = directory.join(format!("node-{node}.{ending}"));
+                    File::create(&path)
+                        .map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", path.display())))
+                };
+                Ok(NodeOutput::Files(create("out")?, create("err")?))
+            }
+        }
+    }
+
+    fn treatment(&self) -> Treatment {
+        Treatment {
+            keep_stdout: matches!(self, Output::Kept),
+            colour: [terminal::colour_wanted(&std::io::stdout()), terminal::colour_wanted(&std::io::stderr())],
+        }
+    }
+}
+
+/// A process that joined a cluster, as its launcher describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinedNode {
+    /// Its number; `None` before it was let in.
+    pub number: Option<u16>,
+    /// The process.
+    pub pid: i32,
+    /// Its launcher.
+    pub launcher: i32,
+    /// The address at which it joined.
+    pub cluster: String,
+    /// What it does now.
+    pub doing: String,
+}
+
+impl JoinedNode {
+    /// One line of a launcher's answer.
+    fn to_line(&self) -> String {
+        let number = self.number.map_or("-".to_owned(), |number| number.to_string());
+        format!("{number} {} {} {}\n", self.pid, self.cluster, self.doing)
+    }
+
+    fn of_line(line: &str, launcher: i32) -> Option<JoinedNode> {
+        let mut words = line.splitn(4, ' ');
+        let (number, pid, cluster) =
+            (words.next()?.parse().ok(), words.next()?.parse().ok()?, words.next()?.to_owned());
+        Some(JoinedNode { number, pid, launcher, cluster, doing: words.next()?.to_owned() })
+    }
+}
+
+/// Every process of this user that joined a cluster from this machine.
+pub fn joined_nodes() -> Result<Vec<JoinedNode>, Failure> {
+    let mut nodes = Vec::new();
+    for launcher in requests::launchers()? {
+        // A launcher that has just ended has no nodes.
+        let answer = requests::ask(launcher, &Request::List).unwrap_or_default();
+        nodes.extend(answer.lines().filter_map(|line| JoinedNode::of_line(line, launcher)));
+    }
+    Ok(nodes)
+}
+
+/// Asks a node to leave; returns false if it has ended.
+pub fn ask_to_leave(node: &JoinedNode) -> bool {
+    requests::ask(node.launcher, &Request::Leave(node.pid)).is_some_and(|answer| answer == "asked")
+}
+
+/// The exit code of the run, or the sentence about the first cause of its failure.
+fn ending_of(finished: &Finished) -> Ending {
+    let seen: &[Seen] = &finished.seen;
+    if let Some(cause) = cause::first_cause(seen) {
+        // Status 0 is no failure: the cluster failed because of a node that ended too early.
+        let ended = seen[cause].ended.filter(|ended| ended.is_failure());
+        let code = ended.map_or(exit::CLUSTER, cause::Ended::exit_code);
+        return Err(Failure::new(code, cause::sentence(seen, cause)));
+    }
+    match &finished.unwritten {
+        // Like a program in a pipe whose reader goes away: the status of SIGPIPE, without a message.
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(128 + libc::SIGPIPE as u8),
+        Some(error) => {
+            let sentence = format!("the nodes' output cannot be written: {error}; make room, or lead it elsewhere");
+            return Err(Failure::new(exit::FILE, sentence + &cause::the_others(seen, usize::MAX)));
+        }
+        None => {}
+    }
+    if let Some(node) = finished.statuses.iter().position(NodeStatus::has_lost_its_record) {
+        let sentence = format!("the record of node {node} is not there: its own message says why");
+        return Err(Failure::new(exit::FILE, sentence));
+    }
+    let failed = seen.iter().filter_map(|seen| seen.ended).find(|ended| ended.is_failure());
+    match (finished.asked_by, failed) {
+        (Some(signal), Some(_)) => {
+            let sentence = format!("interrupted by {}{}", signals::name(signal), cause::the_others(seen, usize::MAX));
+            Err(Failure::new(128 + signal as u8, sentence))
+        }
+        _ => Ok(exit::FINE),
+    }
+}

@@ -1,0 +1,142 @@
+//! The signals of the launcher, received as data: blocked and read from a descriptor, without a handler.
+//!
+//! The previous mask is restored when `Signals` is dropped.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::exit::Failure;
+
+/// Signals that are forwarded to every node.
+const FORWARDED: [i32; 8] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+];
+
+/// Signals that ask the whole run to end; SIGHUP means that the terminal is gone. A run that does not end by itself
+/// after one of them is ended.
+pub(super) fn asks_to_end(signal: i32) -> bool {
+    matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP)
+}
+
+/// Whether this process was started to ignore a signal, as by `nohup`. A blocked signal would arrive at the
+/// descriptor all the same.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the structure is plain data, which the C library fills; nothing is installed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// The descriptor from which signals are read, and the mask to restore.
+pub(super) struct Signals {
+    descriptor: OwnedFd,
+    previous: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks the signals of the launcher and opens the descriptor from which they are read.
+    pub(super) fn block() -> Result<Signals, Failure> {
+        // A shell starts background jobs of a script with SIGINT and SIGQUIT ignored. An ignored signal never reaches
+        // the descriptor, and the nodes would ignore it, too. A signal to the launcher must have its effect.
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGCHLD] {
+            // SAFETY: installing SIG_DFL runs no code of ours; the signal numbers are valid constants.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        // SAFETY: both sets are plain data filled by the C library before they are read; signalfd gets a valid set.
+        unsafe {
+            let mut wanted: libc::sigset_t = std::mem::zeroed();
+            let mut previous: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut wanted);
+            libc::sigaddset(&mut wanted, libc::SIGCHLD);
+            for signal in FORWARDED.into_iter().filter(|&signal| signal != libc::SIGHUP || !is_ignored(signal)) {
+                libc::sigaddset(&mut wanted, signal);
+            }
+            if libc::pthread_sigmask(libc::SIG_BLOCK, &wanted, &mut previous) != 0 {
+                return Err(Failure::system("block signals"));
+            }
+            let descriptor = libc::signalfd(-1, &wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if descriptor < 0 {
+                let failure = Failure::system("open a signalfd");
+                libc::pthread_sigmask(libc::SIG_SETMASK, &previous, std::ptr::null_mut());
+                return Err(failure);
+            }
+            Ok(Signals { descriptor: OwnedFd::from_raw_fd(descriptor), previous })
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+
+    /// The next signal that arrived, if any.
+    pub(super) fn next(&self) -> Option<i32> {
+        // SAFETY: the structure is plain data; the kernel writes at most its size.
+        unsafe {
+            let mut information: libc::signalfd_siginfo = std::mem::zeroed();
+            let bytes = size_of::<libc::signalfd_siginfo>();
+            let got = libc::read(self.descriptor.as_raw_fd(), (&raw mut information).cast(), bytes);
+            (got == bytes as isize).then_some(information.ssi_signo as i32)
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: `previous` was filled by pthread_sigmask in `block`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, std::ptr::null_mut()) };
+    }
+}
+
+/// The name of a signal as people write it.
+pub(super) fn name(signal: i32) -> String {
+    let known = match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGCONT => "SIGCONT",
+        libc::SIGSTOP => "SIGSTOP",
+        libc::SIGTSTP => "SIGTSTP",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGSYS => "SIGSYS",
+        other => return format!("signal {other}"),
+    };
+    known.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_the_names_people_write() {
+        assert_eq!(name(libc::SIGKILL), "SIGKILL");
+        assert_eq!(name(libc::SIGSEGV), "SIGSEGV");
+        assert_eq!(name(63), "signal 63");
+    }
+
+    #[test]
+    fn only_the_asking_signals_end_a_run() {
+        assert!(asks_to_end(libc::SIGINT) && asks_to_end(libc::SIGTERM));
+        assert!(!asks_to_end(libc::SIGUSR1) && !asks_to_end(libc::SIGCONT));
+    }
+}
