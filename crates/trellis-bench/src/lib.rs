@@ -1,5 +1,4 @@
-//! What the `trellis` command measures: benchmarks, the tables and figures of papers, reports from records, and checks on
-//! real processes.
+//! What the `trellis` command measures: benchmarks, the tables and figures of papers, and checks on real processes.
 //!
 //! Promises: every figure comes from a run of real processes, links and files on this machine, or says that it is from a
 //! paper. A benchmark starts its nodes with this executable: the command passes the hidden subcommands of the nodes to
@@ -9,7 +8,6 @@
 
 mod bench;
 mod check;
-mod report;
 mod reproduce;
 
 use clap::Args;
@@ -18,7 +16,6 @@ use trellis_command::exit::Ending;
 pub use bench::node::run as run_node;
 pub use bench::switch::inside::run as run_inside;
 pub use check::{CheckArguments, check};
-pub use report::{ReportArguments, report};
 
 /// Measure this machine
 #[derive(Debug, Args)]

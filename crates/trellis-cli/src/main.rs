@@ -18,7 +18,9 @@ mod switch;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use trellis_command::{ending, run, terminal};
+#[cfg(not(feature = "bench"))]
+use trellis_command::exit;
+use trellis_command::{ending, report, run, terminal};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -53,10 +55,21 @@ enum Command {
     Run(run::RunArguments),
     Leave(leave::LeaveArguments),
     Doctor(doctor::DoctorArguments),
+    #[cfg(feature = "bench")]
     Bench(trellis_bench::BenchArguments),
+    #[cfg(feature = "bench")]
     Reproduce(trellis_bench::ReproduceArguments),
-    Report(trellis_bench::ReportArguments),
+    Report(report::ReportArguments),
+    #[cfg(feature = "bench")]
     Check(trellis_bench::CheckArguments),
+    /// What this build leaves out
+    #[cfg(not(feature = "bench"))]
+    #[command(name = "bench", aliases = ["reproduce", "check"], hide = true, disable_help_flag = true)]
+    LeftOut {
+        /// Whatever follows
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Run programs with their heap in a key-value store, and inspect or serve stores
     #[command(subcommand, after_help = store::stores_of_this_build())]
     Store(store::Task),
@@ -76,12 +89,14 @@ enum Command {
         order: String,
     },
     /// A node of `trellis bench`
+    #[cfg(feature = "bench")]
     #[command(hide = true)]
     BenchNode {
         /// The task as JSON
         task: String,
     },
     /// The process in which a benchmark makes its labs
+    #[cfg(feature = "bench")]
     #[command(hide = true)]
     BenchInside {
         /// The task as JSON
@@ -103,10 +118,18 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Leave(arguments) => leave::leave(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        #[cfg(feature = "bench")]
         Command::Bench(arguments) => trellis_bench::bench(&arguments),
+        #[cfg(feature = "bench")]
         Command::Reproduce(arguments) => trellis_bench::reproduce(&arguments),
-        Command::Report(arguments) => trellis_bench::report(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
+        #[cfg(feature = "bench")]
         Command::Check(arguments) => return trellis_bench::check(&arguments),
+        #[cfg(not(feature = "bench"))]
+        Command::LeftOut { .. } => Err(exit::Failure::new(
+            exit::USAGE,
+            "this build has no bench, reproduce and check; `cargo xtask install` builds a command that has them",
+        )),
         Command::Store(task) => store::run(&task),
         Command::Cc(arguments) => compile::compile(&arguments, compile::Language::C),
         Command::Cxx(arguments) => compile::compile(&arguments, compile::Language::Cxx),
@@ -115,7 +138,9 @@ fn main() -> ExitCode {
         Command::Switch(arguments) => switch::switch(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::LabKeeper { order } => lab::keeper::keep(&order),
+        #[cfg(feature = "bench")]
         Command::BenchNode { task } => trellis_bench::run_node(&task),
+        #[cfg(feature = "bench")]
         Command::BenchInside { task } => trellis_bench::run_inside(&task),
     };
     match ending {

@@ -24,3 +24,32 @@ pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
         failed(error)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_file_is_replaced_whole_or_stays_as_it_was() {
+        let folder = Scratch::new("test-files").unwrap();
+        let (file, link) = (folder.file("report.html"), folder.file("link"));
+        write(&file, "one").unwrap();
+        write(&file, "two").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write(&link, "three").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "three");
+        // Something is in the way of the new file.
+        fs::create_dir(folder.file(format!(".report.html.{}", std::process::id()))).unwrap();
+        let failure = write(&file, "four").unwrap_err();
+        assert!(failure.code == exit::FILE && failure.sentence.contains("cannot write"), "{failure}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "three");
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_may_be_full() {
+        assert_eq!(write(Path::new("/dev/null"), "text"), Ok(()));
+        assert_eq!(write(Path::new("/dev/full"), "text").unwrap_err().code, exit::FILE);
+    }
+}

@@ -17,6 +17,7 @@ use crate::{setup, step};
 /// Builds what is needed and runs the demonstration.
 pub(crate) fn run(workspace: &Workspace, elements: u64) -> Result<()> {
     setup::ensure(&[setup::COMPILER])?;
+    workspace.build_to_try()?;
     let psort = programs::build_psort(workspace)?;
     let folder = workspace.target.join("demo");
     std::fs::create_dir_all(&folder)?;

@@ -52,14 +52,25 @@ impl Workspace {
         self.build(Profile::Release)
     }
 
+    /// Builds the shared library and a command that runs programs and draws their records: who tries Trellis does not
+    /// wait for benchmarks and checkers.
+    pub(crate) fn build_to_try(&self) -> Result<()> {
+        let mut build = self.command_and_library(Profile::Release);
+        step::command("build the command and the library", build.arg("--no-default-features"))
+    }
+
     /// Builds the command and the shared library.
     pub(crate) fn build(&self, profile: Profile) -> Result<()> {
+        step::command("build the command and the library", &mut self.command_and_library(profile))
+    }
+
+    fn command_and_library(&self, profile: Profile) -> Command {
         let mut build = self.cargo();
         build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
         if profile == Profile::Release {
             build.arg("--release");
         }
-        step::command("build the command and the library", &mut build)
+        build
     }
 
     /// Gives the built library the names that programs use; cargo has another one.

@@ -7,7 +7,6 @@ use crate::bench::cluster::ClusterPlan;
 use crate::bench::node::Task;
 use crate::bench::thrash;
 use crate::bench::workloads::{DotTask, SortTask};
-use crate::report;
 use trellis_base::statistics::quantile;
 use trellis_command::chart::{Axis, Plot, Series, Style};
 use trellis_command::exit::{self, Failure};
@@ -78,7 +77,7 @@ pub(super) fn figure5(settings: &mut Settings) -> Result<Reproduced, Failure> {
         json["ours"][file.trim_end_matches(".svg")] =
             json!({ "pages": pages, "faults": faults, "pages_of_one_node": alone });
         let note = "Each dot is a page fault of 4 KiB. The paper traced every access of every byte; a fault is a page's first.";
-        pictures.push((file.to_owned(), report::pictures::access_pattern(&records, title, note)));
+        pictures.push((file.to_owned(), trellis_command::report::pictures::access_pattern(&records, title, note)));
     }
     Ok(Reproduced {
         title: "Figure 5: distribution of accesses over the nodes",
@@ -97,7 +96,7 @@ fn recorded(settings: &Settings, nodes: usize, task: &Task) -> Result<Vec<trelli
     let scratch = Scratch::new("reproduce")?;
     let more = [("record", scratch.path().display().to_string()), ("prefetch_pages_max", "1".to_owned())];
     run_task(settings, nodes, task, &more)?;
-    report::read_records(scratch.path())
+    trellis_command::report::read_records(scratch.path())
 }
 
 /// The number of pages touched, of pages that only one of the nodes 1… touched, and of faults.

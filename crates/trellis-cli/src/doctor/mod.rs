@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 use trellis::config::Config;
 use trellis::transport::links::udp::{Interface, try_multicast};
-use trellis_check::say;
+use trellis_command::say;
 use trellis_memory::{Capabilities, Catcher, choose, probe};
 use trellis_store::stores::{KINDS, StoreKind};
 

@@ -35,6 +35,7 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
     setup::ensure(&[setup::COMPILER, setup::MACRO_PROCESSOR])?;
     let chosen = choose(only)?;
     setup::ensure(setup::PASS)?;
+    workspace.build_release()?;
     let psort = programs::build_psort(workspace)?;
     compiler::build(workspace, Profile::Release)?;
     let machine = Machine::look(workspace);

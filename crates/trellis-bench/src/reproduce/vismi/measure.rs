@@ -9,7 +9,6 @@ use trellis::record::{Breakdown, Counters};
 
 use super::programs::{Built, Program, Said, Way};
 use crate::bench::cluster::Common;
-use crate::report;
 use trellis_base::statistics::quantile;
 use trellis_command::exit::{self, Failure};
 use trellis_command::run::{self, Output, Plan};
@@ -203,7 +202,7 @@ fn on_nodes(
             Failure::new(exit::FAILED, format!("node {} never came to the part that is timed", record.node))
         })
     };
-    let counters = report::read_records(&record)?.iter().map(timed).collect::<Result<_, _>>()?;
+    let counters = trellis_command::report::read_records(&record)?.iter().map(timed).collect::<Result<_, _>>()?;
     Ok((said, counters))
 }
 

@@ -3,15 +3,15 @@
 //! The page never fetches anything and runs no script; it can be mailed, archived and opened without a network.
 
 mod page;
-pub(crate) mod pictures;
+pub mod pictures;
 
 use std::path::{Path, PathBuf};
 
+use crate::say;
 use clap::Args;
 use trellis::record::Record;
-use trellis_check::say;
 
-use trellis_command::exit::{self, Ending, Failure};
+use crate::exit::{self, Ending, Failure};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,13 +45,13 @@ pub fn report(arguments: &ReportArguments) -> Ending {
         return Ok(exit::FINE);
     }
     let file = arguments.output.clone().unwrap_or_else(|| arguments.directory.join("report.html"));
-    trellis_command::files::write(&file, &page::html(&records))?;
+    crate::files::write(&file, &page::html(&records))?;
     say!("{}", file.display());
     Ok(exit::FINE)
 }
 
 /// The records of all nodes, in the order of the nodes.
-pub(crate) fn read_records(directory: &Path) -> Result<Vec<Record>, Failure> {
+pub fn read_records(directory: &Path) -> Result<Vec<Record>, Failure> {
     Record::read_folder(directory).map_err(|error| Failure::new(exit::FILE, error.to_string()))
 }
 

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use trellis::record::{Breakdown, Counters, Record};
 
+use crate::chart;
 use crate::report::pictures::{self, Part};
-use trellis_command::chart;
-use trellis_command::svg::{self, Picture, escape};
+use crate::svg::{self, Picture, escape};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1f2328;background:#fff}\

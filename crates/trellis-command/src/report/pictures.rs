@@ -2,8 +2,8 @@
 
 use trellis::record::{Counters, FaultKind, Record};
 
-use trellis_command::chart::{self, Axis, Plot, Series, Style};
-use trellis_command::svg::{self, Anchor, Picture};
+use crate::chart::{self, Axis, Plot, Series, Style};
+use crate::svg::{self, Anchor, Picture};
 
 /// Dots drawn per node; if there are more faults, they are thinned evenly.
 const DOTS_MAX: usize = 3000;
@@ -11,7 +11,7 @@ const DOTS_MAX: usize = 3000;
 const COLUMNS: usize = 96;
 
 /// Faults over time and place, one colour per node.
-pub(crate) fn access_pattern(records: &[Record], title: &str, note: &str) -> Picture {
+pub fn access_pattern(records: &[Record], title: &str, note: &str) -> Picture {
     let Some((low, high)) = touched(records) else { return empty(title) };
     let page_bytes = records[0].page_bytes as f64;
     // Joining the cluster takes most of a short run and shows nothing.
@@ -47,7 +47,7 @@ pub(crate) fn access_pattern(records: &[Record], title: &str, note: &str) -> Pic
 }
 
 /// How many faults each part of the touched range had, one row per node.
-pub(crate) fn heat_map(records: &[Record]) -> Picture {
+pub fn heat_map(records: &[Record]) -> Picture {
     let Some((low, high)) = touched(records) else { return empty("Faults per page") };
     let pages = high - low + 1;
     let per_column = pages.div_ceil(COLUMNS as u64);
@@ -91,7 +91,7 @@ pub(crate) fn heat_map(records: &[Record]) -> Picture {
 }
 
 /// How long faults waited, in steps of a factor of two.
-pub(crate) fn wait_histogram(records: &[Record]) -> Picture {
+pub fn wait_histogram(records: &[Record]) -> Picture {
     const BINS: usize = 24;
     let kinds = [
         (FaultKind::Read, "read"),
@@ -157,7 +157,7 @@ pub(super) fn counters_of_phase(record: &Record, name: &str) -> Counters {
 }
 
 /// The phases of each node over time.
-pub(crate) fn phases(records: &[Record]) -> Option<Picture> {
+pub fn phases(records: &[Record]) -> Option<Picture> {
     let names = phase_names(records);
     if names.is_empty() {
         return None;
@@ -194,10 +194,10 @@ pub(crate) fn phases(records: &[Record]) -> Option<Picture> {
 }
 
 /// A part of a bar: its name, and its length for a node.
-pub(crate) type Part<'a> = (&'a str, &'a dyn Fn(&Record) -> f64);
+pub type Part<'a> = (&'a str, &'a dyn Fn(&Record) -> f64);
 
 /// Bars of one or more parts per node: the values of `parts`, in its order.
-pub(crate) fn bars(records: &[Record], title: &str, unit: &str, parts: &[Part]) -> Picture {
+pub fn bars(records: &[Record], title: &str, unit: &str, parts: &[Part]) -> Picture {
     let (left, top, row, width) = (84.0, 64.0, 28.0, 520.0);
     let sum = |record: &Record| parts.iter().map(|(_, part)| part(record)).sum::<f64>();
     let most = records.iter().map(sum).fold(1e-9, f64::max);
@@ -230,7 +230,7 @@ pub(crate) fn bars(records: &[Record], title: &str, unit: &str, parts: &[Part]) 
 }
 
 /// The waiting times of a node's faults, ascending, in microseconds.
-pub(crate) fn sorted_waits_us(record: &Record) -> Vec<f64> {
+pub fn sorted_waits_us(record: &Record) -> Vec<f64> {
     let waiting = record.faults.iter().filter(|fault| fault.kind != FaultKind::Local);
     let mut waits: Vec<f64> = waiting.map(|fault| fault.wait_us_x10 as f64 / 10.0).collect();
     waits.sort_by(f64::total_cmp);
@@ -300,7 +300,7 @@ pub(super) mod tests {
     use super::*;
     use trellis::record::{FaultRecord, Phase, VERSION};
 
-    pub(crate) fn example(node: usize) -> Record {
+    pub(in crate::report) fn example(node: usize) -> Record {
         let fault = |time_us, page, kind| FaultRecord { time_us, page, kind, wait_us_x10: 125, thread: 0 };
         Record {
             version: VERSION,
