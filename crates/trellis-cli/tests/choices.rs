@@ -162,7 +162,7 @@ fn tables_2_and_3_and_the_figure_are_made() {
     assert_eq!(two["rows"].as_array().map(Vec::len), Some(2), "{two}");
     assert_eq!((&two["rows"][1]["with"], &two["rows"][1]["paper_packets"]), (&"lock".into(), &10.0.into()));
     assert!(number(&two["rows"][1], "packets_per_item") <= LOCK_PACKETS_MAX, "{two}");
-    let three = make(&["table3"]);
+    let three = make(&["table3", "--samples", "20"]);
     assert_eq!(three["rows"][0]["paper_ms"], 39.9, "{three}");
     let one = make(&["figure1"]);
     assert_eq!(one["rows"].as_array().map(Vec::len), Some(2 * 3 * 4), "{one}");

@@ -11,7 +11,6 @@ use trellis_command::exit::Failure;
 const PAPER_MS: [(Kind, f64); 4] =
     [(Kind::Read, 39.9), (Kind::Write, 48.2), (Kind::UpgradeOwner, 19.4), (Kind::UpgradeNotOwner, 11.1)];
 const NODES_MAX: usize = 4;
-const SAMPLES: usize = 500;
 
 /// The paper's packets for an event with this many copies besides the requester's and the owner's (§4.2): a page is
 /// three packets, and the node that gets the ownership acknowledges it.
@@ -32,13 +31,13 @@ fn paper_ms(event: &Measured) -> Option<f64> {
 }
 
 /// Table 3: basic operation timings.
-pub(super) fn table3(settings: &mut Settings) -> Result<Reproduced, Failure> {
+pub(super) fn table3(settings: &mut Settings, samples: usize) -> Result<Reproduced, Failure> {
     let mut runs: Vec<Vec<Measured>> = Vec::new();
     for run in 0..settings.runs {
         let mut all = Vec::new();
         for nodes in 2..=NODES_MAX {
             settings.progress.step(&format!("table 3: {nodes} nodes, run {} of {}", run + 1, settings.runs));
-            all.extend(events::measure(nodes, SAMPLES, settings.common)?);
+            all.extend(events::measure(nodes, samples, settings.common)?);
         }
         runs.push(all);
     }
@@ -55,7 +54,7 @@ pub(super) fn table3(settings: &mut Settings) -> Result<Reproduced, Failure> {
         title: "Table 3: basic events, and the cost model O = N·pk + M·pg + F + V·m",
         table,
         remark: format!(
-            "Median of {} runs of {SAMPLES} events. Fitted: {}. The paper's page is three packets and its writers \
+            "Median of {} runs of {samples} events. Fitted: {}. The paper's page is three packets and its writers \
              acknowledge; here a page is in one message and ownership needs no acknowledgement. The model lets the callbacks \
              of several copies cost one after the other; they overlap.",
             settings.runs,
@@ -65,7 +64,7 @@ pub(super) fn table3(settings: &mut Settings) -> Result<Reproduced, Failure> {
             "paper": PAPER_MS.iter().map(|(kind, ms)| (kind.name().to_owned(), json!(ms))).collect::<serde_json::Map<_, _>>(),
             "model": found.model,
             "rows": found.events.iter().map(json_of).collect::<Vec<Value>>(),
-            "runs": settings.runs, "samples": SAMPLES,
+            "runs": settings.runs, "samples": samples,
         }),
         pictures: Vec::new(),
     })

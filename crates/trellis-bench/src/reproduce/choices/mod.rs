@@ -50,6 +50,9 @@ pub(crate) struct ChoicesArguments {
     /// Items of each run of table 2 with a buffer of one page; larger buffers get fewer, but at least 20
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(20..=10_000_000))]
     items: u32,
+    /// Events of each kind in a run of table 3
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    samples: u32,
     /// Where the pictures are written
     #[arg(long, value_name = "DIRECTORY", default_value = "trellis-reproduce")]
     directory: PathBuf,
@@ -92,7 +95,7 @@ impl Experiment {
                 multiplication::table1(settings, &sizes, &nodes)
             }
             Experiment::Table2 => buffer::table2(settings, arguments.pages_max as usize, arguments.items as usize),
-            Experiment::Table3 => events::table3(settings),
+            Experiment::Table3 => events::table3(settings, arguments.samples as usize),
             Experiment::Figure1 => multiplication::figure1(settings),
         }
     }
