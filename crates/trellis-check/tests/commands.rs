@@ -100,12 +100,14 @@ fn a_litmus_file_that_is_refused_does_not_keep_the_others_from_running() {
     let columns = ["MOV [x],$1", "MOV [y],$1", "MOV [z],$1", "MOV [x],$2", "MOV [y],$2", "MOV [z],$2"];
     let rows: String = columns.iter().map(|cell| format!("{} ;\n", [*cell; 4].join(" | "))).collect();
     let large = file("large.litmus", &format!("X86 large\n{{}}\nP0 | P1 | P2 | P3 ;\n{rows}"));
-    let ended =
-        output(&["litmus", "--simulated", "--protocol", "hlrc(invalidate)", "--runs", "20", &bad, &good, &large]);
+    let missing = folder.join("missing.litmus").display().to_string();
+    let some = ["litmus", "--simulated", "--protocol", "hlrc(invalidate)", "--runs", "20"];
+    let ended = output(&[&some[..], &[&bad, &missing, &good, &large]].concat());
     std::fs::remove_dir_all(&folder).expect("it is ours");
     let said = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(text(&ended.stdout).contains("1 tests on 1 protocols: 20 runs, 20 completed"), "{}", text(&ended.stdout));
     assert!(said.contains("bad.litmus:4: ") && said.contains("more than 1000000 states"), "{said}");
-    assert!(said.ends_with("trellis: 2 files did not run\n"), "{said}");
+    assert!(said.contains("missing.litmus: No such file"), "{said}");
+    assert!(said.ends_with("trellis: 3 files did not run\n"), "{said}");
 }

@@ -75,7 +75,8 @@ pub(super) fn setting(text: &str) -> Result<(String, String), String> {
 
 pub(super) fn run(chosen: &Litmus, host: Option<&mut dyn Host>, json: bool) -> Result<bool, String> {
     let memory = if is_released(chosen)? { Memory::Released } else { Memory::Sequential };
-    let (sources, refused) = understood(sources(chosen)?, memory)?;
+    let (sources, unread) = sources(chosen)?;
+    let (sources, refused) = understood(sources, unread, memory)?;
     if chosen.list {
         sources.iter().try_for_each(|source| source.program().map(|program| say!("{}", program.name)))?;
         return Ok(true);
@@ -102,10 +103,14 @@ pub(super) fn run(chosen: &Litmus, host: Option<&mut dyn Host>, json: bool) -> R
     Ok(report.passed() && refused.is_empty())
 }
 
-/// The tests that can run, and sentences about the files that cannot run because they cannot be parsed or have too
-/// many states. One such file does not keep the others from running.
-fn understood(sources: Vec<Source>, memory: Memory<'_>) -> Result<(Vec<Source>, Vec<String>), String> {
-    let (mut good, mut refused) = (Vec::new(), Vec::new());
+/// The tests that can run, and sentences about the files that cannot run because they cannot be read or parsed, or have
+/// too many states. One such file does not keep the others from running.
+fn understood(
+    sources: Vec<Source>,
+    unread: Vec<String>,
+    memory: Memory<'_>,
+) -> Result<(Vec<Source>, Vec<String>), String> {
+    let (mut good, mut refused) = (Vec::new(), unread);
     for source in sources {
         match &source {
             Source::Shape(_) => good.push(source),
@@ -122,18 +127,21 @@ fn understood(sources: Vec<Source>, memory: Memory<'_>) -> Result<(Vec<Source>, 
     }
 }
 
-fn sources(chosen: &Litmus) -> Result<Vec<Source>, String> {
+/// The tests that were chosen, and sentences about files that cannot be read.
+fn sources(chosen: &Litmus) -> Result<(Vec<Source>, Vec<String>), String> {
     let names = |names: Vec<String>| names.into_iter().map(Source::Shape).collect::<Vec<Source>>();
     if chosen.files.is_empty() && chosen.shape.is_empty() {
         let all = if is_released(chosen)? { shapes::shapes() } else { generate::shapes() };
-        return Ok(names(all.into_iter().map(|program| program.name).collect()));
+        return Ok((names(all.into_iter().map(|program| program.name).collect()), Vec::new()));
     }
-    let mut sources = names(chosen.shape.clone());
+    let (mut sources, mut unread) = (names(chosen.shape.clone()), Vec::new());
     for file in &chosen.files {
-        let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        sources.push(Source::File(file.display().to_string(), text));
+        match std::fs::read_to_string(file) {
+            Ok(text) => sources.push(Source::File(file.display().to_string(), text)),
+            Err(error) => unread.push(format!("{}: {error}", file.display())),
+        }
     }
-    Ok(sources)
+    Ok((sources, unread))
 }
 
 /// Whether the protocols have release consistency; one command uses one memory model.

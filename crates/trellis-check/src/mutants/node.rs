@@ -4,7 +4,7 @@
 //! seed takes longer.
 
 use crate::explore::{Report, Verdict};
-use crate::simulate::{Faulty, NodeFault, Scenario, Seed, Verdict as Outcome, run};
+use crate::simulate::{Faulty, NodeFault, Real, Scenario, Seed, Verdict as Outcome, run};
 use std::time::{Duration, Instant};
 use trellis_cluster_protocol::coherence::Protocol;
 
@@ -16,9 +16,11 @@ pub fn try_node(protocol: Protocol, fault: NodeFault) -> Report {
     let began = Instant::now();
     let mut sum = Report { verdict: Verdict::Passed, states: 0, transitions: 0, depth: 0, elapsed: Duration::ZERO };
     for number in 1..=NODE_SEEDS_MAX {
-        let outcome = run(Scenario::from_seed(Seed { protocol: Some(protocol), number }), &Faulty(fault));
+        let scenario = Scenario::from_seed(Seed { protocol: Some(protocol), number });
+        let outcome = run(scenario.clone(), &Faulty(fault));
         sum.states += outcome.tally.steps;
         if let Outcome::Broken(what) = outcome.verdict {
+            assert!(run(scenario, &Real).passed(), "{protocol}:{number} fails without a mutation, too: {what}");
             sum.verdict = Verdict::Broken { what, trace: Vec::new() };
             break;
         }
