@@ -249,7 +249,11 @@ fn one_of_two_leads_and_the_other_follows() {
     // Without its store no controller leads, and that is reported.
     drop(redis);
     second.says("this controller says nothing any more");
-    assert_eq!(status(&sockets[1])["leads"], false);
+    let found = status(&sockets[1]);
+    // It was the last leader that it knows, and sends no operator to itself.
+    assert_eq!((&found["leads"], found["leader"].is_null()), (&false.into(), true), "{found}");
+    let (sentence, _) = refused(&["move", "7", "8", "--control", &shown]);
+    assert!(!sentence.contains("ask the one of"), "{sentence}");
 }
 
 /// Clients would rely on it, and lose what they wrote when the memory is needed.

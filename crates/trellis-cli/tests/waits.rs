@@ -20,8 +20,11 @@ fn who_waits_for_long_is_reported_with_who_is_in_the_way() {
             said.lines().any(|line| line.starts_with(&begins) && line.contains("waiting for node 0"))
         });
     }
-    signal(run.pid(), libc::SIGTERM);
+    // The launcher has it from the status of the node, which says nothing any more.
+    signal(run.node_pid(1), libc::SIGKILL);
     let ended = run.finish();
+    let cause = ended.stderr.lines().find(|line| line.contains("was killed by SIGKILL")).unwrap_or_default();
+    assert!(cause.contains("while waiting in barrier") && cause.contains("waiting for node 0"), "{}", ended.stderr);
     // On a busy machine it may have waited for the others to start.
     assert!(!ended.stderr.contains("node 0: waiting in"), "who computes does not wait: {}", ended.stderr);
 }

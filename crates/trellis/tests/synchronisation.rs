@@ -505,6 +505,9 @@ fn a_thread_that_would_wait_for_itself_hears_it_at_once() {
                 own(cluster.rwlock(again).read().map(drop), "writes under");
                 drop(written);
                 drop(cluster.rwlock(again).write().unwrap());
+                assert!(cluster.once(again).begin().unwrap());
+                own(cluster.once(again).begin().map(drop), "this thread does once");
+                cluster.once(again).done().unwrap();
             }
             // What another thread gives back is not this one's any more.
             cluster.lock_acquire(500 + me).unwrap();

@@ -160,6 +160,13 @@ mod tests {
         assert_eq!(route(&departures, retry), Route::To(LEAVER));
         departures.depart(LEAVER);
         assert_eq!(route(&departures, retry), Route::Dropped);
+        let invalidate = Message::Invalidate { page: PAGE, owner: ME };
+        assert_eq!(route(&departures, invalidate), Route::Answered(Message::Invalidated { page: PAGE }));
+        let (range, requester) = (PageRange::one(PAGE), NodeId(2));
+        let request = Message::Request { demand: PAGE, range, write: true, announced: false, requester, hops: 0 };
+        assert_eq!(route(&departures, request), Route::To(COORDINATOR));
+        let at_coordinator = |home| departures.route(COORDINATOR, COORDINATOR, LEAVER, request, |_| home);
+        assert_eq!((at_coordinator(ME), at_coordinator(COORDINATOR)), (Route::To(ME), Route::Lost));
         let other = departures.route(ME, COORDINATOR, NodeId(2), retry, |_| ME);
         assert_eq!(other, Route::To(NodeId(2)));
         departures.come(LEAVER);

@@ -368,6 +368,14 @@ fn refusals_of_variables_and_flags_name_them() {
 }
 
 #[test]
+fn a_setting_of_the_program_is_named_as_such() {
+    let error = Sources::new().set_by_program("page_bytes=5000").set("node=0").load().unwrap_err().to_string();
+    assert!(error.contains("page_bytes=5000 (set by the program)"), "{error}");
+    let error = Sources::new().set("link=pigeon").set("node=0").load().unwrap_err().to_string();
+    assert!(error.contains("accepted: auto, tcp, udp, shm"), "{error}");
+}
+
+#[test]
 fn too_many_nodes_are_refused() {
     let addresses = |count: usize| (0..count).map(|node| format!("host:{}", node + 1)).collect::<Vec<_>>().join(",");
     assert!(Sources::new().variable("TRELLIS_NODES", addresses(NODES_MAX)).load_for_all().is_ok());

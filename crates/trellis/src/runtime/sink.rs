@@ -161,3 +161,27 @@ impl Node {
         range.pages().all(|page| shard.protocol.is_pending(page) && shard.protocol.access(page) == Access::None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_peer_begins_a_bounded_number_of_long_bodies() {
+        let bodies = Bodies::new();
+        let header = |number: usize| {
+            let mut header = [0; HEADER_BYTES];
+            header[..8].copy_from_slice(&number.to_le_bytes());
+            header
+        };
+        for number in 0..PLACED_BODIES_MAX {
+            assert!(bodies.place(1, &header(number), 1).is_ok());
+        }
+        assert!(bodies.place(1, &header(PLACED_BODIES_MAX), 1).is_err());
+        assert!(bodies.place(2, &header(0), 1).is_ok(), "each peer has places of its own");
+        assert!(bodies.take(1, &header(3)).is_some() && bodies.take(1, &header(3)).is_none());
+        assert!(bodies.place(1, &header(PLACED_BODIES_MAX), 1).is_ok());
+        bodies.forget(1);
+        assert!(bodies.take(1, &header(4)).is_none() && bodies.take(2, &header(0)).is_some());
+    }
+}

@@ -107,25 +107,28 @@ impl Waiters {
         }
     }
 
-    /// Takes a slot. If [`WAITERS_MAX`] threads have one, sleeps until one of them gives it back, which it does at the
-    /// limit of its own wait at the latest.
+    /// Takes a slot. If [`WAITERS_MAX`] threads have one, sleeps until one of them gives it back.
     pub(crate) fn take(&self) -> Ticket<'_> {
         self.try_take().unwrap_or_else(|| self.take_given_back())
     }
 
     fn try_take(&self) -> Option<Ticket<'_>> {
-        self.taken.iter().enumerate().find_map(|(word_index, word)| {
+        let index = self.taken.iter().enumerate().find_map(|(word_index, word)| {
             // In one order with what [`Waiters::take_given_back`] counts: either it sees the slot, or it is woken.
-            let bit = (!word.load(Ordering::SeqCst)).trailing_zeros();
-            let is_taken = bit < 64 && word.fetch_or(1 << bit, Ordering::AcqRel) >> bit & 1 == 0;
-            is_taken.then(|| {
-                let index = word_index as u32 * 64 + bit;
-                let slot = &self.slots[index as usize];
-                let uses = (slot.word.load(Ordering::Relaxed) / STATES + 1) % USES;
-                slot.word.store(uses * STATES + WAITING, Ordering::Release);
-                Ticket { waiters: self, index, name: uses * WAITERS_MAX as u32 + index }
-            })
-        })
+            let mut seen = word.load(Ordering::SeqCst);
+            while seen != u64::MAX {
+                let bit = (!seen).trailing_zeros();
+                seen = word.fetch_or(1 << bit, Ordering::SeqCst);
+                if seen >> bit & 1 == 0 {
+                    return Some(word_index as u32 * 64 + bit);
+                }
+            }
+            None
+        })?;
+        let slot = &self.slots[index as usize];
+        let uses = (slot.word.load(Ordering::Relaxed) / STATES + 1) % USES;
+        slot.word.store(uses * STATES + WAITING, Ordering::Release);
+        Some(Ticket { waiters: self, index, name: uses * WAITERS_MAX as u32 + index })
     }
 
     #[cold]
@@ -135,7 +138,7 @@ impl Waiters {
             let seen = self.given_back.load(Ordering::Acquire);
             match self.try_take() {
                 Some(ticket) => break ticket,
-                None => futex_wait(&self.given_back, seen, Duration::from_secs(1)),
+                None => futex_wait(&self.given_back, seen, Duration::from_secs(600)),
             }
         };
         self.without_slot.fetch_sub(1, Ordering::Relaxed);
@@ -370,19 +373,22 @@ mod tests {
         });
     }
 
+    /// Both sleepers are woken, and neither overlooks a slot for which the other was quicker.
     #[test]
-    fn one_thread_more_than_slots_sleeps_until_a_slot_is_given_back() {
+    fn threads_without_a_slot_sleep_until_slots_are_given_back() {
         let waiters = Waiters::new();
         let mut tickets: Vec<Ticket<'_>> = (0..WAITERS_MAX).map(|_| waiters.take()).collect();
-        std::thread::scope(|scope| {
-            let late = scope.spawn(|| waiters.take().index);
-            while waiters.without_slot.load(Ordering::SeqCst) == 0 {
-                std::thread::yield_now();
-            }
-            assert!(!late.is_finished());
-            drop(tickets.swap_remove(700));
-            assert_eq!(late.join().unwrap(), 700);
-        });
+        for _ in 0..200 {
+            std::thread::scope(|scope| {
+                let late = [(); 2].map(|()| scope.spawn(|| waiters.take()));
+                while waiters.without_slot.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+                assert!(late.iter().all(|thread| !thread.is_finished()));
+                tickets.truncate(WAITERS_MAX - 2);
+                tickets.extend(late.map(|thread| thread.join().unwrap()));
+            });
+        }
         assert_eq!(waiters.without_slot.load(Ordering::SeqCst), 0);
     }
 
