@@ -382,7 +382,7 @@ typedef struct trellis_counters {
     uint64_t fault_wait_ns;
     uint64_t lock_wait_ns;
     uint64_t barrier_wait_ns;
-    uint64_t strangers_refused;     /* connections that did not know the secret */
+    uint64_t unauthenticated_refused;     /* connections that did not know the secret */
     uint64_t nodes_refused;         /* nodes with the secret but another version or configuration, or without a place */
     uint64_t packets_refused;       /* datagrams that were damaged, forged or replayed */
     uint64_t frames_refused;        /* frames of a peer that broke the format */

@@ -115,7 +115,7 @@ fn two_threads_of_a_node_share_its_pages() {
 fn faults_come_late_and_threads_are_declared_late() {
     explore_these(&Protocol::all(), MUST_END, |p| Instance {
         late_faults: true,
-        impatience: 1,
+        time_outs: 1,
         eager: true,
         ..Instance::new(p, 2, 1, 2)
     });
@@ -208,7 +208,7 @@ fn instances_that_differ_are_described_differently() {
         Instance { wishes: Wishes::Wide, ..plain.clone() },
         Instance { prefetches: 1, ..plain.clone() },
         Instance { late_faults: true, ..plain.clone() },
-        Instance { impatience: 1, ..plain.clone() },
+        Instance { time_outs: 1, ..plain.clone() },
         Instance { eager: true, ..plain.clone() },
         Instance { leaver: true, ..plain.clone() },
         Instance { change: Some(Protocol::DYNAMIC), ..plain.clone() },
@@ -236,7 +236,7 @@ fn a_change_is_made_by_all_or_by_none() {
 }
 
 fn sync(program: Program, nodes: u16, threads: u8, rounds: u8, objects: u8) {
-    let instance = SyncInstance { program, nodes, threads, rounds, objects, impatience: 0 };
+    let instance = SyncInstance { program, nodes, threads, rounds, objects, time_outs: 0 };
     passes_model(&instance.describe(), &mut instance.model(), MUST_END);
 }
 
@@ -264,8 +264,8 @@ fn additions_are_linearizable() {
     sync(Program::Words, 2, 2, 1, 2);
 }
 
-fn impatient(program: Program, nodes: u16, threads: u8, rounds: u8, impatience: u8) {
-    let instance = SyncInstance { program, nodes, threads, rounds, objects: 1, impatience };
+fn impatient(program: Program, nodes: u16, threads: u8, rounds: u8, time_outs: u8) {
+    let instance = SyncInstance { program, nodes, threads, rounds, objects: 1, time_outs };
     passes_model(&instance.describe(), &mut instance.model(), MUST_END);
 }
 

@@ -143,7 +143,7 @@ fn broken_protocols_are_noticed() {
 struct Unfair {
     inner: Running,
     /// Requests of node 1 wait until this number of others were served; not at all with 0, for ever with `None`.
-    patience: Option<u32>,
+    timeout: Option<u32>,
     parked: Vec<Input>,
     served: u32,
 }
@@ -151,12 +151,12 @@ struct Unfair {
 impl Coherence for Unfair {
     fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         let is_of_one = matches!(input, Input::Message { from: NodeId(1), message: Message::Request { .. } });
-        if is_of_one && self.patience != Some(0) {
+        if is_of_one && self.timeout != Some(0) {
             return self.parked.push(input);
         }
         self.inner.step(now, input, effects);
         self.served += u32::from(matches!(input, Input::Message { message: Message::Request { .. }, .. }));
-        if self.patience.is_some_and(|patience| self.served >= patience && !self.parked.is_empty()) {
+        if self.timeout.is_some_and(|timeout| self.served >= timeout && !self.parked.is_empty()) {
             self.served = 0;
             for input in std::mem::take(&mut self.parked) {
                 self.inner.step(now, input, effects);
@@ -193,13 +193,13 @@ impl Coherence for Unfair {
     }
 }
 
-fn unfair(patience: Option<u32>) -> Outcome {
+fn unfair(timeout: Option<u32>) -> Outcome {
     let mut scenario = calm(Protocol::IVY, 4, Pattern::Writers);
     scenario.operations = 2000;
     assert!(scenario.is_fair());
     let start = |protocol: Protocol, geometry| Unfair {
         inner: protocol.start(geometry),
-        patience,
+        timeout,
         parked: Vec::new(),
         served: 0,
     };

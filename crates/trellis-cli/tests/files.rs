@@ -13,9 +13,10 @@ use support::{Ended, Run, signal, wait_until};
 /// The rows without files here: the first is made only by a node that a user starts, the second by a switch with
 /// interfaces of its own, the third by commands that take minutes. Tests of `secret.rs`, `socket.rs` and `scratch.rs`
 /// check their modes.
-const ELSEWHERE: [&str; 3] = [
+const ELSEWHERE: [&str; 4] = [
     "secret of a user, for nodes that are started by hand",
     "socket of a switch",
+    "YCSB, as `trellis reproduce kv` builds it",
     "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`",
 ];
 

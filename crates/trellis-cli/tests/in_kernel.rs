@@ -28,7 +28,7 @@ use trellis_transport::links::ipv6::{Endpoint, Way};
 
 const MEMORY_BYTES: u64 = 48 << 20;
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of the objects in the requests.
 const OBJECTS: [u64; 5] = [4096, 3 * 4096, 100, 20_000, 17 << 20];
 
@@ -114,7 +114,7 @@ impl Drop for Running {
 }
 
 fn client(host: &Host) -> Client {
-    let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::new(prefix(host)) };
+    let options = ClientOptions { deadline: TIMEOUT, ..ClientOptions::new(prefix(host)) };
     host.run(|| Client::open(options)).expect("there are threads").unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -273,7 +273,7 @@ impl Asker {
 
     /// The answer for `source` that came before the answer for `ping`.
     fn receive(&mut self, source: Address, ping: Address) -> Option<Vec<u8>> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut answer = None;
         loop {
             match self.endpoint.receive(&mut self.room).expect("the socket works") {

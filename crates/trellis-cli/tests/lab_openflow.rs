@@ -11,7 +11,7 @@ use trellis_switch::lab::space;
 use trellis_switch::switches::openflow::OpenFlow;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn lab(name: &str, task: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
@@ -86,7 +86,7 @@ fn open_vswitch_comes_and_goes_with_its_lab() {
     assert!(programs.len() == 2 && programs.is_disjoint(&first), "{first:?}, then {programs:?}");
     assert_eq!(names_in("/run"), before, "they write where nobody sees it");
     drop(ended);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while programs.iter().any(|pid| Path::new("/proc").join(pid).exists()) {
         assert!(Instant::now() < deadline, "{programs:?} are left");
         std::thread::yield_now();

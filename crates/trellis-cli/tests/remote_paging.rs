@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use with_servers::Lab;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder that is removed with this value.
 struct Folder(PathBuf);
@@ -105,7 +105,7 @@ fn a_server_that_is_killed_ends_the_program_with_a_sentence() {
     assert!(lines.by_ref().map_while(Result::ok).any(|line| line.starts_with("work ")), "it came so far");
     let output = lab.ask("kill", &["s2"]);
     assert!(output.status.success(), "{output:?}");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while child.try_wait().expect("it was started").is_none() {
         assert!(Instant::now() < deadline, "it goes on without its memory");
         std::thread::sleep(Duration::from_millis(20));

@@ -14,7 +14,7 @@ use trellis_base::Random;
 use with_servers::Lab;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// The local memory of a program with its heap in a store, and of a node of psort.
 const CACHE: &str = "1MiB";
 const NODE_CACHE: &str = "2MiB";
@@ -176,7 +176,7 @@ fn prefix(lab: &Lab, name: &str) -> String {
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -27,7 +27,7 @@ enum Body {
     Diffs(Vec<Diff>),
 }
 
-enum Letter {
+enum Packet {
     Page { message: Message, body: Body },
     Knowledge { bytes: Vec<u8>, for_lock: Option<usize> },
 }
@@ -83,7 +83,7 @@ enum LockState {
 struct World {
     random: Random,
     nodes: Vec<Node>,
-    network: Vec<(usize, usize, Letter)>,
+    network: Vec<(usize, usize, Packet)>,
     is_ordered: bool,
     marks: bool,
     locks: Vec<LockState>,
@@ -177,11 +177,11 @@ impl World {
         let mut index = self.random.index(self.network.len());
         let (from, to) = (self.network[index].0, self.network[index].1);
         if self.is_ordered {
-            index = self.network.iter().position(|letter| (letter.0, letter.1) == (from, to)).unwrap();
+            index = self.network.iter().position(|packet| (packet.0, packet.1) == (from, to)).unwrap();
         }
-        let (from, to, letter) = self.network.remove(index);
-        match letter {
-            Letter::Page { message, body } => {
+        let (from, to, packet) = self.network.remove(index);
+        match packet {
+            Packet::Page { message, body } => {
                 if let (Body::Pages(pages), Some(range)) = (&body, message.bytes()) {
                     for (page, bytes) in range.pages().zip(pages) {
                         assert_eq!(self.nodes[to].view[page.0 as usize], Access::None, "seed {}", self.seed);
@@ -190,7 +190,7 @@ impl World {
                 }
                 self.step(to, Input::Message { from: NodeId(from as u16), message }, &body);
             }
-            Letter::Knowledge { bytes, for_lock } => {
+            Packet::Knowledge { bytes, for_lock } => {
                 self.nodes[to].early.push((from, bytes, for_lock));
                 self.learn(to);
             }
@@ -443,7 +443,7 @@ impl World {
     fn tell(&mut self, from: usize, to: usize, for_lock: Option<usize>) {
         let mut bytes = Vec::new();
         self.nodes[from].intervals.tell(NodeId(to as u16), &mut bytes);
-        self.network.push((from, to, Letter::Knowledge { bytes, for_lock }));
+        self.network.push((from, to, Packet::Knowledge { bytes, for_lock }));
     }
 
     fn step(&mut self, node: usize, input: Input, body: &Body) {
@@ -508,11 +508,11 @@ impl World {
                     let range = sent.bytes().unwrap_or(PageRange::one(sent.page()));
                     let pages = range.pages().map(|page| this.twins[page.0 as usize]).collect();
                     let body = Body::Pages(pages);
-                    self.network.push((node, usize::from(to.0), Letter::Page { message: sent, body }));
+                    self.network.push((node, usize::from(to.0), Packet::Page { message: sent, body }));
                 }
                 Effect::Send { to, message: sent } => {
                     let body = self.body_of(node, sent, message, body, &mut last);
-                    self.network.push((node, usize::from(to.0), Letter::Page { message: sent, body }));
+                    self.network.push((node, usize::from(to.0), Packet::Page { message: sent, body }));
                 }
                 Effect::Wake(_) => {}
                 other => panic!("seed {}: {other:?} after {input:?}", self.seed),

@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::wire::address::{Cluster, HostPrefix};
-use trellis_switch::control::Lines;
+use trellis_switch::control::{Lines, NOT_UNDERSTOOD};
 use trellis_switch::lab::space;
 
 use crate::ranges::{Moved, Status};
@@ -30,7 +30,7 @@ const CONNECTIONS_MAX: usize = 64;
 /// available again. It doubles from the first value to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Longer than a controller needs for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,7 +170,7 @@ pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T
         if let Some(sentence) = why_not(&stream, Arc::strong_count(&connections) - 1) {
             // This answer is sent before the request arrives; the client reads it after sending its first one. A client
             // that has disconnected needs no answer.
-            let _ = Lines::new(stream, PATIENCE).and_then(|mut lines| lines.send(&Answer::Refused(sentence)));
+            let _ = Lines::new(stream, TIMEOUT).and_then(|mut lines| lines.send(&Answer::Refused(sentence)));
             continue;
         }
         let (asked, connection) = (asked.clone(), Arc::clone(&connections));
@@ -203,8 +203,9 @@ fn may_ask(user: u32, own: u32) -> bool {
 }
 
 fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T) -> io::Result<()> {
-    let mut lines = Lines::new(stream, PATIENCE)?;
-    while let Some(request) = lines.receive::<Request>()? {
+    let mut lines = Lines::new(stream, TIMEOUT)?;
+    let refusal = Answer::Refused(NOT_UNDERSTOOD.to_owned());
+    while let Some(request) = lines.receive_or_refuse::<Request>(&refusal)? {
         let (sender, answer) = sync_channel(1);
         let gone = || io::Error::from(ErrorKind::BrokenPipe);
         asked.send(wrap((request, sender))).map_err(|_| gone())?;
@@ -227,7 +228,7 @@ impl Remote {
     /// A message, if no controller listens.
     pub fn open(path: &Path) -> Result<Remote, String> {
         let opened = UnixStream::connect(path).and_then(|stream| {
-            let lines = Lines::new(stream, PATIENCE)?;
+            let lines = Lines::new(stream, TIMEOUT)?;
             lines.is_impatient()?;
             Ok(lines)
         });
@@ -241,14 +242,7 @@ impl Remote {
     ///
     /// A message, if the controller is gone, or the reason for its refusal.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, String> {
-        // A refused connection has an answer before the request is sent.
-        let sent = self.lines.send(request);
-        let answer = match self.lines.receive() {
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => sent.and(Err(ErrorKind::UnexpectedEof.into())),
-            Err(error) => sent.and(Err(error)),
-        };
-        match answer.map_err(|error| gone(&self.path, &error))? {
+        match self.lines.ask(request).map_err(|error| gone(&self.path, &error))? {
             Answer::Refused(sentence) => Err(sentence),
             answer => Ok(answer),
         }

@@ -24,11 +24,11 @@ use trellis_transport::links::ipv6::{Endpoint, Way};
 
 use crate::control::{self, Answer};
 use crate::event::Event;
-use crate::leadership::{self, Deed, Leadership, NAME_BYTES, Term};
+use crate::leadership::{self, Action, Leadership, NAME_BYTES, Term};
 use crate::ranges::{Fact, Near, Order, Ranges, Settings, Status};
 use crate::records;
 use crate::routes::{self, Router};
-use crate::workers::{self, Happening, Hardware, Heard, Room};
+use crate::workers::{self, Hardware, Heard, Room, WorkerEvent};
 
 /// The maximum error of a clock's rate, in parts per million.
 pub const CLOCK_ERROR_PPM: u32 = 1000;
@@ -99,9 +99,9 @@ pub struct Controller {
     leadership: Leadership,
     endpoint: Arc<Endpoint>,
     room: Room,
-    happenings: Receiver<Happening>,
-    heard: Sender<Happening>,
-    deeds: Sender<Deed>,
+    worker_events: Receiver<WorkerEvent>,
+    heard: Sender<WorkerEvent>,
+    actions: Sender<Action>,
     jobs: Sender<workers::Job>,
     /// `None` without a switch.
     routes: Option<Sender<routes::Job>>,
@@ -131,14 +131,14 @@ pub struct Controller {
 
 /// Stops a controller, from any thread.
 #[derive(Clone)]
-pub struct Stop(Sender<Happening>);
+pub struct Stop(Sender<WorkerEvent>);
 
 impl Stop {
     /// Makes the controller stop sending, so that another one can lead; [`Controller::run`] returns when the store has
     /// confirmed that, or after the leader's term.
     pub fn stop(&self) {
         // A controller that has ended already is the desired result.
-        let _ = self.0.send(Happening::Ends);
+        let _ = self.0.send(WorkerEvent::Ends);
     }
 }
 
@@ -163,22 +163,22 @@ impl Controller {
         let path = options.control.display().to_string();
         let listener = trellis_switch::control::listen(&options.control, "controller", "--control")
             .map_err(|error| ControllerError::Control { path, error })?;
-        let drawn = drawn().map_err(ControllerError::System)?;
+        let random_number = random_number().map_err(ControllerError::System)?;
         let region = records::region(prefix.cluster.number());
         let term = Term::new(nanoseconds(options.leader_term), CLOCK_ERROR_PPM);
         let store = options.records;
         let capabilities = store.capabilities();
         // A store that no other process can open has no other leader.
-        let leadership = Leadership::new(term, drawn, prefix.host.0, !capabilities.shared);
-        let (heard, happenings) = channel();
-        let (deeds, deeds_to_do) = channel();
+        let leadership = Leadership::new(term, random_number, prefix.host.0, !capabilities.shared);
+        let (heard, worker_events) = channel();
+        let (actions, actions_to_do) = channel();
         let (jobs, jobs_to_do) = channel();
         let sender = heard.clone();
         let (began, until) = (Instant::now(), Arc::<AtomicU64>::default());
         let listening = Arc::clone(&endpoint);
         thread("controller network", move || workers::hear(&listening, prefix, &sender))?;
         let (sender, leading) = (heard.clone(), Arc::clone(&store));
-        thread("controller leader", move || workers::lead(&leading, region, &deeds_to_do, &sender))?;
+        thread("controller leader", move || workers::lead(&leading, region, &actions_to_do, &sender))?;
         let sender = heard.clone();
         thread("controller records", move || workers::keep(&store, region, &jobs_to_do, &sender))?;
         let routes = match options.switch {
@@ -194,7 +194,7 @@ impl Controller {
             }
         };
         let sender = heard.clone();
-        thread("controller control", move || control::serve(&listener, &sender, Happening::Asked))?;
+        thread("controller control", move || control::serve(&listener, &sender, WorkerEvent::Asked))?;
         let settings = Settings {
             me: prefix,
             timing,
@@ -209,9 +209,9 @@ impl Controller {
             leadership,
             endpoint,
             room: Room::new(),
-            happenings,
+            worker_events,
             heard,
-            deeds,
+            actions,
             jobs,
             routes,
             began,
@@ -221,8 +221,8 @@ impl Controller {
             ends: None,
             leading: None,
             orders: Vec::new(),
-            incarnation: Incarnation::new((drawn >> 16) as u16),
-            sent: drawn >> 32,
+            incarnation: Incarnation::new((random_number >> 16) as u16),
+            sent: random_number >> 32,
             sentences: VecDeque::new(),
             next_sentence: 1,
             leader: None,
@@ -256,12 +256,12 @@ impl Controller {
             let alarm = ranges.map_or(Nanoseconds::MAX, Ranges::alarm).min(self.leadership.alarm());
             let alarm = alarm.min(self.ends.unwrap_or(Nanoseconds::MAX));
             let wait = Duration::from_nanos(alarm.saturating_sub(now)).min(Duration::from_secs(1));
-            match self.happenings.recv_timeout(wait) {
-                Ok(happening) => {
-                    self.happen(happening, say)?;
+            match self.worker_events.recv_timeout(wait) {
+                Ok(worker_event) => {
+                    self.happen(worker_event, say)?;
                     for _ in 0..HAPPENINGS {
-                        let Ok(happening) = self.happenings.try_recv() else { break };
-                        self.happen(happening, say)?;
+                        let Ok(worker_event) = self.worker_events.try_recv() else { break };
+                        self.happen(worker_event, say)?;
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -282,8 +282,8 @@ impl Controller {
     /// suspended.
     fn hear_what_is_there(&mut self, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
         for _ in 0..HAPPENINGS {
-            let Ok(happening) = self.happenings.try_recv() else { break };
-            self.happen(happening, say)?;
+            let Ok(worker_event) = self.worker_events.try_recv() else { break };
+            self.happen(worker_event, say)?;
         }
         for _ in 0..HAPPENINGS {
             match self.room.take(&self.endpoint, self.settings.me)? {
@@ -307,15 +307,15 @@ impl Controller {
         HostPrefix { cluster: self.settings.me.cluster, host: address::Host(host) }
     }
 
-    fn happen(&mut self, happening: Happening, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
+    fn happen(&mut self, worker_event: WorkerEvent, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
         let name = self.leading.as_ref().map(|(name, _)| *name);
-        match happening {
-            Happening::Told(from, told, place) => {
+        match worker_event {
+            WorkerEvent::Told(from, told, place) => {
                 drop(place);
                 self.step(Fact::Told(from, told), say);
             }
-            Happening::Refused(refusal) => say(&Event::Refused(refusal)),
-            Happening::Leadership(fact, complaint) => {
+            WorkerEvent::Refused(refusal) => say(&Event::Refused(refusal)),
+            WorkerEvent::Leadership(fact, complaint) => {
                 let complaint = complaint.map(|complaint| complaint.to_string());
                 if complaint != self.complaint {
                     self.complaint.clone_from(&complaint);
@@ -325,22 +325,22 @@ impl Controller {
                 }
                 self.lead(fact, say);
             }
-            Happening::Loaded(of, loaded) if Some(of) == name => match loaded {
+            WorkerEvent::Loaded(of, loaded) if Some(of) == name => match loaded {
                 Ok(kept) => self.begin(of, kept, say),
                 Err(error) => self.yield_to_nobody(&error.to_string(), say),
             },
-            Happening::Written(of, tickets) if Some(of) == name => {
+            WorkerEvent::Written(of, tickets) if Some(of) == name => {
                 for ticket in tickets {
                     self.step(Fact::Written(ticket), say);
                 }
             }
-            Happening::NotWritten(of, error) if Some(of) == name => self.yield_to_nobody(&error.to_string(), say),
+            WorkerEvent::NotWritten(of, error) if Some(of) == name => self.yield_to_nobody(&error.to_string(), say),
             // These belong to an earlier name.
-            Happening::Loaded(..) | Happening::Written(..) | Happening::NotWritten(..) => {}
-            Happening::Routes(routes::Told::Done(ticket)) => self.step(Fact::Routed(ticket), say),
-            Happening::Routes(routes::Told::Hot(counted)) => self.step(Fact::Hot(counted), say),
-            Happening::Routes(routes::Told::Say(event)) => self.say(&event, say),
-            Happening::Asked((request, answer)) => {
+            WorkerEvent::Loaded(..) | WorkerEvent::Written(..) | WorkerEvent::NotWritten(..) => {}
+            WorkerEvent::Routes(routes::Told::Done(ticket)) => self.step(Fact::Routed(ticket), say),
+            WorkerEvent::Routes(routes::Told::Hot(counted)) => self.step(Fact::Hot(counted), say),
+            WorkerEvent::Routes(routes::Told::Say(event)) => self.say(&event, say),
+            WorkerEvent::Asked((request, answer)) => {
                 self.next_asked += 1;
                 let asked = self.next_asked;
                 self.waiting.insert(asked, (answer, Answer::Done));
@@ -348,13 +348,13 @@ impl Controller {
                     self.say_to(asked, said);
                 }
             }
-            Happening::Ends => {
+            WorkerEvent::Ends => {
                 let now = self.now();
                 self.ends.get_or_insert(now + nanoseconds(self.leader_term));
                 self.leadership.leave(now);
                 self.lead(leadership::Fact::Tick, say);
             }
-            Happening::Failed(error) => return Err(error),
+            WorkerEvent::Failed(error) => return Err(error),
         }
         Ok(())
     }
@@ -362,9 +362,9 @@ impl Controller {
     /// Handles a fact about the leadership.
     fn lead(&mut self, fact: leadership::Fact, say: &mut dyn FnMut(&Event)) {
         let now = self.now();
-        if let Some(deed) = self.leadership.step(now, fact) {
+        if let Some(action) = self.leadership.step(now, fact) {
             // If that thread has ended, nothing is confirmed and nothing is sent.
-            let _ = self.deeds.send(deed);
+            let _ = self.actions.send(action);
         }
         self.until.store(self.leadership.until(), Ordering::SeqCst);
         let name = self.leadership.name().filter(|_| self.leadership.leads(now));
@@ -601,7 +601,7 @@ fn timing(lease_term: Duration, tenure: Duration) -> Result<Timing, ControllerEr
 }
 
 /// Unpredictable random bits.
-fn drawn() -> io::Result<u64> {
+fn random_number() -> io::Result<u64> {
     use std::io::Read as _;
     let mut bytes = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

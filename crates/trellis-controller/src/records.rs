@@ -21,7 +21,7 @@ use trellis_fabric_protocol::lease::parts::{Part, Within, is_part};
 use trellis_fabric_protocol::lease::{Host, controller};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
 
-use crate::leadership::{Deed, Fact, NAME_BYTES};
+use crate::leadership::{Action, Fact, NAME_BYTES};
 
 /// Regions of a store have lower numbers.
 const REGION: u32 = 0xc000_0000;
@@ -192,13 +192,13 @@ fn leader_key(region: u32) -> Key {
 }
 
 /// Carries out a deed of the leadership in the store; returns the resulting fact, and the store's error.
-pub fn carry_out(store: &dyn Store, region: u32, deed: &Deed) -> (Fact, Option<StoreError>) {
+pub fn carry_out(store: &dyn Store, region: u32, action: &Action) -> (Fact, Option<StoreError>) {
     let key = leader_key(region);
-    let done = match deed {
-        Deed::Read => {
+    let done = match action {
+        Action::Read => {
             store.get_many(std::slice::from_ref(&key)).map(|mut found| Fact::Found(found.pop().unwrap_or_default()))
         }
-        Deed::Swap { expect, value } => {
+        Action::Swap { expect, value } => {
             let expect = expect.clone().map_or(Expect::Absent, Expect::Value);
             let change = value.clone().map_or(Change::Delete, Change::Put);
             let swap = Operation::CompareAndSwap { key, expect, change };
@@ -334,10 +334,10 @@ mod tests {
         let one = Write::Range(7, record(3, Some(Wish::Hosts(vec![8]))));
         assert!(matches!(write_one(one.clone()), Err(RecordError::Fenced { .. })), "nobody leads");
         let value = [&NAME[..], &[0; 8]].concat();
-        let swap = Deed::Swap { expect: None, value: Some(value.clone()) };
+        let swap = Action::Swap { expect: None, value: Some(value.clone()) };
         assert_eq!(carry_out(&*store, region, &swap).0, Fact::Swapped);
         assert_eq!(carry_out(&*store, region, &swap).0, Fact::Found(Some(value.clone())));
-        assert_eq!(carry_out(&*store, region, &Deed::Read).0, Fact::Found(Some(value.clone())));
+        assert_eq!(carry_out(&*store, region, &Action::Read).0, Fact::Found(Some(value.clone())));
         write_one(one.clone()).expect("written");
         write_one(Write::Range(0x1001, record(1, None))).expect("written");
         write_one(Write::Range(7, record(4, Some(Wish::Count(2))))).expect("written");
@@ -347,9 +347,9 @@ mod tests {
         assert_eq!(kept.servers, [(8, ServerRecord { is_drained: true })]);
         assert_eq!(kept.ranges[0].1.of_machine().backups, [8, 9]);
         assert!(load(&*store, super::region(7)).expect("readable").ranges.is_empty(), "another cluster's are others");
-        let leave = Deed::Swap { expect: Some(value), value: None };
+        let leave = Action::Swap { expect: Some(value), value: None };
         assert_eq!(carry_out(&*store, region, &leave).0, Fact::Swapped);
-        assert_eq!(carry_out(&*store, region, &Deed::Read).0, Fact::Found(None));
+        assert_eq!(carry_out(&*store, region, &Action::Read).0, Fact::Found(None));
         assert!(matches!(write_one(one), Err(RecordError::Fenced { .. })), "what it sent before comes too late");
     }
 

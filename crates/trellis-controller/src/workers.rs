@@ -21,7 +21,7 @@ use trellis_store::{Store, StoreError};
 use trellis_transport::links::ipv6::Endpoint;
 
 use crate::control::Asked;
-use crate::leadership::{Deed, Fact, NAME_BYTES};
+use crate::leadership::{Action, Fact, NAME_BYTES};
 use crate::records::{self, Kept, RecordError, Write};
 use crate::routes;
 
@@ -33,7 +33,7 @@ const WAITING_MAX: usize = 4_096;
 const AT_ONCE: usize = 64;
 
 /// An input of the deciding thread.
-pub(crate) enum Happening {
+pub(crate) enum WorkerEvent {
     /// A message of a host.
     Told(Host, Told, Place),
     /// A refused datagram.
@@ -129,24 +129,24 @@ impl Room {
 }
 
 /// Receives datagrams until the channel is closed.
-pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Happening>) {
+pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<WorkerEvent>) {
     let mut room = Room::new();
     let places = Arc::default();
     loop {
-        let happening = match room.take(endpoint, me) {
-            Ok(Some(Heard::Refused(refusal))) => Happening::Refused(refusal),
+        let worker_event = match room.take(endpoint, me) {
+            Ok(Some(Heard::Refused(refusal))) => WorkerEvent::Refused(refusal),
             Ok(Some(Heard::Told(from, told))) => match Place::take(&places) {
-                Some(place) => Happening::Told(from, told, place),
+                Some(place) => WorkerEvent::Told(from, told, place),
                 None => continue,
             },
             Ok(None) => {
                 endpoint.wait(Duration::from_secs(1));
                 continue;
             }
-            Err(error) => Happening::Failed(error),
+            Err(error) => WorkerEvent::Failed(error),
         };
-        let is_over = matches!(happening, Happening::Failed(_));
-        if heard.send(happening).is_err() || is_over {
+        let is_over = matches!(worker_event, WorkerEvent::Failed(_));
+        if heard.send(worker_event).is_err() || is_over {
             return;
         }
     }
@@ -167,22 +167,22 @@ fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -
 }
 
 /// Carries out the leadership's deeds in the store.
-pub(crate) fn lead(store: &Arc<dyn Store>, region: u32, deeds: &Receiver<Deed>, heard: &Sender<Happening>) {
-    for deed in deeds {
-        let (fact, complaint) = records::carry_out(&**store, region, &deed);
-        if heard.send(Happening::Leadership(fact, complaint)).is_err() {
+pub(crate) fn lead(store: &Arc<dyn Store>, region: u32, actions: &Receiver<Action>, heard: &Sender<WorkerEvent>) {
+    for action in actions {
+        let (fact, complaint) = records::carry_out(&**store, region, &action);
+        if heard.send(WorkerEvent::Leadership(fact, complaint)).is_err() {
             return;
         }
     }
 }
 
 /// Reads and writes records.
-pub(crate) fn keep(store: &Arc<dyn Store>, region: u32, jobs: &Receiver<Job>, heard: &Sender<Happening>) {
+pub(crate) fn keep(store: &Arc<dyn Store>, region: u32, jobs: &Receiver<Job>, heard: &Sender<WorkerEvent>) {
     let mut failed: Option<[u8; NAME_BYTES]> = None;
     let mut next = None;
     while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
-        let happening = match job {
-            Job::Load(name) => Happening::Loaded(name, records::load(&**store, region)),
+        let worker_event = match job {
+            Job::Load(name) => WorkerEvent::Loaded(name, records::load(&**store, region)),
             Job::Write(name, ..) if failed == Some(name) => continue,
             Job::Write(name, ticket, mut writes) => {
                 let mut tickets = vec![ticket];
@@ -200,27 +200,27 @@ pub(crate) fn keep(store: &Arc<dyn Store>, region: u32, jobs: &Receiver<Job>, he
                     }
                 }
                 match records::write(&**store, region, &name, &writes) {
-                    Ok(()) => Happening::Written(name, tickets),
+                    Ok(()) => WorkerEvent::Written(name, tickets),
                     Err(error) => {
                         failed = Some(name);
-                        Happening::NotWritten(name, error)
+                        WorkerEvent::NotWritten(name, error)
                     }
                 }
             }
         };
-        if heard.send(happening).is_err() {
+        if heard.send(worker_event).is_err() {
             return;
         }
     }
 }
 
 /// Configures the switch.
-pub(crate) fn route(router: &mut routes::Router, jobs: &Receiver<routes::Job>, heard: &Sender<Happening>) {
+pub(crate) fn route(router: &mut routes::Router, jobs: &Receiver<routes::Job>, heard: &Sender<WorkerEvent>) {
     let (sender, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for told in told {
-                if heard.send(Happening::Routes(told)).is_err() {
+                if heard.send(WorkerEvent::Routes(told)).is_err() {
                     return;
                 }
             }

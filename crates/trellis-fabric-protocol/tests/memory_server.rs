@@ -312,8 +312,8 @@ fn hello_says_what_there_is_to_have() {
     let answer = caller.plain(&mut served, Command::Ping, at_home());
     let (free_bytes, memory_bytes) = (63 * PAGE_BYTES, 64 * PAGE_BYTES);
     assert_eq!(answer.body, Body::Present { host: at_home(), free_bytes, memory_bytes });
-    for drawn in 2..=8 {
-        Caller::greeted(&mut served, 3, drawn);
+    for random_number in 2..=8 {
+        Caller::greeted(&mut served, 3, random_number);
     }
     assert!(refused(Status::Busy)(&Caller::new(3, 9).hello(&mut served)), "a host has so many sessions");
 }

@@ -105,7 +105,7 @@ counters! {
     /// Time threads waited in barriers.
     barrier_wait_ns,
     /// Connections refused because the peer did not know the secret.
-    strangers_refused,
+    unauthenticated_refused,
     /// Nodes refused that know the secret: another version, another configuration, or no free place.
     nodes_refused,
     /// Datagrams refused that were damaged, forged or sent twice.
@@ -420,7 +420,10 @@ mod tests {
         assert!(text.contains("\"faults\":[[5,7,2,123,1]]"), "{text}");
         assert!(text.contains("\"counters\":{\"read_faults\":3,"), "{text}");
         assert!(
-            serde_json::from_str::<FaultRecord>("[5,7,5,123,1]").unwrap_err().to_string().contains("no kind of fault")
+            serde_json::from_str::<FaultRecord>("[5,7,5,123,1]")
+                .unwrap_err()
+                .to_string()
+                .contains("not a kind of fault")
         );
     }
 

@@ -46,7 +46,7 @@ fn nanoseconds(since: std::time::Instant) -> u64 {
 }
 
 /// Unpredictable random bits.
-fn drawn() -> Result<u64, RemoteError> {
+fn random_number() -> Result<u64, RemoteError> {
     trellis_transport::random().map(u64::from_ne_bytes).map_err(RemoteError::Random)
 }
 

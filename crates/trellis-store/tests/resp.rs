@@ -55,7 +55,7 @@ fn a_client_beyond_the_limit_hears_why_it_is_refused_and_is_counted() {
     exchange(&mut first, b"PING\r\n", "+PONG\r\n");
     let mut answer = String::new();
     client(&server).read_to_string(&mut answer).unwrap();
-    assert_eq!(answer, "-ERR max number of clients reached\r\n");
+    assert_eq!(answer, "-ERR max number of clients reached (1); close some and try again\r\n");
     first.write_all(b"INFO\r\nQUIT\r\n").unwrap();
     let mut info = String::new();
     first.read_to_string(&mut info).unwrap();

@@ -110,8 +110,8 @@ mod tests {
         let before = counted.counts().calls();
         assert!(matches!(fenced.apply(&[put(7, 1)], None), Ok(Applied::Done(_))));
         assert_eq!(counted.counts().calls() - before, 1, "a store is one call, guarded or not");
-        let card = member::cards(&*plain, 7, &[slow]).expect("readable").remove(0);
-        plain.apply(&[member::replace(7, &card, other)], None).expect("replaced");
+        let record = member::records(&*plain, 7, &[slow]).expect("readable").remove(0);
+        plain.apply(&[member::replace(7, &record, other)], None).expect("replaced");
         let said = fenced.apply(&[put(7, 2)], None).expect_err("it was replaced").to_string();
         assert!(
             said.contains("region `jobs`") && said.contains("member 1") && said.contains("start it again"),

@@ -68,14 +68,14 @@ mod tests {
             [0, 1, 2].map(|_| member::join(&*store, 3, Duration::from_millis(30)).expect("joined"));
         let heartbeats =
             [stopped, replaced].map(|of| Heartbeats::start(Arc::clone(&store), 3, of, Duration::from_millis(30)));
-        let card = |of| member::cards(&*store, 3, &[of]).expect("readable").remove(0);
-        while card(stopped).beat < 3 || card(replaced).beat < 3 {
+        let record = |of| member::records(&*store, 3, &[of]).expect("readable").remove(0);
+        while record(stopped).beat < 3 || record(replaced).beat < 3 {
             std::thread::yield_now();
         }
         heartbeats[0].stop();
-        let last = card(stopped).beat;
+        let last = record(stopped).beat;
         loop {
-            let seen = card(replaced);
+            let seen = record(replaced);
             let guard = member::guard(3, other);
             let step = member::replace(3, &seen, other);
             if matches!(store.apply(&[step], Some(&guard)), Ok(trellis_store::Applied::Done(_))) {
@@ -84,7 +84,7 @@ mod tests {
         }
         // The thread ends by itself.
         heartbeats[1].thread.lock().expect("nobody panicked").take().expect("it was started").join().expect("it ends");
-        assert_eq!(card(stopped).beat, last);
-        assert!(!card(replaced).is_alive);
+        assert_eq!(record(stopped).beat, last);
+        assert!(!record(replaced).is_alive);
     }
 }

@@ -18,7 +18,7 @@ use trellis_store::{Applied, Change, Kind, Operation, Store, StoreError};
 use super::coherence::entry::Pending;
 use super::coherence::keys;
 use super::end;
-use super::synchronisation::member::{self, Card};
+use super::synchronisation::member::{self, MemberRecord};
 
 /// How many chunks are listed and removed at once.
 const CHUNKS_AT_ONCE: usize = 512;
@@ -65,19 +65,19 @@ impl Liveness {
         let others: Vec<u64> = members.iter().copied().filter(|member| *member != self.me).collect();
         let mut gone = Vec::new();
         let mut shortest = member::LEASE;
-        for card in member::cards(&*self.store, self.region, &others)? {
-            let is_gone = if !card.is_alive {
+        for record in member::records(&*self.store, self.region, &others)? {
+            let is_gone = if !record.is_alive {
                 true
-            } else if end::has_ended(card.process, &card.identity) {
-                member::leave(&*self.store, self.region, card.number)?;
+            } else if end::has_ended(record.process, &record.identity) {
+                member::leave(&*self.store, self.region, record.number)?;
                 true
             } else {
-                shortest = shortest.min(card.lease);
-                self.is_silent(&card, now) && self.replace(&card)?
+                shortest = shortest.min(record.lease);
+                self.is_silent(&record, now) && self.replace(&record)?
             };
             if is_gone {
-                self.watch().seen.remove(&card.number);
-                gone.push(card.number);
+                self.watch().seen.remove(&record.number);
+                gone.push(record.number);
             }
         }
         self.watch().look_at = Some(now + shortest / 2);
@@ -85,13 +85,13 @@ impl Liveness {
     }
 
     /// Records a look; returns whether the silence is long enough.
-    fn is_silent(&self, card: &Card, now: Instant) -> bool {
+    fn is_silent(&self, record: &MemberRecord, now: Instant) -> bool {
         let mut watch = self.watch();
-        let first = Seen { beat: card.beat, looks: 0, at: now };
-        let seen = watch.seen.entry(card.number).or_insert(first);
-        if seen.beat != card.beat {
+        let first = Seen { beat: record.beat, looks: 0, at: now };
+        let seen = watch.seen.entry(record.number).or_insert(first);
+        if seen.beat != record.beat {
             *seen = first;
-        } else if now.saturating_duration_since(seen.at) >= card.lease.max(Duration::from_millis(1)) / 2 {
+        } else if now.saturating_duration_since(seen.at) >= record.lease.max(Duration::from_millis(1)) / 2 {
             seen.looks += 1;
             seen.at = now;
         }
@@ -99,9 +99,9 @@ impl Liveness {
     }
 
     /// Replaces a member; false if it gave a heartbeat meanwhile.
-    fn replace(&self, card: &Card) -> Result<bool, StoreError> {
-        let mut steps = member::take_back(&*self.store, self.region, card.number)?;
-        steps.push(member::replace(self.region, card, self.me));
+    fn replace(&self, record: &MemberRecord) -> Result<bool, StoreError> {
+        let mut steps = member::take_back(&*self.store, self.region, record.number)?;
+        steps.push(member::replace(self.region, record, self.me));
         Ok(matches!(self.store.apply(&steps, Some(&member::guard(self.region, self.me)))?, Applied::Done(_)))
     }
 

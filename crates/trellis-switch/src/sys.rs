@@ -177,8 +177,8 @@ impl Process {
     }
 
     /// Waits until it has ended; returns whether it has.
-    pub(crate) fn wait(&self, patience: Duration) -> bool {
-        !wait_readable(&[self.0.as_fd()], Some(patience)).is_empty()
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+        !wait_readable(&[self.0.as_fd()], Some(timeout)).is_empty()
     }
 }
 
@@ -217,15 +217,15 @@ pub(crate) fn take_frames(interface: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The indexes of the readable descriptors; waits at most `patience`, or until one is readable.
-pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], patience: Option<Duration>) -> Vec<usize> {
+/// The indexes of the readable descriptors; waits at most `timeout`, or until one is readable.
+pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Vec<usize> {
     let mut polled: Vec<libc::pollfd> = descriptors
         .iter()
         .map(|descriptor| libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 })
         .collect();
-    let time = patience.map(|patience| libc::timespec {
-        tv_sec: patience.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(patience.subsec_nanos()),
+    let time = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the array has as many entries as is passed, and the time is null or lives until the call returns.

@@ -14,7 +14,7 @@ use trellis_switch::switches::openflow::codec::{FlowMod, Instruction};
 use trellis_switch::switches::openflow::{Meeting, OpenFlow, OpenFlowPort, OpenFlowWiring};
 use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const CLUSTER: Cluster = Cluster::new(1);
 
 /// Whether this process may start an Open vSwitch; prints if it may not.
@@ -85,7 +85,7 @@ fn wiring() -> OpenFlowWiring {
         ports: ports.collect(),
         redirects_max: 16,
         counted_pages_max: 4,
-        patience: PATIENCE,
+        timeout: TIMEOUT,
     }
 }
 
@@ -96,7 +96,7 @@ fn met(wiring: &OpenFlowWiring, script: Script) -> (Result<OpenFlow, SwitchError
     let wiring = OpenFlowWiring { meeting: Meeting::Listen(chosen), ..wiring.clone() };
     let told = Arc::new(Mutex::new(Told::default()));
     let controller = std::thread::spawn(move || OpenFlow::open(&wiring));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while std::net::TcpStream::connect(chosen).is_err() {
         assert!(Instant::now() < deadline, "nobody waits at {chosen}");
         std::thread::yield_now();
@@ -141,7 +141,7 @@ fn a_switch_that_comes_back_is_told_everything_again() {
     let stale = FlowMod { priority: 7, ..forgotten.clone() };
     told.lock().unwrap().flows.push(stale.clone());
     let again = Scripted::connect(address, WELL, &told);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while controller.connections() < 2 {
         assert!(Instant::now() < deadline, "it was not told anything");
         std::thread::yield_now();
@@ -178,7 +178,7 @@ fn who_asks_for_a_lease_waits_until_the_switch_knows() {
     controller.set_leases(Some(Duration::from_millis(1_500_000))).unwrap();
     let request = |client| frame(CLUSTER.address(client, 0xb0, 0, 1), CLUSTER.address(0x1001, 0x30, 0, 5 << 12));
     let packets = |count: usize| {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while told.lock().unwrap().packets.len() < count {
             assert!(Instant::now() < deadline, "the request is not sent on");
             std::thread::yield_now();
@@ -208,7 +208,7 @@ fn who_asks_for_a_lease_waits_until_the_switch_knows() {
 
 #[test]
 fn a_switch_of_another_kind_is_left() {
-    let short = OpenFlowWiring { patience: Duration::from_millis(500), datapath: Some(0xbb), ..wiring() };
+    let short = OpenFlowWiring { timeout: Duration::from_millis(500), datapath: Some(0xbb), ..wiring() };
     for (script, why) in [
         (Script { version: 1, ..WELL }, "version 1; OpenFlow 1.3"),
         (Script { tables: 4, ..WELL }, "it has 4 tables, and 19 are needed"),

@@ -465,7 +465,7 @@ fn statistics_count_frames_and_bytes(kind: Kind) {
     assert_eq!((inward.frames_in, inward.bytes_in, inward.frames_out), (3, bytes, 0));
     assert_eq!(out.peers[1].bytes_out, bytes);
     assert_eq!(inward.peers[0].frames_in, 3);
-    assert_eq!((inward.strangers_refused, inward.frames_refused), (0, 0));
+    assert_eq!((inward.unauthenticated_refused, inward.frames_refused), (0, 0));
 }
 
 fn a_mesh_of_many_nodes_exchanges_all_pairs(kind: Kind) {

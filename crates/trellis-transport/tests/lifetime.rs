@@ -37,7 +37,7 @@ fn a_peer_that_starts_late_gets_what_was_sent_before() {
         poll_until(&links, &mut sinks, |sinks| sinks[0].frames.len() == 100);
         assert_eq!(sinks[0].sequences(1, 0), (0..50).map(|each| 2 * each).collect::<Vec<_>>());
         assert!(links[1].is_connected(0) && links[1].trouble(0).is_none());
-        assert_eq!(links[0].statistics().strangers_refused, 0);
+        assert_eq!(links[0].statistics().unauthenticated_refused, 0);
     }
 }
 
@@ -135,7 +135,7 @@ fn a_node_whose_greeting_is_not_wanted_is_told_why() {
     assert_eq!(sinks[2].lost, [(0, Lost::NodeRefused { why })]);
     assert!(links[2].is_lost(0) && !links[0].is_lost(2) && !links[0].is_connected(2));
     assert_eq!(links[0].statistics().nodes_refused, 1);
-    assert_eq!(links[0].statistics().strangers_refused, 0);
+    assert_eq!(links[0].statistics().unauthenticated_refused, 0);
     let seen = greetings.lock().unwrap();
     for (node, peer) in [(0, 1), (1, 0), (1, 2), (2, 1), (0, 2)] {
         assert!(seen.contains(&(node, peer, format!("hello from {peer}"))), "{node} of {peer}");
@@ -321,7 +321,7 @@ fn a_link_that_waits_for_nobody_costs_no_time() {
     poll_until(&links, &mut sinks, |sinks| sinks.iter().all(|sink| sink.connected.len() == 1));
     // The threads of the links sleep: no voluntary wake-up while nothing happens. Counted in context switches, not in
     // seconds, so a busy machine changes nothing.
-    let switches = || -> u64 { door_threads().iter().map(|path| voluntary_switches(path)).sum() };
+    let switches = || -> u64 { acceptor_threads().iter().map(|path| voluntary_switches(path)).sum() };
     wait_until(|| {
         let before = switches();
         std::thread::sleep(std::time::Duration::from_millis(200));
@@ -334,7 +334,7 @@ fn a_link_that_waits_for_nobody_costs_no_time() {
 }
 
 /// The status files of this process's acceptor threads. Other tests have such threads too, and end.
-fn door_threads() -> Vec<std::path::PathBuf> {
+fn acceptor_threads() -> Vec<std::path::PathBuf> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("procfs");
     tasks
         .flatten()

@@ -34,7 +34,7 @@ fn strangers_get_silence_are_counted_and_change_nothing() {
         let random = noise(4096);
         let mut magic_then_noise = b"trellis\x01".to_vec();
         magic_then_noise.extend_from_slice(&noise(1 << 20));
-        let strangers: [(&str, &[u8]); 8] = [
+        let unauthenticated: [(&str, &[u8]); 8] = [
             ("nothing at all", b""),
             ("random bytes, short", &random[..40]),
             ("random bytes, as long as a first message", &random[..FIRST_MESSAGE_BYTES]),
@@ -44,7 +44,7 @@ fn strangers_get_silence_are_counted_and_change_nothing() {
             ("the right beginning, random rest", &magic_then_noise[..FIRST_MESSAGE_BYTES]),
             ("the right beginning, oversize", &magic_then_noise),
         ];
-        for (name, bytes) in strangers {
+        for (name, bytes) in unauthenticated {
             scene.expect_silence(name, bytes);
         }
         scene.expect_others_go_on();
@@ -67,8 +67,8 @@ fn a_question_is_answered_once_and_only_to_those_who_know_the_secret() {
             .unwrap();
     let proxy = Proxy::start(addresses[0].parse().unwrap(), Tamper::default());
     let door = proxy.address.to_string();
-    let patience = Duration::from_secs(HANG_SECONDS);
-    let ask = |node, secret, question: &[u8]| question::ask(&door, node, secret, question, patience);
+    let timeout = Duration::from_secs(HANG_SECONDS);
+    let ask = |node, secret, question: &[u8]| question::ask(&door, node, secret, question, timeout);
     let answered = ask(Some(0), &support::SECRET, b"who?").unwrap();
     assert_eq!((answered.text.as_slice(), answered.local.is_loopback()), (b"re: who?".as_slice(), true));
     assert!(matches!(ask(None, &support::SECRET, b"no"), Err(AskError::Refused { why }) if why == "it will not"));
@@ -83,7 +83,7 @@ fn a_question_is_answered_once_and_only_to_those_who_know_the_secret() {
     replay.write_all(&recording).unwrap();
     assert_eq!(all_answered(&mut replay), b"");
     assert_eq!(*asked.lock().unwrap(), expected);
-    assert_eq!(node.statistics().strangers_refused, 3);
+    assert_eq!(node.statistics().unauthenticated_refused, 3);
 }
 
 /// The connection of a peer that sends something else first and waits for an answer, as browsers and scanners do, is
@@ -108,7 +108,7 @@ fn a_node_with_another_secret_or_none_never_gets_in() {
             let intruder: Arc<dyn Link> = Arc::new(Tcp::start(options).unwrap());
             send_frame(&*intruder, 0, Form::Inline, 0, 10);
             wait_until(|| intruder.trouble(0).is_some_and(|why| why.contains("another secret")));
-            assert!(scene.links[0].statistics().strangers_refused > 0);
+            assert!(scene.links[0].statistics().unauthenticated_refused > 0);
             assert!(!scene.links[0].is_connected(1) && !intruder.is_connected(0));
             assert_eq!(proxy.answered_bytes.load(Ordering::SeqCst), 0, "not one byte");
             intruder.close();
@@ -130,9 +130,9 @@ fn a_recorded_first_message_gets_silence_wherever_it_is_sent() {
         wait_until(|| proxy.answered_bytes.load(Ordering::SeqCst) >= second);
         scene.expect_silence("replayed to the same node", &recorded);
         let elsewhere = scene.other_address;
-        let before = scene.links[1].statistics().strangers_refused;
+        let before = scene.links[1].statistics().unauthenticated_refused;
         assert_eq!(answer_to(elsewhere, &recorded), b"", "replayed to another node");
-        assert_eq!(scene.links[1].statistics().strangers_refused, before + 1);
+        assert_eq!(scene.links[1].statistics().unauthenticated_refused, before + 1);
         scene.expect_others_go_on();
         // The node whose messages were replayed is still connected too.
         send_frame(&**node.link(), 0, Form::At, 77, 5000);
@@ -155,7 +155,7 @@ fn a_tampered_handshake_comes_to_nothing_and_the_next_one_succeeds() {
             scene.poll_with(&node, |_, node| node.lost.len() == 1);
             assert!(!scene.links[0].is_connected(1));
         }
-        assert_eq!(scene.links[0].statistics().strangers_refused, 1, "byte {at}");
+        assert_eq!(scene.links[0].statistics().unauthenticated_refused, 1, "byte {at}");
         scene.expect_others_go_on();
     }
     // In the answer: ephemeral, card, tag.
@@ -165,7 +165,7 @@ fn a_tampered_handshake_comes_to_nothing_and_the_next_one_succeeds() {
         let proxy = Proxy::start(scene.address, tamper);
         let node = scene.join_through(&proxy);
         scene.poll_with(&node, |scene, _| scene.sinks[0].connected.contains(&1));
-        assert_eq!(node.link().statistics().strangers_refused, 1, "byte {at}");
+        assert_eq!(node.link().statistics().unauthenticated_refused, 1, "byte {at}");
     }
 }
 
@@ -335,9 +335,9 @@ impl Scene {
     }
 
     fn expect_silence(&mut self, name: &str, bytes: &[u8]) {
-        let before = self.links[0].statistics().strangers_refused;
+        let before = self.links[0].statistics().unauthenticated_refused;
         assert_eq!(answer_to(self.address, bytes), b"", "{name}");
-        assert_eq!(self.links[0].statistics().strangers_refused, before + 1, "{name} is counted");
+        assert_eq!(self.links[0].statistics().unauthenticated_refused, before + 1, "{name} is counted");
         self.expect_others_go_on();
     }
 

@@ -40,11 +40,11 @@ fn strangers_get_silence_are_counted_and_change_nothing() {
             &magic[..HANDSHAKE_BYTES + 1],
             b"trellis\x13 and sixteen more",
         ];
-        let before = links[0].statistics().strangers_refused;
+        let before = links[0].statistics().unauthenticated_refused;
         for datagram in datagrams {
             stranger.send_to(datagram, &addresses[0]).unwrap();
         }
-        wait_until(|| links[0].statistics().strangers_refused == before + datagrams.len() as u64);
+        wait_until(|| links[0].statistics().unauthenticated_refused == before + datagrams.len() as u64);
         exchange(&links, &mut sinks, 0);
         expect_nothing(&stranger);
     }
@@ -62,7 +62,7 @@ fn a_node_with_another_secret_never_gets_in_and_gets_no_byte() {
         let intruder = Udp::start(options).unwrap();
         send_frame(&intruder, 0, Form::Inline, 0, 10);
         wait_until(|| intruder.trouble(0).is_some_and(|why| why.contains("another secret")));
-        assert!(zero.statistics().strangers_refused > 0);
+        assert!(zero.statistics().unauthenticated_refused > 0);
         assert!(!zero.is_connected(1) && !intruder.is_connected(0));
         assert_eq!(proxy.counts().answered, 0, "not one datagram");
     }
@@ -112,8 +112,8 @@ fn a_recorded_conversation_said_again_changes_nothing() {
         let data = recorded.iter().filter(|datagram| !datagram.starts_with(b"trellis")).count() as u64;
         poll_until(links, &mut sinks, |_| links[0].statistics().packets_refused >= before.packets_refused + data);
         assert_eq!(sinks[0].frames.len(), 20);
-        let wanted = before.strangers_refused + recorded.len() as u64;
-        wait_until(|| links[0].statistics().strangers_refused >= wanted);
+        let wanted = before.unauthenticated_refused + recorded.len() as u64;
+        wait_until(|| links[0].statistics().unauthenticated_refused >= wanted);
         expect_nothing(&stranger);
         exchange(links, &mut sinks, 100);
     }
@@ -228,7 +228,7 @@ fn a_peer_that_starts_late_gets_what_was_sent_before() {
         poll_until(&links, &mut sinks, |sinks| sinks[0].frames.len() == 50);
         sinks[0].expect_sequences(&*links[0], 1, 0, (0..50).collect());
         assert!(links[1].is_connected(0) && links[1].trouble(0).is_none());
-        assert_eq!(links[0].statistics().strangers_refused, 0);
+        assert_eq!(links[0].statistics().unauthenticated_refused, 0);
     }
 }
 

@@ -120,7 +120,7 @@ fn join_running(
 ) -> Result<Joined, JoinError> {
     let secret = Secret::choose(&config, secret)?;
     let address = config.join.clone().unwrap_or_default();
-    let door = Door { address, secret: &secret, until: patience(&config), is_known: false };
+    let door = Door { address, secret: &secret, until: timeout(&config), is_known: false };
     let (told, local) = door.read(None, "configuration")?;
     config.take_from_cluster(&told).map_err(|why| door.refused(why))?;
     if config.nodes.is_empty() || config.manager >= config.nodes.len() {
@@ -156,7 +156,7 @@ fn join_running(
 }
 
 /// When whoever waits at the start gives up.
-fn patience(config: &Config) -> Instant {
+fn timeout(config: &Config) -> Instant {
     Instant::now() + Duration::from_secs(config.start_seconds_max)
 }
 
@@ -534,12 +534,12 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
                 "{} did not come within {} s; start it, or set start_seconds_max{}",
                 names(node, &missing),
                 limit.as_secs(),
-                refused_strangers(node)
+                refused_unauthenticated(node)
             ));
         }
         if waited >= next_word && !missing.is_empty() {
             next_word = waited * 2;
-            let refused = refused_strangers(node);
+            let refused = refused_unauthenticated(node);
             trellis_store::complain(format_args!("node {}: waiting for {}{refused}", node.me.0, names(node, &missing)));
         }
         // The service thread receives; this thread only looks. Start-up is not a fault path.
@@ -548,15 +548,15 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
 }
 
 /// Who is missing may be who was refused, or among those who were refused without an answer.
-fn refused_strangers(node: &Node) -> String {
-    let strangers = match node.strangers_refused() {
+fn refused_unauthenticated(node: &Node) -> String {
+    let unauthenticated = match node.unauthenticated_refused() {
         0 => String::new(),
         count => format!(
             "; {count} attempts to connect were refused, because whoever made them does not know the secret of this \
              cluster: give every node the same secret_file"
         ),
     };
-    node.last_refusal().map_or(strangers.clone(), |refusal| format!("; {refusal}{strangers}"))
+    node.last_refusal().map_or(unauthenticated.clone(), |refusal| format!("; {refusal}{unauthenticated}"))
 }
 
 fn missing_peers(node: &Node) -> Vec<usize> {

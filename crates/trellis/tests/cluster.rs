@@ -346,7 +346,7 @@ fn a_node_that_waits_for_a_peer_with_another_secret_says_so() {
         })
         .collect();
     let listening = loop {
-        if let Some(listening) = links.iter().position(|link| link.statistics().strangers_refused > 0) {
+        if let Some(listening) = links.iter().position(|link| link.statistics().unauthenticated_refused > 0) {
             break links.swap_remove(listening);
         }
         std::thread::yield_now();

@@ -21,36 +21,50 @@ const ROUNDS: usize = 10;
 /// machine.
 const AT_ONCE: usize = 4;
 
-/// The packages and programs of those tests. Programs that only compare values run only in the whole suite: `release`
-/// alone takes longer at this load than all of these.
+/// The packages and programs of those tests. Programs that only compare values, and those of cargo features, run only
+/// in the whole suite: `release` alone takes longer at this load than all of these.
 const WAITING_PACKAGES: &[&str] =
     &["trellis", "trellis-cli", "trellis-c", "trellis-remote", "trellis-store", "trellis-stored", "trellis-transport"];
 const WAITING: &[&str] = &[
     "backups",
     "cluster",
     "controller",
+    "crud",
     "datagrams",
     "delivery",
     "elastic",
     "fabric",
     "fault_path",
+    "guides",
+    "hot_pages",
     "join",
     "killed",
     "leased",
     "leases",
     "lifetime",
+    "multicast",
     "operators",
     "outputs",
+    "parts",
+    "programs",
     "protocols",
     "publication",
     "redis_faults",
     "remote_leases",
     "remote_moving",
+    "remote_paging",
+    "remote_programs",
     "run",
+    "security",
+    "serve",
     "shm",
+    "store",
     "stored",
+    "stored_recovery",
     "stored_synchronisation",
     "synchronisation",
+    "udp",
+    "vismi",
     "waits",
 ];
 
@@ -107,4 +121,18 @@ pub(crate) fn run(workspace: &Workspace, count: u32) -> Result<()> {
         return Ok(());
     }
     bail!("{} of {} runs failed:\n{}", failed.len(), 2 + ROUNDS, failed.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_test_program_that_is_named_exists() {
+        let root = Workspace::find().unwrap().root;
+        for name in WAITING {
+            let mut packages = WAITING_PACKAGES.iter().map(|package| root.join("crates").join(package));
+            assert!(packages.any(|package| package.join(format!("tests/{name}.rs")).is_file()), "{name}");
+        }
+    }
 }

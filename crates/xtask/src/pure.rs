@@ -87,7 +87,7 @@ mod tests {
     fn an_ordinary_program_would_be_refused() {
         let own = std::env::current_exe().unwrap();
         assert!(inspect(&own).unwrap_err().to_string().contains("linked dynamically"));
-        assert!(inspect(Path::new("/etc/passwd")).unwrap_err().to_string().contains("no 64-bit"));
+        assert!(inspect(Path::new("/etc/passwd")).unwrap_err().to_string().contains("not a 64-bit"));
     }
 
     #[test]

@@ -67,7 +67,7 @@ const STEPS: [Step; 20] = [
             "explore --nodes 4 --pages 1 --operations 2",
             "explore --nodes 3 --pages 2 --operations 2 --wishes wide",
             "explore --nodes 2 --pages 2 --operations 2 --prefetches 1 --wishes both",
-            "explore --nodes 3 --pages 1 --operations 2 --late-faults --impatience 1 --eager",
+            "explore --nodes 3 --pages 1 --operations 2 --late-faults --time-outs 1 --eager",
             // These two have more states than the limit: no verdict, but millions of states without a violation.
             "explore --nodes 2 --pages 2 --operations 2 --threads 2",
             "explore --nodes 2 --pages 2 --operations 1 --threads 2 --prefetches 1",
@@ -115,14 +115,14 @@ const STEPS: [Step; 20] = [
     Step { name: "transport security", weight: 3, work: Work::Repeat("-p trellis-transport --test security") },
     Step { name: "transport lifetime", weight: 3, work: Work::Repeat("-p trellis-transport --test lifetime") },
     Step { name: "libivy programs", weight: 3, work: Work::Repeat("-p trellis-c --test libivy") },
-    Step { name: "memory in a store", weight: 3, work: Work::Repeat("-p trellis --test stored") },
+    Step { name: "memory in a store", weight: 3, work: Work::Repeat("-p trellis-stored --test stored") },
     Step { name: "locks in a store", weight: 3, work: Work::Repeat("-p trellis-stored --test stored_synchronisation") },
     Step {
         name: "memory in a store, long",
         weight: 14,
         work: Work::Long(&[
-            ("TRELLIS_HEAP_OPERATIONS=10000000", "--release -p trellis --lib stored::heap"),
-            ("TRELLIS_RECOVERY_STEP=1", "-p trellis --test stored_recovery"),
+            ("TRELLIS_HEAP_OPERATIONS=10000000", "--release -p trellis-stored --lib heap::"),
+            ("TRELLIS_RECOVERY_STEP=1", "-p trellis-stored --test stored_recovery"),
             ("TRELLIS_FOREIGN=all", "-p trellis-cli --test foreign"),
         ]),
     },
@@ -561,6 +561,33 @@ mod tests {
 
     fn steps(weights: &[u32]) -> Vec<Step> {
         weights.iter().map(|&weight| Step { name: "some", weight, work: Work::Repeat("-p some --test any") }).collect()
+    }
+
+    /// A test program that was moved or renamed would end a soak after hours, and a filter that matches nothing passes.
+    #[test]
+    fn every_test_that_is_named_exists() {
+        let root = Workspace::find().unwrap().root;
+        let words = STEPS.iter().flat_map(|step| match step.work {
+            Work::Repeat(words) | Work::Seeds(words) => vec![words],
+            Work::Long(all) => all.iter().map(|(_, words)| *words).collect(),
+            Work::Check(_) | Work::Command(_) => Vec::new(),
+        });
+        for words in words {
+            let words: Vec<&str> = words.split(' ').collect();
+            let after = |option: &str| words.iter().position(|word| *word == option).map(|at| words[at + 1]);
+            let package = root.join("crates").join(after("-p").expect("a package"));
+            match after("--lib") {
+                Some(module) => {
+                    let module = module.trim_end_matches("::");
+                    let places = ["", "/mod"].map(|rest| package.join(format!("src/{module}{rest}.rs")));
+                    assert!(places.iter().any(|place| place.is_file()), "{words:?}");
+                }
+                None => {
+                    let program = after("--test").expect("a test program");
+                    assert!(package.join(format!("tests/{program}.rs")).is_file(), "{words:?}");
+                }
+            }
+        }
     }
 
     #[test]

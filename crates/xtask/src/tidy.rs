@@ -148,7 +148,7 @@ fn wait_violations(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// The name and the length of `const …PATIENCE: Duration = Duration::from_secs(20);`, or of `const …_MS_MAX: u64 = 20_000;`.
+/// The name and the length of `const …TIMEOUT: Duration = Duration::from_secs(20);`, or of `const …_MS_MAX: u64 = 20_000;`.
 fn limit_of_a_wait(line: &str) -> Option<(&str, String)> {
     let (head, value) = line.split_once(": ").filter(|(head, _)| head.contains("const "))?;
     let name = head.rsplit_once("const ")?.1;
@@ -163,7 +163,7 @@ fn limit_of_a_wait(line: &str) -> Option<(&str, String)> {
         return Some((name, format!("{milliseconds} ms")));
     }
     let (unit, number) = value.strip_prefix("Duration = Duration::from_")?.split_once('(')?;
-    let ends = ["PATIENCE", "_TIME", "DEADLINE", "_TIME_FAILED", "DEAD_AFTER", "_FOR", "GRACE", "LEASE"];
+    let ends = ["TIMEOUT", "_TIME", "DEADLINE", "_TIME_FAILED", "DEAD_AFTER", "_FOR", "GRACE", "LEASE"];
     let is_limit = ends.iter().any(|end| name.ends_with(end));
     let unit = match unit {
         "secs" => "s",
@@ -550,19 +550,19 @@ mod tests {
         let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
         let source = |text: &str| file("crates/a/src/b.rs", text);
         let page = |row: &str| file(WAITS, row);
-        let patience = "    pub(super) const PATIENCE: Duration = Duration::from_secs(20);\n";
-        let row = "| a | b | 20 s | | `a/src/b.rs` `PATIENCE` |\n";
-        assert_eq!(wait_violations(&[source(patience), page(row)]), Vec::<String>::new());
+        let timeout = "    pub(super) const TIMEOUT: Duration = Duration::from_secs(20);\n";
+        let row = "| a | b | 20 s | | `a/src/b.rs` `TIMEOUT` |\n";
+        assert_eq!(wait_violations(&[source(timeout), page(row)]), Vec::<String>::new());
         let count = |files: &[File]| wait_violations(files).len();
-        assert_eq!(count(&[source(patience), page("")]), 1, "it is not named");
-        assert_eq!(count(&[source(&patience.replace("20", "30")), page(row)]), 1, "it is another one");
+        assert_eq!(count(&[source(timeout), page("")]), 1, "it is not named");
+        assert_eq!(count(&[source(&timeout.replace("20", "30")), page(row)]), 1, "it is another one");
         assert_eq!(count(&[source(""), page(row)]), 1, "it is no more");
         let (number, row) =
             ("const STALL_MS_MAX: u64 = 1_500;", "| `x` | it | 1500 ms | ends | `a/src/b.rs` `STALL_MS_MAX` |");
         assert_eq!(wait_violations(&[source(number), page(row)]), Vec::<String>::new());
         assert_eq!(count(&[source(&number.replace("1_500", "2_000")), page(row)]), 1, "it is another one");
         assert_eq!(count(&[source("const PAUSE: Duration = Duration::from_secs(1);"), page("")]), 0, "a pause");
-        assert_eq!(count(&[file("crates/a/src/tests.rs", patience), page("")]), 0, "a test");
+        assert_eq!(count(&[file("crates/a/src/tests.rs", timeout), page("")]), 0, "a test");
     }
 
     #[test]

@@ -42,7 +42,7 @@ int main(void) {
     FIELD(fault_wait_ns);
     FIELD(lock_wait_ns);
     FIELD(barrier_wait_ns);
-    FIELD(strangers_refused);
+    FIELD(unauthenticated_refused);
     FIELD(nodes_refused);
     FIELD(packets_refused);
     FIELD(frames_refused);

@@ -50,7 +50,7 @@ pub(super) struct Explore {
     prefetches: u8,
     /// How often each node may report a thread as resumed before it has run on.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
-    impatience: u8,
+    time_outs: u8,
     /// How often each node may ask again for a locked page while other events happen.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
     spins: u8,
@@ -102,7 +102,7 @@ pub(super) struct Synchronise {
     objects: u8,
     /// Maximum number of calls that are abandoned, all together.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=3))]
-    impatience: u8,
+    time_outs: u8,
     #[command(flatten)]
     bound: Bound,
 }
@@ -276,7 +276,7 @@ fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
             WishName::Both => Wishes::Both,
         },
         prefetches: chosen.prefetches,
-        impatience: chosen.impatience,
+        time_outs: chosen.time_outs,
         spins: chosen.spins,
         late_faults: chosen.late_faults,
         eager: chosen.eager,
@@ -314,7 +314,7 @@ fn sync_instance(chosen: &Synchronise) -> SyncInstance {
         threads: if is_barrier { 1 } else { chosen.threads },
         rounds: chosen.rounds,
         objects: if is_barrier || is_single { 1 } else { chosen.objects },
-        impatience: chosen.impatience,
+        time_outs: chosen.time_outs,
     }
 }
 

@@ -9,7 +9,7 @@
 //! It must never leave out an order within those bounds.
 
 use super::ghost::{Ghost, check_rights};
-use super::node::{Cause, Letter, Node, Out, name};
+use super::node::{Cause, Envelope, Node, Out, name};
 use super::{Blow, Setup};
 use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
@@ -39,7 +39,7 @@ enum Action {
 /// The result of a step of a node.
 struct Stepped {
     after: u32,
-    letters: Vec<u32>,
+    envelopes: Vec<u32>,
     events: Vec<Event>,
     problem: Option<String>,
 }
@@ -48,7 +48,7 @@ struct Stepped {
 pub struct Orders {
     setup: Setup,
     nodes: Numbered<Node>,
-    letters: Numbered<Letter>,
+    envelopes: Numbered<Envelope>,
     ghosts: Numbered<Ghost>,
     causes: Numbered<Cause>,
     /// Steps by node state, cause and real time.
@@ -66,7 +66,7 @@ struct State {
     misrouted: u8,
     /// Bits of the faults that have happened.
     blows: u8,
-    letters: Vec<u32>,
+    envelopes: Vec<u32>,
 }
 
 impl Orders {
@@ -76,7 +76,7 @@ impl Orders {
         Orders {
             setup,
             nodes: Numbered::new(),
-            letters: Numbered::new(),
+            envelopes: Numbered::new(),
             ghosts: Numbered::new(),
             causes: Numbered::new(),
             steps: Table::default(),
@@ -92,15 +92,15 @@ impl Orders {
     fn taken_apart(&self, bytes: &[u8]) -> State {
         let mut numbers: Vec<u32> =
             bytes.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
-        let letters = numbers.split_off(self.setup.nodes() + 2);
+        let envelopes = numbers.split_off(self.setup.nodes() + 2);
         let [real, duplicates, misrouted, blows] = numbers.pop().expect("a state has a time").to_le_bytes();
         let ghost = numbers.pop().expect("a state has a ghost");
-        State { nodes: numbers, ghost, real, duplicates, misrouted, blows, letters }
+        State { nodes: numbers, ghost, real, duplicates, misrouted, blows, envelopes }
     }
 
     fn put(state: &State, bytes: &mut Vec<u8>) {
         let small = u32::from_le_bytes([state.real, state.duplicates, state.misrouted, state.blows]);
-        let numbers = state.nodes.iter().chain([&state.ghost, &small]).chain(&state.letters);
+        let numbers = state.nodes.iter().chain([&state.ghost, &small]).chain(&state.envelopes);
         numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     }
 
@@ -109,13 +109,13 @@ impl Orders {
     }
 
     /// The nodes where the message may arrive: its destination, and others if the switch may still misroute.
-    fn places(&self, state: &State, letter: &Letter) -> Vec<usize> {
-        let meant = self.setup.node(letter.to.host);
-        let may_err = letter.is_page_request() && state.misrouted < self.setup.misrouted;
+    fn places(&self, state: &State, envelope: &Envelope) -> Vec<usize> {
+        let meant = self.setup.node(envelope.to.host);
+        let may_err = envelope.is_page_request() && state.misrouted < self.setup.misrouted;
         (0..self.setup.controller() + 1)
             .filter(|&number| {
                 let node = self.node(state, number);
-                let is_meant = Some(number) == meant && (letter.is_page_request() || node.party == letter.to);
+                let is_meant = Some(number) == meant && (envelope.is_page_request() || node.party == envelope.to);
                 !node.is_dead && (is_meant || may_err && number != self.setup.controller())
             })
             .collect()
@@ -123,8 +123,8 @@ impl Orders {
 
     fn actions(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
-        for (place, &number) in state.letters.iter().enumerate() {
-            for node in self.places(state, self.letters.value(number)) {
+        for (place, &number) in state.envelopes.iter().enumerate() {
+            for node in self.places(state, self.envelopes.value(number)) {
                 actions.push(Action::Deliver { place, node, stays: false });
                 if state.duplicates < self.setup.duplicates {
                     actions.push(Action::Deliver { place, node, stays: true });
@@ -159,7 +159,7 @@ impl Orders {
             Action::Go(node) => (node, Cause::Go),
             Action::Change(node) => (node, Cause::Change),
             Action::Deliver { place, node, .. } => {
-                (node, Cause::Letter(self.letters.value(state.letters[place]).clone()))
+                (node, Cause::Envelope(self.envelopes.value(state.envelopes[place]).clone()))
             }
             Action::Blow(index) => match self.setup.blows[index] {
                 Blow::Restart(node) => (node, Cause::Restart { keeps: true }),
@@ -183,8 +183,8 @@ impl Orders {
         }
         let mut out = Out::default();
         let (after, problem) = self.work_out(state, node, cause, &mut out);
-        let letters = out.letters.into_iter().map(|letter| self.letters.number(letter)).collect();
-        self.stepped.push(Stepped { after, letters, events: out.events, problem });
+        let envelopes = out.envelopes.into_iter().map(|envelope| self.envelopes.number(envelope)).collect();
+        self.stepped.push(Stepped { after, envelopes, events: out.events, problem });
         self.steps.insert(key, self.stepped.len() - 1);
         self.stepped.len() - 1
     }
@@ -202,32 +202,32 @@ impl Orders {
         let mut next = state.clone();
         match action {
             Action::Time => next.real += 1,
-            Action::Deliver { place, stays: false, .. } => drop(next.letters.remove(place)),
+            Action::Deliver { place, stays: false, .. } => drop(next.envelopes.remove(place)),
             Action::Deliver { .. } => next.duplicates += 1,
             Action::Blow(index) => next.blows |= 1 << index,
             Action::Tick(..) | Action::Go(_) | Action::Change(_) => {}
         }
         if let Action::Deliver { place, node, .. } = action {
-            let meant = self.setup.node(self.letters.value(state.letters[place]).to.host);
+            let meant = self.setup.node(self.envelopes.value(state.envelopes[place]).to.host);
             next.misrouted += u8::from(meant != Some(node));
         }
         if let Some((node, cause)) = self.cause(state, action) {
             let place = self.step(state, node, &cause);
-            let Stepped { after, letters, events, problem } = &self.stepped[place];
+            let Stepped { after, envelopes, events, problem } = &self.stepped[place];
             if let Some(problem) = problem {
                 return Err(problem.clone());
             }
             next.nodes[node] = *after;
-            next.letters.extend_from_slice(letters);
+            next.envelopes.extend_from_slice(envelopes);
             if !events.is_empty() {
                 let mut ghost = self.ghosts.value(state.ghost).clone();
                 events.iter().try_for_each(|&event| ghost.note(event))?;
                 next.ghost = self.ghosts.number(ghost);
             }
-            next.letters.sort_unstable();
-            next.letters.dedup();
-            let arrives = |letter: &u32| !self.places(&next, self.letters.value(*letter)).is_empty();
-            next.letters = next.letters.iter().copied().filter(arrives).collect();
+            next.envelopes.sort_unstable();
+            next.envelopes.dedup();
+            let arrives = |envelope: &u32| !self.places(&next, self.envelopes.value(*envelope)).is_empty();
+            next.envelopes = next.envelopes.iter().copied().filter(arrives).collect();
         }
         let nodes = next.nodes.iter().map(|&number| self.nodes.value(number));
         check_rights(&self.setup, next.real.into(), nodes, |node, real| self.setup.now(node, real))?;
@@ -239,7 +239,7 @@ impl Model for Orders {
     fn initial(&mut self) -> Vec<u8> {
         let nodes = (0..self.setup.nodes()).map(|number| self.nodes.number(Node::new(&self.setup, number))).collect();
         let ghost = self.ghosts.number(Ghost::new(&self.setup));
-        let start = State { nodes, ghost, real: 0, duplicates: 0, misrouted: 0, blows: 0, letters: Vec::new() };
+        let start = State { nodes, ghost, real: 0, duplicates: 0, misrouted: 0, blows: 0, envelopes: Vec::new() };
         let mut bytes = Vec::new();
         Orders::put(&start, &mut bytes);
         bytes
@@ -262,11 +262,11 @@ impl Model for Orders {
         let first = match action {
             Action::Time => return vec![format!("real time is {}", state.real + 1)],
             Action::Deliver { place, node, stays } => {
-                let letter = self.letters.value(state.letters[place]);
-                let Letter { from, to, .. } = letter;
+                let envelope = self.envelopes.value(state.envelopes[place]);
+                let Envelope { from, to, .. } = envelope;
                 let meant = if self.setup.node(to.host) == Some(node) { "" } else { " (where the switch sent it)" };
                 let again = if stays { ", and may again" } else { "" };
-                format!("node {node}{meant} hears from {}: {}{again}", name(*from), letter.text())
+                format!("node {node}{meant} hears from {}: {}{again}", name(*from), envelope.text())
             }
             Action::Blow(index) => format!("{:?}", self.setup.blows[index]),
             Action::Tick(node, unit) => {

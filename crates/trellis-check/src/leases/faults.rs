@@ -4,7 +4,7 @@
 //! its input, its state or its output is altered. It must never change anything with [`Fault::None`].
 
 use super::Setup;
-use super::node::{Cause, Letter, Machine, Node};
+use super::node::{Cause, Envelope, Machine, Node};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::client::{Hold, Own};
 use trellis_fabric_protocol::lease::home::{Home, Leased};
@@ -72,7 +72,7 @@ faults! {
     BackupTakesOld = "backup-takes-old", "a backup, or a home, takes what a home sends that was replaced";
     BlankAcknowledges = "blank-acknowledges", "a server that lost its memory acknowledges as if it had not";
     NotPersisted = "not-persisted", "the controller says what it has not persisted";
-    NoPatience = "no-patience", "the controller gives a range to another while its home's tenure lasts";
+    NoTimeout = "no-timeout", "the controller gives a range to another while its home's tenure lasts";
     RestartForgetsTenure = "restart-forgets-tenure", "a controller that started again thinks that no tenure lasts";
     KeepsIncarnation = "keeps-incarnation", "a home that takes over has the incarnation of the one before";
     BelievesLateHanded = "believes-late-handed", "the controller believes that a range was handed over in an earlier incarnation";
@@ -109,7 +109,7 @@ pub(super) fn timing(fault: Fault, setup: &Setup, number: usize) -> Timing {
         Fault::HeldTooLong if is_client => Timing { held: 2 * timing.term, ..timing },
         Fault::IgnoresRates if is_client => Timing { held: timing.term, ..timing },
         Fault::NoGrace => Timing { grace: 0, ..timing },
-        Fault::NoPatience if number == setup.controller() => Timing { tenure: timing.tenure_held / 2, ..timing },
+        Fault::NoTimeout if number == setup.controller() => Timing { tenure: timing.tenure_held / 2, ..timing },
         _ => timing,
     }
 }
@@ -131,7 +131,7 @@ pub(super) fn instead(
     effects: &mut Vec<Effect>,
 ) -> bool {
     let me = node.party;
-    let Cause::Letter(Letter { from, message: Message::Request { page, request, ask }, .. }) = cause else {
+    let Cause::Envelope(Envelope { from, message: Message::Request { page, request, ask }, .. }) = cause else {
         return false;
     };
     let Machine::Client(client) = &mut node.machine else { return false };

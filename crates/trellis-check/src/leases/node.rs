@@ -36,7 +36,7 @@ pub enum Machine {
 
 /// A message under way, with its page's content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Letter {
+pub struct Envelope {
     /// The sender.
     pub from: Party,
     /// The destination.
@@ -52,7 +52,7 @@ pub struct Letter {
     pub value: Option<Value>,
 }
 
-impl Letter {
+impl Envelope {
     /// A short description without sender and destination.
     pub fn text(&self) -> String {
         let about = match self.about {
@@ -73,7 +73,7 @@ impl Letter {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// A message arrived.
-    Letter(Letter),
+    Envelope(Envelope),
     /// The timer of this one of its machines expired.
     Tick(usize),
     /// Its program continues.
@@ -101,7 +101,7 @@ pub enum Cause {
 #[derive(Clone, Debug, Default)]
 pub struct Out {
     /// The messages that it sends.
-    pub letters: Vec<Letter>,
+    pub envelopes: Vec<Envelope>,
     /// The events of its program.
     pub events: Vec<Event>,
     /// A description of the step, if requested.
@@ -207,7 +207,7 @@ impl Node {
     /// Runs one step of the current machine.
     pub(super) fn step_one(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, place: Place, out: &mut Out) {
         let value = match cause {
-            Cause::Letter(letter) => letter.value,
+            Cause::Envelope(envelope) => envelope.value,
             Cause::Change => Some(self.next_change()),
             _ => None,
         };
@@ -217,7 +217,7 @@ impl Node {
             return self.carry_out(effects, value, place, out);
         }
         match cause {
-            Cause::Letter(Letter { from, message, .. }) => {
+            Cause::Envelope(Envelope { from, message, .. }) => {
                 let before = faults::before(setup.fault, self, now, *from, message);
                 self.hear(now, *from, before.message.clone(), &mut effects);
                 faults::after(setup.fault, self, now, &before, message, &mut effects);
@@ -437,7 +437,7 @@ impl Node {
             Bytes::Staged => Some(self.aside[page]),
         };
         let (message, about, of) = place.on_the_way(message);
-        out.letters.push(Letter { from: self.party, to, about, of, message, value });
+        out.envelopes.push(Envelope { from: self.party, to, about, of, message, value });
     }
 
     fn done(&mut self, page: u8, outcome: Outcome, value: Option<Value>, out: &mut Out) {

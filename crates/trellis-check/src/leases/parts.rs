@@ -6,7 +6,7 @@
 //! have the same page.
 
 use super::faults;
-use super::node::{Cause, Letter, Machine, Node, Out};
+use super::node::{Cause, Envelope, Machine, Node, Out};
 use super::{Fault, Setup, Value};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::controller::{Controller, Record};
@@ -178,17 +178,17 @@ impl Node {
     /// Runs one step with all its effects.
     pub fn step(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, out: &mut Out) {
         let unit = match cause {
-            Cause::Letter(letter) => {
+            Cause::Envelope(envelope) => {
                 return match self.machine {
-                    Machine::Server(_) => self.told(setup, now, letter, out),
-                    Machine::Controller(_) => self.reported(setup, now, letter, out),
+                    Machine::Server(_) => self.told(setup, now, envelope, out),
+                    Machine::Controller(_) => self.reported(setup, now, envelope, out),
                     Machine::Client(_) | Machine::Reader(_) => {
-                        let page = match &letter.message {
+                        let page = match &envelope.message {
                             Message::Request { page, .. }
                             | Message::Reply { page, .. }
                             | Message::Recall { page, .. }
                             | Message::Invalidate { page, .. } => *page,
-                            _ => letter.of,
+                            _ => envelope.of,
                         };
                         self.step_at(page as usize, setup, now, cause, page, out);
                     }
@@ -236,21 +236,23 @@ impl Node {
     }
 
     /// A server receives a message.
-    fn told(&mut self, setup: &Setup, now: Nanoseconds, letter: &Letter, out: &mut Out) {
+    fn told(&mut self, setup: &Setup, now: Nanoseconds, envelope: &Envelope, out: &mut Out) {
         let here = self.here();
         let with = |page: PageNumber| here.iter().position(|part| part.run().contains(&page));
-        let of_unit = |unit: usize, message: Message| (unit, Cause::Letter(Letter { message, ..letter.clone() }));
-        let (unit, cause) = match (letter.about, &letter.message) {
+        let of_unit = |unit: usize, message: Message| (unit, Cause::Envelope(Envelope { message, ..envelope.clone() }));
+        let (unit, cause) = match (envelope.about, &envelope.message) {
             ((0, _), Message::Request { page, .. } | Message::Invalidated { page, .. }) => {
                 match with(*page).filter(|_| !faults::forgets_parts(setup.fault)) {
-                    Some(place) => of_unit(place + 1, shifted(letter.message.clone(), |page| page - here[place].first)),
-                    None => of_unit(0, letter.message.clone()),
+                    Some(place) => {
+                        of_unit(place + 1, shifted(envelope.message.clone(), |page| page - here[place].first))
+                    }
+                    None => of_unit(0, envelope.message.clone()),
                 }
             }
             ((0, _), Message::Store { page, pages, incarnation, .. }) => {
                 match may_keep(&here, &(*page..page + pages), *incarnation) {
-                    Keeps::Yes => of_unit(0, letter.message.clone()),
-                    Keeps::Ask if setup.fault == Fault::KeepsJoined => of_unit(0, letter.message.clone()),
+                    Keeps::Yes => of_unit(0, envelope.message.clone()),
+                    Keeps::Ask if setup.fault == Fault::KeepsJoined => of_unit(0, envelope.message.clone()),
                     Keeps::Ask => return self.ask(0, now),
                     Keeps::No => return,
                 }
@@ -322,9 +324,9 @@ impl Node {
     }
 
     /// The controller receives a message.
-    fn reported(&mut self, setup: &Setup, now: Nanoseconds, letter: &Letter, out: &mut Out) {
-        let place = match (letter.about, &letter.message) {
-            ((0, _), Message::Locate) => self.units.iter().position(|unit| unit.part.run().contains(&letter.of)),
+    fn reported(&mut self, setup: &Setup, now: Nanoseconds, envelope: &Envelope, out: &mut Out) {
+        let place = match (envelope.about, &envelope.message) {
+            ((0, _), Message::Locate) => self.units.iter().position(|unit| unit.part.run().contains(&envelope.of)),
             ((0, _), _) => None,
             // A part that was merged needs no answer.
             ((number, _), _) => match self.units.iter().position(|unit| unit.part.number == number) {
@@ -333,7 +335,7 @@ impl Node {
             },
         };
         let unit = place.map_or(0, |place| place + 1);
-        self.step_at(unit, setup, now, &Cause::Letter(letter.clone()), letter.of, out);
+        self.step_at(unit, setup, now, &Cause::Envelope(envelope.clone()), envelope.of, out);
     }
 
     /// The controller splits pages off, if it may.

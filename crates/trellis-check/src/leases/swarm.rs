@@ -8,7 +8,7 @@
 //! reads every page once more. It must never judge results itself: [`super::ghost`] does.
 
 use super::ghost::{Ghost, check_rights};
-use super::node::{Cause, Letter, Machine, Node, Out, name};
+use super::node::{Cause, Envelope, Machine, Node, Out, name};
 use super::{Fault, Operation, Setup};
 use crate::intern::guarded;
 use std::cmp::Reverse;
@@ -181,7 +181,7 @@ struct World {
     /// The number of events since real time last advanced.
     at_once: u32,
     /// Messages by time and number, with their destination node.
-    queue: BinaryHeap<Reverse<(u64, u64, usize, Letter)>>,
+    queue: BinaryHeap<Reverse<(u64, u64, usize, Envelope)>>,
     blows_at: Vec<u64>,
     /// What the controller does about parts as soon as it may.
     wanted: Option<Wanted>,
@@ -256,12 +256,12 @@ impl World {
                     self.goes_at[node] = self.real + 1 + self.random.below(200);
                     self.step(node, &Cause::Go)?;
                 }
-                Next::Letter => {
-                    if let Some(Reverse((_, _, node, letter))) = self.queue.pop() {
-                        let node = self.arrives_at(node, &letter);
-                        let is_known = letter.is_page_request() || self.nodes[node].party == letter.to;
+                Next::Envelope => {
+                    if let Some(Reverse((_, _, node, envelope))) = self.queue.pop() {
+                        let node = self.arrives_at(node, &envelope);
+                        let is_known = envelope.is_page_request() || self.nodes[node].party == envelope.to;
                         if is_known && !self.nodes[node].is_dead {
-                            self.step(node, &Cause::Letter(letter))?;
+                            self.step(node, &Cause::Envelope(envelope))?;
                         }
                     }
                 }
@@ -298,7 +298,7 @@ impl World {
 
     /// The next event, its time and its node.
     fn next(&self) -> Option<(u64, usize, Next)> {
-        let letter = self.queue.peek().map(|Reverse((at, ..))| (*at, 0, Next::Letter));
+        let envelope = self.queue.peek().map(|Reverse((at, ..))| (*at, 0, Next::Envelope));
         let blow = self.blows_at.last().map(|&at| (at, 0, Next::Blow));
         let alarm = |node: &Node| {
             let local = node.alarm()?;
@@ -313,20 +313,20 @@ impl World {
         };
         let alarms = self.nodes.iter().filter_map(alarm);
         let goes = self.nodes.iter().filter_map(go);
-        letter.into_iter().chain(blow).chain(alarms).chain(goes).min_by_key(|(at, node, what)| (*at, *what, *node))
+        envelope.into_iter().chain(blow).chain(alarms).chain(goes).min_by_key(|(at, node, what)| (*at, *what, *node))
     }
 
     /// The node where the switch finally delivers a message.
-    fn arrives_at(&mut self, meant: usize, letter: &Letter) -> usize {
-        let errs = letter.is_page_request() && self.fault_mix.misroutes && !self.is_calm() && self.random.once_in(4);
+    fn arrives_at(&mut self, meant: usize, envelope: &Envelope) -> usize {
+        let errs = envelope.is_page_request() && self.fault_mix.misroutes && !self.is_calm() && self.random.once_in(4);
         if errs { self.random.index(self.setup.controller()) } else { meant }
     }
 
     fn step(&mut self, node: usize, cause: &Cause) -> Result<(), String> {
         if self.real < self.asleep[node]
-            && let Cause::Letter(letter) = cause
+            && let Cause::Envelope(envelope) = cause
         {
-            self.queue.push(Reverse((self.asleep[node], self.numbered, node, letter.clone())));
+            self.queue.push(Reverse((self.asleep[node], self.numbered, node, envelope.clone())));
             self.numbered += 1;
             return Ok(());
         }
@@ -335,8 +335,8 @@ impl World {
         let mut out = Out { story: self.with_story.then(Vec::new), ..Out::default() };
         if self.with_story {
             self.story.push(match cause {
-                Cause::Letter(letter) => {
-                    format!("{:>6} node {node} hears from {}: {}", self.real, name(letter.from), letter.text())
+                Cause::Envelope(envelope) => {
+                    format!("{:>6} node {node} hears from {}: {}", self.real, name(envelope.from), envelope.text())
                 }
                 other => format!("{:>6} node {node}: {other:?}", self.real),
             });
@@ -350,7 +350,7 @@ impl World {
             }
             self.ghost.note(event)?;
         }
-        out.letters.into_iter().for_each(|letter| self.post(letter));
+        out.envelopes.into_iter().for_each(|envelope| self.post(envelope));
         if self.fault_mix.sleeps && !self.is_calm() && self.random.once_in(60) {
             self.asleep[node] = self.real + self.random.below(2 * TERM);
         }
@@ -358,8 +358,8 @@ impl World {
     }
 
     /// Sends a message, loses it, or sends it twice.
-    fn post(&mut self, letter: Letter) {
-        let Some(node) = self.setup.node(letter.to.host) else { return };
+    fn post(&mut self, envelope: Envelope) {
+        let Some(node) = self.setup.node(envelope.to.host) else { return };
         let is_rough = !self.is_calm();
         if is_rough && self.fault_mix.loses && self.random.once_in(8) {
             return;
@@ -369,7 +369,7 @@ impl World {
             let long = is_rough && self.fault_mix.holds_up && self.random.once_in(10);
             let wait = if long { self.random.below(3 * TERM) } else { self.random.below(25) };
             let at = self.real + 1 + wait;
-            self.queue.push(Reverse((at, self.numbered, node, letter.clone())));
+            self.queue.push(Reverse((at, self.numbered, node, envelope.clone())));
             self.numbered += 1;
         }
     }
@@ -488,8 +488,8 @@ impl World {
         let of_parts = controller.units.iter().map(|unit| (&unit.machine, &unit.log, Some(unit.part)));
         // A report is under way that a server lost its memory or that a backup is silent: that server will soon no
         // longer count.
-        let is_about_to = self.queue.iter().any(|Reverse((.., letter))| {
-            let Message::Report { state, .. } = &letter.message else { return false };
+        let is_about_to = self.queue.iter().any(|Reverse((.., envelope))| {
+            let Message::Report { state, .. } = &envelope.message else { return false };
             matches!(state, State::Blank | State::Home { silent: Some(_), .. })
         });
         let is_it = |(machine, log, part): (&Machine, &Option<Record>, Option<Part>)| {
@@ -537,7 +537,7 @@ enum Wanted {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Next {
     Blow,
-    Letter,
+    Envelope,
     Tick,
     Go,
 }

@@ -46,7 +46,7 @@ pub(super) struct Simulator<'a, N, F> {
     /// The lowest priority so far; a lowered priority is below it.
     lowest: u32,
     receivers: [u32; NODES_MAX],
-    impatience: u8,
+    time_outs: u8,
     late_faults: bool,
     pub(super) steps: u64,
     steps_left: u32,
@@ -77,7 +77,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
             schedule: Schedule::Uniform,
             lowest: DRAWN,
             receivers: [0; NODES_MAX],
-            impatience: 0,
+            time_outs: 0,
             late_faults: false,
             steps: 0,
             steps_left: 0,
@@ -160,7 +160,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         self.schedule = self.random.one_of(&schedules);
         self.lowest = DRAWN;
         self.receivers = [0; NODES_MAX].map(|_| DRAWN | self.random.draw() as u32);
-        self.impatience = u8::from(self.random.once_in(4));
+        self.time_outs = u8::from(self.random.once_in(4));
         self.late_faults = self.random.once_in(2);
         self.cluster.clear_threads();
         // Groups are rotated over the nodes, so that the manager is sometimes one of them.
@@ -357,8 +357,8 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
     fn resumable(&mut self, node: u8) -> u8 {
         let (open, looking) = self.cluster.open_pages(node);
         // The runtime's bound may pass before the thread ran.
-        if looking != 0 && self.impatience > 0 && self.random.once_in(8) {
-            self.impatience -= 1;
+        if looking != 0 && self.time_outs > 0 && self.random.once_in(8) {
+            self.time_outs -= 1;
             return open;
         }
         open & !looking

@@ -188,11 +188,11 @@ pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
 
 /// The instances on which mutants of synchronisation are tried, smallest first.
 pub fn sync_instances(program: Program) -> Vec<SyncInstance> {
-    let patient = SyncInstance { program, nodes: 3, threads: 1, rounds: 1, objects: 1, impatience: 0 };
+    let patient = SyncInstance { program, nodes: 3, threads: 1, rounds: 1, objects: 1, time_outs: 0 };
     let twice = SyncInstance { rounds: 2, ..patient };
     let can_abandon = !matches!(program, Program::Locks | Program::ImpatientLocks | Program::Words);
-    let impatient = SyncInstance { impatience: 1, ..patient };
-    let impatient_twice = SyncInstance { impatience: 1, ..twice };
+    let impatient = SyncInstance { time_outs: 1, ..patient };
+    let impatient_twice = SyncInstance { time_outs: 1, ..twice };
     let four = SyncInstance { nodes: 4, ..impatient };
     match program {
         Program::ReadWriteLocks => vec![patient, impatient, twice],

@@ -185,7 +185,7 @@ impl<N: Node> Pages<N> {
     fn enabled_resume(&mut self, cluster: &Cluster, node: usize, page: usize, actions: &mut Vec<Action>) -> bool {
         let place = cluster.places[node][page];
         let about_to_look = cluster.is_about_to_look(node, page);
-        let may = if about_to_look { cluster.impatience[node] > 0 } else { place.owes_resume || place.is_wanted };
+        let may = if about_to_look { cluster.time_outs[node] > 0 } else { place.owes_resume || place.is_wanted };
         if !may || !(place.is_wanted || self.matters(cluster, node, self.resumed(page))) {
             return false;
         }
@@ -339,7 +339,7 @@ impl<N: Node> Pages<N> {
             Action::Abandon { node, thread } => self.unlock(cluster, node, thread),
             Action::Resume { node, page } => {
                 if cluster.is_about_to_look(node, page) {
-                    cluster.impatience[node] -= 1;
+                    cluster.time_outs[node] -= 1;
                 }
                 let place = &mut cluster.places[node][page];
                 place.owes_resume = false;

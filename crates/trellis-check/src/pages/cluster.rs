@@ -131,7 +131,7 @@ pub(super) struct Cluster {
     pub(super) places: [[Place; PAGES_MAX]; NODES_MAX],
     pub(super) threads: [[Thread; THREADS_MAX]; NODES_MAX],
     pub(super) prefetches: [u8; NODES_MAX],
-    pub(super) impatience: [u8; NODES_MAX],
+    pub(super) time_outs: [u8; NODES_MAX],
     /// How often each node may still ask again for a locked page while other actions are possible.
     pub(super) spins: [u8; NODES_MAX],
     /// Whether the last node has begun to leave: none of its threads uses its views any more.
@@ -157,7 +157,7 @@ impl Cluster {
             places: Default::default(),
             threads: Default::default(),
             prefetches: [0; NODES_MAX],
-            impatience: [0; NODES_MAX],
+            time_outs: [0; NODES_MAX],
             spins: [0; NODES_MAX],
             is_leaving: false,
             leaver: instance.leaver.then_some(usize::from(instance.founders())),
@@ -171,7 +171,7 @@ impl Cluster {
         for (node, &number) in start.iter().enumerate() {
             cluster.nodes[node] = number;
             cluster.prefetches[node] = instance.prefetches;
-            cluster.impatience[node] = instance.impatience;
+            cluster.time_outs[node] = instance.time_outs;
             cluster.spins[node] = instance.spins;
             for thread in &mut cluster.threads[node][..usize::from(instance.threads)] {
                 thread.left = instance.operations;
@@ -208,7 +208,7 @@ impl Cluster {
                     bytes.push(thread.overtaken);
                 }
             }
-            bytes.push(self.prefetches[node] | self.impatience[node] << 4);
+            bytes.push(self.prefetches[node] | self.time_outs[node] << 4);
             if instance.has_layers() {
                 bytes.push(self.spins[node]);
             }
@@ -245,7 +245,7 @@ impl Cluster {
             }
             let left = byte();
             cluster.prefetches[node] = left & 15;
-            cluster.impatience[node] = left >> 4;
+            cluster.time_outs[node] = left >> 4;
             if instance.has_layers() {
                 cluster.spins[node] = byte();
             }

@@ -54,7 +54,7 @@ pub struct Instance {
     pub late_faults: bool,
     /// How often each node may report [`trellis_cluster_protocol::coherence::Input::Resumed`] before the thread has
     /// run on. Bounded, because two nodes that never let each other run could do so for ever.
-    pub impatience: u8,
+    pub time_outs: u8,
     /// How often each node may ask again for a locked page while other actions are possible; in addition, it does so
     /// when there are none. Bounded, because a node could ask for ever while the lock's holder never runs.
     pub spins: u8,
@@ -86,7 +86,7 @@ impl Instance {
             wishes: Wishes::Narrow,
             prefetches: 0,
             late_faults: false,
-            impatience: 0,
+            time_outs: 0,
             spins: 0,
             eager: false,
             locks: Locks::None,
@@ -140,7 +140,7 @@ impl Instance {
         if let Home::Manager(Manager(manager)) = self.home {
             text += &format!(" manager={}", manager.0);
         }
-        let counts = [(" prefetches", self.prefetches), (" impatience", self.impatience), (" spins", self.spins)];
+        let counts = [(" prefetches", self.prefetches), (" time-outs", self.time_outs), (" spins", self.spins)];
         text.extend(counts.into_iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{word}={count}")));
         text += match self.locks {
             Locks::None => "",

@@ -153,7 +153,7 @@ impl<N: Node> Pages<N> {
         assert!(usize::from(instance.nodes) <= NODES_MAX && instance.nodes > 0);
         assert!(instance.pages.len() <= PAGES_MAX && instance.pages.is_sorted());
         assert!(usize::from(instance.threads) <= THREADS_MAX);
-        assert!(instance.operations < 16 && instance.prefetches < 16 && instance.impatience < 16);
+        assert!(instance.operations < 16 && instance.prefetches < 16 && instance.time_outs < 16);
         assert!(!instance.leaver || instance.nodes > 1, "somebody must stay");
         let can_lock = |protocol: Protocol| protocol.can_lock();
         let all_can_lock = can_lock(instance.protocol) && instance.change.is_none_or(can_lock);

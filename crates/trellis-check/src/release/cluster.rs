@@ -5,7 +5,7 @@
 //! nothing can happen, or that does not end within its bound, is a failure. It must never deliver what was not sent.
 
 use super::Setup;
-use super::effects::{Body, Envelope, Event, Letter, Out};
+use super::effects::{Body, Envelope, Event, Out, Packet};
 use super::ghost::Ghost;
 use super::node::{Doing, Node};
 use super::recovery::Recovery;
@@ -242,13 +242,13 @@ impl Cluster {
                 None => return Ok(()),
             },
         };
-        let Envelope { from, to, mut letter } = envelope;
-        if let Letter::Page { message, body: body @ Body::Late } = &mut letter {
+        let Envelope { from, to, mut packet } = envelope;
+        if let Packet::Page { message, body: body @ Body::Late } = &mut packet {
             let range = message.bytes().expect("it has bytes");
             *body = Body::Pages(self.nodes[usize::from(from)].bytes_of(&self.setup, range));
         }
-        self.out.tell(|| format!("{from}->{to} arrives: {}", super::effects::text(&letter)));
-        self.nodes[usize::from(to)].deliver(&self.setup, from, &letter, &mut self.out);
+        self.out.tell(|| format!("{from}->{to} arrives: {}", super::effects::text(&packet)));
+        self.nodes[usize::from(to)].deliver(&self.setup, from, &packet, &mut self.out);
         self.after()
     }
 
@@ -260,7 +260,7 @@ impl Cluster {
             judge(&self.setup, ghost, &self.out.events, self.nodes.iter())?;
         }
         self.out.events.clear();
-        for envelope in self.out.letters.drain(..) {
+        for envelope in self.out.packets.drain(..) {
             match &mut self.network {
                 Network::Bag(envelopes) => {
                     let is_slow = self.pace.slow_once_in > 0 && self.random.once_in(self.pace.slow_once_in);

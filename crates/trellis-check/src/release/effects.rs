@@ -28,7 +28,7 @@ pub enum Body {
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Letter {
+pub enum Packet {
     /// About pages.
     Page {
         /// The message.
@@ -53,7 +53,7 @@ pub struct Envelope {
     /// Its receiver.
     pub to: u16,
     /// The message.
-    pub letter: Letter,
+    pub packet: Packet,
 }
 
 /// An event of a thread: an access, or an operation that others may have to see.
@@ -100,7 +100,7 @@ pub enum Event {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Out {
     /// Messages, in their order.
-    pub letters: Vec<Envelope>,
+    pub packets: Vec<Envelope>,
     /// The events of its threads, in their order.
     pub events: Vec<Event>,
     /// The first breach of the contract.
@@ -113,7 +113,7 @@ pub struct Out {
 impl Out {
     /// Resets it to the initial state.
     pub fn clear(&mut self) {
-        self.letters.clear();
+        self.packets.clear();
         self.events.clear();
         self.problem = None;
     }
@@ -127,7 +127,7 @@ impl Out {
         if envelope.from == envelope.to {
             self.problem(format!("node {} sends to itself", envelope.from));
         }
-        self.letters.push(envelope);
+        self.packets.push(envelope);
     }
 
     pub(super) fn problem(&mut self, what: String) {
@@ -166,14 +166,14 @@ impl Node {
                     out.send(super::effects::Envelope {
                         from: self.me,
                         to: to.0,
-                        letter: Letter::Page { message, body },
+                        packet: Packet::Page { message, body },
                     });
                 }
                 Effect::SendTwins { to, message } => {
                     let range = message.bytes().unwrap_or(PageRange::one(message.page()));
                     let twin = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.twins[place]);
                     let body = Body::Pages(range.pages().map(twin).collect());
-                    out.send(Envelope { from: self.me, to: to.0, letter: Letter::Page { message, body } });
+                    out.send(Envelope { from: self.me, to: to.0, packet: Packet::Page { message, body } });
                 }
                 Effect::Inspect(page) => {
                     let Some(place) = setup.place(page) else { continue };

@@ -8,7 +8,7 @@
 //! It must never leave out an order: any message may be the next, and any thread, unless the setup says that messages
 //! keep their order.
 
-use super::effects::{Body, Envelope, Event, Letter, Out};
+use super::effects::{Body, Envelope, Event, Out, Packet};
 use super::ghost::Ghost;
 use super::node::Node;
 use super::{Setup, cluster};
@@ -32,7 +32,7 @@ enum Action {
 /// The result of a step of a node.
 struct Stepped {
     after: u32,
-    letters: Vec<u32>,
+    packets: Vec<u32>,
     events: Vec<Event>,
     problem: Option<String>,
 }
@@ -41,7 +41,7 @@ struct Stepped {
 pub struct Orders {
     setup: Setup,
     nodes: Numbered<Node>,
-    letters: Numbered<Envelope>,
+    packets: Numbered<Envelope>,
     ghosts: Numbered<Ghost>,
     /// Steps by node state, and thread or message.
     steps: Table<u64, usize>,
@@ -56,7 +56,7 @@ pub struct Orders {
 struct State {
     nodes: Vec<u32>,
     ghost: u32,
-    letters: Vec<u32>,
+    packets: Vec<u32>,
 }
 
 /// Marks a thread, rather than a message, as the cause of a step.
@@ -72,7 +72,7 @@ impl Orders {
         Orders {
             setup,
             nodes,
-            letters: Numbered::new(),
+            packets: Numbered::new(),
             ghosts,
             steps: Table::default(),
             stepped: Vec::new(),
@@ -89,28 +89,28 @@ impl Orders {
     fn taken_apart(&self, bytes: &[u8]) -> State {
         let mut numbers: Vec<u32> =
             bytes.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
-        let letters = numbers.split_off(usize::from(self.setup.nodes) + 1);
+        let packets = numbers.split_off(usize::from(self.setup.nodes) + 1);
         let ghost = numbers.pop().expect("a state has a ghost");
-        State { nodes: numbers, ghost, letters }
+        State { nodes: numbers, ghost, packets }
     }
 
     fn put(state: &State, bytes: &mut Vec<u8>) {
-        let numbers = state.nodes.iter().chain([&state.ghost]).chain(&state.letters);
+        let numbers = state.nodes.iter().chain([&state.ghost]).chain(&state.packets);
         numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     }
 
     fn actions(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
-        for place in 0..state.letters.len() {
-            let letter = state.letters[place];
+        for place in 0..state.packets.len() {
+            let packet = state.packets[place];
             let is_first = |other: &u32| {
-                let (one, other) = (self.letters.value(letter), self.letters.value(*other));
+                let (one, other) = (self.packets.value(packet), self.packets.value(*other));
                 (one.from, one.to) == (other.from, other.to)
             };
             let is_kept_back = if self.setup.is_ordered {
-                state.letters[..place].iter().any(is_first)
+                state.packets[..place].iter().any(is_first)
             } else {
-                state.letters[..place].contains(&letter)
+                state.packets[..place].contains(&packet)
             };
             if !is_kept_back {
                 actions.push(Action::Deliver { place });
@@ -126,13 +126,13 @@ impl Orders {
 
     /// The message in the form in which it arrives now.
     fn as_delivered(&mut self, state: &State, number: u32) -> u32 {
-        let envelope = self.letters.value(number);
-        let Letter::Page { message, body: Body::Late } = &envelope.letter else { return number };
+        let envelope = self.packets.value(number);
+        let Packet::Page { message, body: Body::Late } = &envelope.packet else { return number };
         let range = message.bytes().expect("it has bytes");
         let sender = self.nodes.value(state.nodes[usize::from(envelope.from)]);
-        let letter = Letter::Page { message: *message, body: Body::Pages(sender.bytes_of(&self.setup, range)) };
-        let envelope = Envelope { letter, ..envelope.clone() };
-        self.letters.number(envelope)
+        let packet = Packet::Page { message: *message, body: Body::Pages(sender.bytes_of(&self.setup, range)) };
+        let envelope = Envelope { packet, ..envelope.clone() };
+        self.packets.number(envelope)
     }
 
     /// The result of `action`: the index in `stepped`, and the node.
@@ -140,8 +140,8 @@ impl Orders {
         let (node, cause) = match action {
             Action::Go { node, thread } => (node, THREAD | u32::from(thread)),
             Action::Deliver { place } => {
-                let number = self.as_delivered(state, state.letters[place]);
-                (self.letters.value(number).to, number)
+                let number = self.as_delivered(state, state.packets[place]);
+                (self.packets.value(number).to, number)
             }
         };
         let before = state.nodes[usize::from(node)];
@@ -153,7 +153,7 @@ impl Orders {
         let after = self.work_out(before, cause, &mut out);
         let stepped = Stepped {
             after,
-            letters: out.letters.into_iter().map(|envelope| self.letters.number(envelope)).collect(),
+            packets: out.packets.into_iter().map(|envelope| self.packets.number(envelope)).collect(),
             events: out.events,
             problem: out.problem,
         };
@@ -164,11 +164,11 @@ impl Orders {
 
     fn work_out(&mut self, before: u32, cause: u32, out: &mut Out) -> u32 {
         let mut node = self.nodes.value(before).clone();
-        let (setup, letters) = (&self.setup, &self.letters);
+        let (setup, packets) = (&self.setup, &self.packets);
         let done = guarded(|| match cause & THREAD {
             0 => {
-                let Envelope { from, letter, .. } = letters.value(cause);
-                node.deliver(setup, *from, letter, out);
+                let Envelope { from, packet, .. } = packets.value(cause);
+                node.deliver(setup, *from, packet, out);
             }
             _ => node.go(setup, (cause & !THREAD) as usize, out),
         });
@@ -181,25 +181,25 @@ impl Orders {
     /// The successor of an action, or the rule that it breaks.
     fn behind(&mut self, state: &State, action: Action) -> Result<State, String> {
         let (place, node) = self.step(state, action);
-        let Stepped { after, letters, events, problem } = &self.stepped[place];
+        let Stepped { after, packets, events, problem } = &self.stepped[place];
         if let Some(problem) = problem {
             return Err(problem.clone());
         }
         let mut next = state.clone();
         next.nodes[usize::from(node)] = *after;
         if let Action::Deliver { place } = action {
-            next.letters.remove(place);
+            next.packets.remove(place);
         }
-        next.letters.extend_from_slice(letters);
+        next.packets.extend_from_slice(packets);
         if self.setup.is_ordered {
             // Only the order within a pair of nodes matters.
             let ends = |&number: &u32| {
-                let envelope = self.letters.value(number);
+                let envelope = self.packets.value(number);
                 (envelope.from, envelope.to)
             };
-            next.letters.sort_by_key(ends);
+            next.packets.sort_by_key(ends);
         } else {
-            next.letters.sort_unstable();
+            next.packets.sort_unstable();
         }
         if events.is_empty() {
             return Ok(next);
@@ -261,10 +261,10 @@ impl Model for Orders {
                 line
             }
             Action::Deliver { place } => {
-                let number = self.as_delivered(&state, state.letters[place]);
-                let Envelope { from, to, letter } = self.letters.value(number).clone();
+                let number = self.as_delivered(&state, state.packets[place]);
+                let Envelope { from, to, packet } = self.packets.value(number).clone();
                 self.work_out(state.nodes[usize::from(to)], number, &mut out);
-                format!("{from}->{to} arrives: {}", super::effects::text(&letter))
+                format!("{from}->{to} arrives: {}", super::effects::text(&packet))
             }
         };
         let mut lines = vec![first];

@@ -4,7 +4,7 @@
 //! the same way; [`Fault::None`] changes nothing. It must never be used except to test the checkers.
 
 use super::Setup;
-use super::effects::{Body, Envelope, Letter, Out};
+use super::effects::{Body, Envelope, Out, Packet};
 use super::node::Node;
 use trellis_cluster_protocol::coherence::hlrc::Objection;
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
@@ -116,8 +116,8 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
             if pages.pages().all(|page| node.protocol.is_pending(page)) =>
         {
             let message = Message::Updated { pages, number, kept: pages.mask() };
-            let letter = Letter::Page { message, body: Body::Nothing };
-            out.send(Envelope { from: node.me, to: from.0, letter });
+            let packet = Packet::Page { message, body: Body::Nothing };
+            out.send(Envelope { from: node.me, to: from.0, packet });
             None
         }
         (

@@ -6,7 +6,7 @@
 //! is applied before an acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another
 //! node.
 
-use super::effects::{Body, Envelope, Event, Letter, Out};
+use super::effects::{Body, Envelope, Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
@@ -387,9 +387,9 @@ impl Node {
     }
 
     /// Delivers a message.
-    pub fn deliver(&mut self, setup: &Setup, from: u16, letter: &Letter, out: &mut Out) {
-        match letter {
-            Letter::Page { message, body } => {
+    pub fn deliver(&mut self, setup: &Setup, from: u16, packet: &Packet, out: &mut Out) {
+        match packet {
+            Packet::Page { message, body } => {
                 if let (Some(range), Body::Pages(pages)) = (message.bytes(), body) {
                     for (page, bytes) in range.pages().zip(pages) {
                         let Some(place) = setup.place(page) else { continue };
@@ -402,7 +402,7 @@ impl Node {
                 self.step(setup, Input::Message { from: NodeId(from), message: *message }, body, out);
                 self.note_published(setup, out);
             }
-            Letter::Sync { message, knowledge } => {
+            Packet::Sync { message, knowledge } => {
                 if message.releases() && setup.fault != Fault::UsesTooEarly {
                     return self.hear(setup, NodeId(from), *message, knowledge, out);
                 }
@@ -463,7 +463,7 @@ impl Node {
                         let intervals = &mut self.knowledge.intervals;
                         faults::tell(setup.fault, &message, intervals, to, self.me, setup.is_ordered, &mut knowledge);
                     }
-                    out.send(Envelope { from: self.me, to: to.0, letter: Letter::Sync { message, knowledge } });
+                    out.send(Envelope { from: self.me, to: to.0, packet: Packet::Sync { message, knowledge } });
                 }
                 sync::Effect::Wake(waiter, value) => {
                     let is_it = |thread: &&mut Thread| u32::from(thread.number) == waiter;

@@ -65,7 +65,7 @@ pub struct SyncInstance {
     /// Locks or words to choose from, with homes at different nodes.
     pub objects: u8,
     /// The maximum number of abandoned calls, in all.
-    pub impatience: u8,
+    pub time_outs: u8,
 }
 
 /// The synchronisation of a node.
@@ -111,7 +111,7 @@ impl SyncInstance {
     /// A short description of this instance, with everything that distinguishes it.
     pub fn describe(&self) -> String {
         format!(
-            "{} nodes={} threads={} rounds={} objects={} impatience={}",
+            "{} nodes={} threads={} rounds={} objects={} time_outs={}",
             match self.program {
                 Program::Locks => "locks",
                 Program::ImpatientLocks => "locks abandoned",
@@ -130,7 +130,7 @@ impl SyncInstance {
             self.threads,
             self.rounds,
             self.objects,
-            self.impatience
+            self.time_outs
         )
     }
 }
@@ -190,7 +190,7 @@ struct State {
     /// token.
     queues: Vec<Vec<u8>>,
     /// The number of calls that may still be abandoned.
-    impatience: u8,
+    time_outs: u8,
     /// The state of the program's oracle.
     ledger: [u8; 3],
     messages: Vec<u32>,
@@ -215,7 +215,7 @@ impl<N: Synchronises> Model for Calls<N> {
             seen: vec![0; objects],
             begun: vec![0; objects],
             queues: vec![Vec::new(); objects],
-            impatience: self.instance.impatience,
+            time_outs: self.instance.time_outs,
             ledger: [0; 3],
             messages: Vec::new(),
         };
@@ -286,7 +286,7 @@ impl<N: Synchronises> Calls<N> {
             }
         }
         let must_go_on = !actions.is_empty();
-        let is_impatient = self.instance.program == Program::ImpatientLocks || state.impatience > 0;
+        let is_impatient = self.instance.program == Program::ImpatientLocks || state.time_outs > 0;
         for (index, thread) in state.threads.iter().enumerate().filter(|_| is_impatient) {
             match (thread.activity, self.instance.program) {
                 // A thread that signals waits only for the home.
@@ -340,7 +340,7 @@ impl<N: Synchronises> Calls<N> {
                     Program::Barrier | Program::Reduce => Input::AbandonBarrier(object, waiter),
                     _ => Input::AbandonDemand(waiter),
                 };
-                state.impatience = state.impatience.saturating_sub(1);
+                state.time_outs = state.time_outs.saturating_sub(1);
                 self.step(state, self.node_of(thread), input, told)
             }
         }
@@ -487,10 +487,10 @@ impl<N: Synchronises> Calls<N> {
                 (0..waiting).map(|_| four() as u8).collect()
             })
             .collect();
-        let [impatience, ledger @ ..] = four().to_le_bytes();
+        let [time_outs, ledger @ ..] = four().to_le_bytes();
         let count = four();
         let messages = (0..count).map(|_| four()).collect();
-        State { nodes, threads, seen, begun, queues, impatience, ledger, messages }
+        State { nodes, threads, seen, begun, queues, time_outs, ledger, messages }
     }
 }
 
@@ -536,7 +536,7 @@ impl State {
             queue.iter().for_each(|&node| four(u32::from(node)));
         }
         let [one, two, three] = self.ledger;
-        four(u32::from_le_bytes([self.impatience, one, two, three]));
+        four(u32::from_le_bytes([self.time_outs, one, two, three]));
         four(self.messages.len() as u32);
         self.messages.iter().for_each(|&number| four(number));
         bytes

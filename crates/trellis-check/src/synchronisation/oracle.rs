@@ -29,7 +29,7 @@ const BROADCAST: u8 = 2;
 /// The number of threads that the semaphore admits. If calls may be abandoned it is one, so that a lost post leaves a
 /// thread waiting.
 fn permits(instance: &SyncInstance) -> u64 {
-    if instance.impatience == 0 { 2 } else { 1 }
+    if instance.time_outs == 0 { 2 } else { 1 }
 }
 
 /// The number of rounds of `thread`.
@@ -171,7 +171,7 @@ pub(super) fn end(instance: &SyncInstance, state: &mut State, index: usize, mode
             Input::Demand(id, Demand::Once(OnceDemand::Done), waiter)
         }
         Program::Onces => {
-            state.impatience -= 1;
+            state.time_outs -= 1;
             Input::Demand(id, Demand::Once(OnceDemand::Failed), waiter)
         }
         _ => Input::Release(id),

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long nothing may move before a drain reports that it is stuck.
 const STUCK_MIN: Duration = Duration::from_secs(3);
 /// How long it may take until a controller leads again.
-const LEADER_PATIENCE: Duration = Duration::from_secs(10);
+const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a command waits for what was decided.
 #[derive(Clone, Copy, Debug, Args)]
@@ -360,7 +360,7 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// The status from the leading controller. While none is known to lead, it is asked again for [`LEADER_PATIENCE`]:
+/// The status from the leading controller. While none is known to lead, it is asked again for [`LEADER_TIMEOUT`]:
 /// another one takes over, or the same one leads again.
 pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
     let began = Instant::now();
@@ -370,11 +370,11 @@ pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
             Answer::Status(Status { leader: Some(leader), .. }) => {
                 return Err(refused(format!("this controller does not lead; ask the one of host {leader:#x}")));
             }
-            Answer::Status(_) if began.elapsed() < LEADER_PATIENCE => std::thread::sleep(LOOK),
+            Answer::Status(_) if began.elapsed() < LEADER_TIMEOUT => std::thread::sleep(LOOK),
             Answer::Status(_) => {
                 return Err(refused(format!(
                     "no controller has led for {} s; look whether their records can be written, and ask again",
-                    LEADER_PATIENCE.as_secs()
+                    LEADER_TIMEOUT.as_secs()
                 )));
             }
             other => return Err(other_version(other)),

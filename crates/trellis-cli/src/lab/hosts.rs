@@ -11,13 +11,13 @@ use trellis_controller::control::forget_sockets;
 use trellis_switch::lab::space::Process;
 
 use super::Which;
-use super::messages::{Description, HostDescription, Keeper, PATIENCE, Request, socket_names};
+use super::messages::{Description, HostDescription, Keeper, Request, TIMEOUT, socket_names};
 use super::run::find;
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::{self, say};
 
 /// How long ended processes are waited for.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a host is searched for processes that were started while others were ended.
 const ROUNDS_MAX: usize = 100;
 
@@ -212,7 +212,7 @@ fn signal_host(keeper: &Keeper, host: &HostDescription, signal: Signal) -> Resul
         }
     }
     for (pid, process) in &done {
-        if signal == Signal::Kill && !process.wait(END_PATIENCE) {
+        if signal == Signal::Kill && !process.wait(END_TIMEOUT) {
             let sentence = format!("process {pid} in host {} does not end; it waits for the kernel", host.name);
             return Err(Failure::new(exit::SYSTEM, sentence));
         }
@@ -264,7 +264,7 @@ pub(super) fn down(arguments: &DownArguments) -> Ending {
     let process = keeper.process();
     let refused = |what: String| Failure::new(exit::SYSTEM, format!("cannot end the lab {}: {what}", lab.name));
     process.signal(libc::SIGKILL).map_err(|error| refused(error.to_string()))?;
-    if !process.wait(PATIENCE) {
+    if !process.wait(TIMEOUT) {
         return Err(refused(format!("its keeper, process {}, does not end; a process in it waits", process.pid())));
     }
     // Sockets of its processes for other processes of this machine are outside of the lab.

@@ -6,12 +6,12 @@ use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use trellis_switch::control::Lines;
+use trellis_switch::control::{Lines, NOT_UNDERSTOOD};
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::{Counters, Faults, SwitchError};
 
 use super::failure;
-use super::messages::{self, Answer, Description, HostDescription, Order, PATIENCE, Report, Request};
+use super::messages::{self, Answer, Description, HostDescription, Order, Report, Request, TIMEOUT};
 use trellis_command::exit::{self, Ending, Failure};
 
 /// The lab, and the settings that a restarted switch gets again.
@@ -84,12 +84,15 @@ fn faults_of(text: &str) -> Result<Faults, Failure> {
 
 fn serve(kept: &mut Kept, stream: &UnixStream) -> std::io::Result<()> {
     let user = space::peer(stream).map_err(std::io::Error::other)?.1;
+    let mut lines = Lines::new(stream.try_clone()?, TIMEOUT)?;
     if user != space::own_user() {
-        return Ok(());
+        let sentence =
+            format!("user {user} may not use this lab; ask as user {}, to whom it belongs", space::own_user());
+        return lines.send(&Answer::Refused { code: exit::SYSTEM, sentence });
     }
-    let mut lines = Lines::new(stream.try_clone()?, PATIENCE)?;
     lines.is_impatient()?;
-    let Some(request) = lines.receive::<Request>()? else { return Ok(()) };
+    let refusal = Answer::Refused { code: exit::USAGE, sentence: NOT_UNDERSTOOD.to_owned() };
+    let Some(request) = lines.receive_or_refuse::<Request>(&refusal)? else { return Ok(()) };
     if matches!(request, Request::Switch) {
         lines.send(&Answer::Done)?;
         stream.set_read_timeout(None)?;

@@ -13,7 +13,7 @@ use trellis_switch::lab::space::{self, Process};
 use trellis_command::exit::{self, Failure};
 
 /// Longer than a keeper needs for anything.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The lab that shall be kept.
 #[derive(Debug, Serialize, Deserialize)]
@@ -167,10 +167,8 @@ fn ask(lab: &str, stream: UnixStream, request: &Request) -> Result<Answer, Failu
     let failed = |error: std::io::Error| {
         Failure::new(exit::SYSTEM, format!("the keeper of the lab {lab} does not answer: {error}"))
     };
-    let mut lines = Lines::new(stream, PATIENCE).map_err(failed)?;
-    lines.is_impatient().and_then(|()| lines.send(request)).map_err(failed)?;
-    let answer = lines.receive().map_err(failed)?;
-    answer.ok_or_else(|| failed(std::io::ErrorKind::UnexpectedEof.into()))
+    let mut lines = Lines::new(stream, TIMEOUT).map_err(failed)?;
+    lines.is_impatient().and_then(|()| lines.ask(request)).map_err(failed)
 }
 
 fn no_lab(lab: &str) -> Failure {

@@ -1,11 +1,13 @@
 //! `trellis lab up`: starts the keeper, and returns when the lab is up.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::{ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use trellis_switch::lab::space;
 use trellis_switch::switches::{self, Attach, KINDS};
 
@@ -14,8 +16,10 @@ use super::{Which, failure};
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::say;
 
+/// How long the process of a lab may take to make it: longer than anything that it waits for itself.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest report of a keeper.
-const REPORT_BYTES_MAX: u64 = 65_536;
+const REPORT_BYTES_MAX: usize = 65_536;
 
 /// Make a lab
 #[derive(Debug, Args)]
@@ -114,11 +118,12 @@ fn start(order: &Order) -> Result<Report, Failure> {
         .process_group(0)
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
-    let mut line = String::new();
-    if let Some(stdout) = keeper.stdout.take() {
-        let read = BufReader::new(stdout.take(REPORT_BYTES_MAX)).read_line(&mut line);
-        read.map_err(|error| failed(error.to_string()))?;
-    }
+    let stdout = keeper.stdout.take().expect("it was asked for");
+    let Some(line) = report_within(stdout, READY_TIMEOUT).map_err(|error| failed(error.to_string()))? else {
+        // The hosts of the lab end with their first process. It is not waited for, because something in it hangs.
+        let _ = keeper.kill();
+        return Err(failed(format!("it did not report within {} s", READY_TIMEOUT.as_secs())));
+    };
     match serde_json::from_str(&line) {
         Ok(Report::Ready) => Ok(Report::Ready),
         Ok(report) => {
@@ -131,4 +136,24 @@ fn start(order: &Order) -> Result<Report, Failure> {
             Err(failed(format!("it ended with {status} and without a word")))
         }
     }
+}
+
+/// The first line that is written to this pipe; `None` if there is none in time. No thread can read it: a process that
+/// made a new process namespace for its children starts none.
+fn report_within(mut pipe: ChildStdout, time: Duration) -> std::io::Result<Option<String>> {
+    let (deadline, mut report, mut part) = (Instant::now() + time, Vec::new(), [0; 4096]);
+    while !report.contains(&b'\n') && report.len() < REPORT_BYTES_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Ok(None),
+            Err(Errno::INTR) => continue,
+            polled => drop(polled?),
+        }
+        match pipe.read(&mut part)? {
+            0 => break,
+            count => report.extend_from_slice(&part[..count]),
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&report).into_owned()))
 }

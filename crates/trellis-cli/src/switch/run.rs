@@ -22,7 +22,7 @@ use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::announce;
 
 /// How long the connection of a switch of another program is awaited.
-const MEETING_PATIENCE: Duration = Duration::from_secs(60);
+const MEETING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Run a switch, until SIGINT or SIGTERM
 ///
@@ -190,7 +190,7 @@ fn meet(
         ports: listed.iter().zip(1..).map(port).collect::<Result<_, Failure>>()?,
         redirects_max: arguments.redirects,
         counted_pages_max: COUNTED_PAGES,
-        patience: MEETING_PATIENCE,
+        timeout: MEETING_TIMEOUT,
     });
     Ok(Box::new(switch.map_err(|error| failure(&error))?))
 }
@@ -287,7 +287,7 @@ mod tests {
             ("hub eth1 02:00:00:00:00:07 fd12:3456:7::/48", "client or a server"),
             ("client eth1 02:00:00:00:00 fd12:3456:7::/48", "no hardware address"),
             ("client eth1 02:00:00:00:00:x7 fd12:3456:7::/48", "no hardware address"),
-            ("client eth1 02:00:00:00:00:07 fd12:3456:7::", "no prefix"),
+            ("client eth1 02:00:00:00:00:07 fd12:3456:7::", "not a prefix"),
         ] {
             assert!(read(line).unwrap_err().contains(why), "{line}");
         }

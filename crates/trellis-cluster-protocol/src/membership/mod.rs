@@ -394,7 +394,7 @@ impl Membership {
             Message::Alive => {}
             Message::Leave if !self.is_joined_node(peer) => self.peers[usize::from(peer.0)] = Peer::Leaving,
             // A node that was not let in has nothing whose loss could matter, and may not know that the cluster has ended.
-            Message::Fail(_) if self.is_stranger(peer) => {}
+            Message::Fail(_) if self.was_not_let_in(peer) => {}
             Message::Fail(culprit) => {
                 // That the messenger leaves too is a consequence, and must not be taken for the cause.
                 self.peers[usize::from(peer.0)] = Peer::Gone;
@@ -612,7 +612,7 @@ impl Membership {
     }
 
     /// Whether the peer is a joined node that this node has not met.
-    fn is_stranger(&self, peer: NodeId) -> bool {
+    fn was_not_let_in(&self, peer: NodeId) -> bool {
         self.is_joined_node(peer) && self.peers[usize::from(peer.0)] == Peer::Absent
     }
 

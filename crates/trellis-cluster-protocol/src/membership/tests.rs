@@ -119,13 +119,13 @@ const COORDINATOR: NodeId = NodeId(1);
 
 impl Cluster {
     fn new(founders: u16, nodes: u16, seed: u64) -> Cluster {
-        let mut cluster = Cluster::of_strangers(founders, nodes, seed);
+        let mut cluster = Cluster::unconnected(founders, nodes, seed);
         while cluster.connect_some() {}
         cluster
     }
 
     /// No founder has met another yet.
-    fn of_strangers(founders: u16, nodes: u16, seed: u64) -> Cluster {
+    fn unconnected(founders: u16, nodes: u16, seed: u64) -> Cluster {
         let node = |me| Membership::new(NodeId(me), nodes, 1_000_000).elastic(founders, COORDINATOR);
         Cluster {
             founders,
@@ -381,7 +381,7 @@ fn whoever_comes_early_late_or_in_vain_ends_no_cluster() {
     let (mut met, mut too_late, mut gave_up) = (0, 0, 0);
     for seed in 0..4000 {
         let founders = 2 + (seed % 3) as u16;
-        let mut cluster = Cluster::of_strangers(founders, founders + 4, seed);
+        let mut cluster = Cluster::unconnected(founders, founders + 4, seed);
         let mut joiners = BTreeSet::new();
         let mut leaving = BTreeSet::new();
         let mut steps = 0;

@@ -43,7 +43,7 @@ impl Place {
         }
         let cluster = match read.prefix {
             Some(prefix) => prefix.cluster,
-            None => drawn()?,
+            None => random_number()?,
         };
         let bytes = (read.region_bytes as u64).next_multiple_of(PAGE_BYTES);
         let mut place = Place { cluster, bytes, has_moved: false };
@@ -119,7 +119,7 @@ impl Drop for Running {
 }
 
 /// A random cluster number that nobody else is likely to use.
-fn drawn() -> Result<Cluster, Failure> {
+fn random_number() -> Result<Cluster, Failure> {
     let bytes = super::child::fresh_secret()?;
     let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
     Ok(Cluster::new(number).expect("24 bits"))

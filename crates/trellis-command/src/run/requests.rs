@@ -19,7 +19,7 @@ use crate::exit::{self, Failure};
 /// How long one request and its answer may take; both sides write at once.
 const ANSWER_TIME: Duration = Duration::from_millis(200);
 /// The time limit of the client: the launcher may be busy with output.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const NAME: &str = "trellis-join";
 
 /// The launcher's end.
@@ -97,7 +97,7 @@ impl std::fmt::Display for Request {
 pub(super) fn ask(launcher: i32, request: &Request) -> Option<String> {
     let address = SocketAddr::from_abstract_name(format!("{NAME}-{}-{launcher}", own_user())).ok()?;
     let mut stream = UnixStream::connect_addr(&address).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     stream.write_all(request.to_string().as_bytes()).ok()?;
     stream.shutdown(Shutdown::Write).ok()?;
     let mut answer = String::new();

@@ -373,9 +373,9 @@ impl<'a> Supervisor<'a> {
     /// Ends what the nodes left running, and forwards the last of the output.
     fn sweep(&mut self) -> Result<(), Failure> {
         let failed = !matches!(self.stage, Stage::Running);
-        let (grace, patience) =
+        let (grace, timeout) =
             if failed { (Duration::ZERO, LEFTOVER_TIME_FAILED) } else { (LEFTOVER_TIME, LEFTOVER_TIME) };
-        let (terminate_at, kill_at) = (Instant::now() + grace, Instant::now() + grace + patience);
+        let (terminate_at, kill_at) = (Instant::now() + grace, Instant::now() + grace + timeout);
         let mut terminated = false;
         loop {
             let left = descendants::children_except(self.guard.pid());

@@ -9,7 +9,7 @@
 //! that it wrote takes effect any more, and none has to wait.
 //!
 //! Must never lead on an assumption: only what the store has confirmed counts. It has no clock and calls no store: `now`
-//! is on its own host's clock, and its caller carries out [`Deed`]s, one at a time.
+//! is on its own host's clock, and its caller carries out [`Action`]s, one at a time.
 
 use trellis_fabric_protocol::Nanoseconds;
 
@@ -23,7 +23,7 @@ pub const RECORD_BYTES: usize = NAME_BYTES + 8;
 pub enum Fact {
     /// Time passed.
     Tick,
-    /// The current record: the answer to [`Deed::Read`], or why [`Deed::Swap`] was refused.
+    /// The current record: the answer to [`Action::Read`], or why [`Action::Swap`] was refused.
     Found(Option<Vec<u8>>),
     /// The record was changed as requested.
     Swapped,
@@ -33,7 +33,7 @@ pub enum Fact {
 
 /// A request to the store. One [`Fact`] follows each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     /// Read the record.
     Read,
     /// Change the record if it is as expected.
@@ -86,7 +86,7 @@ enum Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leadership {
     term: Term,
-    drawn: u64,
+    random_number: u64,
     host: u16,
     /// Whether no other process can have the store open, so that any earlier leader is gone.
     is_alone: bool,
@@ -103,12 +103,12 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// A controller that starts. `drawn` is a random number that no other controller has; `is_alone`: no other process
+    /// A controller that starts. `random_number` is a random number that no other controller has; `is_alone`: no other process
     /// can open the store.
-    pub fn new(term: Term, drawn: u64, host: u16, is_alone: bool) -> Leadership {
+    pub fn new(term: Term, random_number: u64, host: u16, is_alone: bool) -> Leadership {
         Leadership {
             term,
-            drawn,
+            random_number,
             host,
             is_alone,
             turns: 0,
@@ -190,7 +190,7 @@ impl Leadership {
     }
 
     /// Handles a fact; returns the resulting request to the store.
-    pub fn step(&mut self, now: Nanoseconds, fact: Fact) -> Option<Deed> {
+    pub fn step(&mut self, now: Nanoseconds, fact: Fact) -> Option<Action> {
         if matches!(self.standing, Standing::Leading(_, until) if now >= until) {
             self.end(now);
         }
@@ -220,7 +220,7 @@ impl Leadership {
             return None;
         }
         self.is_busy = true;
-        Some(self.deed(now))
+        Some(self.action(now))
     }
 
     /// The record is now as proposed.
@@ -261,11 +261,12 @@ impl Leadership {
     /// Whether a record shows that no controller leads, as far as this one, which does not lead, can know: there is none,
     /// it is this controller's own from an earlier turn, or no other process that could have written it still exists.
     fn is_nobodys(&self, now: Nanoseconds, record: Option<&[u8]>) -> bool {
-        let is_own = |record: &[u8]| record.len() == RECORD_BYTES && record.starts_with(&self.drawn.to_le_bytes());
+        let is_own =
+            |record: &[u8]| record.len() == RECORD_BYTES && record.starts_with(&self.random_number.to_le_bytes());
         self.is_alone || record.is_none_or(|record| is_own(record) && now >= self.returns_at)
     }
 
-    fn deed(&mut self, now: Nanoseconds) -> Deed {
+    fn action(&mut self, now: Nanoseconds) -> Action {
         let expect = match &self.standing {
             Standing::Leading(value, _) => Some(value.clone()),
             Standing::Watching(Some((seen, since)))
@@ -275,19 +276,19 @@ impl Leadership {
             }
             Standing::Leaving(value) if !self.is_unsure => {
                 self.proposed = None;
-                return Deed::Swap { expect: value.clone(), value: None };
+                return Action::Swap { expect: value.clone(), value: None };
             }
-            _ => return Deed::Read,
+            _ => return Action::Read,
         };
         if self.is_unsure {
-            return Deed::Read;
+            return Action::Read;
         }
         if self.proposed.is_none() {
             let value = self.next_value();
             self.proposed = Some(Proposed { value, sent: now });
         }
         let value = self.proposed.as_ref().map(|proposed| proposed.value.clone());
-        Deed::Swap { expect, value }
+        Action::Swap { expect, value }
     }
 
     fn next_value(&mut self) -> Vec<u8> {
@@ -298,7 +299,7 @@ impl Leadership {
             }
             _ => {
                 self.turns += 1;
-                let mut name = self.drawn.to_le_bytes().to_vec();
+                let mut name = self.random_number.to_le_bytes().to_vec();
                 name.extend(self.turns.to_le_bytes());
                 name.extend(self.host.to_le_bytes());
                 name.extend([0; 2]);

@@ -12,7 +12,7 @@ const ERROR_PPM: u32 = 100_000;
 /// A message between a controller and the store, in real time.
 enum Way {
     /// To the store, at this time; the answer may be lost.
-    Deed(u64, Deed, bool),
+    Action(u64, Action, bool),
     /// Back, at this time.
     Fact(u64, Fact),
 }
@@ -33,13 +33,13 @@ impl Node {
     }
 }
 
-fn apply(record: &mut Option<Vec<u8>>, deed: &Deed) -> Fact {
-    match deed {
-        Deed::Swap { expect, value } if expect == record => {
+fn apply(record: &mut Option<Vec<u8>>, action: &Action) -> Fact {
+    match action {
+        Action::Swap { expect, value } if expect == record => {
             record.clone_from(value);
             Fact::Swapped
         }
-        Deed::Read | Deed::Swap { .. } => Fact::Found(record.clone()),
+        Action::Read | Action::Swap { .. } => Fact::Found(record.clone()),
     }
 }
 
@@ -73,14 +73,14 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
                 // Its requests may still arrive; another process begins.
                 let host = node.host;
                 node.machine = Leadership::new(Term::new(TERM, ERROR_PPM), random.draw(), host, false);
-                node.ways.retain(|way| matches!(way, Way::Deed(_, _, true)));
+                node.ways.retain(|way| matches!(way, Way::Action(_, _, true)));
             }
-            let due = |way: &Way| matches!(way, Way::Deed(at, ..) | Way::Fact(at, _) if *at <= real);
+            let due = |way: &Way| matches!(way, Way::Action(at, ..) | Way::Fact(at, _) if *at <= real);
             let mut facts = Vec::new();
             while let Some(place) = node.ways.iter().position(due) {
                 match node.ways.swap_remove(place) {
-                    Way::Deed(_, deed, is_lost) => {
-                        let fact = apply(&mut record, &deed);
+                    Way::Action(_, action, is_lost) => {
+                        let fact = apply(&mut record, &action);
                         if !is_lost {
                             node.ways.push(Way::Fact(real + random.below(40), fact));
                         }
@@ -98,17 +98,17 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
             }
             facts.push(Fact::Tick);
             for fact in facts {
-                let Some(deed) = node.machine.step(now, fact) else { continue };
+                let Some(action) = node.machine.step(now, fact) else { continue };
                 let at = real + random.below(40);
                 match random.below(20) {
                     // It never arrives.
                     0 if faults => node.ways.push(Way::Fact(at, Fact::Unknown)),
                     // It arrives, perhaps long after the controller has stopped waiting for it.
                     1 if faults => {
-                        node.ways.push(Way::Deed(at + random.below(3 * TERM), deed, true));
+                        node.ways.push(Way::Action(at + random.below(3 * TERM), action, true));
                         node.ways.push(Way::Fact(at + 40, Fact::Unknown));
                     }
-                    _ => node.ways.push(Way::Deed(at, deed, false)),
+                    _ => node.ways.push(Way::Action(at, action, false)),
                 }
             }
         }
@@ -146,10 +146,10 @@ fn another_takes_over_when_the_leader_is_gone() {
     let term = Term::new(TERM, ERROR_PPM);
     let mut record = None;
     let mut first = Leadership::new(term, 7, 1, false);
-    let deed = first.step(0, Fact::Tick).expect("it reads");
-    assert_eq!(deed, Deed::Read);
-    let deed = first.step(1, Fact::Found(None)).expect("it takes what nobody has");
-    assert_eq!(apply(&mut record, &deed), Fact::Swapped);
+    let action = first.step(0, Fact::Tick).expect("it reads");
+    assert_eq!(action, Action::Read);
+    let action = first.step(1, Fact::Found(None)).expect("it takes what nobody has");
+    assert_eq!(apply(&mut record, &action), Fact::Swapped);
     first.step(2, Fact::Swapped);
     assert!(first.leads(2), "it leads from when it was confirmed");
     let held = term.held;
@@ -161,7 +161,7 @@ fn another_takes_over_when_the_leader_is_gone() {
     while !second.leads(now) {
         assert!(now < 100 + 2 * TERM, "it leads after a term");
         fact = match second.step(now, fact) {
-            Some(deed) => apply(&mut record, &deed),
+            Some(action) => apply(&mut record, &action),
             None => Fact::Tick,
         };
         now += 1;
@@ -174,13 +174,14 @@ fn another_takes_over_when_the_leader_is_gone() {
 /// Two controllers that watch one record, the first of which leads; and the time.
 fn one_leads(record: &mut Option<Vec<u8>>) -> (Leadership, Leadership, Nanoseconds) {
     let term = Term::new(TERM, ERROR_PPM);
-    let [mut first, mut second] = [(7, 1), (8, 2)].map(|(drawn, host)| Leadership::new(term, drawn, host, false));
+    let [mut first, mut second] =
+        [(7, 1), (8, 2)].map(|(random_number, host)| Leadership::new(term, random_number, host, false));
     let mut now = 0;
     for machine in [&mut first, &mut second] {
         let mut fact = Fact::Tick;
         for _ in 0..4 {
             now += 1;
-            fact = machine.step(now, fact).map_or(Fact::Tick, |deed| apply(record, &deed));
+            fact = machine.step(now, fact).map_or(Fact::Tick, |action| apply(record, &action));
         }
     }
     assert!(first.leads(now) && !second.leads(now) && second.leader() == Some(1));
@@ -193,15 +194,15 @@ fn nobody_waits_for_one_that_left() {
     let (mut first, mut second, mut now) = one_leads(&mut record);
     first.leave(now);
     assert!(!first.leads(now) && first.name().is_none() && !first.has_left());
-    let deed = first.step(now, Fact::Tick).expect("its record goes");
-    assert_eq!(apply(&mut record, &deed), Fact::Swapped);
+    let action = first.step(now, Fact::Tick).expect("its record goes");
+    assert_eq!(apply(&mut record, &action), Fact::Swapped);
     first.step(now, Fact::Swapped);
     assert!(first.has_left() && record.is_none());
     assert_eq!(first.step(now + 10 * TERM, Fact::Tick), None, "it does nothing any more");
     let left = now;
     let mut fact = Fact::Tick;
     while !second.leads(now) {
-        fact = second.step(now, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+        fact = second.step(now, fact).map_or(Fact::Tick, |action| apply(&mut record, &action));
         now += 1;
     }
     assert!(now <= left + TERM / 8 + 4, "it looks eight times in a term: {}", now - left);
@@ -217,7 +218,7 @@ fn who_leaves_takes_away_what_it_does_not_know_to_be_there_and_nothing_of_others
     apply(&mut record, &renewal);
     let mut fact = Fact::Unknown;
     for time in 0..TERM {
-        fact = first.step(now + TERM / 3 + time, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+        fact = first.step(now + TERM / 3 + time, fact).map_or(Fact::Tick, |action| apply(&mut record, &action));
     }
     assert!(first.has_left() && record.is_none());
     // Another controller leads when it checks.
@@ -225,8 +226,8 @@ fn who_leaves_takes_away_what_it_does_not_know_to_be_there_and_nothing_of_others
     let others = Some(vec![9; RECORD_BYTES]);
     record.clone_from(&others);
     first.leave(now);
-    let deed = first.step(now, Fact::Tick).expect("it tries");
-    let refused = apply(&mut record, &deed);
+    let action = first.step(now, Fact::Tick).expect("it tries");
+    let refused = apply(&mut record, &action);
     first.step(now, refused);
     assert!(first.has_left() && record == others);
     // One that never led has nothing to remove.
@@ -244,8 +245,8 @@ fn nobody_waits_for_one_that_cannot_be_there() {
     let mut machine = Leadership::new(term, 7, 1, true);
     let mut fact = Fact::Tick;
     for now in 0..4 {
-        if let Some(deed) = machine.step(now, fact.clone()) {
-            fact = apply(&mut record, &deed);
+        if let Some(action) = machine.step(now, fact.clone()) {
+            fact = apply(&mut record, &action);
         }
     }
     assert!(machine.leads(4));
@@ -258,7 +259,7 @@ fn who_stops_leads_again_only_under_another_name() {
     let lead = |machine: &mut Leadership, record: &mut Option<Vec<u8>>, from: u64| {
         let (mut now, mut fact) = (from, Fact::Tick);
         while !machine.leads(now) {
-            fact = machine.step(now, fact).map_or(Fact::Tick, |deed| apply(record, &deed));
+            fact = machine.step(now, fact).map_or(Fact::Tick, |action| apply(record, &action));
             now += 1;
         }
         (now, machine.name().expect("it leads"))
@@ -284,13 +285,13 @@ fn who_hears_too_late_that_it_leads_does_not_wait_for_itself() {
     let mut fact = Fact::Tick;
     while second.proposed.is_none() {
         now += 1;
-        fact = second.step(now, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+        fact = second.step(now, fact).map_or(Fact::Tick, |action| apply(&mut record, &action));
     }
     now += TERM;
     assert_eq!((fact.clone(), host_in(record.as_deref().expect("a record"))), (Fact::Swapped, Some(2)));
     let late = now;
     while !second.leads(now) {
-        fact = second.step(now, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+        fact = second.step(now, fact).map_or(Fact::Tick, |action| apply(&mut record, &action));
         now += 1;
     }
     assert!(now < late + 8, "it leads at once, under another name: {}", now - late);
@@ -301,7 +302,7 @@ fn who_hears_too_late_that_it_leads_does_not_wait_for_itself() {
     while !first.leads(now) && !second.leads(now) {
         now += 1;
         for (machine, fact) in [&mut first, &mut second].into_iter().zip(&mut facts) {
-            *fact = machine.step(now, fact.clone()).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+            *fact = machine.step(now, fact.clone()).map_or(Fact::Tick, |action| apply(&mut record, &action));
         }
     }
     assert!((down + TERM - TERM / 4..down + TERM + TERM / 2).contains(&now), "{}", now - down);

@@ -578,8 +578,8 @@ impl Ranges {
 
     /// Whether it was not heard for so long that it no longer counts.
     fn is_gone(&self, now: Nanoseconds, host: Host) -> bool {
-        let patience = 4 * self.settings.timing.tenure;
-        let is_silent = |server: &Server| !server.is_there && server.heard_at.is_some_and(|at| now > at + patience);
+        let timeout = 4 * self.settings.timing.tenure;
+        let is_silent = |server: &Server| !server.is_there && server.heard_at.is_some_and(|at| now > at + timeout);
         self.servers.get(&host).is_some_and(is_silent)
     }
 

@@ -21,7 +21,7 @@ use crate::event::Event;
 use crate::records::{RangeRecord, Wish, WithinRecord, Write};
 
 /// How long the switch is waited for before the new home is informed.
-const ROUTE_PATIENCE: Nanoseconds = 5_000_000;
+const ROUTE_TIMEOUT: Nanoseconds = 5_000_000;
 
 /// A waiting effect.
 #[derive(Clone, Debug)]
@@ -260,7 +260,7 @@ impl Range {
                 }
                 Pending::Route(home) => {
                     *next_ticket += 1;
-                    self.wait = Wait::Route(ticket, now + ROUTE_PATIENCE);
+                    self.wait = Wait::Route(ticket, now + ROUTE_TIMEOUT);
                     return orders.push(Order::Route { ticket, place: Place { home, ..self.place() } });
                 }
             }

@@ -215,8 +215,8 @@ mod tests {
 
     const LIMITS: SessionLimits = SessionLimits { sessions_max: 4, sessions_per_host_max: 2, silence_max: 100 };
 
-    fn client(host: u16, drawn: u16) -> Client {
-        Client { host: Host(host), incarnation: Incarnation::new(drawn) }
+    fn client(host: u16, random_number: u16) -> Client {
+        Client { host: Host(host), incarnation: Incarnation::new(random_number) }
     }
 
     fn place(offset: u64) -> Address {

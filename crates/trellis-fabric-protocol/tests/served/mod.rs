@@ -266,14 +266,14 @@ pub(crate) struct Answered {
 }
 
 impl Caller {
-    pub(crate) fn new(host: u16, drawn: u16) -> Caller {
-        let client = Client { host: Host(host), incarnation: Incarnation::new(drawn) };
-        Caller { client, identity: u64::from(host) << 16 | u64::from(drawn), epoch: 0, next: 1 }
+    pub(crate) fn new(host: u16, random_number: u16) -> Caller {
+        let client = Client { host: Host(host), incarnation: Incarnation::new(random_number) };
+        Caller { client, identity: u64::from(host) << 16 | u64::from(random_number), epoch: 0, next: 1 }
     }
 
     /// Creates a caller with a session.
-    pub(crate) fn greeted(served: &mut Served, host: u16, drawn: u16) -> Caller {
-        let mut caller = Caller::new(host, drawn);
+    pub(crate) fn greeted(served: &mut Served, host: u16, random_number: u16) -> Caller {
+        let mut caller = Caller::new(host, random_number);
         let answer = caller.hello(served);
         assert_eq!(answer.status, Status::Ok);
         caller.epoch = answer.epoch;

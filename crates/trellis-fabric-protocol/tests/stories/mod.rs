@@ -32,7 +32,7 @@ struct Node {
     log: Option<Record>,
 }
 
-struct Letter {
+struct Envelope {
     from: Party,
     to: Party,
     message: Message,
@@ -45,7 +45,7 @@ pub(crate) struct Script {
     now: u64,
     changes: u64,
     nodes: Vec<Node>,
-    letters: Vec<Letter>,
+    envelopes: Vec<Envelope>,
 }
 
 impl Script {
@@ -135,7 +135,7 @@ impl Script {
                         Bytes::Staged => Some(node.staged[page as usize]),
                     };
                     lines.push(format!("  send {}: {}{}", name_of(to), message, with(value)));
-                    self.letters.push(Letter { from: node.party, to, message, value });
+                    self.envelopes.push(Envelope { from: node.party, to, message, value });
                     continue;
                 }
                 Effect::Put(page) => node.bytes[page as usize] = value.expect("bytes came with it"),
@@ -161,7 +161,7 @@ impl Script {
 
     /// Delivers the message at this index to a node.
     fn deliver(&mut self, place: usize, at: Option<usize>, lines: &mut Vec<String>) {
-        let Letter { from, to, message, value } = self.letters.remove(place);
+        let Envelope { from, to, message, value } = self.envelopes.remove(place);
         let Some(number) = at.or_else(|| self.nodes.iter().position(|node| node.party == to)) else { return };
         if self.nodes[number].is_gone {
             return;
@@ -180,7 +180,7 @@ impl Script {
     }
 
     fn deliver_all(&mut self, lines: &mut Vec<String>) {
-        while !self.letters.is_empty() {
+        while !self.envelopes.is_empty() {
             self.deliver(0, None, lines);
         }
     }
@@ -218,10 +218,13 @@ impl Script {
 
     /// Grants the requests of a home that only renews its home lease, without a line of output.
     fn keep_tenure(&mut self, lines: &mut Vec<String>) {
-        let is_renewal = |letter: &Letter| {
-            matches!(letter.message, Message::Report { state: State::Home { is_settled: true, silent: None, .. }, .. })
+        let is_renewal = |envelope: &Envelope| {
+            matches!(
+                envelope.message,
+                Message::Report { state: State::Home { is_settled: true, silent: None, .. }, .. }
+            )
         };
-        let Some(place) = self.letters.iter().position(is_renewal) else { return };
+        let Some(place) = self.envelopes.iter().position(is_renewal) else { return };
         let controller = self.nodes.len() - 1;
         if self.nodes[controller].is_gone {
             return;
@@ -229,7 +232,7 @@ impl Script {
         lines.retain(|line| !line.contains("report"));
         let mut silent = Vec::new();
         self.deliver(place, Some(controller), &mut silent);
-        self.deliver(self.letters.len() - 1, None, &mut silent);
+        self.deliver(self.envelopes.len() - 1, None, &mut silent);
     }
 
     fn client(&mut self, command: &str, words: &Words<'_>, lines: &mut Vec<String>) -> Result<(), String> {
@@ -315,17 +318,17 @@ impl Story for Script {
             "deliver" if words.is_empty() => self.deliver_all(&mut lines),
             "deliver" | "lose" | "repeat" => {
                 let (from, to) = words.at(0)?.split_once("->").ok_or("a link looks like c0->s0")?;
-                let is_it = |letter: &Letter| name_of(letter.from) == from && name_of(letter.to) == to;
-                let place = self.letters.iter().position(is_it).ok_or("nothing is under way there")?;
+                let is_it = |envelope: &Envelope| name_of(envelope.from) == from && name_of(envelope.to) == to;
+                let place = self.envelopes.iter().position(is_it).ok_or("nothing is under way there")?;
                 let at = words.value("at").map(|name| self.find(name)).transpose()?;
                 if command == "lose" {
-                    self.letters.remove(place);
+                    self.envelopes.remove(place);
                     return Ok(lines);
                 }
                 if command == "repeat" {
-                    let Letter { from, to, message, value } = &self.letters[place];
-                    let copy = Letter { from: *from, to: *to, message: message.clone(), value: *value };
-                    self.letters.push(copy);
+                    let Envelope { from, to, message, value } = &self.envelopes[place];
+                    let copy = Envelope { from: *from, to: *to, message: message.clone(), value: *value };
+                    self.envelopes.push(copy);
                 }
                 self.deliver(place, at, &mut lines);
             }
@@ -341,8 +344,10 @@ impl Story for Script {
     }
 
     fn left_over(&self) -> Vec<String> {
-        let under_way =
-            self.letters.iter().map(|letter| format!("{} is under way to {}", letter.message, name_of(letter.to)));
+        let under_way = self
+            .envelopes
+            .iter()
+            .map(|envelope| format!("{} is under way to {}", envelope.message, name_of(envelope.to)));
         let waits = self.nodes.iter().filter(|node| match &node.machine {
             Machine::Client(client) => client.pages.values().any(|hold| hold.wait.is_some()),
             _ => false,

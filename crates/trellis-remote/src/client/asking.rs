@@ -253,8 +253,8 @@ impl Client {
         for (number, &place) in here.iter().enumerate() {
             waits[place].number = Some(first.wrapping_add(number as u64));
         }
-        let patience = DETOUR_MAX + DETOUR_EACH * u32::try_from(here.len()).unwrap_or(u32::MAX);
-        let until = deadline.min(Instant::now() + patience);
+        let timeout = DETOUR_MAX + DETOUR_EACH * u32::try_from(here.len()).unwrap_or(u32::MAX);
+        let until = deadline.min(Instant::now() + timeout);
         self.ask_these(first, wanted, &here, waits, Arguments::NONE, until, take)
     }
 

@@ -201,10 +201,10 @@ impl Client {
     fn meet_homes(&mut self, calls: &[Call<'_>], homes: &[Host], ends: &mut Ends) {
         let is_here = |number: &usize| calls[*number].is_in_session() && ends[*number].is_none();
         let here: Vec<usize> = (0..calls.len()).filter(is_here).collect();
-        let mut strangers: Vec<Host> = here.iter().map(|&number| homes[number]).collect();
-        strangers.sort_unstable();
-        strangers.dedup();
-        let failed = self.meet(&strangers);
+        let mut unknown: Vec<Host> = here.iter().map(|&number| homes[number]).collect();
+        unknown.sort_unstable();
+        unknown.dedup();
+        let failed = self.meet(&unknown);
         for number in here {
             if let Some(failure) = failed.get(&homes[number]) {
                 ends[number] = Some(Err(failure.clone()));

@@ -29,7 +29,7 @@ use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Operation, Reply, Status, WRITE_BYTES_MAX};
 use trellis_transport::links::ipv6::{Endpoint, Exchange, Timing};
 
-use super::{RemoteError, drawn};
+use super::{RemoteError, random_number};
 use asking::{End, Wanted, pieces};
 pub use batch::{Call, Outcome};
 use sessions::Sessions;
@@ -85,7 +85,7 @@ impl Client {
     ///
     /// When the system provides no socket, or `piece_bytes` is outside 64 to 32,768.
     pub fn open(options: ClientOptions) -> Result<Client, RemoteError> {
-        Client::open_as(options, drawn()?, Random::new(drawn()?))
+        Client::open_as(options, random_number()?, Random::new(random_number()?))
     }
 
     /// Opens a client with a given identity and sequence of random numbers.
@@ -100,7 +100,7 @@ impl Client {
         let sessions = Sessions::new(identity, draws);
         // Request numbers begin at a random value, so that an answer to a process that had the same incarnation before is
         // not taken for an answer to this one.
-        let number = drawn()? >> 16;
+        let number = random_number()? >> 16;
         let source = sessions.source(options.prefix);
         let exchange = Exchange::new(endpoint, source, options.port, number, Timing::default());
         Ok(Client { options, exchange, sessions, homes: Homes::default() })

@@ -24,7 +24,7 @@ use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::{Endpoint, NoAnswer};
 
-use super::{Client, ClientOptions, RemoteError, drawn, nanoseconds};
+use super::{Client, ClientOptions, RemoteError, nanoseconds, random_number};
 use state::{End, Heard, Keeps, Kind, State};
 
 /// The number of pages that one call has under way at the same time.
@@ -116,7 +116,7 @@ impl Leased {
         let (object, bytes) = Client::open(asks)?.inquire(options.object)?;
         let socket = |port: u16| Endpoint::open(port).map_err(|error| RemoteError::Socket { port, error });
         let endpoint = socket(options.port).or_else(|_| socket(0))?;
-        let state = State::new(&options, object, bytes, drawn()?, drawn()?);
+        let state = State::new(&options, object, bytes, random_number()?, random_number()?);
         let shared = Arc::new(Shared {
             options,
             endpoint,
@@ -314,7 +314,7 @@ impl Shared {
             if failed.is_some() || left.is_zero() {
                 let now = self.now();
                 let about = open.first().or(to_begin.first()).copied();
-                let late = about.map(|page| self.late(kind, page, state.patience(page), began.elapsed()));
+                let late = about.map(|page| self.late(kind, page, state.timeout(page), began.elapsed()));
                 open.iter().for_each(|page| state.give_up(self, now, *page));
                 self.changed.notify_all();
                 return Err(failed.or(late).expect("something is left to do"));

@@ -148,8 +148,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(options: &LeasedOptions, object: Pointer, bytes: u64, drawn: u64, number: u64) -> State {
-        let incarnation = Incarnation::new(drawn as u16);
+    pub(super) fn new(options: &LeasedOptions, object: Pointer, bytes: u64, random_number: u64, number: u64) -> State {
+        let incarnation = Incarnation::new(random_number as u16);
         let me = Party { host: options.prefix.host.0, incarnation: incarnation.bits() };
         let home = object.home().0;
         let retry = u64::try_from(options.retry.as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, TERM / 20);
@@ -241,7 +241,7 @@ impl State {
     }
 
     /// The history of a waiting operation: how often a request was sent, and the server's last answer.
-    pub(super) fn patience(&self, page: u64) -> (u32, Option<Heard>) {
+    pub(super) fn timeout(&self, page: u64) -> (u32, Option<Heard>) {
         self.operations.get(&page).map_or((0, None), |operation| (operation.sent, operation.heard))
     }
 

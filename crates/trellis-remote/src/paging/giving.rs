@@ -79,7 +79,7 @@ impl Paging {
                 continue;
             }
             state = match due.next {
-                Some(patience) => self.recalled.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0,
+                Some(timeout) => self.recalled.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0,
                 None => self.recalled.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }

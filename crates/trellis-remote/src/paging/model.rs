@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Events, PAGE_BYTES, Pages};
 
 /// Longer than any test waits; reaching it means that a page is not returned.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 struct Page {
@@ -93,7 +93,7 @@ impl Server {
                     }
                 }
                 _ => {
-                    let waited = self.changed.wait_timeout(pages, PATIENCE);
+                    let waited = self.changed.wait_timeout(pages, TIMEOUT);
                     assert!(!waited.unwrap_or_else(PoisonError::into_inner).1.timed_out(), "page {page} stays away");
                     // The next grant may be to the same client.
                     told = None;

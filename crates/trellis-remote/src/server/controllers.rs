@@ -10,13 +10,13 @@ pub(super) struct Controllers {
     /// The time of the first unanswered report.
     asked: Option<Nanoseconds>,
     /// How long an answer is waited for.
-    patience: Nanoseconds,
+    timeout: Nanoseconds,
 }
 
 impl Controllers {
     /// For these controllers, with this time limit for each.
-    pub(super) fn new(hosts: Vec<u16>, patience: Nanoseconds) -> Controllers {
-        Controllers { hosts, current: 0, asked: None, patience }
+    pub(super) fn new(hosts: Vec<u16>, timeout: Nanoseconds) -> Controllers {
+        Controllers { hosts, current: 0, asked: None, timeout }
     }
 
     /// Whether a host is a controller.
@@ -28,7 +28,7 @@ impl Controllers {
     pub(super) fn report(&mut self, now: Nanoseconds) -> Option<(u16, Option<u16>)> {
         let before = *self.hosts.get(self.current)?;
         match self.asked {
-            Some(since) if now >= since + self.patience => {
+            Some(since) if now >= since + self.timeout => {
                 self.current = (self.current + 1) % self.hosts.len();
                 self.asked = Some(now);
             }

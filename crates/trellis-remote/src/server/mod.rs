@@ -44,7 +44,7 @@ use trellis_memory::Arena;
 use trellis_transport::links::ipv6::{Arrived, Endpoint};
 
 use super::memory::ServerMemory;
-use super::{CLOCK_ERROR_PPM, Hardware, RemoteError, drawn};
+use super::{CLOCK_ERROR_PPM, Hardware, RemoteError, random_number};
 use context::Context;
 use controllers::Controllers;
 use follows::Follows;
@@ -61,8 +61,8 @@ const SECOND: u64 = 1_000_000_000;
 /// confirms sends the next one, so the answers of one turn can take a thousand times as long as reading the socket.
 const BURST: usize = 32;
 /// The maximum number of datagrams that wait here while messages about homes that came later are handled. Others wait
-/// in the socket.
-const LATER_MAX: usize = 4096;
+/// in the socket. More would be answered when their clients have asked again.
+const LATER_MAX: usize = 512;
 /// The maximum number of ranges of which a server knows only the numbers.
 const UNKNOWN_MAX: usize = 64;
 
@@ -221,18 +221,18 @@ impl Server {
         let port = options.port;
         let endpoint = Endpoint::open(port).map_err(|error| RemoteError::Socket { port, error })?;
         let timing = timing(&options)?;
-        let patience = 5 * timing.retry;
+        let timeout = 5 * timing.retry;
         let context = Context {
             endpoint,
             prefix: options.prefix,
             port,
             began: Instant::now(),
             ports: BTreeMap::new(),
-            incarnation: Incarnation::new(drawn()? as u16),
-            sent: drawn()? >> 16,
+            incarnation: Incarnation::new(random_number()? as u16),
+            sent: random_number()? >> 16,
             room: Vec::new(),
             events: Vec::new(),
-            controllers: Controllers::new(options.controllers.clone(), patience),
+            controllers: Controllers::new(options.controllers.clone(), timeout),
             spare_bytes: options.backup_bytes,
         };
         let follows = Follows::new(timing, &context);
@@ -244,7 +244,7 @@ impl Server {
             located: BTreeMap::new(),
             follows,
             timing,
-            life: (drawn()? as u16).max(1),
+            life: (random_number()? as u16).max(1),
             on_event: Box::new(|_| {}),
             later: VecDeque::new(),
             refusals: Refusals::default(),
@@ -287,7 +287,7 @@ impl Server {
             cluster: self.options.prefix.cluster,
             home,
             memory_bytes,
-            generation: drawn()? as u16,
+            generation: random_number()? as u16,
             incarnation: seconds(),
             quota_bytes: self.options.quota_bytes.unwrap_or(memory_bytes),
             objects_max: 1 << 20,
@@ -337,8 +337,8 @@ impl Server {
 
     /// Handles some of the datagrams that have arrived; returns whether there were any.
     ///
-    /// With controllers, all messages about homes that have arrived are handled before any other datagram is answered: a
-    /// home lease would expire if its renewal waited behind the pages that a backup receives.
+    /// With controllers, messages about homes overtake up to [`LATER_MAX`] other datagrams that arrived before them: a home
+    /// lease would expire if its renewal waited behind the pages that a backup receives.
     fn receive(&mut self, room: &mut [u8]) -> Result<bool, RemoteError> {
         let is_placed = !self.options.controllers.is_empty();
         let mut came = 0;

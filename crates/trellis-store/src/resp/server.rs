@@ -367,9 +367,16 @@ impl Loop {
     fn accept(&mut self) {
         while let Ok(mut socket) = self.listener.accept() {
             if self.shared.clients.load(Ordering::Relaxed) >= self.shared.clients_max {
-                self.shared.rejected.fetch_add(1, Ordering::Relaxed);
-                // The sentence of Redis, which clients know. A new connection has room for it.
-                socket.write(b"-ERR max number of clients reached\r\n").ok();
+                let clients = self.shared.clients_max;
+                if self.shared.rejected.fetch_add(1, Ordering::Relaxed) == 0 {
+                    crate::complain(format_args!(
+                        "a client is refused, because {clients} clients are connected; INFO counts such refusals as \
+                         rejected_connections"
+                    ));
+                }
+                // It begins as the sentence of Redis, which clients know. A new connection has room for it.
+                let sentence = format!("-ERR max number of clients reached ({clients}); close some and try again\r\n");
+                socket.write(sentence.as_bytes()).ok();
                 continue;
             }
             let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);

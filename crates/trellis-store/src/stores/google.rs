@@ -16,7 +16,7 @@ use tonic::{Code, Request};
 use crate::error::StoreError;
 use crate::stores::address;
 use crate::stores::grpc::failure::{Failure, answer};
-use crate::stores::grpc::{CONNECT_MILLISECONDS_MAX, request_max};
+use crate::stores::grpc::{CONNECT_MS_MAX, request_max};
 
 const SCOPES: [&str; 1] = ["https://www.googleapis.com/auth/cloud-platform"];
 
@@ -82,7 +82,7 @@ impl Service {
 
 fn limited(endpoint: Endpoint) -> Endpoint {
     endpoint
-        .connect_timeout(Duration::from_millis(CONNECT_MILLISECONDS_MAX))
+        .connect_timeout(Duration::from_millis(CONNECT_MS_MAX))
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .tcp_nodelay(true)

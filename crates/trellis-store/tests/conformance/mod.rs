@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Refused, Store};
 
 /// Longer than any store needs for any operation.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Open<'a> = &'a (dyn Fn() -> Arc<dyn Store> + Sync);
 

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn soon() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
 fn at_once(context: &Context) {

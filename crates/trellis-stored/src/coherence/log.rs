@@ -24,7 +24,7 @@ const TRIM_STEP: u64 = 512;
 /// The number of entries that an acquire reads; a process that is further behind drops all its copies.
 pub const ENTRIES_READ_MAX: u64 = 256;
 /// How long another process is given to finish its own release before it is helped, where helping can do no harm.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 /// The maximum number of bytes that this process puts into one call, whatever the store accepts.
 const CALL_BYTES_MAX: usize = 8 << 20;
 /// The maximum size of a staged chunk.
@@ -439,12 +439,12 @@ impl Coherence {
     /// continue.
     fn help(&self, found: Option<Vec<u8>>) -> Result<(), StoredError> {
         let Some(found) = found else { return Ok(()) };
-        let patience = match self.limits.atomic {
-            Atomic::Call => PATIENCE,
+        let timeout = match self.limits.atomic {
+            Atomic::Call => TIMEOUT,
             Atomic::Control => self.who.lease,
         };
         let nothing = [keys::nothing_pending(self.who.region)];
-        match self.store.apply_when(&nothing, None, Instant::now() + patience)? {
+        match self.store.apply_when(&nothing, None, Instant::now() + timeout)? {
             Applied::Refused(refused, _) if refused.found.as_ref() == Some(&found) => self.finish(&found),
             // That release is finished. If there is another one, it is newer than what the caller needs.
             _ => Ok(()),

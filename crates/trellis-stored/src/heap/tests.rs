@@ -264,7 +264,7 @@ pub(super) fn with_seed(test: &str, body: impl Fn(u64)) {
             if std::thread::panicking() {
                 let (test, seed, operations) = (self.0, self.1, operations());
                 eprintln!(
-                    "again: TRELLIS_HEAP_SEED={seed} TRELLIS_HEAP_OPERATIONS={operations} cargo test -p trellis --lib {test}"
+                    "again: TRELLIS_HEAP_SEED={seed} TRELLIS_HEAP_OPERATIONS={operations} cargo test -p trellis-stored --lib {test}"
                 );
             }
         }

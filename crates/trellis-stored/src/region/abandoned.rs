@@ -11,7 +11,7 @@ use trellis_store::{Key, Kind, Store};
 use super::{DIRECTORY, ONLY_MEMBER, PRIVATE, delete, header_key, values};
 use crate::end;
 use crate::error::StoredError;
-use crate::synchronisation::member::{self, Card};
+use crate::synchronisation::member::{self, MemberRecord};
 
 /// The maximum number of keys removed at one start: a few calls.
 const KEYS_MAX: usize = 4096;
@@ -36,8 +36,8 @@ fn abandoned(store: &dyn Store, next: u32) -> Result<Option<u32>, StoredError> {
     let numbers = next.saturating_sub(LOOKED_AT).max(1)..next;
     let records = values(store, numbers.clone().map(|number| member::key(number, ONLY_MEMBER)))?;
     let ended = |record: &[u8]| {
-        let card = Card::read(ONLY_MEMBER, Some(record));
-        card.is_alive && end::has_ended(card.process, &card.identity)
+        let record = MemberRecord::read(ONLY_MEMBER, Some(record));
+        record.is_alive && end::has_ended(record.process, &record.identity)
     };
     // A region with a name has such a record too. A member without a record is leaving, and removes the region itself.
     let candidates = numbers.zip(records).filter(|(_, record)| record.as_deref().is_some_and(ended));
@@ -99,7 +99,7 @@ mod tests {
     fn of_another(region: &Opened, told: impl Fn(&str) -> String) {
         let key = member::key(region.number, region.member);
         let mut record = region.store.get_many(std::slice::from_ref(&key)).expect("readable").remove(0).expect("there");
-        let identity = Card::read(region.member, Some(&record)).identity;
+        let identity = MemberRecord::read(region.member, Some(&record)).identity;
         record.truncate(record.len() - identity.len());
         record.extend(told(&identity).bytes());
         put(&*region.store, key, record).expect("stored");

@@ -20,7 +20,7 @@ use super::error::StoredError;
 use super::layout::{PAGE_BYTES, REGION_BASE, REGION_SPAN};
 use super::record::{DirectoryRecord, Header, Root};
 use super::settings::{self, Settings};
-use super::synchronisation::member::{self, Card};
+use super::synchronisation::member::{self, MemberRecord};
 
 /// The region that holds only the directory.
 const DIRECTORY: u32 = 0;
@@ -185,7 +185,7 @@ pub struct Details {
     /// Whether a release is committed but not in the pages yet.
     pub is_pending: bool,
     /// The members. A process that was killed stays in this list until another process takes its place.
-    pub members: Vec<Card>,
+    pub members: Vec<MemberRecord>,
 }
 
 /// The regions of a store, by number.
@@ -231,8 +231,9 @@ pub fn stat(store: &dyn Store, name: &str) -> Result<Option<Details>, StoredErro
     let mut members = Vec::new();
     each_number(store, number, Kind::Member, 1, &mut |numbers| {
         let records = values(store, numbers.iter().map(|&member| member::key(number, member)))?;
-        let cards = numbers.iter().zip(&records).map(|(&member, record)| Card::read(member, record.as_deref()));
-        members.extend(cards.filter(|card| card.is_alive));
+        let records =
+            numbers.iter().zip(&records).map(|(&member, record)| MemberRecord::read(member, record.as_deref()));
+        members.extend(records.filter(|record| record.is_alive));
         Ok(())
     })?;
     Ok(Some(Details {
@@ -255,7 +256,7 @@ pub enum Removed {
     /// There is no such region.
     Nothing,
     /// These members may be using it; nothing was removed.
-    InUse(Vec<Card>),
+    InUse(Vec<MemberRecord>),
 }
 
 /// Removes a region and everything in it. If a member may be alive, `force` is required; a member of this machine whose
@@ -267,7 +268,7 @@ pub enum Removed {
 pub fn remove(store: &dyn Store, name: &str, force: bool) -> Result<Removed, StoredError> {
     let Some((key, record)) = directory_record(store, name)? else { return Ok(Removed::Nothing) };
     if !force && let Some(mut details) = stat(store, name)? {
-        details.members.retain(|card| !end::has_ended(card.process, &card.identity));
+        details.members.retain(|record| !end::has_ended(record.process, &record.identity));
         if !details.members.is_empty() {
             return Ok(Removed::InUse(details.members));
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use trellis_store::{Applied, Entry, Key, Kind, Operation, Outcome};
 
 use super::error::SynchronisationError;
-use super::member::{self, Card};
+use super::member::{self, MemberRecord};
 use super::object::{Object, Place};
 use super::record::{self, Form};
 use super::session::{Answer, Ends, Session, locked};
@@ -82,7 +82,7 @@ impl Barrier {
     ///
     /// [`SynchronisationError::TooLong`] after the session's `wait_max`: names who has arrived, and who has not.
     pub fn wait(&self) -> Result<bool, SynchronisationError> {
-        self.wait_within(self.session.patience(None))?
+        self.wait_within(self.session.timeout(None))?
     }
 
     /// As [`Barrier::wait`], for `duration` at most; `None` if the barrier did not open in that time.
@@ -94,8 +94,8 @@ impl Barrier {
         Ok(self.wait_within(duration)?.ok())
     }
 
-    fn wait_within(&self, patience: Duration) -> Result<Result<bool, SynchronisationError>, SynchronisationError> {
-        let deadline = self.session.now() + patience;
+    fn wait_within(&self, timeout: Duration) -> Result<Result<bool, SynchronisationError>, SynchronisationError> {
+        let deadline = self.session.now() + timeout;
         let arrival = self.arrive()?;
         let participants = u64::from(self.participants);
         let (opens_at, begun_at) = {
@@ -110,7 +110,7 @@ impl Barrier {
         let whom = self.who_came(arrival, begun_at);
         Ok(Err(SynchronisationError::TooLong {
             what: self.object.label.clone(),
-            milliseconds: patience.as_millis() as u64,
+            milliseconds: timeout.as_millis() as u64,
             whom,
         }))
     }
@@ -208,17 +208,19 @@ impl Barrier {
         };
         let round = round(&entries, arrival, begun_at, self.session.me);
         let living = member::living(self.session.store(), self.session.region()).unwrap_or_default();
-        let describe = |(number, _): &(u64, i64)| match living.iter().find(|card| card.number == *number) {
+        let describe = |(number, _): &(u64, i64)| match living.iter().find(|record| record.number == *number) {
             _ if *number == self.session.me => "this process".to_owned(),
-            Some(card) => card.describe(),
+            Some(record) => record.describe(),
             None => format!("member {number}, which has ended since"),
         };
         let listed = |what: &str, who: Vec<String>| match who.is_empty() {
             true => String::new(),
             false => format!("; {what}: {}", who.join(", ")),
         };
-        let absent = |card: &&Card| round.came.iter().chain(&round.gave_up).all(|(number, _)| *number != card.number);
-        let absent: Vec<String> = living.iter().filter(absent).map(Card::describe).collect();
+        let absent = |record: &&MemberRecord| {
+            round.came.iter().chain(&round.gave_up).all(|(number, _)| *number != record.number)
+        };
+        let absent: Vec<String> = living.iter().filter(absent).map(MemberRecord::describe).collect();
         let candidates = match absent.is_empty() {
             true => "; no other process has the region open, so they have ended or not begun".to_owned(),
             false => listed("not there", absent),

@@ -122,7 +122,7 @@ impl Condition {
 
     fn wait_with(&self, held: HeldLock, pending: Vec<Operation>, duration: Option<Duration>) -> Waited {
         let (session, object) = (Arc::clone(held.session()), held.object().clone());
-        let patience = session.patience(duration);
+        let timeout = session.timeout(duration);
         let read = Operation::Get { key: self.object.key.clone(), range: Some((NOTIFIED, 8)) };
         // This thread's own pending notifications come first, because it does not wait for them.
         let mut steps = pending;
@@ -133,7 +133,7 @@ impl Condition {
             Err(error) => return Waited { held: None, notified: Err(error) },
         };
         let more = record::is_within(&self.object.key, NOTIFIED, (notified_before as i64 + 1, i64::MAX));
-        match lock::take(&session, &object, &[more], patience) {
+        match lock::take(&session, &object, &[more], timeout) {
             Ok(Ok(held)) => Waited { held: Some(held), notified: Ok(true) },
             Ok(Err(_)) => self.take_again(&session, &object, notified_before),
             Err(error) => Waited { held: None, notified: Err(error) },
@@ -142,7 +142,7 @@ impl Condition {
 
     /// The time is over: takes the lock again, and checks whether there was a notification after all.
     fn take_again(&self, session: &Arc<Ends>, object: &Object, notified_before: u64) -> Waited {
-        match lock::take(session, object, &[], session.patience(None)) {
+        match lock::take(session, object, &[], session.timeout(None)) {
             Ok(Ok(held)) => {
                 let now = session.store().get_many(std::slice::from_ref(&self.object.key));
                 let now = now.map_err(super::session::of_store);
@@ -159,7 +159,7 @@ impl Condition {
     fn too_long(&self) -> SynchronisationError {
         SynchronisationError::TooLong {
             what: self.object.label.clone(),
-            milliseconds: self.session.patience(None).as_millis() as u64,
+            milliseconds: self.session.timeout(None).as_millis() as u64,
             whom: "nobody notified it; does the thread that should still run?".to_owned(),
         }
     }

@@ -57,13 +57,13 @@ impl Event {
     ///
     /// [`SynchronisationError::TooLong`] after the session's `wait_max`.
     pub fn wait(&self) -> Result<(), SynchronisationError> {
-        let patience = self.session.patience(None);
-        if self.wait_within(patience)? {
+        let timeout = self.session.timeout(None);
+        if self.wait_within(timeout)? {
             return Ok(());
         }
         Err(SynchronisationError::TooLong {
             what: self.object.label.clone(),
-            milliseconds: patience.as_millis() as u64,
+            milliseconds: timeout.as_millis() as u64,
             whom: "nobody has set it; does the thread that should still run?".to_owned(),
         })
     }
@@ -86,8 +86,8 @@ impl Event {
         self.wait_within(Duration::ZERO)
     }
 
-    fn wait_within(&self, patience: Duration) -> Result<bool, SynchronisationError> {
-        let deadline = (!patience.is_zero()).then(|| self.session.now() + patience);
+    fn wait_within(&self, timeout: Duration) -> Result<bool, SynchronisationError> {
+        let deadline = (!timeout.is_zero()).then(|| self.session.now() + timeout);
         let steps = [record::is_within(&self.object.key, SET, (1, 1))];
         Ok(matches!(self.session.acquire(&steps, deadline)?, Answer::Done(_)))
     }

@@ -103,14 +103,14 @@ impl Lock {
                 self.object.label
             )));
         }
-        let patience = self.session.patience(duration);
-        take(&self.session, &self.object, &[], patience)
+        let timeout = self.session.timeout(duration);
+        take(&self.session, &self.object, &[], timeout)
     }
 }
 
 /// Takes a lock as soon as nothing in `before` is refused either.
-pub(super) fn take(session: &Arc<Ends>, object: &Object, before: &[Operation], patience: Duration) -> Timely<HeldLock> {
-    Ok(take_and_read(session, object, before, None, patience)?.map(|(held, _)| held))
+pub(super) fn take(session: &Arc<Ends>, object: &Object, before: &[Operation], timeout: Duration) -> Timely<HeldLock> {
+    Ok(take_and_read(session, object, before, None, timeout)?.map(|(held, _)| held))
 }
 
 /// Like `take`, and also reads a word of the record in the same call.
@@ -119,10 +119,10 @@ pub(super) fn take_and_read(
     object: &Object,
     before: &[Operation],
     read: Option<u32>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Timely<(HeldLock, u64)> {
     let taking = Taking { object, me: session.me, nonce: session.nonce(), before, read };
-    let (token, word) = match session.obtain(&taking, patience)? {
+    let (token, word) = match session.obtain(&taking, timeout)? {
         Obtained::Taken(outcomes) => {
             let read = match outcomes.last() {
                 Some(Outcome::Value(Some(bytes))) => record::word(bytes, 0),
@@ -136,7 +136,7 @@ pub(super) fn take_and_read(
         Obtained::TooLate(blockers) => {
             return Ok(Err(SynchronisationError::TooLong {
                 what: object.label.clone(),
-                milliseconds: patience.as_millis() as u64,
+                milliseconds: timeout.as_millis() as u64,
                 whom: session.whom(object.number, &blockers, JUST_CHANGED),
             }));
         }

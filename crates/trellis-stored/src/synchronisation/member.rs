@@ -104,7 +104,7 @@ pub fn beat(store: &dyn Store, region: u32, number: u64) -> Result<bool, StoreEr
 
 /// The content of a member's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct MemberRecord {
     /// The member's number.
     pub number: u64,
     /// Whether it may change the region: its record exists, and it was not replaced.
@@ -125,13 +125,13 @@ pub struct Card {
     pub since_milliseconds: u64,
 }
 
-impl Card {
+impl MemberRecord {
     /// Decodes the record of a member; a member without one has left.
-    pub fn read(number: u64, record: Option<&[u8]>) -> Card {
+    pub fn read(number: u64, record: Option<&[u8]>) -> MemberRecord {
         let bytes = record.unwrap_or_default();
         let names = String::from_utf8_lossy(bytes.get(HOST as usize..).unwrap_or_default());
         let (host, identity) = names.split_once('\0').unwrap_or((&names, ""));
-        Card {
+        MemberRecord {
             number,
             is_alive: record::word(bytes, STATE) == ALIVE,
             beat: record::word(bytes, BEAT),
@@ -154,8 +154,8 @@ impl Card {
 }
 
 /// The step that replaces a living member; refused if it gave a heartbeat meanwhile.
-pub(crate) fn replace(region: u32, card: &Card, by: u64) -> Operation {
-    record::swap(&key(region, card.number), STATE, &[ALIVE, card.beat], &[REPLACED, card.beat, by])
+pub(crate) fn replace(region: u32, record: &MemberRecord, by: u64) -> Operation {
+    record::swap(&key(region, record.number), STATE, &[ALIVE, record.beat], &[REPLACED, record.beat, by])
 }
 
 /// The steps that take back what a member holds together with others, to be done with [`replace`]. One call.
@@ -168,19 +168,19 @@ pub(crate) fn take_back(store: &dyn Store, region: u32, number: u64) -> Result<V
 }
 
 /// The members with these numbers. One call; none if there are no numbers.
-pub(crate) fn cards(store: &dyn Store, region: u32, numbers: &[u64]) -> Result<Vec<Card>, StoreError> {
+pub(crate) fn records(store: &dyn Store, region: u32, numbers: &[u64]) -> Result<Vec<MemberRecord>, StoreError> {
     if numbers.is_empty() {
         return Ok(Vec::new());
     }
     let keys: Vec<Key> = numbers.iter().map(|number| key(region, *number)).collect();
     let records = store.get_many(&keys)?;
-    Ok(numbers.iter().zip(&records).map(|(number, record)| Card::read(*number, record.as_deref())).collect())
+    Ok(numbers.iter().zip(&records).map(|(number, record)| MemberRecord::read(*number, record.as_deref())).collect())
 }
 
 /// Every living member. Two calls, and more if there are thousands.
-pub(super) fn living(store: &dyn Store, region: u32) -> Result<Vec<Card>, StoreError> {
+pub(super) fn living(store: &dyn Store, region: u32) -> Result<Vec<MemberRecord>, StoreError> {
     let numbers = record::numbers(store, region, Kind::Member, 1, u64::MAX)?;
-    Ok(cards(store, region, &numbers)?.into_iter().filter(|card| card.is_alive).collect())
+    Ok(records(store, region, &numbers)?.into_iter().filter(|record| record.is_alive).collect())
 }
 
 fn new_record(lease: Duration) -> Vec<u8> {

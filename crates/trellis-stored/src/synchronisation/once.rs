@@ -65,8 +65,8 @@ impl Once {
         if self.is_done.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let patience = self.session.patience(None);
-        let (held, done) = lock::take_and_read(&self.session, &self.object, &[], Some(DONE), patience)??;
+        let timeout = self.session.timeout(None);
+        let (held, done) = lock::take_and_read(&self.session, &self.object, &[], Some(DONE), timeout)??;
         if done == 0 {
             return Ok(Some(Turn { once: self.clone(), held: Some(held) }));
         }

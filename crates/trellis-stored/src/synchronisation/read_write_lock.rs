@@ -120,21 +120,21 @@ impl ReadWriteLock {
     }
 
     pub(super) fn obtain(&self, access: Access, duration: Option<Duration>) -> Timely<HeldAccess> {
-        let patience = self.session.patience(duration);
+        let timeout = self.session.timeout(duration);
         match access {
-            Access::Read => self.obtain_read(patience),
-            Access::Write => self.obtain_write(patience),
+            Access::Read => self.obtain_read(timeout),
+            Access::Write => self.obtain_write(timeout),
         }
     }
 
-    fn obtain_read(&self, patience: Duration) -> Timely<HeldAccess> {
+    fn obtain_read(&self, timeout: Duration) -> Timely<HeldAccess> {
         let (slot, note) = self.slot(Counts::Read)?;
         let reading = Reading { lock: self, slot, note };
-        match self.session.obtain(&reading, patience) {
+        match self.session.obtain(&reading, timeout) {
             Ok(Obtained::Taken(_) | Obtained::TakenBefore(_)) => Ok(Ok(self.held(How::Reads { slot, note }))),
             Ok(Obtained::TooLate(blockers)) => {
                 locked(&self.session.slots).give(slot);
-                Ok(Err(self.too_late(&blockers, patience)))
+                Ok(Err(self.too_late(&blockers, timeout)))
             }
             Err(error) => {
                 self.withdraw(slot, note);
@@ -144,13 +144,13 @@ impl ReadWriteLock {
     }
 
     /// Takes the lock at once, or after an announcement that keeps new readers out.
-    fn obtain_write(&self, patience: Duration) -> Timely<HeldAccess> {
+    fn obtain_write(&self, timeout: Duration) -> Timely<HeldAccess> {
         let at_once = Writing { lock: self, nonce: self.session.nonce(), wish: None };
         if let Some(held) = self.written(&at_once, self.session.obtain(&at_once, Duration::ZERO)?) {
             return Ok(Ok(held));
         }
-        if patience.is_zero() {
-            return Ok(Err(self.too_late(&[], patience)));
+        if timeout.is_zero() {
+            return Ok(Err(self.too_late(&[], timeout)));
         }
         let (slot, note) = self.slot(Counts::Wish)?;
         let (region, me) = (self.session.region(), self.session.me);
@@ -158,10 +158,10 @@ impl ReadWriteLock {
         let _hold = self.session.hold();
         let later = Writing { wish: Some((slot, note)), ..at_once };
         let announced = self.session.apply(&announce);
-        match announced.and_then(|_| self.session.obtain(&later, patience)) {
+        match announced.and_then(|_| self.session.obtain(&later, timeout)) {
             Ok(Obtained::TooLate(blockers)) => {
                 self.withdraw(slot, note);
-                Ok(Err(self.too_late(&blockers, patience)))
+                Ok(Err(self.too_late(&blockers, timeout)))
             }
             Ok(taken) => {
                 locked(&self.session.slots).give(slot);
@@ -234,10 +234,10 @@ impl ReadWriteLock {
         Ok(blockers)
     }
 
-    fn too_late(&self, blockers: &[Blocker], patience: Duration) -> SynchronisationError {
+    fn too_late(&self, blockers: &[Blocker], timeout: Duration) -> SynchronisationError {
         SynchronisationError::TooLong {
             what: self.object.label.clone(),
-            milliseconds: patience.as_millis() as u64,
+            milliseconds: timeout.as_millis() as u64,
             whom: self.session.whom(self.object.number, blockers, JUST_CHANGED),
         }
     }

@@ -70,8 +70,8 @@ impl Semaphore {
     ///
     /// [`SynchronisationError::TooLong`] names who lowered it last and who raised it last. A later post is not lost.
     pub fn wait(&self) -> Result<(), SynchronisationError> {
-        let patience = self.session.patience(None);
-        if self.lower(patience)? { Ok(()) } else { Err(self.too_long(patience)) }
+        let timeout = self.session.timeout(None);
+        if self.lower(timeout)? { Ok(()) } else { Err(self.too_long(timeout)) }
     }
 
     /// Lowers the semaphore by one if it is above zero; returns whether it was.
@@ -131,12 +131,12 @@ impl Semaphore {
         self.record().map(|record| record::word(&record, VALUE))
     }
 
-    fn lower(&self, patience: Duration) -> Result<bool, SynchronisationError> {
+    fn lower(&self, timeout: Duration) -> Result<bool, SynchronisationError> {
         let steps = [
             record::add_within(&self.object.key, VALUE, -1, (0, i64::MAX)),
             record::put(&self.object.key, TAKEN_BY, &[self.session.me]),
         ];
-        let deadline = (!patience.is_zero()).then(|| self.session.now() + patience);
+        let deadline = (!timeout.is_zero()).then(|| self.session.now() + timeout);
         Ok(matches!(self.session.acquire(&steps, deadline)?, Answer::Done(_)))
     }
 
@@ -155,19 +155,20 @@ impl Semaphore {
         SynchronisationError::Misuse(format!("{}: {what} is more than {most}, the most it can be", self.object.label))
     }
 
-    fn too_long(&self, patience: Duration) -> SynchronisationError {
+    fn too_long(&self, timeout: Duration) -> SynchronisationError {
         // An error is being reported already: what the store does not answer is left out.
         let record = self.record().unwrap_or_default();
         let (taken, posted) = (record::word(&record, TAKEN_BY), record::word(&record, POSTED_BY));
-        let cards = member::cards(self.session.store(), self.session.region(), &[taken, posted]).unwrap_or_default();
-        let who = |number: u64| match cards.iter().find(|card| card.number == number) {
+        let records =
+            member::records(self.session.store(), self.session.region(), &[taken, posted]).unwrap_or_default();
+        let who = |number: u64| match records.iter().find(|record| record.number == number) {
             Some(_) if number == self.session.me => "this process".to_owned(),
-            Some(card) if number != 0 => card.describe(),
+            Some(record) if number != 0 => record.describe(),
             _ => "nobody yet".to_owned(),
         };
         SynchronisationError::TooLong {
             what: self.object.label.clone(),
-            milliseconds: patience.as_millis() as u64,
+            milliseconds: timeout.as_millis() as u64,
             whom: format!("last raised by {}, last lowered by {}", who(posted), who(taken)),
         }
     }

@@ -15,7 +15,7 @@ use trellis_store::{Applied, Guard, Operation, Outcome, Refused, Store, StoreErr
 use super::barrier::Known;
 use super::clock::{Clock, SystemClock};
 use super::error::SynchronisationError;
-use super::member::{self, Card};
+use super::member::{self, MemberRecord};
 use super::record::Form;
 use super::slots::Slots;
 use super::watch::Watch;
@@ -278,7 +278,7 @@ impl Core {
     }
 
     /// The limit of a wait: the given time, or the configured one.
-    pub(super) fn patience(&self, given: Option<Duration>) -> Duration {
+    pub(super) fn timeout(&self, given: Option<Duration>) -> Duration {
         given.unwrap_or(self.wait_max).min(WAIT_MAX)
     }
 
@@ -340,9 +340,9 @@ impl Core {
 
     /// Records that this process was replaced: every later call reports it.
     fn lose(&self, record: Option<&[u8]>) -> SynchronisationError {
-        let card = Card::read(self.me, record);
-        let by = member::cards(self.store(), self.region(), &[card.replaced_by]).unwrap_or_default();
-        let error = lost(&card, by.first());
+        let record = MemberRecord::read(self.me, record);
+        let by = member::records(self.store(), self.region(), &[record.replaced_by]).unwrap_or_default();
+        let error = lost(&record, by.first());
         self.fail(error.clone());
         error
     }
@@ -395,9 +395,10 @@ impl Core {
 }
 
 fn lease_of(store: &dyn Store, region: u32, me: u64) -> Result<Duration, SynchronisationError> {
-    let cards = member::cards(store, region, &[me]).map_err(of_store)?;
-    let card = cards.first().filter(|card| card.is_alive).ok_or_else(|| lost(&Card::read(me, None), None))?;
-    Ok(card.lease.max(member::LEASE_MIN))
+    let records = member::records(store, region, &[me]).map_err(of_store)?;
+    let record =
+        records.first().filter(|record| record.is_alive).ok_or_else(|| lost(&MemberRecord::read(me, None), None))?;
+    Ok(record.lease.max(member::LEASE_MIN))
 }
 
 /// Converts an error of the store.
@@ -410,16 +411,19 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn lost(card: &Card, by: Option<&Card>) -> SynchronisationError {
+fn lost(record: &MemberRecord, by: Option<&MemberRecord>) -> SynchronisationError {
     let by = by.filter(|by| by.number != 0).map_or_else(String::new, |by| format!(", by {}", by.describe()));
-    let what = match card.host.is_empty() {
+    let what = match record.host.is_empty() {
         true => {
-            format!("this process is not a member of the region any more: the record of member {} is gone", card.number)
+            format!(
+                "this process is not a member of the region any more: the record of member {} is gone",
+                record.number
+            )
         }
         false => format!(
             "{} lost its lease: it gave no sign of life for {} and was replaced{by}",
-            card.describe(),
-            super::error::seconds(card.lease.as_millis() as u64)
+            record.describe(),
+            super::error::seconds(record.lease.as_millis() as u64)
         ),
     };
     let next = "what it stored since its last release is not part of the region; open the region again";

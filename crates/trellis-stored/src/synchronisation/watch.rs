@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use trellis_store::{Operation, Outcome, Refused};
 
 use super::error::SynchronisationError;
-use super::member::{self, Card};
+use super::member::{self, MemberRecord};
 use super::session::{Answer, Core, Trouble, locked, of_store};
 
 /// For a lock that was found taken, without a holder that could be named.
@@ -80,15 +80,15 @@ pub(super) enum Obtained {
 }
 
 impl Core {
-    /// Takes an object, waiting for `patience` at most; with zero, at once or not at all.
-    pub(super) fn obtain(&self, what: &dyn Contended, patience: Duration) -> Result<Obtained, SynchronisationError> {
+    /// Takes an object, waiting for `timeout` at most; with zero, at once or not at all.
+    pub(super) fn obtain(&self, what: &dyn Contended, timeout: Duration) -> Result<Obtained, SynchronisationError> {
         let begun = self.now();
-        let deadline = begun + patience;
+        let deadline = begun + timeout;
         let mut look_at = begun + self.lease / 3;
         let mut may_be_mine = false;
         let steps = what.steps();
         loop {
-            let until = (!patience.is_zero()).then(|| deadline.min(look_at));
+            let until = (!timeout.is_zero()).then(|| deadline.min(look_at));
             let refused = match self.acquire(&steps, until) {
                 Ok(Answer::Done(outcomes)) => {
                     locked(&self.watched).remove(&what.number());
@@ -105,7 +105,7 @@ impl Core {
             if may_be_mine && what.is_mine(&refused) {
                 return Ok(Obtained::TakenBefore(refused.found.unwrap_or_default()));
             }
-            if patience.is_zero() {
+            if timeout.is_zero() {
                 return Ok(Obtained::TooLate(Vec::new()));
             }
             let blockers = what.blockers(self, &refused)?;
@@ -121,23 +121,23 @@ impl Core {
         let before = self.now();
         let numbers: Vec<u64> =
             blockers.iter().map(|blocker| blocker.member).filter(|member| *member != self.me).collect();
-        let cards = member::cards(self.store(), self.region(), &numbers).map_err(of_store)?;
+        let records = member::records(self.store(), self.region(), &numbers).map_err(of_store)?;
         let after = self.now();
         let mut look_at = after + self.lease;
         let mut seen = Vec::with_capacity(blockers.len());
         let mut known = locked(&self.watched).remove(&object).unwrap_or_default();
         for blocker in blockers {
-            let card = cards.iter().find(|card| card.number == blocker.member);
-            let now = known.update(blocker, card.map_or(0, |card| card.beat), after);
+            let record = records.iter().find(|record| record.number == blocker.member);
+            let now = known.update(blocker, record.map_or(0, |record| record.beat), after);
             // Of this process itself, only the time since when it blocks is recorded.
-            if let Some(card) = card {
+            if let Some(record) = record {
                 // The time between two looks counts from the end of the first to the start of the second.
                 let unchanged = before.saturating_duration_since(now.since);
-                if (!card.is_alive || unchanged >= card.lease) && self.replace(blocker, card)? {
+                if (!record.is_alive || unchanged >= record.lease) && self.replace(blocker, record)? {
                     look_at = after;
                     continue;
                 }
-                look_at = look_at.min((now.since + card.lease).max(after + card.lease / 8));
+                look_at = look_at.min((now.since + record.lease).max(after + record.lease / 8));
             }
             seen.push(now);
         }
@@ -146,8 +146,8 @@ impl Core {
     }
 
     /// Marks a member as replaced and clears its hold; false if either has changed meanwhile.
-    fn replace(&self, blocker: &Blocker, card: &Card) -> Result<bool, SynchronisationError> {
-        let mark = card.is_alive.then(|| member::replace(self.region(), card, self.me));
+    fn replace(&self, blocker: &Blocker, record: &MemberRecord) -> Result<bool, SynchronisationError> {
+        let mark = record.is_alive.then(|| member::replace(self.region(), record, self.me));
         let steps: Vec<Operation> = mark.into_iter().chain(blocker.clear.iter().cloned()).collect();
         Ok(matches!(self.apply(&steps)?, Answer::Done(_)))
     }
@@ -156,13 +156,13 @@ impl Core {
     pub(super) fn whom(&self, object: u64, blockers: &[Blocker], nobody: &str) -> String {
         let numbers: Vec<u64> = blockers.iter().map(|blocker| blocker.member).collect();
         // An error is being reported already: what the store does not answer is left out.
-        let cards = member::cards(self.store(), self.region(), &numbers).unwrap_or_default();
+        let records = member::records(self.store(), self.region(), &numbers).unwrap_or_default();
         let now = self.now();
         let watched = locked(&self.watched);
         let seen = watched.get(&object).map(|watch| watch.seen.as_slice()).unwrap_or_default();
         let mut sentences: Vec<String> = Vec::new();
-        for (blocker, card) in blockers.iter().zip(&cards) {
-            let who = if blocker.member == self.me { "this process".to_owned() } else { card.describe() };
+        for (blocker, record) in blockers.iter().zip(&records) {
+            let who = if blocker.member == self.me { "this process".to_owned() } else { record.describe() };
             let since = seen.iter().find(|seen| seen.member == blocker.member && seen.trace == blocker.trace);
             let long = since.map(|seen| now.saturating_duration_since(seen.first).as_millis() as u64).unwrap_or(0);
             let long = match long {

@@ -13,23 +13,27 @@ use serde::{Deserialize, Serialize};
 /// The maximum length of a line: 60,000 ranges, or 100,000 redirects or events, are shorter.
 const LINE_BYTES_MAX: u64 = 32 << 20;
 
+/// What a process is told whose request is not understood.
+pub const NOT_UNDERSTOOD: &str = "the request is not understood: the command and the process that it asks are of different \
+                                  versions; start the process again, or use the command that belongs to it";
+
 /// A connection with lines in both directions.
 pub struct Lines {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Lines {
-    /// A connection over `stream`, whose peer has `patience` to accept each line.
+    /// A connection over `stream`, whose peer has `timeout` to accept each line.
     ///
     /// # Errors
     ///
     /// Those of the socket, here and below.
-    pub fn new(stream: UnixStream, patience: Duration) -> io::Result<Lines> {
-        stream.set_write_timeout(Some(patience))?;
+    pub fn new(stream: UnixStream, timeout: Duration) -> io::Result<Lines> {
+        stream.set_write_timeout(Some(timeout))?;
         let writer = stream.try_clone()?;
-        Ok(Lines { reader: BufReader::new(stream), writer, patience })
+        Ok(Lines { reader: BufReader::new(stream), writer, timeout })
     }
 
     /// From now on, a line that does not arrive within that time is an error, too.
@@ -38,7 +42,7 @@ impl Lines {
     ///
     /// See [`Lines::new`].
     pub fn is_impatient(&self) -> io::Result<()> {
-        self.writer.set_read_timeout(Some(self.patience))
+        self.writer.set_read_timeout(Some(self.timeout))
     }
 
     /// Sends a message.
@@ -66,10 +70,38 @@ impl Lines {
         }
     }
 
+    /// Sends a request, and returns the answer. A peer that refuses a connection answers before it has the request, so an
+    /// answer counts even if the request could not be sent.
+    ///
+    /// # Errors
+    ///
+    /// See the module.
+    pub fn ask<A: for<'a> Deserialize<'a>>(&mut self, request: &impl Serialize) -> io::Result<A> {
+        let sent = self.send(request);
+        match self.receive() {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => sent.and(Err(ErrorKind::UnexpectedEof.into())),
+            Err(error) => sent.and(Err(error)),
+        }
+    }
+
+    /// Like [`Lines::receive`]. A peer whose line is not understood gets `refusal` before the error is returned.
+    ///
+    /// # Errors
+    ///
+    /// See the module.
+    pub fn receive_or_refuse<T: for<'a> Deserialize<'a>>(&mut self, refusal: &impl Serialize) -> io::Result<Option<T>> {
+        let received = self.receive();
+        if received.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidData) {
+            self.send(refusal)?;
+        }
+        received
+    }
+
     fn late(&self, error: io::Error, what: &str) -> io::Error {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                io::Error::new(ErrorKind::TimedOut, format!("{what} for {} s", self.patience.as_secs_f64()))
+                io::Error::new(ErrorKind::TimedOut, format!("{what} for {} s", self.timeout.as_secs_f64()))
             }
             _ => error,
         }
@@ -108,5 +140,16 @@ mod tests {
         assert!(lines.receive::<u32>().is_err());
         drop(other);
         assert_eq!(lines.receive::<u32>().expect("the end"), None);
+    }
+
+    #[test]
+    fn a_peer_whose_line_is_not_understood_hears_that() {
+        let (one, other) = UnixStream::pair().expect("a pair of sockets");
+        let mut server = Lines::new(one, Duration::from_secs(60)).expect("a socket");
+        let mut client = Lines::new(other, Duration::from_secs(60)).expect("a socket");
+        client.send(&"a word").expect("it is taken");
+        let refused = server.receive_or_refuse::<u32>(&NOT_UNDERSTOOD).expect_err("a word is not a number");
+        assert_eq!(refused.kind(), ErrorKind::InvalidData);
+        assert_eq!(client.receive::<String>().expect("an answer").as_deref(), Some(NOT_UNDERSTOOD));
     }
 }

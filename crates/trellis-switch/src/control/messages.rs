@@ -12,7 +12,7 @@ use crate::error::SwitchError;
 use crate::observed::{Counters, Event, EventKind, HotPage};
 
 /// Longer than a switch needs for any request.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ mod remote;
 mod server;
 pub(crate) mod socket;
 
-pub use lines::Lines;
+pub use lines::{Lines, NOT_UNDERSTOOD};
 pub use messages::{Description, PortDescription};
 pub use remote::{At, Remote};
 pub use server::{EVENTS_MAX, Server};

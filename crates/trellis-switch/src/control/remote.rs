@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::lines::Lines;
-use super::messages::{self, Answer, Description, EventText, PATIENCE, PageRedirect, Request};
+use super::messages::{self, Answer, Description, EventText, PageRedirect, Request, TIMEOUT};
 use crate::address::{Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
@@ -155,19 +155,19 @@ impl Remote {
 }
 
 fn connected(stream: UnixStream) -> io::Result<Lines> {
-    let lines = Lines::new(stream, PATIENCE)?;
+    let lines = Lines::new(stream, TIMEOUT)?;
     lines.is_impatient()?;
     Ok(lines)
 }
 
 fn ask(lines: &mut Lines, request: &Request) -> io::Result<Answer> {
-    lines.send(request)?;
-    lines.receive()?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    lines.ask(request)
 }
 
 fn describe(lines: &mut Lines) -> io::Result<Description> {
     match ask(lines, &Request::Describe)? {
         Answer::Description(description) => Ok(description),
+        Answer::Refused { sentence, .. } => Err(io::Error::other(sentence)),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

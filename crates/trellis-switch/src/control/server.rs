@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::lines::Lines;
-use super::messages::{self, Answer, Description, PATIENCE, PageCount, PageRedirect, PortDescription, Request};
+use super::lines::{Lines, NOT_UNDERSTOOD};
+use super::messages::{self, Answer, Description, PageCount, PageRedirect, PortDescription, Request, TIMEOUT};
 use crate::address::Page;
 use crate::entries::Rule;
 use crate::error::SwitchError;
@@ -53,13 +53,16 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the system does not identify the peer, or provides no thread. Another user's process is not served.
+    /// When the system does not identify the peer, or provides no thread. Another user's process is refused.
     pub fn serve(self: &Arc<Server>, stream: UnixStream) -> io::Result<()> {
         let (_, user) = sys::peer(&stream)?;
         if user != sys::own_user() && user != 0 {
-            return Ok(());
+            let owner = sys::own_user();
+            let sentence =
+                format!("user {user} may not use this switch; ask as user {owner}, to whom it belongs, or as root");
+            return Lines::new(stream, TIMEOUT)?.send(&Answer::Refused { is_full: false, sentence });
         }
-        let lines = Lines::new(stream, PATIENCE)?;
+        let lines = Lines::new(stream, TIMEOUT)?;
         let server = Arc::clone(self);
         std::thread::Builder::new().name("switch control".to_owned()).spawn(move || server.converse(lines)).map(drop)
     }
@@ -102,7 +105,8 @@ impl Server {
         let me = self.next.fetch_add(1, Ordering::Relaxed);
         // A peer that sends an invalid request, or is gone, is not answered any more.
         let mut known = None;
-        while let Ok(Some(request)) = lines.receive() {
+        let refusal = Answer::Refused { is_full: false, sentence: NOT_UNDERSTOOD.to_owned() };
+        while let Ok(Some(request)) = lines.receive_or_refuse(&refusal) {
             let held = self.switch.read().unwrap_or_else(PoisonError::into_inner);
             let answer = match &*held {
                 None => Answer::Refused { is_full: false, sentence: AWAY.to_owned() },

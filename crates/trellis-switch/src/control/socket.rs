@@ -24,7 +24,7 @@ pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> 
     let listener = match bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             if !fs::symlink_metadata(path)?.file_type().is_socket() {
-                return Err(taken(format!("what is there is no socket; give another {option}")));
+                return Err(taken(format!("what is there is not a socket; give another {option}")));
             }
             if UnixStream::connect(path).is_ok() {
                 return Err(taken(format!("a {who} runs there; end that one, or give another {option}")));
@@ -67,7 +67,7 @@ mod tests {
         fs::write(&file, "dear").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [&file, &link, &folder] {
-            assert_eq!(sentence(path), "what is there is no socket; give another --control", "{}", path.display());
+            assert_eq!(sentence(path), "what is there is not a socket; give another --control", "{}", path.display());
         }
         assert_eq!(fs::read_to_string(&link).unwrap(), "dear");
         fs::remove_dir_all(&folder).unwrap();

@@ -152,8 +152,8 @@ mod tests {
     fn what_cannot_be_is_said() {
         assert!(plan("a-1", 500, 500).check().is_ok());
         let sentence = |plan: Plan| plan.check().unwrap_err().to_string();
-        assert!(sentence(plan("", 1, 1)).contains("no name"));
-        assert!(sentence(plan("a/b", 1, 1)).contains("no name"));
+        assert!(sentence(plan("", 1, 1)).contains("not a name"));
+        assert!(sentence(plan("a/b", 1, 1)).contains("not a name"));
         assert!(sentence(plan("a", 0, 0)).contains("1 to 1000"));
         assert!(sentence(plan("a", u16::MAX, 1)).contains("65536 hosts"));
         assert!(sentence(Plan { mtu_bytes: 1000, ..plan("a", 1, 1) }).contains("1280 to 65535"));

@@ -138,7 +138,7 @@ impl Process {
 
     /// Waits until it has ended; returns whether it has.
     #[must_use]
-    pub fn wait(&self, patience: Duration) -> bool {
-        self.process.wait(patience)
+    pub fn wait(&self, timeout: Duration) -> bool {
+        self.process.wait(timeout)
     }
 }

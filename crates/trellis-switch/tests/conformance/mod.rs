@@ -25,7 +25,7 @@ use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::{Cluster, Counters, Page, PageRun, RUNS_MAX, Switch};
 
 /// Longer than any operation here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const PORT: u16 = 5000;
 /// The capacity for redirects.
 pub(crate) const REDIRECTS: u32 = 512;
@@ -183,7 +183,7 @@ impl Context {
         let lab = lab(switch, &name, 3, 3);
         let inbox = |host: &Host| {
             let inbox = host.socket(Ipv6Addr::UNSPECIFIED, PORT).unwrap();
-            inbox.set_read_timeout(Some(PATIENCE)).unwrap();
+            inbox.set_read_timeout(Some(TIMEOUT)).unwrap();
             (host.plan().name.clone(), inbox)
         };
         let inboxes = lab.hosts().iter().map(inbox).collect();
@@ -285,7 +285,7 @@ impl Context {
 
     /// Waits until a condition holds.
     pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn(&Context) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !is_so(self) {
             assert!(Instant::now() < deadline, "in vain: {what}");
             std::thread::yield_now();

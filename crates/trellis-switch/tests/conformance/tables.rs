@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use trellis_switch::{HotPage, Redirect};
 
-use super::{CREATE, Case, Context, DIRECT, HOUR, PATIENCE, READ, REDIRECTS, UPDATE, WRITE};
+use super::{CREATE, Case, Context, DIRECT, HOUR, READ, REDIRECTS, TIMEOUT, UPDATE, WRITE};
 
 pub(super) const CASES: &[Case] = &[
     ("a redirect leads elsewhere and the owner home", redirect),
@@ -179,7 +179,7 @@ fn room(context: &mut Context) {
         std::thread::sleep(Duration::from_millis(20));
     }
     context.switch().set_leases(HOUR).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut page = 0;
     while context.counters("c1").granted == 0 {
         assert!(Instant::now() < deadline, "nothing is granted any more");

@@ -5,7 +5,7 @@
 //! It must never send anything or ask the layer above.
 
 use crate::HELLO_BYTES_MAX;
-use crate::wrap::secure::{Card, LINK_VERSION, Security, security_code, security_word};
+use crate::wrap::secure::{LINK_VERSION, NodeDescription, Security, security_code, security_word};
 
 /// What a card of a peer must match.
 pub(super) struct Rules {
@@ -16,9 +16,9 @@ pub(super) struct Rules {
 
 impl Rules {
     /// The checks that only the listening side can make; `known` says whether this peer was here before.
-    pub(super) fn judge_dialler(&self, card: &Card, known: bool) -> Result<(), String> {
-        let (node, nodes, peer) = (self.node, self.nodes, card.from as usize);
-        if card.version == LINK_VERSION && card.nodes as usize == nodes && peer <= node {
+    pub(super) fn judge_dialler(&self, description: &NodeDescription, known: bool) -> Result<(), String> {
+        let (node, nodes, peer) = (self.node, self.nodes, description.from as usize);
+        if description.version == LINK_VERSION && description.nodes as usize == nodes && peer <= node {
             return Err(format!(
                 "it says it is node {peer}, which node {node} dials and not the other way round; \
                  give every process its own node number"
@@ -34,41 +34,41 @@ impl Rules {
     }
 
     /// The checks that both sides make.
-    pub(super) fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
+    pub(super) fn judge(&self, peer: usize, description: &NodeDescription) -> Result<(), String> {
         let (node, nodes, security) = (self.node, self.nodes, self.security);
-        if card.version != LINK_VERSION {
+        if description.version != LINK_VERSION {
             return Err(format!(
                 "node {peer} speaks link version {}, node {node} version {LINK_VERSION}; run the \
                  same release on every node",
-                card.version
+                description.version
             ));
         }
-        if card.nodes as usize != nodes || peer >= nodes {
+        if description.nodes as usize != nodes || peer >= nodes {
             return Err(format!(
                 "node {peer} has a list of {} nodes, node {node} one of {nodes}; give every node \
                  the same list",
-                card.nodes
+                description.nodes
             ));
         }
-        if card.security != security_code(security) {
+        if description.security != security_code(security) {
             return Err(format!(
                 "the links of node {peer} are {}, those of node {node} {security}; give every node \
                  the same security",
-                security_word(card.security)
+                security_word(description.security)
             ));
         }
-        if card.from as usize != peer || card.to as usize != node {
+        if description.from as usize != peer || description.to as usize != node {
             return Err(format!(
                 "node {} answers at the address of node {peer}; give every node the same list",
-                card.from
+                description.from
             ));
         }
         Ok(())
     }
 
     /// This node's card for `to`.
-    pub(super) fn card(&self, to: usize, refused: bool, text: &[u8]) -> Card {
-        Card {
+    pub(super) fn description(&self, to: usize, refused: bool, text: &[u8]) -> NodeDescription {
+        NodeDescription {
             version: LINK_VERSION,
             refused,
             security: security_code(self.security),

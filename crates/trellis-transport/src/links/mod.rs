@@ -297,7 +297,7 @@ pub struct LinkStatistics {
     /// Bytes of the frames taken.
     pub bytes_out: u64,
     /// Connections that never authenticated: wrong secret, other protocol, replay, time-out.
-    pub strangers_refused: u64,
+    pub unauthenticated_refused: u64,
     /// Peers that know the secret and were refused nevertheless (other version or configuration).
     pub nodes_refused: u64,
     /// Frames that failed authentication or that the receiver refused.

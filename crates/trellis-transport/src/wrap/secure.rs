@@ -20,7 +20,7 @@
 //! Over datagrams (`Carrier::Datagrams`) the same messages have other magics, and the second and third message also
 //! begin with one, because each datagram must identify itself.
 //!
-//! A card is the payload of a handshake message (`Card`). It always has 276 bytes. The listener answers a first
+//! A card is the payload of a handshake message (`NodeDescription`). It always has 276 bytes. The listener answers a first
 //! message only if it authenticates and its ephemeral is new (`Remembered`). A replay that outlives this memory never
 //! becomes a connection, because it cannot produce the third message.
 //!
@@ -94,10 +94,10 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const EPHEMERAL_BYTES: usize = 32;
 const CARD_FIXED_BYTES: usize = 20;
 /// Bytes of a card on the wire; always the same.
-pub(crate) const CARD_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
-const _: () = assert!(CARD_BYTES == 276, "the module text says so");
-pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC_BYTES + EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
-pub(crate) const SECOND_MESSAGE_BYTES: usize = EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
+pub(crate) const DESCRIPTION_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
+const _: () = assert!(DESCRIPTION_BYTES == 276, "the module text says so");
+pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC_BYTES + EPHEMERAL_BYTES + DESCRIPTION_BYTES + TAG_BYTES;
+pub(crate) const SECOND_MESSAGE_BYTES: usize = EPHEMERAL_BYTES + DESCRIPTION_BYTES + TAG_BYTES;
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
 /// First messages remembered against replay. A cluster makes one per pair and retry, so this covers a start-up with
 /// thousands of attempts; the module text says what holds beyond.
@@ -128,7 +128,7 @@ pub(crate) struct NotAuthentic;
 
 /// The payload of a handshake message: what a node says about itself. Encrypted under the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct NodeDescription {
     pub(crate) version: u16,
     /// The listener refuses this dialler; `text` says why.
     pub(crate) refused: bool,
@@ -140,10 +140,10 @@ pub(crate) struct Card {
     pub(crate) text: Vec<u8>,
 }
 
-impl Card {
-    fn encode(&self) -> [u8; CARD_BYTES] {
+impl NodeDescription {
+    fn encode(&self) -> [u8; DESCRIPTION_BYTES] {
         let length = self.text.len().min(HELLO_BYTES_MAX);
-        let mut bytes = [0; CARD_BYTES];
+        let mut bytes = [0; DESCRIPTION_BYTES];
         bytes[0..2].copy_from_slice(&self.version.to_le_bytes());
         bytes[2] = u8::from(self.refused);
         bytes[3] = self.security;
@@ -156,11 +156,11 @@ impl Card {
     }
 
     /// Called only with bytes that authenticated; a length out of range is still an error, not a panic.
-    fn decode(bytes: &[u8; CARD_BYTES]) -> Result<Card, NotAuthentic> {
+    fn decode(bytes: &[u8; DESCRIPTION_BYTES]) -> Result<NodeDescription, NotAuthentic> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let length = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));
         let text = bytes[CARD_FIXED_BYTES..].get(..length).ok_or(NotAuthentic)?;
-        Ok(Card {
+        Ok(NodeDescription {
             version: u16::from_le_bytes([bytes[0], bytes[1]]),
             refused: bytes[2] != 0,
             security: bytes[3],
@@ -208,13 +208,13 @@ impl Dialling {
     pub(crate) fn start(
         carrier: Carrier,
         secret: &[u8; 32],
-        card: &Card,
+        description: &NodeDescription,
     ) -> Result<(Dialling, [u8; FIRST_MESSAGE_BYTES]), snow::Error> {
         let magic = carrier.magic();
         let mut state = builder(secret, &magic)?.build_initiator()?;
         let mut message = [0; FIRST_MESSAGE_BYTES];
         message[..MAGIC_BYTES].copy_from_slice(&magic);
-        let written = state.write_message(&card.encode(), &mut message[MAGIC_BYTES..])?;
+        let written = state.write_message(&description.encode(), &mut message[MAGIC_BYTES..])?;
         assert_eq!(written, FIRST_MESSAGE_BYTES - MAGIC_BYTES, "the first message has one size");
         Ok((Dialling { state }, message))
     }
@@ -225,13 +225,13 @@ impl Dialling {
         &mut self,
         message: &[u8; SECOND_MESSAGE_BYTES],
         security: Security,
-    ) -> Result<(Card, Keys, [u8; CONFIRMATION_BYTES]), NotAuthentic> {
-        let card = read_card(&mut self.state, message)?;
+    ) -> Result<(NodeDescription, Keys, [u8; CONFIRMATION_BYTES]), NotAuthentic> {
+        let description = read_description(&mut self.state, message)?;
         let (outward, inward) = self.state.dangerously_get_raw_split();
         let mut sealer = Sealer::new(&outward, security);
         let exchange = exchange(&self.state);
         let confirmation = sealer.confirm(&exchange);
-        Ok((card, Keys { sealer, opener: Opener::new(&inward, security), exchange }, confirmation))
+        Ok((description, Keys { sealer, opener: Opener::new(&inward, security), exchange }, confirmation))
     }
 }
 
@@ -247,23 +247,23 @@ impl Answering {
         carrier: Carrier,
         secret: &[u8; 32],
         message: &[u8; FIRST_MESSAGE_BYTES],
-    ) -> Result<(Answering, Card), NotAuthentic> {
+    ) -> Result<(Answering, NodeDescription), NotAuthentic> {
         let magic = carrier.magic();
         let noise = message.strip_prefix(&magic).ok_or(NotAuthentic)?;
         let mut ephemeral = [0; EPHEMERAL_BYTES];
         ephemeral.copy_from_slice(&noise[..EPHEMERAL_BYTES]);
         let mut state = builder(secret, &magic).and_then(Builder::build_responder).map_err(|_| NotAuthentic)?;
-        let card = read_card(&mut state, noise)?;
-        Ok((Answering { state, ephemeral }, card))
+        let description = read_description(&mut state, noise)?;
+        Ok((Answering { state, ephemeral }, description))
     }
 
     pub(crate) fn ephemeral(&self) -> &[u8; EPHEMERAL_BYTES] {
         &self.ephemeral
     }
 
-    pub(crate) fn answer(&mut self, card: &Card) -> Result<[u8; SECOND_MESSAGE_BYTES], snow::Error> {
+    pub(crate) fn answer(&mut self, description: &NodeDescription) -> Result<[u8; SECOND_MESSAGE_BYTES], snow::Error> {
         let mut message = [0; SECOND_MESSAGE_BYTES];
-        let written = self.state.write_message(&card.encode(), &mut message)?;
+        let written = self.state.write_message(&description.encode(), &mut message)?;
         assert_eq!(written, SECOND_MESSAGE_BYTES, "the second message has one size");
         Ok(message)
     }
@@ -552,10 +552,10 @@ fn exchange(state: &HandshakeState) -> [u8; 32] {
     state.get_handshake_hash().try_into().expect("BLAKE2s gives 32 bytes")
 }
 
-fn read_card(state: &mut HandshakeState, message: &[u8]) -> Result<Card, NotAuthentic> {
-    let mut card = [0; CARD_BYTES];
-    match state.read_message(message, &mut card) {
-        Ok(CARD_BYTES) => Card::decode(&card),
+fn read_description(state: &mut HandshakeState, message: &[u8]) -> Result<NodeDescription, NotAuthentic> {
+    let mut description = [0; DESCRIPTION_BYTES];
+    match state.read_message(message, &mut description) {
+        Ok(DESCRIPTION_BYTES) => NodeDescription::decode(&description),
         _ => Err(NotAuthentic),
     }
 }
@@ -601,17 +601,25 @@ mod tests {
 
     const SECRET: [u8; 32] = [7; 32];
 
-    fn card(text: &[u8]) -> Card {
-        Card { version: LINK_VERSION, refused: false, security: 2, from: 1, to: 0, nodes: 2, text: text.to_vec() }
+    fn description(text: &[u8]) -> NodeDescription {
+        NodeDescription {
+            version: LINK_VERSION,
+            refused: false,
+            security: 2,
+            from: 1,
+            to: 0,
+            nodes: 2,
+            text: text.to_vec(),
+        }
     }
 
     fn connect(security: Security) -> (Keys, Keys) {
-        let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &card(b"hello")).unwrap();
+        let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &description(b"hello")).unwrap();
         let (mut answering, seen) = Answering::read(Carrier::Stream, &SECRET, &first).unwrap();
-        assert_eq!(seen, card(b"hello"));
-        let second = answering.answer(&card(b"welcome")).unwrap();
+        assert_eq!(seen, description(b"hello"));
+        let second = answering.answer(&description(b"welcome")).unwrap();
         let (seen, dialler, confirmation) = dialling.finish(&second, security).unwrap();
-        assert_eq!(seen, card(b"welcome"));
+        assert_eq!(seen, description(b"welcome"));
         (dialler, answering.confirm(&confirmation, security).unwrap())
     }
 
@@ -639,7 +647,7 @@ mod tests {
 
     #[test]
     fn a_first_message_with_any_bit_flipped_is_no_first_message() {
-        let (_, first) = Dialling::start(Carrier::Stream, &SECRET, &card(b"hello")).unwrap();
+        let (_, first) = Dialling::start(Carrier::Stream, &SECRET, &description(b"hello")).unwrap();
         for at in 0..FIRST_MESSAGE_BYTES {
             let mut changed = first;
             changed[at] ^= 1 << (at % 8);
@@ -651,16 +659,16 @@ mod tests {
     #[test]
     fn a_second_message_or_confirmation_with_any_bit_flipped_is_refused() {
         for at in (0..SECOND_MESSAGE_BYTES).step_by(7) {
-            let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &card(b"")).unwrap();
+            let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &description(b"")).unwrap();
             let (mut answering, _) = Answering::read(Carrier::Stream, &SECRET, &first).unwrap();
-            let mut second = answering.answer(&card(b"")).unwrap();
+            let mut second = answering.answer(&description(b"")).unwrap();
             second[at] ^= 0x10;
             assert!(dialling.finish(&second, Security::Sealed).is_err(), "byte {at}");
         }
         for at in 0..CONFIRMATION_BYTES {
-            let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &card(b"")).unwrap();
+            let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &description(b"")).unwrap();
             let (mut answering, _) = Answering::read(Carrier::Stream, &SECRET, &first).unwrap();
-            let second = answering.answer(&card(b"")).unwrap();
+            let second = answering.answer(&description(b"")).unwrap();
             let (_, _, mut third) = dialling.finish(&second, Security::Sealed).unwrap();
             third[at] ^= 1;
             assert!(answering.confirm(&third, Security::Sealed).is_err(), "byte {at}");
@@ -669,10 +677,10 @@ mod tests {
 
     #[test]
     fn an_answer_that_was_changed_does_not_spoil_the_one_that_comes_after_it() {
-        let (mut dialling, first) = Dialling::start(Carrier::Datagrams, &SECRET, &card(b"")).unwrap();
+        let (mut dialling, first) = Dialling::start(Carrier::Datagrams, &SECRET, &description(b"")).unwrap();
         assert!(Answering::read(Carrier::Stream, &SECRET, &first).is_err(), "the carrier is part of the exchange");
         let (mut answering, _) = Answering::read(Carrier::Datagrams, &SECRET, &first).unwrap();
-        let second = answering.answer(&card(b"")).unwrap();
+        let second = answering.answer(&description(b"")).unwrap();
         for at in [0, 40, SECOND_MESSAGE_BYTES - 1] {
             let mut changed = second;
             changed[at] ^= 1;
@@ -776,8 +784,8 @@ mod tests {
 
     #[test]
     fn a_card_with_an_impossible_length_is_refused() {
-        let mut bytes = card(b"x").encode();
+        let mut bytes = description(b"x").encode();
         bytes[16..18].copy_from_slice(&300_u16.to_le_bytes());
-        assert_eq!(Card::decode(&bytes), Err(NotAuthentic));
+        assert_eq!(NodeDescription::decode(&bytes), Err(NotAuthentic));
     }
 }

@@ -17,7 +17,7 @@ use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{Demand, EventDemand, Operation};
 use trellis_fabric_protocol::wire::address::{Cluster, Host, HostPrefix, Pointer};
 
-use super::synchronisation::Patience;
+use super::synchronisation::Timeout;
 use super::{Node, synchronisation::RESERVED_FIRST};
 use crate::cluster::WaitError;
 use crate::launch::MEMORY_ENDS_VARIABLE;
@@ -88,7 +88,7 @@ impl Node {
         let pages = self.region.pages() as u64;
         let objects = match usize::from(self.me.0) == self.config.manager {
             true => {
-                let objects = objects::create(&self.config.memory_servers, prefix, pages, self.patience())?;
+                let objects = objects::create(&self.config.memory_servers, prefix, pages, self.timeout())?;
                 self.tell_where(&objects).map_err(|error| error.to_string())?;
                 objects
             }
@@ -99,7 +99,7 @@ impl Node {
         let owner = Box::new(Owner(Arc::downgrade(self)));
         let paging = Paging::new(Arc::clone(&self.region), self.config.cache_bytes_max, owner).map_err(no_threads)?;
         let paging = Arc::new(paging);
-        let from = objects::Objects::open(&objects, prefix, pages, self.patience(), &paging)?;
+        let from = objects::Objects::open(&objects, prefix, pages, self.timeout(), &paging)?;
         paging.start(Arc::new(from)).map_err(no_threads)?;
         // It is begun once.
         let _ = self.leases.set(Leases { paging, objects, prefix });
@@ -120,7 +120,7 @@ impl Node {
         let ends_anyway = std::env::var_os(MEMORY_ENDS_VARIABLE).is_some();
         if usize::from(self.me.0) == self.config.manager
             && !ends_anyway
-            && let Err(sentence) = objects::delete(&leases.objects, leases.prefix, self.patience())
+            && let Err(sentence) = objects::delete(&leases.objects, leases.prefix, self.timeout())
         {
             trellis_store::complain(format_args!("node {}: {sentence}", self.me.0));
         }
@@ -135,7 +135,7 @@ impl Node {
     }
 
     /// How long a memory server may be silent.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(self.config.silence_seconds_max)
     }
 
@@ -147,13 +147,13 @@ impl Node {
             put(FIRST + 2 * number + 1, two)?;
         }
         put(COUNT, objects.len() as u64)?;
-        self.demand_as(KNOWN, Demand::Event(EventDemand::Set), Patience::Configured).map(drop)
+        self.demand_as(KNOWN, Demand::Event(EventDemand::Set), Timeout::Configured).map(drop)
     }
 
     fn hear_where(&self) -> Result<Vec<Pointer>, WaitError> {
         let wait = Demand::Event(EventDemand::Wait);
-        let patience = Duration::from_secs(self.config.start_seconds_max);
-        if self.demand_as(KNOWN, wait, Patience::For(patience))?.is_none() {
+        let timeout = Duration::from_secs(self.config.start_seconds_max);
+        if self.demand_as(KNOWN, wait, Timeout::For(timeout))?.is_none() {
             return Err(WaitError::TooLong {
                 what: "waiting to hear where the region lies".to_owned(),
                 seconds: self.config.start_seconds_max,

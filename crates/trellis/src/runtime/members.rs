@@ -61,7 +61,7 @@ impl Node {
     pub(crate) fn count_of_link(&self) {
         let (statistics, counters) = (self.link.statistics(), self.counters());
         for (counter, count) in [
-            (&counters.strangers_refused, statistics.strangers_refused),
+            (&counters.unauthenticated_refused, statistics.unauthenticated_refused),
             (&counters.nodes_refused, statistics.nodes_refused),
             (&counters.packets_refused, statistics.packets_refused),
             (&counters.packets_in, statistics.packets_in),

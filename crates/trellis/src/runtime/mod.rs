@@ -50,7 +50,7 @@ pub(crate) use faults::Server;
 pub(crate) use heap::Wish;
 pub(crate) use progress::start_service;
 pub(crate) use recorder::Recorder;
-pub(crate) use synchronisation::{Guarding, Patience};
+pub(crate) use synchronisation::{Guarding, Timeout};
 pub(crate) use waiters::Ticket;
 
 use elastic::Elastic;
@@ -317,8 +317,8 @@ impl Node {
     }
 
     /// Attempts to connect by whoever does not know the secret.
-    pub(crate) fn strangers_refused(&self) -> u64 {
-        self.link.statistics().strangers_refused
+    pub(crate) fn unauthenticated_refused(&self) -> u64 {
+        self.link.statistics().unauthenticated_refused
     }
 
     /// A peer was refused when it connected; the sentence says why.

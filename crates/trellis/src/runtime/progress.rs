@@ -227,14 +227,14 @@ impl Drop for Polling<'_> {
 }
 
 /// How long one stretch of polling goes on.
-struct Patience {
+struct PollLimit {
     since: u64,
     polls: u32,
 }
 
-impl Patience {
-    fn new(node: &Node) -> Patience {
-        Patience { since: node.now(), polls: 0 }
+impl PollLimit {
+    fn new(node: &Node) -> PollLimit {
+        PollLimit { since: node.now(), polls: 0 }
     }
 
     /// Whether a poll that brought nothing was the last one.
@@ -317,7 +317,7 @@ impl Node {
 
     /// Polls, with the receiving role if it was free, for the bounded time; whether the ticket was signalled.
     fn poll_until(&self, mut polling: Polling<'_>, ticket: &Ticket<'_>, deadline: u64) -> bool {
-        let mut patience = Patience::new(self);
+        let mut poll_limit = PollLimit::new(self);
         if polling.has_role && !polling.is_silent {
             self.progress.watch_link(false);
             polling.is_unwatched = true;
@@ -326,9 +326,9 @@ impl Node {
             self.serve_due();
             if polling.has_role && self.receive() {
                 if !ticket.is_done() {
-                    patience = Patience::new(self);
+                    poll_limit = PollLimit::new(self);
                 }
-            } else if patience.is_over(self, deadline) {
+            } else if poll_limit.is_over(self, deadline) {
                 break;
             }
         }
@@ -375,12 +375,12 @@ impl Node {
         // Before anybody attends: then what called is looked at, and calls no more.
         self.receive();
         self.link.attend(true);
-        let mut patience = Patience::new(self);
+        let mut poll_limit = PollLimit::new(self);
         loop {
             self.serve_due();
             if self.receive() {
-                patience = Patience::new(self);
-            } else if self.progress.sleepers.load(Ordering::Relaxed) == 0 || patience.is_over(self, u64::MAX) {
+                poll_limit = PollLimit::new(self);
+            } else if self.progress.sleepers.load(Ordering::Relaxed) == 0 || poll_limit.is_over(self, u64::MAX) {
                 break;
             }
         }
@@ -393,7 +393,7 @@ impl Node {
     fn serve_faults(&self, faults: &mut Vec<trellis_memory::Fault>) {
         // Whoever has the role polls; when this thread has it not, another one does.
         self.link.attend(true);
-        let mut patience = Patience::new(self);
+        let mut poll_limit = PollLimit::new(self);
         loop {
             self.serve_due();
             self.region.take_faults(faults);
@@ -407,8 +407,8 @@ impl Node {
                 self.progress.drop_role();
             }
             if busy || received {
-                patience = Patience::new(self);
-            } else if patience.is_over(self, u64::MAX) {
+                poll_limit = PollLimit::new(self);
+            } else if poll_limit.is_over(self, u64::MAX) {
                 self.link.attend(false);
                 return;
             }

@@ -139,10 +139,11 @@ impl Node {
         let range = shard.protocol.alike(rest.first(), rest);
         self.refuse_unlockable(&shard, range)?;
         let number = self.lock_calls.fetch_add(1, Ordering::Relaxed);
-        // Locks that ended by themselves and are never given back.
+        // Locks that ended by themselves and are never given back. One that ends from now on is still held for the call.
+        let now = self.now();
         self.release_due(&mut shard);
         let call = RangeLockCall { range, number, thread: this_thread(), stay };
-        let input = shard.locks.call(call, self.now()).map_err(|held| {
+        let input = shard.locks.call(call, now).map_err(|held| {
             WaitError::Misuse(format!(
                 "this thread holds {held} already, and would wait for itself; give them back before, or lock them together"
             ))

@@ -77,7 +77,7 @@ struct Watch {
     /// What the last look saw. Made with room, as those below, so that a look that has nothing to say allocates nothing.
     waits: Vec<Waits>,
     blocked: Vec<(Wait, u64)>,
-    strangers: Refused,
+    unauthenticated: Refused,
     packets: Refused,
 }
 
@@ -106,7 +106,7 @@ impl Watch {
             normal: Vec::new(),
             waits,
             blocked,
-            strangers: Refused::default(),
+            unauthenticated: Refused::default(),
             packets: Refused::default(),
         }
     }
@@ -120,12 +120,12 @@ impl Watch {
         for place in 0..self.waits.len() {
             let one = self.waits[place];
             let waited = now.saturating_sub(one.since_ns);
-            let patience = self.patience(one.wait);
+            let timeout = self.timeout(one.wait);
             let next_ns = waited.saturating_mul(AGAIN);
             match self.reported.iter_mut().find(|it| it.waits == one) {
                 Some(known) if waited < known.next_ns => continue,
                 Some(known) => known.next_ns = next_ns,
-                None if waited < patience => continue,
+                None if waited < timeout => continue,
                 None => self.reported.push(Reported { waits: one, next_ns }),
             }
             // Threads that wait for the same are one matter.
@@ -144,10 +144,11 @@ impl Watch {
     /// Tells people of those who were refused and cannot be answered.
     fn say_refused(&mut self, node: &Node) {
         let statistics = node.link.statistics();
-        let (strangers, packets, me) = (statistics.strangers_refused, statistics.packets_refused, node.me.0);
-        if self.strangers.is_due(strangers) {
+        let (unauthenticated, packets, me) =
+            (statistics.unauthenticated_refused, statistics.packets_refused, node.me.0);
+        if self.unauthenticated.is_due(unauthenticated) {
             trellis_store::complain(format_args!(
-                "node {me}: attempts to connect are refused ({strangers} so far), because whoever makes them does not know the secret; look who \
+                "node {me}: attempts to connect are refused ({unauthenticated} so far), because whoever makes them does not know the secret; look who \
                  connects to {}, or let only the cluster's hosts reach it",
                 node.name_of(node.me)
             ));
@@ -191,15 +192,15 @@ impl Watch {
         }));
     }
 
-    fn patience(&self, wait: Wait) -> u64 {
+    fn timeout(&self, wait: Wait) -> u64 {
         let known = self.normal.iter().find(|(kind, _)| kind.is_like(wait));
-        known.map_or(REPORT_NS, |(_, patience)| *patience)
+        known.map_or(REPORT_NS, |(_, timeout)| *timeout)
     }
 
     fn was_normal(&mut self, wait: Wait) {
-        let patience = self.patience(wait).saturating_mul(2);
+        let timeout = self.timeout(wait).saturating_mul(2);
         self.normal.retain(|(kind, _)| !kind.is_like(wait));
-        self.normal.push((wait, patience));
+        self.normal.push((wait, timeout));
     }
 }
 
@@ -255,16 +256,16 @@ mod tests {
         watch.reported = (0..8).map(|since| Reported { waits: of(since), next_ns: 0 }).collect();
         watch.forget_ended();
         assert!(watch.reported.is_empty());
-        assert_eq!(watch.patience(Wait::Barrier(3)), 2 * REPORT_NS);
+        assert_eq!(watch.timeout(Wait::Barrier(3)), 2 * REPORT_NS);
     }
 
     #[test]
     fn a_kind_that_ended_well_is_waited_for_longer() {
         let mut watch = Watch::new();
-        assert_eq!(watch.patience(Wait::Barrier(3)), REPORT_NS);
+        assert_eq!(watch.timeout(Wait::Barrier(3)), REPORT_NS);
         watch.was_normal(Wait::Barrier(3));
         watch.was_normal(Wait::Barrier(4));
-        assert_eq!(watch.patience(Wait::Barrier(5)), 4 * REPORT_NS);
-        assert_eq!(watch.patience(Wait::Lock(3)), REPORT_NS);
+        assert_eq!(watch.timeout(Wait::Barrier(5)), 4 * REPORT_NS);
+        assert_eq!(watch.timeout(Wait::Lock(3)), REPORT_NS);
     }
 }

@@ -6,7 +6,7 @@ use trellis_cluster_protocol::sync::{ConditionDemand, Demand};
 
 use super::{LockGuard, ReadGuard, WriteGuard};
 use crate::cluster::{Cluster, WaitError};
-use crate::runtime::{Guarding, Patience};
+use crate::runtime::{Guarding, Timeout};
 
 impl Cluster {
     /// Condition variable `id`.
@@ -95,7 +95,7 @@ impl Condition<'_> {
     /// [`WaitError::TooLong`] after `wait_seconds_max`. The lock is held again after an error too, unless it could not be
     /// taken again; then dropping the guard does nothing.
     pub fn wait(&self, guard: &mut impl Guard) -> Result<(), WaitError> {
-        self.wait_within(guard, Patience::Configured).map(drop)
+        self.wait_within(guard, Timeout::Configured).map(drop)
     }
 
     /// As [`Condition::wait`], for as long as `is_to_wait`; which is looked at under the lock, also before the first
@@ -109,7 +109,7 @@ impl Condition<'_> {
 
     /// As [`Condition::wait`], for `duration` at most; whether there was a signal.
     pub fn wait_for(&self, guard: &mut impl Guard, duration: Duration) -> Result<bool, WaitError> {
-        self.wait_within(guard, Patience::For(duration))
+        self.wait_within(guard, Timeout::For(duration))
     }
 
     /// Wakes the thread that has waited longest; whether there was one. Usually called under the lock.
@@ -126,13 +126,13 @@ impl Condition<'_> {
     /// of the wait. Without `duration` the wait is as long as is configured.
     #[doc(hidden)]
     pub fn wait_with_lock(&self, lock: u64, duration: Option<Duration>) -> (bool, Result<bool, WaitError>) {
-        let patience = duration.map_or(Patience::Configured, Patience::For);
-        let waited = self.cluster.inner().wait_for_condition(self.id, Guarding::Lock(lock), patience);
+        let timeout = duration.map_or(Timeout::Configured, Timeout::For);
+        let waited = self.cluster.inner().wait_for_condition(self.id, Guarding::Lock(lock), timeout);
         (waited.is_lock_held, waited.signalled)
     }
 
-    fn wait_within(&self, guard: &mut impl Guard, patience: Patience) -> Result<bool, WaitError> {
-        let waited = self.cluster.inner().wait_for_condition(self.id, guard.guarding(), patience);
+    fn wait_within(&self, guard: &mut impl Guard, timeout: Timeout) -> Result<bool, WaitError> {
+        let waited = self.cluster.inner().wait_for_condition(self.id, guard.guarding(), timeout);
         guard.set_held(waited.is_lock_held);
         waited.signalled
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use trellis_cluster_protocol::sync::{Demand, EventDemand};
 
 use crate::cluster::{Cluster, WaitError};
-use crate::runtime::Patience;
+use crate::runtime::Timeout;
 
 impl Cluster {
     /// Event flag `id`, not set at first.
@@ -59,7 +59,7 @@ impl Event<'_> {
     /// As [`Event::wait`], for `duration` at most; whether it was set.
     pub fn wait_for(&self, duration: Duration) -> Result<bool, WaitError> {
         let demand = Demand::Event(EventDemand::Wait);
-        Ok(self.cluster.inner().demand_within(self.id, demand, Patience::For(duration))?.is_some())
+        Ok(self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?.is_some())
     }
 
     /// Whether it is set; others may change it at any moment.

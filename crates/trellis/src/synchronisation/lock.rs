@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::given_back;
 use crate::cluster::{Cluster, WaitError};
-use crate::runtime::Patience;
+use crate::runtime::Timeout;
 
 impl Cluster {
     /// Takes lock `id` and gives it back when the guard is dropped. Taken again by the node that had it last, it costs no
@@ -54,7 +54,7 @@ impl Cluster {
 
     /// As [`Cluster::try_lock_for`], without a guard: whether the lock was taken.
     pub fn lock_acquire_for(&self, id: u64, duration: Duration) -> Result<bool, WaitError> {
-        self.inner().acquire_within(id, Patience::For(duration))
+        self.inner().acquire_within(id, Timeout::For(duration))
     }
 
     /// Gives lock `id` back.

@@ -7,7 +7,7 @@ use trellis_cluster_protocol::sync::{Demand, ReadWriteDemand};
 
 use super::given_back;
 use crate::cluster::{Cluster, WaitError};
-use crate::runtime::Patience;
+use crate::runtime::Timeout;
 
 impl Cluster {
     /// Read-write lock `id`.
@@ -127,7 +127,7 @@ impl<'a> ReadWriteLock<'a> {
 
     fn demand_for(&self, demand: ReadWriteDemand, duration: Duration) -> Result<bool, WaitError> {
         let demand = Demand::ReadWriteLock(demand);
-        let got = self.cluster.inner().demand_within(self.id, demand, Patience::For(duration))?;
+        let got = self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?;
         Ok(got == Some(1))
     }
 

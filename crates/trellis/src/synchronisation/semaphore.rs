@@ -5,7 +5,7 @@ use std::time::Duration;
 use trellis_cluster_protocol::sync::{Demand, SemaphoreDemand};
 
 use crate::cluster::{Cluster, WaitError};
-use crate::runtime::Patience;
+use crate::runtime::Timeout;
 
 impl Cluster {
     /// Semaphore `id`, zero at first.
@@ -54,7 +54,7 @@ impl Semaphore<'_> {
     /// As [`Semaphore::wait`], for `duration` at most; whether it was lowered.
     pub fn wait_for(&self, duration: Duration) -> Result<bool, WaitError> {
         let demand = Demand::Semaphore(SemaphoreDemand::Wait);
-        Ok(self.cluster.inner().demand_within(self.id, demand, Patience::For(duration))?.is_some())
+        Ok(self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?.is_some())
     }
 
     /// Raises the semaphore by `count`: so many waits go on, now or when they come.

@@ -16,7 +16,7 @@ use trellis_switch::lab::Lab;
 use trellis_switch::switches;
 
 use super::latency::{client_in, up};
-use super::placed::{PATIENCE, Placed};
+use super::placed::{Placed, TIMEOUT};
 use super::served::{self, PAGE_BYTES, Pages};
 use super::{Found, SwitchTask};
 use trellis_command::exit::{self, Failure};
@@ -63,10 +63,10 @@ impl Answered {
 
     /// Returns when this many answers have come since a moment.
     fn wait_for(&self, count: usize, since: Instant) -> Result<(), Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.all().iter().filter(|&&at| at >= since).count() < count {
             if Instant::now() > deadline {
-                let seconds = PATIENCE.as_secs();
+                let seconds = TIMEOUT.as_secs();
                 return Err(Failure::new(
                     exit::FAILED,
                     format!("a client got fewer than {count} answers in {seconds} s"),

@@ -19,7 +19,7 @@ use super::served::{PAGE_BYTES, Pages, is_page};
 use trellis_command::exit::{self, Failure};
 
 /// The longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Checksums by the processor's own instruction, as servers and clients compute them.
 struct Hardware;
@@ -71,7 +71,7 @@ impl Leases {
         let asked = self.exchange.ask(
             number,
             &[Ask { to: to.0, parts: &parts, is_more: false }],
-            Instant::now() + PATIENCE,
+            Instant::now() + TIMEOUT,
             &mut |_, arrived, payload| match Reply::decode(
                 Address(arrived.source),
                 Address(arrived.destination),

@@ -166,7 +166,7 @@ impl Load {
 
     /// Returns when this many more requests were done.
     fn wait_for(&self, more: u64) -> Result<(), Failure> {
-        let (before, deadline) = (self.requests.load(Ordering::Relaxed), Instant::now() + super::placed::PATIENCE);
+        let (before, deadline) = (self.requests.load(Ordering::Relaxed), Instant::now() + super::placed::TIMEOUT);
         while self.requests.load(Ordering::Relaxed) < before + more {
             if Instant::now() > deadline {
                 return Err(Failure::new(exit::FAILED, format!("two clients made fewer than {more} requests")));

@@ -22,7 +22,7 @@ use trellis_command::exit::{self, Failure};
 use trellis_command::scratch::Scratch;
 
 /// The time limit for anything that must happen.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 /// The host of the controller, and of its clients.
 const CONTROLLER: &str = "c1";
 
@@ -81,7 +81,7 @@ impl<'a> Placed<'a> {
 
     /// Returns when a range is at a host, or at any, and this many backups have all of it.
     pub(super) fn wait_for(&self, range: u16, home: Option<u16>, backups: usize) -> Result<(), Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let found = self.range(range)?;
             let is_home = home.is_none_or(|home| found["home"] == home);
@@ -89,7 +89,7 @@ impl<'a> Placed<'a> {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                let seconds = PATIENCE.as_secs();
+                let seconds = TIMEOUT.as_secs();
                 let sentence = format!("the range of host {range:#x} is not settled after {seconds} s: {found}");
                 return Err(Failure::new(exit::FAILED, sentence));
             }
@@ -159,13 +159,13 @@ impl Spoken {
 
     /// When it printed a line that contains `part`; earlier lines are discarded.
     fn wait_for(&self, part: &str) -> Result<Instant, Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok((at, line)) if line.contains(part) => return Ok(at),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    let seconds = PATIENCE.as_secs();
+                    let seconds = TIMEOUT.as_secs();
                     let sentence = format!("the controller has not said `{part}` within {seconds} s");
                     return Err(Failure::new(exit::FAILED, sentence));
                 }

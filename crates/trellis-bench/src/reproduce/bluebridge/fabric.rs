@@ -28,7 +28,7 @@ const SERVER: usize = 1;
 /// Pages that the server has.
 const SLOTS: usize = 64;
 /// The longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The most pages that are sent until both ends know the other's memory and one-sided writes begin.
 const FIRST_MAX: usize = 10_000;
 
@@ -128,7 +128,7 @@ impl End {
             |what: String| Failure::new(exit::SYSTEM, format!("the link `fabric` between two threads: {what}"));
         let expected = if word == Word::Read { Word::Page } else { Word::Done };
         self.say(SERVER, word, slot);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             self.poll();
             if let Some(why) = self.broken.take() {

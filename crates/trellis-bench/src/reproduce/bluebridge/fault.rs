@@ -17,7 +17,7 @@ use trellis_command::exit::{self, Failure};
 /// The smallest possible region, in pages.
 const PAGES_MIN: usize = 16;
 /// How long the thread that takes faults waits at most before it checks whether it shall end.
-const PATIENCE_MS: i32 = 20;
+const TIMEOUT_MS: i32 = 20;
 
 /// Where pages come from.
 pub(super) trait Source: Send {
@@ -148,7 +148,7 @@ impl Taking {
             let mut ready = libc::pollfd { fd: region.event_fd().unwrap_or(-1), events: libc::POLLIN, revents: 0 };
             while !ending.load(Ordering::Relaxed) {
                 // SAFETY: one valid structure.
-                unsafe { libc::poll(&mut ready, 1, PATIENCE_MS) };
+                unsafe { libc::poll(&mut ready, 1, TIMEOUT_MS) };
                 region.take_faults(&mut faults);
                 faults.drain(..).for_each(|fault| pager.serve_page(fault.page));
             }

@@ -142,8 +142,8 @@ fn latency_figure(comparison: &Comparison, shown: &Shown, operation: &str) -> Re
         table.push(cells);
     }
     let value = |runs: &Runs| runs.latency(operation).map(|latency| latency.mean);
-    let drawn = Drawn { along: "latency (µs), mean", value: &value };
-    finish(comparison, shown, (table, rows), &drawn)
+    let random_number = Drawn { along: "latency (µs), mean", value: &value };
+    finish(comparison, shown, (table, rows), &random_number)
 }
 
 fn throughput_figure(comparison: &Comparison, shown: &Shown) -> Reproduced {
@@ -165,8 +165,8 @@ fn throughput_figure(comparison: &Comparison, shown: &Shown) -> Reproduced {
         }
         table.push(cells);
     }
-    let drawn = Drawn { along: "operations per second", value: &|runs: &Runs| Some(runs.throughput()) };
-    finish(comparison, shown, (table, rows), &drawn)
+    let random_number = Drawn { along: "operations per second", value: &|runs: &Runs| Some(runs.throughput()) };
+    finish(comparison, shown, (table, rows), &random_number)
 }
 
 /// What the bars of a figure mean.
@@ -180,7 +180,7 @@ fn finish(
     comparison: &Comparison,
     shown: &Shown,
     (table, rows): (Vec<Vec<String>>, Vec<Value>),
-    drawn: &Drawn,
+    random_number: &Drawn,
 ) -> Reproduced {
     let series: Vec<(Workload, bool)> =
         shown.workloads.iter().flat_map(|&workload| [(workload, false), (workload, true)]).collect();
@@ -188,12 +188,13 @@ fn finish(
         format!("{}, {}", workload.name(), if *warm { "long run" } else { "1,000 operations" })
     };
     let group = |store: &Measured| {
-        let values = series.iter().map(|&(workload, warm)| store.find(workload, warm).and_then(drawn.value)).collect();
+        let values =
+            series.iter().map(|&(workload, warm)| store.find(workload, warm).and_then(random_number.value)).collect();
         (store.kind.name().to_owned(), values)
     };
     let picture = Bars {
         title: shown.title.to_owned(),
-        along: drawn.along.to_owned(),
+        along: random_number.along.to_owned(),
         series: series.iter().map(series_name).collect(),
         groups: comparison.stores.iter().map(group).collect(),
         note: format!("One client on this machine; median of {} runs. The axis is logarithmic.", comparison.runs),

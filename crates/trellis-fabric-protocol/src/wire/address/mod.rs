@@ -263,8 +263,8 @@ impl fmt::Display for Host {
 
 impl Incarnation {
     /// An incarnation of these random bits; the highest is set in any case.
-    pub const fn new(drawn: u16) -> Incarnation {
-        Incarnation(drawn | layout::INCARNATION_BIT)
+    pub const fn new(random_number: u16) -> Incarnation {
+        Incarnation(random_number | layout::INCARNATION_BIT)
     }
 
     /// As it is in the address.

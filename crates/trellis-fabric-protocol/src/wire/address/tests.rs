@@ -121,8 +121,8 @@ fn what_nobody_can_be_is_refused_as_a_source() {
 
 #[test]
 fn an_answer_never_looks_like_a_request() {
-    for drawn in 0..=u16::MAX {
-        let incarnation = Incarnation::new(drawn);
+    for random_number in 0..=u16::MAX {
+        let incarnation = Incarnation::new(random_number);
         let source = Source { cluster: CLUSTER, host: Host(3), incarnation, request: 5 };
         let command = source.encode().0[layout::COMMAND_AT];
         assert_eq!(Destination::decode(source.encode()), Err(NotAnAddress::Command(command)));

@@ -8,7 +8,7 @@ use super::cells::{self, MARK, Marks, Row};
 use super::link::{Link, any, chain, column_filter, column_range};
 use crate::error::StoreError;
 use crate::operation::{Applied, Guard, Operation};
-use crate::stores::grpc::Patience;
+use crate::stores::grpc::Timeout;
 use crate::stores::grpc::failure::Failure;
 use crate::stores::grpc::image::{Head, Image, Needs};
 use crate::transaction::{self, Changes};
@@ -30,12 +30,12 @@ pub(super) async fn apply(
     }
     let row = cells::control_row(region);
     let needs = Needs::of(operations, guard);
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     loop {
         let (mut image, seen) = if needs.is_empty() {
             (Image::new(&link.table.site.store), None)
         } else {
-            let cells = link.read_row(&row, filter(&needs), &mut patience).await?;
+            let cells = link.read_row(&row, filter(&needs), &mut timeout).await?;
             let seen = Marks::of(&cells);
             (understand(link, &needs, cells)?, Some(seen))
         };
@@ -47,19 +47,19 @@ pub(super) async fn apply(
             Some(seen) => {
                 let marks = seen.next();
                 let mutations = mutations(changes, &marks);
-                mutations.len() == 1 || link.change_if(&row, &seen, &marks, mutations, &mut patience).await?
+                mutations.len() == 1 || link.change_if(&row, &seen, &marks, mutations, &mut timeout).await?
             }
             None => {
                 let marks = Marks::default().next();
                 let change = (row.clone(), mutations(changes, &marks), marks);
-                link.change(vec![change], &mut patience).await?;
+                link.change(vec![change], &mut timeout).await?;
                 true
             }
         };
         if done {
             return Ok(applied);
         }
-        if !patience.pause().await {
+        if !timeout.pause().await {
             return Err(link.table.site.contended());
         }
     }
@@ -136,7 +136,7 @@ impl Link {
         seen: &Marks,
         marks: &Marks,
         mutations: Vec<api::Mutation>,
-        patience: &mut Patience,
+        timeout: &mut Timeout,
     ) -> Result<bool, StoreError> {
         let mut lost: Option<Failure> = None;
         loop {
@@ -144,7 +144,7 @@ impl Link {
                 (Ok(true), _) => return Ok(true),
                 (Ok(false), None) => return Ok(false),
                 (Ok(false), Some(lost)) => {
-                    let now = Marks::of(&self.read_row(row, column_filter(MARK.to_vec()), patience).await?);
+                    let now = Marks::of(&self.read_row(row, column_filter(MARK.to_vec()), timeout).await?);
                     // Any change that came after the read kept the earlier mark, and would have kept this change's mark
                     // too.
                     return match (now.know(marks), now.know(seen)) {
@@ -155,7 +155,7 @@ impl Link {
                 }
                 (Err(failure), _) => failure,
             };
-            let goes_on = patience.pause_after(&failure).await;
+            let goes_on = timeout.pause_after(&failure).await;
             match lost.take().filter(|_| failure.is_without_effect()).or(Some(failure)) {
                 Some(failure) if !goes_on => return Err(self.table.site.changing("a change", failure)),
                 failure => lost = failure.filter(|failure| !failure.is_without_effect()),
@@ -164,14 +164,14 @@ impl Link {
     }
 
     /// Changes rows unconditionally. Sent once.
-    pub(super) async fn change(&mut self, changes: Vec<RowChange>, patience: &mut Patience) -> Result<(), StoreError> {
+    pub(super) async fn change(&mut self, changes: Vec<RowChange>, timeout: &mut Timeout) -> Result<(), StoreError> {
         let marks: Vec<(Vec<u8>, Marks)> = changes.iter().map(|(row, _, marks)| (row.clone(), marks.clone())).collect();
         let entries: Vec<_> = changes.into_iter().map(|(row, mutations, _)| (row, mutations)).collect();
         let results = loop {
             match self.try_change(&entries).await {
                 Ok(results) => break results,
                 Err(failure) if failure.is_without_effect() => {
-                    if !patience.pause_after(&failure).await {
+                    if !timeout.pause_after(&failure).await {
                         return Err(self.table.site.unchanged("a change", failure));
                     }
                 }
@@ -189,7 +189,7 @@ impl Link {
         }
         // Changes whose mark is found were done.
         let rows = api::RowSet { row_keys: failed.iter().map(|(row, ..)| row.clone()).collect(), ..Default::default() };
-        let found = self.read(rows, column_filter(MARK.to_vec()), patience).await;
+        let found = self.read(rows, column_filter(MARK.to_vec()), timeout).await;
         let done = |row: &[u8], marks: &Marks| {
             found.as_ref().is_ok_and(|found| found.get(row).is_some_and(|row| Marks::of(row).know(marks)))
         };

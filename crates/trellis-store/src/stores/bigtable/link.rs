@@ -19,7 +19,7 @@ use crate::error::StoreError;
 use crate::key::{Key, Kind};
 use crate::stores::google::Caller;
 use crate::stores::grpc::failure::{Failure, answer};
-use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience};
+use crate::stores::grpc::{ANSWER_BYTES_MAX, Timeout};
 
 /// The maximum number of rows in one request.
 const ROWS_MAX: usize = 1024;
@@ -60,13 +60,13 @@ impl Link {
         &mut self,
         rows: api::RowSet,
         filter: Filter,
-        patience: &mut Patience,
+        timeout: &mut Timeout,
     ) -> Result<Rows, StoreError> {
         loop {
             match self.try_read(rows.clone(), filter.clone()).await {
                 Ok(rows) => return Ok(rows),
                 Err(failure) => {
-                    if !patience.pause_after(&failure).await {
+                    if !timeout.pause_after(&failure).await {
                         return Err(self.table.site.unchanged("a read", failure));
                     }
                 }
@@ -79,9 +79,9 @@ impl Link {
         &mut self,
         row: &[u8],
         filter: Filter,
-        patience: &mut Patience,
+        timeout: &mut Timeout,
     ) -> Result<Row, StoreError> {
-        let mut rows = self.read(one_row(row.to_vec()), filter, patience).await?;
+        let mut rows = self.read(one_row(row.to_vec()), filter, timeout).await?;
         Ok(rows.remove(row).unwrap_or_default())
     }
 
@@ -174,14 +174,14 @@ impl Link {
 
     /// The values of some keys.
     pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         let mut found: BTreeMap<&Key, Option<Vec<u8>>> = BTreeMap::new();
         let each: BTreeSet<&Key> = keys.iter().collect();
         let (control, own): (Vec<&Key>, Vec<&Key>) = each.into_iter().partition(|key| key.kind().is_control());
         for chunk in own.chunks(ROWS_MAX) {
             let row_keys = chunk.iter().map(|key| key.encode()).collect();
             let mut rows =
-                self.read(api::RowSet { row_keys, ..Default::default() }, everything(), &mut patience).await?;
+                self.read(api::RowSet { row_keys, ..Default::default() }, everything(), &mut timeout).await?;
             found.extend(chunk.iter().map(|key| (*key, rows.remove(&key.encode()).and_then(|row| cells::value(&row)))));
         }
         let mut regions: BTreeMap<u32, Vec<&Key>> = BTreeMap::new();
@@ -191,7 +191,7 @@ impl Link {
         for (region, keys) in regions {
             for chunk in keys.chunks(COLUMNS_MAX) {
                 let columns = chunk.iter().map(|key| column_filter(cells::column(key))).collect();
-                let mut row = self.read_row(&cells::control_row(region), any(columns), &mut patience).await?;
+                let mut row = self.read_row(&cells::control_row(region), any(columns), &mut timeout).await?;
                 found.extend(chunk.iter().map(|key| (*key, row.remove(&cells::column(key)))));
             }
         }
@@ -200,12 +200,12 @@ impl Link {
 
     /// The keys of one kind in a region, in no order.
     pub(super) async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         let nothing = Filter::StripValueTransformer(true);
         if kind.is_control() {
             let (first, last) = (Key::new(region, kind, from), Key::new(region, kind, u64::MAX));
             let columns = column_range(cells::column(&first), cells::column(&last));
-            let row = self.read_row(&cells::control_row(region), chain([columns, nothing]), &mut patience).await?;
+            let row = self.read_row(&cells::control_row(region), chain([columns, nothing]), &mut timeout).await?;
             return Ok(row.keys().filter_map(|column| cells::key(region, column)).collect());
         }
         let range = |spread: u8| {
@@ -224,7 +224,7 @@ impl Link {
         };
         let rows = api::RowSet { row_ranges: (0..=u8::MAX).map(range).collect(), ..Default::default() };
         let filter = chain([Filter::CellsPerRowLimitFilter(1), nothing]);
-        let rows = self.read(rows, filter, &mut patience).await?;
+        let rows = self.read(rows, filter, &mut timeout).await?;
         Ok(rows.keys().filter_map(|row| Key::decode(row)).collect())
     }
 }

@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::operation::{Applied, Change, Guard, Operation, Outcome, Refused};
 use crate::steps;
-use crate::stores::grpc::Patience;
+use crate::stores::grpc::Timeout;
 use crate::stores::grpc::failure::Failure;
 use crate::stores::grpc::image::{Image, Needs};
 use crate::transaction;
@@ -54,7 +54,7 @@ struct Call<'a> {
     /// The changed bytes of each key that is changed byte by byte.
     overlays: BTreeMap<&'a Key, BTreeMap<u32, u8>>,
     outcomes: Vec<Outcome>,
-    patience: Patience,
+    timeout: Timeout,
     /// Whether a row was changed.
     some_done: bool,
 }
@@ -63,7 +63,7 @@ impl<'a> Call<'a> {
     fn new(link: &'a mut Link, operations: &'a [Operation]) -> Call<'a> {
         let outcomes = vec![Outcome::Skipped; operations.len()];
         let overlays = overlays(operations);
-        Call { link, operations, overlays, outcomes, patience: Patience::new(), some_done: false }
+        Call { link, operations, overlays, outcomes, timeout: Timeout::new(), some_done: false }
     }
 
     async fn run(&mut self) -> Result<Applied, StoreError> {
@@ -99,7 +99,7 @@ impl<'a> Call<'a> {
             }
             let again = self.change_conditionally(conditional, &now).await?;
             left.retain(|step| again.contains(self.operations[*step].key()));
-            if !left.is_empty() && !self.patience.pause().await {
+            if !left.is_empty() && !self.timeout.pause().await {
                 return Err(self.link.table.site.contended());
             }
         }
@@ -130,7 +130,7 @@ impl<'a> Call<'a> {
         }
         let row_keys = needs.values.iter().map(Key::encode).collect();
         let set = api::RowSet { row_keys, ..api::RowSet::default() };
-        let mut rows = self.link.read(set, everything(), &mut self.patience).await?;
+        let mut rows = self.link.read(set, everything(), &mut self.timeout).await?;
         for key in &needs.values {
             let row = rows.remove(&key.encode()).unwrap_or_default();
             image.value_is(key, cells::value(&row));
@@ -174,7 +174,7 @@ impl<'a> Call<'a> {
             tasks.spawn(async move {
                 let Conditional { key, seen, marks, mutations } = change;
                 let row = cells::row(&key);
-                let done = link.change_if(&row, &seen, &marks, mutations, &mut Patience::new()).await;
+                let done = link.change_if(&row, &seen, &marks, mutations, &mut Timeout::new()).await;
                 (key, done)
             });
         }
@@ -195,7 +195,7 @@ impl<'a> Call<'a> {
         if changes.is_empty() {
             return Ok(());
         }
-        self.link.change(changes, &mut self.patience).await
+        self.link.change(changes, &mut self.timeout).await
     }
 
     fn half_done(&self, error: StoreError) -> StoreError {

@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::key::{Key, Kind};
 use crate::stores::google::Caller;
 use crate::stores::grpc::failure::{Failure, answer};
-use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience, flat};
+use crate::stores::grpc::{ANSWER_BYTES_MAX, Timeout, flat};
 
 /// The maximum number of keys in one lookup.
 const KEYS_MAX: usize = 1000;
@@ -97,12 +97,12 @@ impl Link {
     }
 
     /// Reads outside a transaction, and repeats this until it succeeds or the time is over.
-    pub(super) async fn read(&mut self, places: &[Vec<u8>], patience: &mut Patience) -> Result<Contents, StoreError> {
+    pub(super) async fn read(&mut self, places: &[Vec<u8>], timeout: &mut Timeout) -> Result<Contents, StoreError> {
         loop {
             match self.try_read(places, Within::Alone).await {
                 Ok((contents, _)) => return Ok(contents),
                 Err(failure) => {
-                    if !patience.pause_after(&failure).await {
+                    if !timeout.pause_after(&failure).await {
                         return Err(self.place.site.unchanged("a read", failure));
                     }
                 }
@@ -144,19 +144,19 @@ impl Link {
     pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let places: std::collections::BTreeSet<Vec<u8>> = keys.iter().map(flat::value).collect();
         let places: Vec<Vec<u8>> = places.into_iter().collect();
-        let found = self.read(&places, &mut Patience::new()).await?;
+        let found = self.read(&places, &mut Timeout::new()).await?;
         Ok(keys.iter().map(|key| found.get(&flat::value(key)).map(|content| content.bytes.clone())).collect())
     }
 
     /// The keys of one kind in a region, in no order.
     pub(super) async fn keys(&mut self, region: u32, kind: Kind) -> Result<Vec<Key>, StoreError> {
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         let mut keys = Vec::new();
         let mut start_cursor = Vec::new();
         loop {
             let batch = match self.try_query(region, kind, &start_cursor).await {
                 Ok(batch) => batch,
-                Err(failure) if patience.pause_after(&failure).await => continue,
+                Err(failure) if timeout.pause_after(&failure).await => continue,
                 Err(failure) => return Err(self.place.site.unchanged("a query", failure)),
             };
             let found = batch.entity_results.into_iter().filter_map(|result| result.entity?.key);

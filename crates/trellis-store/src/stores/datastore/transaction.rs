@@ -15,7 +15,7 @@ use crate::operation::{Applied, Guard, Operation};
 use crate::stores::grpc::failure::Failure;
 use crate::stores::grpc::flat::{self, Found, Write};
 use crate::stores::grpc::image::{Image, Needs};
-use crate::stores::grpc::{Patience, random};
+use crate::stores::grpc::{Timeout, random};
 use crate::transaction;
 use googleapis_tonic_google_datastore_v1::google::datastore::v1 as api;
 use tonic::Code;
@@ -47,9 +47,9 @@ pub(super) async fn apply(
 ) -> Result<Applied, StoreError> {
     let needs = Needs::of(operations, guard);
     let within = if operations.iter().all(Operation::only_reads) { Within::Snapshot } else { Within::New };
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     loop {
-        let mut state = state(link, &needs, &within, &mut patience).await?;
+        let mut state = state(link, &needs, &within, &mut timeout).await?;
         let (applied, changes) = transaction::run(&mut state.image, operations, guard)?;
         let writes = flat::writes(changes);
         if writes.is_empty() {
@@ -60,17 +60,17 @@ pub(super) async fn apply(
             }
             return Ok(applied);
         }
-        if commit(link, state, &writes, &mut patience).await? {
+        if commit(link, state, &writes, &mut timeout).await? {
             return Ok(applied);
         }
-        if !patience.pause().await {
+        if !timeout.pause().await {
             return Err(link.place.site.contended());
         }
     }
 }
 
 /// Begins a transaction and reads what the call needs; for a call that needs nothing, no transaction is begun.
-async fn state(link: &mut Link, needs: &Needs, within: &Within, patience: &mut Patience) -> Result<State, StoreError> {
+async fn state(link: &mut Link, needs: &Needs, within: &Within, timeout: &mut Timeout) -> Result<State, StoreError> {
     let store = link.place.site.store.clone();
     if needs.is_empty() {
         return Ok(State { image: Image::new(&store), seen: BTreeMap::new(), transaction: None });
@@ -83,8 +83,8 @@ async fn state(link: &mut Link, needs: &Needs, within: &Within, patience: &mut P
             Err(failure) => failure,
         };
         let goes_on = match &failure {
-            Failure::Answered(Code::Aborted, _) => patience.pause().await,
-            failure => patience.pause_after(failure).await,
+            Failure::Answered(Code::Aborted, _) => timeout.pause().await,
+            failure => timeout.pause_after(failure).await,
         };
         if !goes_on {
             return Err(link.place.site.unchanged("a read", failure));
@@ -122,7 +122,7 @@ async fn read(
 }
 
 /// Commits; returns whether it succeeded, or false after a conflict.
-async fn commit(link: &mut Link, state: State, writes: &[Write], patience: &mut Patience) -> Result<bool, StoreError> {
+async fn commit(link: &mut Link, state: State, writes: &[Write], timeout: &mut Timeout) -> Result<bool, StoreError> {
     let mark = [random().to_ne_bytes(), random().to_ne_bytes()].concat();
     let plan = Plan::new(link, writes, &mark, &state)?;
     let failure = loop {
@@ -139,18 +139,18 @@ async fn commit(link: &mut Link, state: State, writes: &[Write], patience: &mut 
                 return Ok(false);
             }
             Failure::Answered(..) => return Err(link.place.site.unchanged("a change", failure)),
-            Failure::NotSent(_) if patience.pause_after(&failure).await => {}
+            Failure::NotSent(_) if timeout.pause_after(&failure).await => {}
             Failure::NotSent(_) => return Err(link.place.site.unchanged("a change", failure)),
             Failure::Lost(_) | Failure::Late => break Some(failure),
         }
     };
     if let Some(lost) = failure
-        && !settle(link, &state, writes, &mark, lost, patience).await?
+        && !settle(link, &state, writes, &mark, lost, timeout).await?
     {
         return Ok(false);
     }
     for (log, from, upto) in plan.left_over {
-        clear_away(link, &log, from, upto, patience).await;
+        clear_away(link, &log, from, upto, timeout).await;
     }
     Ok(true)
 }
@@ -227,19 +227,19 @@ async fn settle(
     writes: &[Write],
     mark: &[u8],
     lost: Failure,
-    patience: &mut Patience,
+    timeout: &mut Timeout,
 ) -> Result<bool, StoreError> {
     let unknown = |link: &Link| link.place.site.changing("a change", lost.clone());
     while let Some(transaction) = &state.transaction {
         match link.try_end(transaction.clone()).await {
             // The transaction has been rolled back now, or had ended before.
             Ok(()) | Err(Failure::Answered(..)) => break,
-            Err(failure) if patience.pause_after(&failure).await => {}
+            Err(failure) if timeout.pause_after(&failure).await => {}
             Err(_) => return Err(unknown(link)),
         }
     }
     let places: Vec<Vec<u8>> = writes.iter().filter_map(place_of).map(<[u8]>::to_vec).collect();
-    let now = link.read(&places, patience).await.map_err(|_| unknown(link))?;
+    let now = link.read(&places, timeout).await.map_err(|_| unknown(link))?;
     let knows = |place: &Vec<u8>, mark: &[u8]| {
         now.get(place).is_some_and(|content| content.marks.chunks(MARK_BYTES).any(|one| one == mark))
     };
@@ -256,7 +256,7 @@ async fn settle(
 }
 
 /// Removes entries that are already deleted from their log. If this fails, the rest takes space but has no other effect.
-async fn clear_away(link: &mut Link, log: &Key, from: u64, upto: u64, patience: &mut Patience) {
+async fn clear_away(link: &mut Link, log: &Key, from: u64, upto: u64, timeout: &mut Timeout) {
     let mut from = from;
     while from <= upto {
         let last = upto.min(from + CLEARED_AT_ONCE - 1);
@@ -271,7 +271,7 @@ async fn clear_away(link: &mut Link, log: &Key, from: u64, upto: u64, patience: 
         };
         match link.try_commit(Some(transaction), gone.map(delete).collect()).await {
             Ok(()) => from = last + 1,
-            Err(_) if patience.pause().await => {}
+            Err(_) if timeout.pause().await => {}
             Err(_) => return,
         }
     }

@@ -7,7 +7,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::error::StoreError;
 use crate::stores::address;
-use crate::stores::grpc::CONNECT_MILLISECONDS_MAX;
+use crate::stores::grpc::CONNECT_MS_MAX;
 use crate::stores::grpc::failure::Site;
 
 /// The address of a cluster.
@@ -77,7 +77,7 @@ fn endpoint(url: &str, host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endp
     let scheme = if tls.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"));
     let endpoint = endpoint.map_err(|error| address(url, &format!("`{host}` is no HOST:PORT: {error}")))?;
-    let endpoint = endpoint.connect_timeout(Duration::from_millis(CONNECT_MILLISECONDS_MAX)).tcp_nodelay(true);
+    let endpoint = endpoint.connect_timeout(Duration::from_millis(CONNECT_MS_MAX)).tcp_nodelay(true);
     match tls {
         None => Ok(endpoint),
         Some(tls) => endpoint

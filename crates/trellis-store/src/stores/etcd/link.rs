@@ -14,7 +14,7 @@ use super::receipt::Receipt;
 use crate::error::StoreError;
 use crate::key::{Key, Kind};
 use crate::stores::grpc::failure::{Failure, answer};
-use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience, flat};
+use crate::stores::grpc::{ANSWER_BYTES_MAX, Timeout, flat};
 
 /// The prefix of all keys.
 const PREFIX: &[u8] = b"trellis/";
@@ -81,12 +81,12 @@ impl Link {
     }
 
     /// Reads, and repeats this until it succeeds or the time is over.
-    pub(super) async fn read(&mut self, reads: &[TxnOp], patience: &mut Patience) -> Result<TxnResponse, StoreError> {
+    pub(super) async fn read(&mut self, reads: &[TxnOp], timeout: &mut Timeout) -> Result<TxnResponse, StoreError> {
         loop {
             match self.send(Txn::new().and_then(reads)).await {
                 Ok(response) => return Ok(response),
                 Err(failure) => {
-                    if !patience.pause_after(&failure).await {
+                    if !timeout.pause_after(&failure).await {
                         return Err(self.address.site.unchanged("a read", failure));
                     }
                 }
@@ -96,11 +96,11 @@ impl Link {
 
     /// The values of some keys.
     pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         let mut values = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(TRANSACTION_OPERATIONS_MAX) {
             let reads: Vec<TxnOp> = chunk.iter().map(|key| TxnOp::get(place(flat::value(key)), None)).collect();
-            let response = self.read(&reads, &mut patience).await?;
+            let response = self.read(&reads, &mut timeout).await?;
             values.extend(gets(&response).map(|found| found.into_iter().next().map(|one| one.bytes)));
         }
         Ok(values)
@@ -108,7 +108,7 @@ impl Link {
 
     /// The keys of one kind in a region, in no order.
     pub(super) async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         let mut keys = Vec::new();
         for chunk in flat::ranges(region, kind, from).chunks(TRANSACTION_OPERATIONS_MAX) {
             let range = |(from, to): &(Vec<u8>, Vec<u8>)| {
@@ -116,7 +116,7 @@ impl Link {
                 TxnOp::get(place(from.clone()), Some(options))
             };
             let reads: Vec<TxnOp> = chunk.iter().map(range).collect();
-            let response = self.read(&reads, &mut patience).await?;
+            let response = self.read(&reads, &mut timeout).await?;
             keys.extend(gets(&response).flatten().filter_map(|one| flat::key(&one.place)));
         }
         Ok(keys)

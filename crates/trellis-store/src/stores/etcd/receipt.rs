@@ -13,7 +13,7 @@ use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use super::link::{Link, gets, place, revision};
 use crate::error::StoreError;
 use crate::stores::grpc::failure::{Failure, answer};
-use crate::stores::grpc::{Patience, random};
+use crate::stores::grpc::{Timeout, random};
 
 /// How long a receipt remains after its connection last renewed it.
 const LEASE_SECONDS: i64 = 900;
@@ -77,7 +77,7 @@ impl Receipt {
 }
 
 /// Ensures that the connection has a receipt.
-pub(super) async fn renew(link: &mut Link, patience: &mut Patience) -> Result<(), StoreError> {
+pub(super) async fn renew(link: &mut Link, timeout: &mut Timeout) -> Result<(), StoreError> {
     if let Some(receipt) = &link.receipt {
         if receipt.born.elapsed() < Duration::from_secs(USE_SECONDS_MAX) {
             return Ok(());
@@ -94,7 +94,7 @@ pub(super) async fn renew(link: &mut Link, patience: &mut Patience) -> Result<()
                 return Ok(());
             }
             Err(failure) => {
-                if !patience.pause_after(&failure).await {
+                if !timeout.pause_after(&failure).await {
                     return Err(link.address.site.unchanged("beginning a change", failure));
                 }
             }
@@ -114,7 +114,7 @@ async fn begin(link: &mut Link) -> Result<Receipt, Failure> {
 
 /// Finds out whether the transaction whose answer was lost was done, and prevents it if it was not. If the store does not
 /// return in time, the error says that this is unknown.
-pub(super) async fn settle(link: &mut Link, lost: Failure, patience: &mut Patience) -> Result<Settled, StoreError> {
+pub(super) async fn settle(link: &mut Link, lost: Failure, timeout: &mut Timeout) -> Result<Settled, StoreError> {
     let Some(mut receipt) = link.receipt.clone() else { return Ok(Settled::Unknown) };
     let (done, fenced) = (receipt.number + 1, receipt.number + 2);
     loop {
@@ -123,7 +123,7 @@ pub(super) async fn settle(link: &mut Link, lost: Failure, patience: &mut Patien
         let response = match link.send(transaction).await {
             Ok(response) => response,
             Err(failure) => {
-                if !patience.pause_after(&failure).await {
+                if !timeout.pause_after(&failure).await {
                     return Err(link.address.site.changing("a change", lost));
                 }
                 continue;

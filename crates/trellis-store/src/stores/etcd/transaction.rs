@@ -15,7 +15,7 @@ use super::{REQUEST_BYTES_MAX, TRANSACTION_OPERATIONS_MAX};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::operation::{Applied, Guard, Operation, Refused};
-use crate::stores::grpc::Patience;
+use crate::stores::grpc::Timeout;
 use crate::stores::grpc::failure::{Failure, answer};
 use crate::stores::grpc::flat::{self, Write};
 use crate::stores::grpc::image::{Image, Needs};
@@ -42,8 +42,8 @@ impl Link {
         guard: Option<&Guard>,
     ) -> Result<(Applied, i64), StoreError> {
         let needs = Needs::of(operations, guard);
-        let mut patience = Patience::new();
-        let mut state = self.state(&needs, &mut patience).await?;
+        let mut timeout = Timeout::new();
+        let mut state = self.state(&needs, &mut timeout).await?;
         loop {
             let (applied, changes) = transaction::run(&mut state.image, operations, guard)?;
             let writes = flat::writes(changes);
@@ -52,9 +52,9 @@ impl Link {
             }
             self.check(&needs, &writes)?;
             let decided = state.revision;
-            match self.commit(&needs, state, &writes, &mut patience).await? {
+            match self.commit(&needs, state, &writes, &mut timeout).await? {
                 Commit::Done => return Ok((applied, decided)),
-                Commit::Others(_) if patience.is_over() => return Err(self.address.site.contended()),
+                Commit::Others(_) if timeout.is_over() => return Err(self.address.site.contended()),
                 Commit::Others(now) => state = now,
             }
         }
@@ -77,7 +77,7 @@ impl Link {
             let watched = [Some(operations[*step].key()), guard.map(|guard| &guard.key)];
             let watched: BTreeSet<&Key> = watched.into_iter().flatten().collect();
             if let Err(failure) = self.wait(watched, revision + 1, deadline).await
-                && !Patience::new().pause_after(&failure).await
+                && !Timeout::new().pause_after(&failure).await
             {
                 return Err(self.address.site.unchanged("a watch", failure));
             }
@@ -103,13 +103,13 @@ impl Link {
         }
     }
 
-    async fn state(&mut self, needs: &Needs, patience: &mut Patience) -> Result<State, StoreError> {
+    async fn state(&mut self, needs: &Needs, timeout: &mut Timeout) -> Result<State, StoreError> {
         if needs.is_empty() {
             return Ok(State { image: Image::new(&self.address.site.store), unchanged: Vec::new(), revision: 0 });
         }
         let reads = reads(needs);
         self.check_count(reads.len())?;
-        let response = self.read(&reads, patience).await?;
+        let response = self.read(&reads, timeout).await?;
         self.understand(needs, gets(&response), revision(&response))
     }
 
@@ -153,11 +153,11 @@ impl Link {
         needs: &Needs,
         state: State,
         writes: &[Write],
-        patience: &mut Patience,
+        timeout: &mut Timeout,
     ) -> Result<Commit, StoreError> {
         let State { unchanged, .. } = state;
         loop {
-            renew(self, patience).await?;
+            renew(self, timeout).await?;
             let Some(receipt) = &mut self.receipt else { return Err(self.address.site.nonsense("no receipt")) };
             let conditions: Vec<Compare> = unchanged.iter().cloned().chain([receipt.unmoved()]).collect();
             let effects: Vec<TxnOp> = writes.iter().map(effect).chain([receipt.moved()]).collect();
@@ -184,17 +184,17 @@ impl Link {
                 Failure::Answered(Code::NotFound, _) => self.receipt = None,
                 Failure::Answered(..) => return Err(self.refused_to_write(failure, writes)),
                 Failure::NotSent(_) => {
-                    if !patience.pause_after(&failure).await {
+                    if !timeout.pause_after(&failure).await {
                         return Err(self.address.site.unchanged("a change", failure));
                     }
                 }
-                Failure::Lost(_) | Failure::Late => match settle(self, failure.clone(), patience).await? {
+                Failure::Lost(_) | Failure::Late => match settle(self, failure.clone(), timeout).await? {
                     Settled::Done => return Ok(Commit::Done),
-                    Settled::Never => return Ok(Commit::Others(self.state(needs, patience).await?)),
+                    Settled::Never => return Ok(Commit::Others(self.state(needs, timeout).await?)),
                     Settled::Unknown => return Err(self.address.site.changing("a change", failure)),
                 },
             }
-            if patience.is_over() {
+            if timeout.is_over() {
                 return Err(self.address.site.contended());
             }
         }

@@ -35,7 +35,7 @@ pub(super) fn request_max() -> Duration {
 }
 
 /// The maximum duration of connecting.
-pub(super) const CONNECT_MILLISECONDS_MAX: u64 = 3_000;
+pub(super) const CONNECT_MS_MAX: u64 = 3_000;
 /// The maximum length of an answer.
 pub(super) const ANSWER_BYTES_MAX: usize = 256 << 20;
 
@@ -43,15 +43,15 @@ pub(super) const ANSWER_BYTES_MAX: usize = 256 << 20;
 const PAUSE_MICROSECONDS: (u64, u64) = (200, 100_000);
 
 /// The time limit of a call, and the pause before its next attempt.
-pub(super) struct Patience {
+pub(super) struct Timeout {
     begin: Instant,
     pause_microseconds: u64,
 }
 
-impl Patience {
+impl Timeout {
     /// For one call, starting now.
-    pub(super) fn new() -> Patience {
-        Patience { begin: Instant::now(), pause_microseconds: PAUSE_MICROSECONDS.0 }
+    pub(super) fn new() -> Timeout {
+        Timeout { begin: Instant::now(), pause_microseconds: PAUSE_MICROSECONDS.0 }
     }
 
     /// Whether the call's time is over.
@@ -64,7 +64,7 @@ impl Patience {
         self.pause_within(call_max()).await
     }
 
-    /// Like [`Patience::pause`], but only after a failure that may be temporary.
+    /// Like [`Timeout::pause`], but only after a failure that may be temporary.
     pub(super) async fn pause_after(&mut self, failure: &Failure) -> bool {
         match failure {
             Failure::Answered(..) => false,

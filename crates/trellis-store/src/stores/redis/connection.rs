@@ -12,7 +12,7 @@ use super::address::Place;
 use super::reply::{Replies, Reply};
 
 /// How long one address of a host is tried at most.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One or more commands that are sent together.
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl Connection {
     pub(super) fn open(place: &Place, timeout: Duration) -> io::Result<Connection> {
         let stream = match place {
             Place::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
-            Place::Tcp(host, port) => Stream::Tcp(connect(host, *port, timeout.min(CONNECT_PATIENCE))?),
+            Place::Tcp(host, port) => Stream::Tcp(connect(host, *port, timeout.min(CONNECT_TIMEOUT))?),
         };
         stream.set_timeout(timeout)?;
         Ok(Connection { stream, replies: Replies::default(), timeout })

@@ -71,19 +71,19 @@ impl From<io::Error> for Failure {
 }
 
 /// Until when attempts are repeated, and the pause before the next one.
-struct Patience {
+struct Timeout {
     limit: Duration,
     until: Option<Instant>,
     pause: Duration,
     loading: Loading,
 }
 
-impl Patience {
-    fn new(limit: Duration) -> Patience {
-        Patience { limit, until: None, pause: Duration::from_millis(1), loading: Loading::default() }
+impl Timeout {
+    fn new(limit: Duration) -> Timeout {
+        Timeout { limit, until: None, pause: Duration::from_millis(1), loading: Loading::default() }
     }
 
-    /// Like [`Patience::again`], after the server has refused a call for now: as long as it makes progress with loading,
+    /// Like [`Timeout::again`], after the server has refused a call for now: as long as it makes progress with loading,
     /// the time does not run out.
     fn again_after(&mut self, redis: &Redis, line: &str) -> bool {
         if refusals::is_loading(line) && self.loading.gets_on(redis) {
@@ -112,11 +112,11 @@ impl Lane {
 
     /// Connects for the first time; only a server that is loading is retried.
     pub(super) fn open_first(&mut self, redis: &Redis) -> Result<(), StoreError> {
-        let mut patience = Patience::new(redis.deadline);
+        let mut timeout = Timeout::new(redis.deadline);
         loop {
             match self.connect(redis) {
                 Ok(_) => return Ok(()),
-                Err(Failure::ForNow(line)) if patience.again_after(redis, &line) => {}
+                Err(Failure::ForNow(line)) if timeout.again_after(redis, &line) => {}
                 Err(Failure::ForNow(line)) => return Err(not_in_time(redis, &line)),
                 Err(Failure::Connection(error)) => return Err(failed(redis, "the first greeting", &error)),
                 Err(Failure::Final(error)) => return Err(error),
@@ -132,16 +132,16 @@ impl Lane {
         commands: &Commands,
         answers: usize,
     ) -> Result<Vec<Reply>, StoreError> {
-        let mut patience = Patience::new(redis.deadline);
+        let mut timeout = Timeout::new(redis.deadline);
         loop {
             match self.read_once(redis, commands, answers) {
                 Ok(replies) => return Ok(replies),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::ForNow(line)) if patience.again_after(redis, &line) => {}
+                Err(Failure::ForNow(line)) if timeout.again_after(redis, &line) => {}
                 Err(Failure::ForNow(line)) => return Err(not_in_time(redis, &line)),
                 Err(Failure::Connection(error)) => {
                     self.connection = None;
-                    if error.kind() == io::ErrorKind::InvalidData || !patience.again() {
+                    if error.kind() == io::ErrorKind::InvalidData || !timeout.again() {
                         return Err(failed(redis, what, &error));
                     }
                 }
@@ -189,7 +189,7 @@ impl Lane {
             session: Vec::new(),
             loaded: false,
             text: None,
-            patience: Patience::new(redis.deadline),
+            timeout: Timeout::new(redis.deadline),
         };
         loop {
             let failure = match call.once(self, write) {
@@ -198,12 +198,12 @@ impl Lane {
                 Err(failure) => failure,
             };
             let (reason, error) = match failure {
-                Failure::ForNow(line) if call.patience.again_after(redis, &line) => continue,
+                Failure::ForNow(line) if call.timeout.again_after(redis, &line) => continue,
                 Failure::ForNow(line) => (line.clone(), not_in_time(redis, &line)),
                 Failure::Final(error) => (error.to_string(), error),
                 Failure::Connection(error) => {
                     self.connection = None;
-                    if error.kind() != io::ErrorKind::InvalidData && call.patience.again() {
+                    if error.kind() != io::ErrorKind::InvalidData && call.timeout.again() {
                         continue;
                     }
                     (error.to_string(), failed(redis, what, &error))
@@ -230,16 +230,16 @@ impl Lane {
 
     fn connected(&mut self, redis: &Redis) -> Result<Connection, Failure> {
         let mut connection = Connection::open(&redis.address.place, redis.deadline)?;
-        let greeting = greet(redis, &mut connection)?;
-        self.session.clone_from(&greeting.session);
+        let hello = say_hello(redis, &mut connection)?;
+        self.session.clone_from(&hello.session);
         if redis.address.database != 0 {
             let database = redis.address.database.to_string();
             ask(redis, &mut connection, &[b"SELECT", database.as_bytes()])?;
         }
         let server = match redis.server.get() {
             Some(server) => {
-                let incarnation = match greeting.ours {
-                    true => Some(greeting.incarnation),
+                let incarnation = match hello.ours {
+                    true => Some(hello.incarnation),
                     false => ask(redis, &mut connection, &[b"GET", b"trellis:incarnation"])?.into_bytes(),
                 };
                 if incarnation.as_ref() != Some(&server.incarnation) {
@@ -253,7 +253,7 @@ impl Lane {
                 server
             }
             None => {
-                let server = look(redis, &mut connection, greeting)?;
+                let server = look(redis, &mut connection, hello)?;
                 redis.server.get_or_init(|| server)
             }
         };
@@ -282,7 +282,7 @@ struct Call<'a> {
     loaded: bool,
     /// The script's text, for a server that does not know its hash.
     text: Option<String>,
-    patience: Patience,
+    timeout: Timeout,
 }
 
 impl Call<'_> {
@@ -353,7 +353,7 @@ impl Call<'_> {
     fn wait(&mut self, lane: &mut Lane, number: &str) -> Result<Option<Vec<u8>>, Failure> {
         let connection = lane.connect(self.redis)?;
         // From here on, a lost connection has its whole time again.
-        self.patience = Patience::new(self.redis.deadline);
+        self.timeout = Timeout::new(self.redis.deadline);
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         while let Some(parts) = connection.message(deadline)? {
             let payload = parts.into_iter().nth(2).and_then(Reply::into_bytes).unwrap_or_default();
@@ -372,7 +372,7 @@ fn channel(lane: &str) -> String {
 }
 
 /// A server's answer to `HELLO`.
-pub(super) struct Greeting {
+pub(super) struct Hello {
     ours: bool,
     /// Whether it pushes messages into a connection that also sends commands.
     pushes: bool,
@@ -381,7 +381,7 @@ pub(super) struct Greeting {
     session: Vec<u8>,
 }
 
-pub(super) fn greet(redis: &Redis, connection: &mut Connection) -> Result<Greeting, Failure> {
+pub(super) fn say_hello(redis: &Redis, connection: &mut Connection) -> Result<Hello, Failure> {
     let credentials = redis.address.credentials.as_ref();
     let mut commands = Commands::default();
     match credentials {
@@ -408,7 +408,7 @@ pub(super) fn greet(redis: &Redis, connection: &mut Connection) -> Result<Greeti
         pair.map(|pair| pair[1].clone())
     };
     let text = |name| fact(name).and_then(Reply::into_bytes).unwrap_or_default();
-    Ok(Greeting {
+    Ok(Hello {
         ours: text("server") == b"trellis",
         pushes: fact("proto") == Some(Reply::Integer(3)),
         cluster: text("mode") == b"cluster",
@@ -418,16 +418,16 @@ pub(super) fn greet(redis: &Redis, connection: &mut Connection) -> Result<Greeti
 }
 
 /// Finds out what a server can do.
-fn look(redis: &Redis, connection: &mut Connection, greeting: Greeting) -> Result<Server, Failure> {
-    if greeting.ours {
+fn look(redis: &Redis, connection: &mut Connection, hello: Hello) -> Result<Server, Failure> {
+    if hello.ours {
         return Ok(Server {
             ours: true,
             runner: Runner::Script(String::new()),
-            incarnation: greeting.incarnation,
+            incarnation: hello.incarnation,
             can: capabilities(ask(redis, connection, &[b"TRELLIS.CAPABILITIES"])?),
         });
     }
-    if greeting.cluster {
+    if hello.cluster {
         return Err(refusal(redis, "CLUSTERDOWN its mode is `cluster`".to_owned()));
     }
     let info = ask(redis, connection, &[b"INFO"])?.into_bytes().unwrap_or_default();
@@ -448,7 +448,7 @@ fn look(redis: &Redis, connection: &mut Connection, greeting: Greeting) -> Resul
     let runner = load(redis, connection)?;
     ask(redis, connection, &[b"SET", b"trellis:incarnation", redis.client.as_bytes(), b"NX"])?;
     let incarnation = ask(redis, connection, &[b"GET", b"trellis:incarnation"])?.into_bytes().unwrap_or_default();
-    let can = Capabilities { wait: greeting.pushes, durable: fact("aof_enabled") == "1", ..CAPABILITIES };
+    let can = Capabilities { wait: hello.pushes, durable: fact("aof_enabled") == "1", ..CAPABILITIES };
     Ok(Server { ours: false, runner, incarnation, can })
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Redis;
 use super::connection::Connection;
-use super::lane::{ask, greet};
+use super::lane::{ask, say_hello};
 
 /// The interval between two reports of the wait.
 const TOLD_SECONDS: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ impl Loading {
 /// What the server reports of its loading; `None` if it reports nothing.
 fn facts(redis: &Redis) -> Option<String> {
     let mut connection = Connection::open(&redis.address.place, redis.deadline).ok()?;
-    greet(redis, &mut connection).ok()?;
+    say_hello(redis, &mut connection).ok()?;
     let said = ask(redis, &mut connection, &[b"INFO", b"persistence"]).ok()?.into_bytes()?;
     Some(String::from_utf8_lossy(&said).into_owned())
 }

@@ -21,7 +21,7 @@ use crate::key::{Key, Kind};
 use crate::stores::google::Caller;
 use crate::stores::grpc::failure::{Failure, answer};
 use crate::stores::grpc::flat::{self, Found};
-use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience};
+use crate::stores::grpc::{ANSWER_BYTES_MAX, Timeout};
 
 /// The maximum number of rows in one request.
 const ROWS_MAX: usize = 1024;
@@ -165,12 +165,12 @@ impl Link {
     }
 
     /// Reads outside a transaction, and repeats this until it succeeds or the time is over.
-    async fn read(&mut self, wanted: &Wanted, patience: &mut Patience) -> Result<Found, StoreError> {
+    async fn read(&mut self, wanted: &Wanted, timeout: &mut Timeout) -> Result<Found, StoreError> {
         loop {
             match self.try_read(wanted, &Within::Alone).await {
                 Ok((found, _)) => return Ok(found),
                 Err(failure) => {
-                    if !patience.pause_after(&failure).await {
+                    if !timeout.pause_after(&failure).await {
                         return Err(self.database.site.unchanged("a read", failure));
                     }
                 }
@@ -192,11 +192,11 @@ impl Link {
 
     /// The values of some keys.
     pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         let mut found = Found::new();
         for chunk in keys.chunks(ROWS_MAX) {
             let wanted = Wanted { places: chunk.iter().map(flat::value).collect(), ..Wanted::default() };
-            found.extend(self.read(&wanted, &mut patience).await?);
+            found.extend(self.read(&wanted, &mut timeout).await?);
         }
         Ok(keys.iter().map(|key| found.get(&flat::value(key)).cloned()).collect())
     }
@@ -205,7 +205,7 @@ impl Link {
     pub(super) async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
         let ranges = flat::ranges(region, kind, from);
         let wanted = Wanted { ranges, places_only: true, ..Wanted::default() };
-        let found = self.read(&wanted, &mut Patience::new()).await?;
+        let found = self.read(&wanted, &mut Timeout::new()).await?;
         Ok(found.keys().filter_map(|place| flat::key(place)).collect())
     }
 }

@@ -4,7 +4,7 @@ use super::database::{BYTES, PLACE, TABLE};
 use super::link::{Begun, Link, Wanted, Within, key_set, list};
 use crate::error::StoreError;
 use crate::operation::{Applied, Guard, Operation};
-use crate::stores::grpc::Patience;
+use crate::stores::grpc::Timeout;
 use crate::stores::grpc::failure::Failure;
 use crate::stores::grpc::flat::{self, Write};
 use crate::stores::grpc::image::{Image, Needs};
@@ -20,7 +20,7 @@ pub(super) async fn apply(
 ) -> Result<Applied, StoreError> {
     let needs = Needs::of(operations, guard);
     let writes_nothing = operations.iter().all(Operation::only_reads);
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     loop {
         let (mut image, begun) = match begin(link, &needs, writes_nothing).await {
             Ok(state) => state,
@@ -28,8 +28,8 @@ pub(super) async fn apply(
             Err(Stop::Again(failure)) => {
                 // There was a conflict, or the service cannot be reached now; nothing has been written.
                 let goes_on = match &failure {
-                    Failure::Answered(..) => patience.pause().await,
-                    failure => patience.pause_after(failure).await,
+                    Failure::Answered(..) => timeout.pause().await,
+                    failure => timeout.pause_after(failure).await,
                 };
                 if goes_on {
                     continue;
@@ -43,10 +43,10 @@ pub(super) async fn apply(
             return Ok(applied);
         }
         let Some(begun) = begun else { return Err(link.database.site.nonsense("it began no transaction")) };
-        if commit(link, &begun, &writes, &mut patience).await? {
+        if commit(link, &begun, &writes, &mut timeout).await? {
             return Ok(applied);
         }
-        if !patience.pause().await {
+        if !timeout.pause().await {
             return Err(link.database.site.contended());
         }
     }
@@ -105,7 +105,7 @@ async fn begin(link: &mut Link, needs: &Needs, writes_nothing: bool) -> Result<(
 }
 
 /// Commits; returns whether it succeeded, or false after a conflict.
-async fn commit(link: &mut Link, begun: &Begun, writes: &[Write], patience: &mut Patience) -> Result<bool, StoreError> {
+async fn commit(link: &mut Link, begun: &Begun, writes: &[Write], timeout: &mut Timeout) -> Result<bool, StoreError> {
     let mut lost: Option<Failure> = None;
     loop {
         let mutations = writes.iter().map(mutation).collect();
@@ -121,7 +121,7 @@ async fn commit(link: &mut Link, begun: &Begun, writes: &[Write], patience: &mut
             (Failure::Answered(..), None) => return Err(link.database.site.unchanged("a change", failure)),
             _ => {}
         }
-        let goes_on = patience.pause_after(&failure).await;
+        let goes_on = timeout.pause_after(&failure).await;
         if !failure.is_without_effect() {
             lost = Some(failure.clone());
         }

@@ -284,7 +284,7 @@ pub(super) struct Heard<'a> {
 }
 
 /// Receives the packets that the rules report.
-pub(super) struct Ear {
+pub(super) struct Subscription {
     socket: sys::Netlink,
     buffer: Vec<u8>,
 }
@@ -298,9 +298,9 @@ const LOG_COPY: u8 = 2;
 const LOG_INTERFACE: u16 = 4;
 const LOG_PACKET: u16 = 9;
 
-impl Ear {
+impl Subscription {
     /// Receives what is reported under these numbers, up to this many bytes of each packet, at once.
-    pub(super) fn open(groups: &[u16], bytes_max: u32) -> io::Result<Ear> {
+    pub(super) fn open(groups: &[u16], bytes_max: u32) -> io::Result<Subscription> {
         let mut conversation = Conversation::open()?;
         for &group in groups {
             let mut attributes = Attributes::default();
@@ -314,7 +314,7 @@ impl Ear {
             conversation.socket.send(&bytes)?;
             conversation.hear(|_| ())?;
         }
-        Ok(Ear { socket: conversation.socket, buffer: conversation.buffer })
+        Ok(Subscription { socket: conversation.socket, buffer: conversation.buffer })
     }
 
     /// The descriptor that becomes readable when something is reported.

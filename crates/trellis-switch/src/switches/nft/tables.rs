@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::NAME;
-use super::netlink::{self, Changes, Conversation, Ear, FLAG_CREATE, kind};
+use super::netlink::{self, Changes, Conversation, FLAG_CREATE, Subscription, kind};
 use super::ruleset::{self, DESTINATION_AT, SOURCE_AT, Shape, key};
 use crate::address::{self, Classes, Page, PageRun, Prefix};
 use crate::clock;
@@ -45,7 +45,7 @@ struct Plug {
 /// The tables.
 pub(super) struct Tables {
     kernel: Conversation,
-    ear: Ear,
+    subscription: Subscription,
     directory: Directory,
     shape: Shape,
     plugs: BTreeMap<u16, Plug>,
@@ -70,7 +70,7 @@ impl Tables {
         let failed = |error: io::Error| failed("open a conversation with the kernel's packet filter", &error);
         let mut kernel = Conversation::open().map_err(failed)?;
         let told = [ruleset::TELL_ANSWERS, ruleset::TELL_GRANTS, ruleset::TELL_COMMITS];
-        let ear = Ear::open(&told, ruleset::TOLD_BYTES).map_err(failed)?;
+        let subscription = Subscription::open(&told, ruleset::TOLD_BYTES).map_err(failed)?;
         let mut plugs = BTreeMap::new();
         let mut changes = Changes::new(ruleset::TABLE);
         changes.message(kind::NEW_TABLE, FLAG_CREATE, |message| message.number(2, TABLE_OWNED));
@@ -89,7 +89,7 @@ impl Tables {
         let numbers = wiring.ports.iter().map(|port| port.number);
         Ok(Tables {
             kernel,
-            ear,
+            subscription,
             directory: Directory::new(wiring.cluster, numbers, wiring.redirects_max),
             shape: Shape::default(),
             plugs,
@@ -103,7 +103,7 @@ impl Tables {
 
     /// The descriptor that becomes readable when a rule has reported something.
     pub(super) fn descriptor(&self) -> Result<OwnedFd, SwitchError> {
-        self.ear.descriptor().map_err(|error| SwitchError::system("duplicate a socket", &error))
+        self.subscription.descriptor().map_err(|error| SwitchError::system("duplicate a socket", &error))
     }
 
     fn carry_out(&mut self, changes: &Changes, attempt: &str) -> Result<(), SwitchError> {
@@ -482,7 +482,7 @@ impl Tables {
     pub(super) fn hear(&mut self) {
         let mut all = Vec::new();
         let ports = &self.ports;
-        self.ear.hear(|heard| {
+        self.subscription.hear(|heard| {
             if let Some(&port) = ports.get(&heard.interface) {
                 all.push(Told { group: heard.group, port, frame: [&FRAME_BEGIN, heard.packet].concat() });
             }

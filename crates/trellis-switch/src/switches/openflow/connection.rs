@@ -27,9 +27,9 @@ const ECHO_AFTER: Duration = Duration::from_secs(5);
 /// After this much silence the peer counts as dead.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
 /// How long hello and features may take.
-const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an answer may take.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before a switch that could not be reached is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// The maximum number of packets that wait to be passed on; then the switch waits.
@@ -174,7 +174,7 @@ impl Line {
 
     /// The answer to the last message; also an error if an earlier one was refused.
     pub(super) fn wait(&self, sent: &Sent) -> Result<Vec<Answer>, Trouble> {
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut waiting = self.waiting();
         loop {
             let is_over = waiting.slots.get(&sent.last).is_none_or(|slot| slot.end.is_some());
@@ -214,8 +214,8 @@ impl Line {
     }
 
     /// Waits until there is a connection over which everything was sent.
-    pub(super) fn wait_up(&self, patience: Duration) -> Result<(), SwitchError> {
-        let deadline = Instant::now() + patience;
+    pub(super) fn wait_up(&self, timeout: Duration) -> Result<(), SwitchError> {
+        let deadline = Instant::now() + timeout;
         let mut waiting = self.waiting();
         while !waiting.is_up {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -226,7 +226,7 @@ impl Line {
                 };
                 return Err(SwitchError::System {
                     attempt: format!("reach a switch at {}", self.0.meeting),
-                    cause: format!("{trouble}, for {patience:?}"),
+                    cause: format!("{trouble}, for {timeout:?}"),
                     hint: "what it shall do is told to it as soon as it connects; see its controller's address"
                         .to_owned(),
                 });
@@ -421,8 +421,8 @@ impl Reading {
             }
             let mut descriptors = vec![self.ringing.as_fd()];
             descriptors.extend(self.place.waiting());
-            let patience = if self.place.waiting().is_some() { next } else { Some(AGAIN_AFTER) };
-            if sys::wait_readable(&descriptors, patience).contains(&0) {
+            let timeout = if self.place.waiting().is_some() { next } else { Some(AGAIN_AFTER) };
+            if sys::wait_readable(&descriptors, timeout).contains(&0) {
                 return None;
             }
         }
@@ -453,8 +453,8 @@ impl Reading {
             told = told.filter(|told| !self.is_told(told));
             let due = self.listener.due();
             let silence = if asked { DEAD_AFTER } else { ECHO_AFTER };
-            let patience = silence.saturating_sub(incoming.heard.elapsed());
-            match incoming.wait(&self.ringing, due.map_or(patience, |due| due.min(patience)))? {
+            let timeout = silence.saturating_sub(incoming.heard.elapsed());
+            match incoming.wait(&self.ringing, due.map_or(timeout, |due| due.min(timeout)))? {
                 Came::Ring => return Ok(()),
                 Came::Bytes => {}
                 Came::Nothing if incoming.heard.elapsed() >= DEAD_AFTER => {
@@ -489,7 +489,7 @@ impl Reading {
             let bytes = Message { number: number as u32, body }.encode().map_err(|error| error.to_string())?;
             incoming.stream.write_all(&bytes).map_err(|error| error.to_string())?;
         }
-        let deadline = Instant::now() + HELLO_PATIENCE;
+        let deadline = Instant::now() + HELLO_TIMEOUT;
         loop {
             while let Some(message) = incoming.next()? {
                 match message.body {
@@ -585,9 +585,9 @@ impl Incoming {
         }
     }
 
-    fn wait(&mut self, ringing: &sys::Ringing, patience: Duration) -> Result<Came, String> {
+    fn wait(&mut self, ringing: &sys::Ringing, timeout: Duration) -> Result<Came, String> {
         let descriptors: [BorrowedFd<'_>; 2] = [ringing.as_fd(), self.stream.as_fd()];
-        let ready = sys::wait_readable(&descriptors, Some(patience));
+        let ready = sys::wait_readable(&descriptors, Some(timeout));
         if ready.contains(&0) {
             return Ok(Came::Ring);
         }

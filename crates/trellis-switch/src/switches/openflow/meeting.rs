@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The port of OpenFlow.
 pub const PORT: u16 = 6653;
 /// How long connecting, and writing a message, may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How they connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Place {
             Place::Theirs(Meeting::Connect(host, port)) => {
                 let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
                 let address = (host.as_str(), *port).to_socket_addrs()?.next().ok_or_else(none)?;
-                Stream::Tcp(TcpStream::connect_timeout(&address, PATIENCE)?)
+                Stream::Tcp(TcpStream::connect_timeout(&address, TIMEOUT)?)
             }
             Place::Theirs(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
@@ -171,13 +171,13 @@ impl Stream {
             Stream::Tcp(stream) => {
                 stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))
+                stream.set_read_timeout(Some(TIMEOUT))?;
+                stream.set_write_timeout(Some(TIMEOUT))
             }
             Stream::Unix(stream) => {
                 stream.set_nonblocking(false)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))
+                stream.set_read_timeout(Some(TIMEOUT))?;
+                stream.set_write_timeout(Some(TIMEOUT))
             }
         }
     }

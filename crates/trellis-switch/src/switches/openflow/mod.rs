@@ -52,11 +52,11 @@ const NAME: &str = "openflow";
 /// The default number of pages that are counted.
 pub const COUNTED_PAGES: usize = 1_024;
 /// Longer than any software switch takes to count the packets that have passed.
-const COUNT_PATIENCE: Duration = Duration::from_secs(2);
+const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The polling interval meanwhile.
 const COUNT_AGAIN: Duration = Duration::from_millis(5);
 /// How long a call waits for a connection.
-const CONNECTION_PATIENCE: Duration = Duration::from_secs(20);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// All packets, in parts per million.
 const WHOLE_PPM: u32 = 1_000_000;
 
@@ -88,7 +88,7 @@ pub struct OpenFlowWiring {
     /// first packet of a page is also sent to the controller. 0: pages are not counted.
     pub counted_pages_max: usize,
     /// How long to wait for the switch.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The state that the connection's thread and the callers share.
@@ -176,7 +176,7 @@ impl OpenFlow {
     /// [`SwitchError::Refused`] for impossible ports, [`SwitchError::System`] if no switch connects in time.
     pub fn open(wiring: &OpenFlowWiring) -> Result<OpenFlow, SwitchError> {
         let switch = OpenFlow::listen(wiring)?;
-        switch.begin(wiring.patience)?;
+        switch.begin(wiring.timeout)?;
         Ok(switch)
     }
 
@@ -196,11 +196,11 @@ impl OpenFlow {
                 .collect(),
             redirects_max: wiring.redirects_max,
             counted_pages_max: COUNTED_PAGES,
-            patience: CONNECTION_PATIENCE,
+            timeout: CONNECTION_TIMEOUT,
         })?;
         let controller = switch.connection.address().map_or(0, |address| address.port());
         switch.ovs = Some(Ovs::start(&wiring.ports, controller)?);
-        switch.begin(CONNECTION_PATIENCE)?;
+        switch.begin(CONNECTION_TIMEOUT)?;
         Ok(switch)
     }
 
@@ -228,8 +228,8 @@ impl OpenFlow {
         Ok(OpenFlow { cluster, redirects_max, shared, counts: Mutex::default(), connection, ovs: None })
     }
 
-    fn begin(&self, patience: Duration) -> Result<(), SwitchError> {
-        self.shared.line.wait_up(patience)?;
+    fn begin(&self, timeout: Duration) -> Result<(), SwitchError> {
+        self.shared.line.wait_up(timeout)?;
         self.settle()?;
         let ports: Vec<(u16, u32)> =
             self.shared.state().plugs.iter().map(|(&port, plug)| (port, plug.number)).collect();
@@ -275,7 +275,7 @@ impl OpenFlow {
                 Err(trouble) => trouble,
             };
             match trouble {
-                Trouble::Down => self.shared.line.wait_up(CONNECTION_PATIENCE)?,
+                Trouble::Down => self.shared.line.wait_up(CONNECTION_TIMEOUT)?,
                 Trouble::Silent => return Err(failed("it does not answer", "see what it is busy with")),
                 Trouble::Refused(kind, code) if (kind, code) == codec::TABLE_FULL => {
                     return Err(SwitchError::Full {
@@ -378,7 +378,7 @@ impl OpenFlow {
     }
 
     fn count(&self, port: u16, number: u32) -> Result<Counters, SwitchError> {
-        let deadline = Instant::now() + COUNT_PATIENCE;
+        let deadline = Instant::now() + COUNT_TIMEOUT;
         let mut wanted = None;
         loop {
             let stats = self.port_stats(port, number)?;

@@ -34,7 +34,7 @@ const BRIDGE: &str = "trellis";
 /// The datapath that receives packets from the interfaces and decides about them in its own process.
 const DATAPATH: &str = "netdev";
 /// How long each of its operations may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(2);
 /// Disables its logging.
 const SILENT: [&str; 2] = ["-vconsole:off", "-vsyslog:off"];
@@ -91,7 +91,7 @@ impl Ovs {
         let _one = self.talking.lock();
         let wait = || -> io::Result<()> {
             let mut stream = UnixStream::connect(format!("/proc/self/fd/{}/{CONTROL}", self.folder.as_raw_fd()))?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.write_all(b"{\"method\":\"revalidator/wait\",\"params\":[],\"id\":1}")?;
             let mut answer = Vec::new();
             let mut buffer = [0; 1024];
@@ -150,7 +150,7 @@ impl Running {
 
     /// Waits until it has created its socket, as long as it runs.
     fn wait_for(&self, socket: &str) -> Result<(), SwitchError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while UnixStream::connect(socket).is_err() {
             let is_over = self.process.wait(AGAIN);
             if is_over || Instant::now() > deadline {
@@ -166,7 +166,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended already. If children are not waited for in this process, none is.
         let _ = self.process.signal(libc::SIGKILL);
-        let _ = self.process.wait(PATIENCE);
+        let _ = self.process.wait(TIMEOUT);
         let _ = self.child.wait();
     }
 }
@@ -203,7 +203,7 @@ fn start(ports: &[Port], controller: u16) -> Result<(File, Kept), SwitchError> {
     let database_at = format!("unix:{DATABASE_SOCKET}");
     let switch = Running::start("ovs-vswitchd", &[&database_at, &format!("--unixctl={control}"), "--disable-system"])?;
     switch.wait_for(&control)?;
-    let mut arguments = vec![there, format!("--timeout={}", PATIENCE.as_secs())];
+    let mut arguments = vec![there, format!("--timeout={}", TIMEOUT.as_secs())];
     arguments.extend(bridge(ports, controller));
     run("ovs-vsctl", &arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
     Ok((folder, Kept { _switch: switch, _database: database }))

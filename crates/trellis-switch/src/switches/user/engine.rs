@@ -62,11 +62,11 @@ impl Engine {
     pub(super) fn run(mut self) {
         let mut buffer = vec![0; OFFLOAD_BYTES + FRAME_BYTES_MAX];
         loop {
-            let patience = self.waiting.next_in(sys::monotonic_ns());
+            let timeout = self.waiting.next_in(sys::monotonic_ns());
             let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(self.ringing.as_fd())
                 .chain(self.plugs.iter().map(|plug| plug.socket.as_fd()))
                 .collect();
-            let ready = sys::wait_readable(&descriptors, patience);
+            let ready = sys::wait_readable(&descriptors, timeout);
             if ready.first() == Some(&0) {
                 return;
             }

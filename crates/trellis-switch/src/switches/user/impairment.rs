@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn rates_are_what_was_asked_for() {
         let mut impairments = Impairments::new("drop=10%,duplicate=100%,seed=1".parse().unwrap());
-        let drawn: Vec<Impairment> = (0..10_000).map(|_| impairments.next(1)).collect();
-        let lost = drawn.iter().filter(|impairment| impairment.is_lost).count();
+        let random_number: Vec<Impairment> = (0..10_000).map(|_| impairments.next(1)).collect();
+        let lost = random_number.iter().filter(|impairment| impairment.is_lost).count();
         // Six standard deviations around a tenth; the seed makes the result the same in every run.
         assert!((820..=1180).contains(&lost), "{lost}");
         assert!(
-            drawn
+            random_number
                 .iter()
                 .all(|impairment| impairment.is_repeated && !impairment.is_overtaken && impairment.delay.is_zero())
         );

@@ -210,7 +210,7 @@ impl Shared {
         if !matches!(outward.phase, Phase::Up) {
             return;
         }
-        let window = self.peers[index].there.get().map_or(0, |there| there.greeting.window);
+        let window = self.peers[index].there.get().map_or(0, |there| there.hello.window);
         while (outward.sent.len() as u64) < window
             && let Some(frame) = outward.waiting.pop_front()
         {
@@ -285,7 +285,7 @@ impl Shared {
         };
         let delivered = peer.delivered.load(Ordering::Acquire);
         let seen = peer.seen.load(Ordering::Acquire);
-        let packet = Packet { cookie: there.greeting.cookie, from: self.node as u16, delivered, seen, kind };
+        let packet = Packet { cookie: there.hello.cookie, from: self.node as u16, delivered, seen, kind };
         let body = frame.map_or(&[][..], |frame| frame.body.bytes());
         // SAFETY: the slot was taken from the free list, so only this call uses it.
         let bytes = packet.write(body, unsafe { self.device.packet(slot) });

@@ -13,7 +13,7 @@ use super::device::{Device, Source, Target};
 use super::inward::Receive;
 use super::outward::Outward;
 use super::progress::ProgressThread;
-use super::rendezvous::Greeting;
+use super::rendezvous::Hello;
 use crate::links::descriptors::{Epoll, Event};
 use crate::links::tcp::Tcp;
 use crate::links::{Link, LinkStatistics, PeerStatistics};
@@ -97,7 +97,7 @@ pub(super) struct Peer {
 /// How a peer is reached.
 pub(super) struct There {
     pub(super) number: u64,
-    pub(super) greeting: Greeting,
+    pub(super) hello: Hello,
 }
 
 /// How many packets need room, with so many peers.
@@ -215,7 +215,7 @@ impl Shared {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let below = self.tcp.statistics();
         let mut all = LinkStatistics {
-            strangers_refused: below.strangers_refused,
+            unauthenticated_refused: below.unauthenticated_refused,
             nodes_refused: below.nodes_refused,
             packets_in: read(&self.packets_in),
             packets_out: read(&self.packets_out),

@@ -187,7 +187,7 @@ struct Answers<'a> {
 impl Sink for Answers<'_> {
     fn place(&mut self, index: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
         let bytes = match Said::read(header) {
-            Some(Said::Greeting(bytes) | Said::DetourBody(bytes)) => bytes,
+            Some(Said::Hello(bytes) | Said::DetourBody(bytes)) => bytes,
             Some(Said::Detour { .. }) => HEADER_BYTES,
             Some(Said::WakeUp | Said::Seen { .. } | Said::Dropped | Said::Shared(_)) => return Ok(Placement::Nothing),
             None => return Err("its version of the link `fabric` says something that this one does not know".into()),

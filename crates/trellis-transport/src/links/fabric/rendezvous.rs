@@ -8,14 +8,14 @@
 use super::device::{ADDRESS_BYTES_MAX, Target};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES};
 
-/// The longest [`Greeting`].
+/// The longest [`Hello`].
 pub(super) const GREETING_BYTES_MAX: usize = ADDRESS_BYTES_MAX + 256;
 
 /// One message; a body may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// A [`Greeting`] of so many bytes follows.
-    Greeting(usize),
+    /// A [`Hello`] of so many bytes follows.
+    Hello(usize),
     /// Packets may wait for you that woke no thread: look, then report what you saw.
     WakeUp,
     /// The report.
@@ -51,7 +51,7 @@ const SHARED: u8 = 7;
 impl Said {
     pub(super) fn write(self) -> [u8; HEADER_BYTES] {
         let (kind, first, second, third) = match self {
-            Said::Greeting(bytes) => (GREETING, bytes as u64, 0, 0),
+            Said::Hello(bytes) => (GREETING, bytes as u64, 0, 0),
             Said::WakeUp => (WAKE_UP, 0, 0, 0),
             Said::Seen { packets, delivered } => (SEEN, packets, delivered, 0),
             Said::Detour { sequence, bytes } => (DETOUR, bytes as u64, sequence, 0),
@@ -71,7 +71,7 @@ impl Said {
         let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let bytes = |most: usize| usize::try_from(number(8)).ok().filter(|&bytes| bytes <= most);
         Some(match header[0] {
-            GREETING => Said::Greeting(bytes(GREETING_BYTES_MAX)?),
+            GREETING => Said::Hello(bytes(GREETING_BYTES_MAX)?),
             WAKE_UP => Said::WakeUp,
             SEEN => Said::Seen { packets: number(8), delivered: number(16) },
             DETOUR => Said::Detour { sequence: number(16), bytes: bytes(BODY_BYTES_MAX)? },
@@ -85,7 +85,7 @@ impl Said {
 
 /// How a peer reaches this node's endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Greeting {
+pub(super) struct Hello {
     /// What the peer must put into every packet.
     pub(super) cookie: u64,
     /// How many frames the peer may send before the first of them is delivered.
@@ -96,7 +96,7 @@ pub(super) struct Greeting {
     pub(super) address: Vec<u8>,
 }
 
-impl Greeting {
+impl Hello {
     pub(super) fn write(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&self.cookie.to_le_bytes());
@@ -108,18 +108,18 @@ impl Greeting {
         bytes
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Option<Greeting> {
+    pub(super) fn read(bytes: &[u8]) -> Option<Hello> {
         let (cookie, rest) = bytes.split_first_chunk::<8>()?;
         let (window, rest) = rest.split_first_chunk::<8>()?;
         let (&length, rest) = rest.split_first()?;
         let (provider, address) = rest.split_at_checked(usize::from(length))?;
-        let greeting = Greeting {
+        let hello = Hello {
             cookie: u64::from_le_bytes(*cookie),
             window: u64::from_le_bytes(*window),
             provider: std::str::from_utf8(provider).ok()?.to_owned(),
             address: address.to_vec(),
         };
-        (greeting.window > 0 && !greeting.address.is_empty() && address.len() <= ADDRESS_BYTES_MAX).then_some(greeting)
+        (hello.window > 0 && !hello.address.is_empty() && address.len() <= ADDRESS_BYTES_MAX).then_some(hello)
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         for said in [
-            Said::Greeting(77),
+            Said::Hello(77),
             Said::WakeUp,
             Said::Seen { packets: u64::MAX, delivered: 3 },
             Said::Detour { sequence: 5, bytes: BODY_BYTES_MAX },
@@ -141,19 +141,19 @@ mod tests {
             assert_eq!(Said::read(&said.write()), Some(said));
         }
         assert_eq!(Said::read(&Said::DetourBody(BODY_BYTES_MAX + 1).write()), None);
-        assert_eq!(Said::read(&Said::Greeting(GREETING_BYTES_MAX + 1).write()), None);
+        assert_eq!(Said::read(&Said::Hello(GREETING_BYTES_MAX + 1).write()), None);
         assert_eq!(Said::read(&[0; HEADER_BYTES]), None);
     }
 
     #[test]
     fn a_greeting_is_read_back_and_a_cut_one_is_refused() {
-        let greeting =
-            Greeting { cookie: 1 << 60, window: 16, provider: "tcp;ofi_rxm".to_owned(), address: vec![2, 0, 9, 9] };
-        let bytes = greeting.write();
-        assert_eq!(Greeting::read(&bytes), Some(greeting));
+        let hello =
+            Hello { cookie: 1 << 60, window: 16, provider: "tcp;ofi_rxm".to_owned(), address: vec![2, 0, 9, 9] };
+        let bytes = hello.write();
+        assert_eq!(Hello::read(&bytes), Some(hello));
         // All lengths before the end of the provider's name; after it only the address is shorter.
         for cut in 0..=bytes.len() - 4 {
-            assert_eq!(Greeting::read(&bytes[..cut]), None, "{cut}");
+            assert_eq!(Hello::read(&bytes[..cut]), None, "{cut}");
         }
     }
 }

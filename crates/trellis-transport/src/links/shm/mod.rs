@@ -54,10 +54,10 @@ mod tests;
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use self::channel::Extent;
-use self::negotiation::{Door, Negotiation, host_of_this_boot};
+use self::negotiation::{ListeningSocket, Negotiation, host_of_this_boot};
 use self::pairs::Pair;
 use crate::HEADER_BYTES;
 use crate::links::descriptors::{Epoll, Event};
@@ -66,7 +66,7 @@ use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, SharedMemor
 
 const EVENT_TOKEN: u64 = u64::MAX;
 const TCP_TOKEN: u64 = u64::MAX - 1;
-const DOOR_TOKEN: u64 = u64::MAX - 2;
+const LISTENER_TOKEN: u64 = u64::MAX - 2;
 
 /// What happens to a pair that cannot share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +115,10 @@ pub struct Shm {
     attended: AtomicUsize,
     polls: AtomicU32,
     /// The listening socket for peers with a higher number, or why there is none.
-    door: Result<Door, String>,
+    listening: Result<ListeningSocket, String>,
     negotiations: Mutex<Vec<Negotiation>>,
+    /// Processes of this host that were refused: of another user, or without the token.
+    unauthenticated: AtomicU64,
 }
 
 impl fmt::Debug for Shm {
@@ -142,12 +144,13 @@ impl Shm {
         let (node, nodes) = (tcp.node, tcp.addresses.len());
         let system = |source| StartError::System { node, source };
         let (epoll, event) = (Epoll::new().map_err(system)?, Event::new().map_err(system)?);
-        let door = Door::open().map_err(|error| format!("node {node} cannot listen for others of its host: {error}"));
+        let listening = ListeningSocket::open()
+            .map_err(|error| format!("node {node} cannot listen for others of its host: {error}"));
         let tcp = Tcp::start_and_answer(tcp, answer)?;
         epoll.add(event.raw(), false, EVENT_TOKEN).map_err(system)?;
         epoll.add(tcp.readiness(), false, TCP_TOKEN).map_err(system)?;
-        if let Ok(door) = &door {
-            epoll.add(door.listener.raw(), false, DOOR_TOKEN).map_err(system)?;
+        if let Ok(listening) = &listening {
+            epoll.add(listening.listener.raw(), false, LISTENER_TOKEN).map_err(system)?;
         }
         Ok(Shm {
             tcp,
@@ -165,8 +168,9 @@ impl Shm {
             unsettled: AtomicUsize::new(0),
             attended: AtomicUsize::new(0),
             polls: AtomicU32::new(0),
-            door,
+            listening,
             negotiations: Mutex::new(Vec::new()),
+            unauthenticated: AtomicU64::new(0),
         })
     }
 }

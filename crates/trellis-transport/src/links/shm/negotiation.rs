@@ -11,6 +11,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::channel::{Channel, Draft, Extent};
 use super::pairs::{lock, try_lock};
@@ -28,13 +29,13 @@ type Host = [u8; 16];
 
 const MARK: [u8; 8] = *b"trellis+";
 /// From the lower number to the higher: its host, and how to connect.
-const CARD: u8 = 1;
+const INVITATION: u8 = 1;
 /// From the higher number to the lower: shared memory is used.
 const MEMORY: u8 = 2;
 /// From the higher number to the lower: tcp is used, and why.
 const TCP: u8 = 3;
 
-const CARD_BYTES: usize = 48;
+const INVITATION_BYTES: usize = 48;
 const OFFER_MARK: [u8; 8] = *b"offer  1";
 const OFFER_BYTES: usize = 40;
 const ANSWER_BYTES_MIN: usize = 9;
@@ -42,15 +43,15 @@ const ANSWER_BYTES_MIN: usize = 9;
 const NEGOTIATIONS_MAX: usize = 1024;
 
 /// The socket on which this node listens for peers of this host.
-pub(super) struct Door {
+pub(super) struct ListeningSocket {
     pub(super) listener: Descriptor,
-    name: [u8; NAME_BYTES],
+    pub(super) name: [u8; NAME_BYTES],
 }
 
-impl Door {
-    pub(super) fn open() -> io::Result<Door> {
+impl ListeningSocket {
+    pub(super) fn open() -> io::Result<ListeningSocket> {
         let name = crate::random()?;
-        Ok(Door { listener: sockets::listen(&name)?, name })
+        Ok(ListeningSocket { listener: sockets::listen(&name)?, name })
     }
 }
 
@@ -87,11 +88,12 @@ pub(super) fn host_of_this_boot() -> Result<Host, String> {
 /// Hands memory from one end to another in this process, through a local socket.
 pub(super) fn probe() -> Result<(), String> {
     let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    let door = Door::open().map_err(words("no socket can be listened on"))?;
+    let listening = ListeningSocket::open().map_err(words("no socket can be listened on"))?;
     let draft = Draft::new().map_err(words("memory to share cannot be made"))?;
     let event = Event::new().map_err(words("an event descriptor cannot be made"))?;
-    let one = sockets::connect(&door.name).map_err(words("a process of this host cannot be reached"))?;
-    let other = sockets::accept(door.listener.raw()).map_err(words("no connection arrives at the socket"))?;
+    let one = sockets::connect(&listening.name).map_err(words("a process of this host cannot be reached"))?;
+    let other = sockets::accept(listening.listener.raw(), &AtomicU64::new(0))
+        .map_err(words("no connection arrives at the socket"))?;
     let other = other.ok_or("a process of this user is not recognised")?;
     sockets::send(one.raw(), &OFFER_MARK, &[draft.file.raw(), event.raw()]).map_err(words("memory cannot be sent"))?;
     match sockets::receive(other.raw()) {
@@ -131,7 +133,7 @@ impl Sink for Through<'_> {
             _ if !pair.is_waiting() => {
                 Err("it sent a frame over the connection, though frames of this pair travel in memory".into())
             }
-            Some((CARD, bytes)) if !is_lower && pair.takes_card() => Ok(Placement::Inline(bytes)),
+            Some((INVITATION, bytes)) if !is_lower && pair.takes_invitation() => Ok(Placement::Inline(bytes)),
             Some((MEMORY, 0)) if is_lower && pair.channel.get().is_some() => Ok(Placement::Nothing),
             Some((TCP, bytes)) if is_lower => Ok(Placement::Inline(bytes)),
             _ => Err("it did not say first how its frames travel; give every node the same link".into()),
@@ -145,7 +147,7 @@ impl Sink for Through<'_> {
         }
         pair.counts.count_own_in(body.len());
         match read_own_header(header) {
-            Some((CARD, _)) => {
+            Some((INVITATION, _)) => {
                 if let Err(why) = self.link.offer(peer, body) {
                     self.link.decide_tcp(peer, &why, self.sink);
                 }
@@ -162,7 +164,7 @@ impl Sink for Through<'_> {
     fn connected(&mut self, peer: usize) {
         self.link.count_up(peer);
         if self.link.node() < peer {
-            self.link.send_card(peer);
+            self.link.send_invitation(peer);
         }
     }
 
@@ -180,32 +182,32 @@ impl Shm {
     }
 
     /// Sends the host of this node and how the peer connects, or why it cannot.
-    fn send_card(&self, peer: usize) {
-        let card = || -> Result<Vec<u8>, String> {
-            let (door, host) = (self.door.as_ref()?, self.host.as_ref()?);
+    fn send_invitation(&self, peer: usize) {
+        let invitation = || -> Result<Vec<u8>, String> {
+            let (listening, host) = (self.listening.as_ref()?, self.host.as_ref()?);
             let token: Token = crate::random().map_err(|error| format!("no token can be drawn: {error}"))?;
             *lock(&self.pairs[peer].token) = Some(token);
-            Ok([host.as_slice(), &door.name, &token].concat())
+            Ok([host.as_slice(), &listening.name, &token].concat())
         };
-        match card() {
-            Ok(card) => self.send_own(peer, CARD, &card),
+        match invitation() {
+            Ok(invitation) => self.send_own(peer, INVITATION, &invitation),
             // Any other length is the reason why there is no card.
             Err(why) => {
                 let mut why = shortened(&why);
-                if why.len() == CARD_BYTES {
+                if why.len() == INVITATION_BYTES {
                     why.push(b'.');
                 }
-                self.send_own(peer, CARD, &why);
+                self.send_own(peer, INVITATION, &why);
             }
         }
     }
 
     /// Handles the card of a peer with a lower number: offers it memory, if it runs on this host.
-    fn offer(&self, peer: usize, card: &[u8]) -> Result<(), String> {
-        let Ok(card) = <&[u8; CARD_BYTES]>::try_from(card) else {
-            return Err(String::from_utf8_lossy(card).into_owned());
+    fn offer(&self, peer: usize, invitation: &[u8]) -> Result<(), String> {
+        let Ok(invitation) = <&[u8; INVITATION_BYTES]>::try_from(invitation) else {
+            return Err(String::from_utf8_lossy(invitation).into_owned());
         };
-        let (host, rest) = card.split_at(16);
+        let (host, rest) = invitation.split_at(16);
         let (name, token) = rest.split_at(NAME_BYTES);
         if self.host.as_ref()? != host {
             return Err("the two run on different hosts".to_owned());
@@ -230,9 +232,9 @@ impl Shm {
     }
 
     /// Accepts waiting connections.
-    pub(super) fn open_door(&self) {
-        let Ok(door) = &self.door else { return };
-        while let Ok(Some(socket)) = sockets::accept(door.listener.raw()) {
+    pub(super) fn accept_waiting(&self) {
+        let Ok(listening) = &self.listening else { return };
+        while let Ok(Some(socket)) = sockets::accept(listening.listener.raw(), &self.unauthenticated) {
             if lock(&self.negotiations).len() >= NEGOTIATIONS_MAX {
                 continue;
             }
@@ -285,6 +287,7 @@ impl Shm {
         let ours = *lock(&self.ours);
         let Ok((peer, theirs_bytes)) = self.read_offer(&parcel.text) else {
             // A process that does not know the token gets no answer.
+            self.unauthenticated.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let pair = &self.pairs[peer];
@@ -311,10 +314,14 @@ impl Shm {
         let bytes = text[32..40].try_into().map(u64::from_le_bytes).map_err(|_| ())?;
         let bytes = usize::try_from(bytes).map_err(|_| ())?;
         let pair = self.pairs.get(from).ok_or(())?;
+        let mut token = lock(&pair.token);
+        let is_known = token.is_some_and(|token| text[16..32] == token);
+        if text[..8] != OFFER_MARK || to != self.node() || !is_known || !pair.is_waiting() {
+            return Err(());
+        }
         // A token is valid once.
-        let token = lock(&pair.token).take().ok_or(())?;
-        let is_meant = text[..8] == OFFER_MARK && to == self.node() && text[16..32] == token && pair.is_waiting();
-        if is_meant { Ok((from, bytes)) } else { Err(()) }
+        *token = None;
+        Ok((from, bytes))
     }
 
     /// Decides for memory; this node has the higher number.

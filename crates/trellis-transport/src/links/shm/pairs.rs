@@ -13,7 +13,7 @@ use super::channel::Channel;
 use super::negotiation::{Through, Token};
 use super::receiving::Receiving;
 use super::sending::{Flushed, NotTaken, Sending, Taken};
-use super::{DOOR_TOKEN, EVENT_TOKEN, Manner, Shm, TCP_TOKEN};
+use super::{EVENT_TOKEN, LISTENER_TOKEN, Manner, Shm, TCP_TOKEN};
 use crate::HEADER_BYTES;
 use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 
@@ -53,7 +53,7 @@ pub(super) struct Pair {
     /// The connection is or was up.
     met: AtomicBool,
     /// The peer's card arrived.
-    carded: AtomicBool,
+    invited: AtomicBool,
     pub(super) counts: Counts,
 }
 
@@ -84,7 +84,7 @@ impl Pair {
             note: Mutex::new(None),
             token: Mutex::new(None),
             met: AtomicBool::new(false),
-            carded: AtomicBool::new(false),
+            invited: AtomicBool::new(false),
             counts: Counts::default(),
         }
     }
@@ -103,8 +103,8 @@ impl Pair {
     }
 
     /// Whether this peer's card is expected; true once.
-    pub(super) fn takes_card(&self) -> bool {
-        !self.carded.swap(true, Ordering::AcqRel)
+    pub(super) fn takes_invitation(&self) -> bool {
+        !self.invited.swap(true, Ordering::AcqRel)
     }
 
     /// Whether it is gone for good, whether or not the sink was told already.
@@ -239,7 +239,7 @@ impl Shm {
                     }
                 }
                 TCP_TOKEN => came |= self.tcp.poll(&mut Through { link: self, sink }),
-                DOOR_TOKEN => self.open_door(),
+                LISTENER_TOKEN => self.accept_waiting(),
                 token => came |= self.go_on_negotiating(token, sink),
             }
         }
@@ -509,7 +509,7 @@ impl Shm {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let below = self.tcp.statistics();
         let mut all = LinkStatistics {
-            strangers_refused: below.strangers_refused,
+            unauthenticated_refused: below.unauthenticated_refused + read(&self.unauthenticated),
             nodes_refused: below.nodes_refused,
             frames_refused: below.frames_refused,
             ..LinkStatistics::default()

@@ -14,6 +14,7 @@ use std::io;
 use std::mem;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::links::descriptors::Descriptor;
 
@@ -63,14 +64,17 @@ pub(super) fn connect(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// Accepts a waiting connection of this user, if there is one.
-pub(super) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>> {
+/// Takes a waiting connection of this user, if there is one. Those of other users are closed, and counted in `refused`.
+pub(super) fn accept(listener: RawFd, refused: &AtomicU64) -> io::Result<Option<Descriptor>> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: null addresses mean that the address of the other end is not requested.
-    match Descriptor::adopt(|| unsafe { libc::accept4(listener, null_mut(), null_mut(), flags) }) {
-        Ok(socket) => Ok(check_user(socket.raw()).is_ok().then_some(socket)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
+    loop {
+        // SAFETY: null addresses mean that the address of the other end is not requested.
+        match Descriptor::adopt(|| unsafe { libc::accept4(listener, null_mut(), null_mut(), flags) }) {
+            Ok(socket) if check_user(socket.raw()).is_ok() => return Ok(Some(socket)),
+            Ok(_) => refused.fetch_add(1, Ordering::Relaxed),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        };
     }
 }
 
@@ -208,9 +212,10 @@ mod tests {
     fn a_message_brings_its_descriptors() {
         let name = crate::random().unwrap();
         let listener = listen(&name).unwrap();
-        assert!(accept(listener.raw()).unwrap().is_none());
+        let refused = AtomicU64::new(0);
+        assert!(accept(listener.raw(), &refused).unwrap().is_none());
         let one = connect(&name).unwrap();
-        let other = accept(listener.raw()).unwrap().unwrap();
+        let other = accept(listener.raw(), &refused).unwrap().unwrap();
         assert!(matches!(receive(other.raw()), Arrived::Nothing));
         let event = Event::new().unwrap();
         send(one.raw(), b"here", &[event.raw(), event.raw()]).unwrap();

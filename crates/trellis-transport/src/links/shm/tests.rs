@@ -1,6 +1,8 @@
 //! What a peer may do to the memory that it shares: it affects only the frames that it may send.
 
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use trellis_base::Random;
 
@@ -10,9 +12,11 @@ use super::receiving::Receiving;
 use super::ring::SLOTS;
 use super::sending::{NotTaken, Sending, Taken};
 use super::sockets::{self, Arrived, Parcel};
+use super::{Manner, Shm, ShmOptions};
 use crate::HEADER_BYTES;
 use crate::links::descriptors::Event;
-use crate::links::{Lost, Payload, Placement, Refused, Sink};
+use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
+use crate::{Security, TcpOptions};
 
 const SHARED_BYTES: usize = 64 << 10;
 const PLACE_BYTES: usize = 8192;
@@ -26,7 +30,7 @@ fn channel() -> (Arc<Channel>, Arc<Channel>) {
         let name = crate::random().unwrap();
         let listener = sockets::listen(&name).unwrap();
         let one = sockets::connect(&name).unwrap();
-        let other = sockets::accept(listener.raw()).unwrap().unwrap();
+        let other = sockets::accept(listener.raw(), &AtomicU64::new(0)).unwrap().unwrap();
         sockets::send(one.raw(), b"files", files).unwrap();
         let Arrived::Parcel(parcel) = sockets::receive(other.raw()) else { panic!("it was sent") };
         parcel
@@ -173,4 +177,28 @@ fn frames_of_every_size_pass_through_many_rounds_of_the_ring() {
         }
     }
     sink.check();
+}
+
+#[test]
+fn a_process_without_the_token_is_counted_and_gets_no_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = TcpOptions {
+        node: 0,
+        addresses: vec![listener.local_addr().unwrap().to_string(), "127.0.0.1:1".to_owned()],
+        listener: Some(listener),
+        secret: [7; 32],
+        security: Security::Plain,
+        hello: Vec::new(),
+        admit: Box::new(|_, _| Ok(())),
+        refused: Box::new(|_| {}),
+    };
+    let link = Shm::start(ShmOptions { tcp, manner: Manner::Prefer, host: None }).unwrap();
+    let one = sockets::connect(&link.listening.as_ref().unwrap().name).unwrap();
+    sockets::send(one.raw(), b"offer  1 and no token", &[]).unwrap();
+    let mut sink = Guarded::new();
+    while link.statistics().unauthenticated_refused == 0 {
+        link.poll(&mut sink);
+    }
+    assert!(matches!(sockets::receive(one.raw()), Arrived::Over));
+    link.close();
 }

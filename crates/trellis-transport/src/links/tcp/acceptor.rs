@@ -1,6 +1,6 @@
 //! The acceptor: one thread per link that dials, accepts, and performs handshakes.
 //!
-//! Promises: an unauthenticated peer gets no byte, holds one of [`GREETINGS_MAX`] places for a bounded time, and is
+//! Promises: an unauthenticated peer gets no byte, holds one of [`HANDSHAKES_MAX`] places for a bounded time, and is
 //! counted. A peer that knows the secret and is refused is told why, and so is this node's user. Once all peers are up
 //! the thread sleeps.
 //!
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::greeting::{Failure, Greeting, Progress};
+use super::handshake::{Failure, Handshake, Progress};
 use super::peers::Peers;
 use super::question::OUTSIDER;
 use super::sockets;
@@ -22,10 +22,10 @@ use super::{Answer, TcpOptions};
 use crate::links::Lost;
 use crate::links::admission::{self, Rules};
 use crate::links::descriptors::Descriptor;
-use crate::wrap::secure::{Answering, Card, Carrier, Dialling, LINK_VERSION, Remembered};
+use crate::wrap::secure::{Answering, Carrier, Dialling, LINK_VERSION, NodeDescription, Remembered};
 
 /// The maximum number of concurrent handshakes with ends that connected here.
-const GREETINGS_MAX: usize = 64;
+const HANDSHAKES_MAX: usize = 64;
 /// Connections accepted before the existing handshakes are served again.
 const ACCEPTS_MAX: usize = 16;
 /// The pause between two attempts to reach a peer that does not listen.
@@ -44,7 +44,7 @@ pub(super) struct Acceptor {
     /// Answers questions of processes that are not nodes yet.
     questions: Answer,
     dials: Vec<Dial>,
-    greetings: Vec<Greeting>,
+    handshakes: Vec<Handshake>,
     remembered: Remembered,
 }
 
@@ -86,7 +86,7 @@ impl Acceptor {
             options,
             questions,
             dials,
-            greetings: Vec::new(),
+            handshakes: Vec::new(),
             remembered: Remembered::new(),
         }
     }
@@ -100,17 +100,17 @@ impl Acceptor {
                 self.peers.wake.drain();
             }
             // Backwards, because a finished handshake is replaced by the last one.
-            for index in (0..self.greetings.len()).rev() {
+            for index in (0..self.handshakes.len()).rev() {
                 if sockets[index + 2].revents != 0 {
                     self.advance(index);
                 }
             }
-            let known = self.greetings.len();
+            let known = self.handshakes.len();
             if sockets[1].revents != 0 {
                 self.accept_some(Instant::now());
             }
             // A node sends its first message at once, so most likely it has arrived with the connection.
-            for index in (known..self.greetings.len()).rev() {
+            for index in (known..self.handshakes.len()).rev() {
                 self.advance(index);
             }
             self.expire(Instant::now());
@@ -125,12 +125,12 @@ impl Acceptor {
             // poll(2) ignores negative descriptors.
             entry(if accepting { self.listener.raw() } else { -1 }, libc::POLLIN),
         ];
-        sockets.extend(self.greetings.iter().map(|greeting| entry(greeting.socket.raw(), greeting.events())));
+        sockets.extend(self.handshakes.iter().map(|handshake| entry(handshake.socket.raw(), handshake.events())));
         let next = self
             .dials
             .iter()
             .filter_map(|dial| dial.due)
-            .chain(self.greetings.iter().map(|greeting| greeting.deadline))
+            .chain(self.handshakes.iter().map(|handshake| handshake.deadline))
             .chain((!accepting).then_some(self.accept_from))
             .min();
         // Rounded up: a wait that ends slightly too early would only cause another iteration.
@@ -153,7 +153,7 @@ impl Acceptor {
                 Ok(target) => match sockets::dial(&target) {
                     Ok(socket) => {
                         dial.due = None;
-                        self.greetings.push(Greeting::dialled(socket, dial.peer, now));
+                        self.handshakes.push(Handshake::dialled(socket, dial.peer, now));
                         continue;
                     }
                     Err(error) => (unreachable_sentence(address, &error), DIAL_AGAIN_MS),
@@ -169,7 +169,7 @@ impl Acceptor {
             match sockets::accept(self.listener.raw()) {
                 Ok(Some(socket)) => {
                     self.make_room();
-                    self.greetings.push(Greeting::accepted(socket, now));
+                    self.handshakes.push(Handshake::accepted(socket, now));
                 }
                 Ok(None) => return,
                 Err(_) => {
@@ -183,16 +183,16 @@ impl Acceptor {
     /// When all places are taken, drops the unauthenticated peer that has waited longest: a node of the cluster sends
     /// its first message at once, so a peer that waits is most likely not a node.
     fn make_room(&mut self) {
-        let strangers = self.greetings.iter().filter(|greeting| greeting.is_stranger()).count();
-        if strangers < GREETINGS_MAX {
+        let unauthenticated = self.handshakes.iter().filter(|handshake| handshake.is_unauthenticated()).count();
+        if unauthenticated < HANDSHAKES_MAX {
             return;
         }
         let oldest = self
-            .greetings
+            .handshakes
             .iter()
             .enumerate()
-            .filter(|(_, greeting)| greeting.is_stranger())
-            .min_by_key(|(_, greeting)| greeting.deadline)
+            .filter(|(_, handshake)| handshake.is_unauthenticated())
+            .min_by_key(|(_, handshake)| handshake.deadline)
             .map(|(index, _)| index);
         if let Some(index) = oldest {
             self.over(index, Failure::Stranger);
@@ -200,9 +200,9 @@ impl Acceptor {
     }
 
     fn expire(&mut self, now: Instant) {
-        for index in (0..self.greetings.len()).rev() {
-            if self.greetings[index].deadline <= now {
-                let failure = self.greetings[index].timed_out();
+        for index in (0..self.handshakes.len()).rev() {
+            if self.handshakes[index].deadline <= now {
+                let failure = self.handshakes[index].timed_out();
                 self.over(index, failure);
             }
         }
@@ -210,31 +210,31 @@ impl Acceptor {
 
     /// Advances one handshake as far as possible now.
     fn advance(&mut self, index: usize) {
-        let dialled = self.greetings[index].dialled_peer();
-        let progress = self.greetings[index].advance(&self.options.secret, self.options.security);
+        let dialled = self.handshakes[index].dialled_peer();
+        let progress = self.handshakes[index].advance(&self.options.secret, self.options.security);
         match progress {
             Progress::Waits => {}
             Progress::Connected { peer } => self.say_first(index, peer),
-            Progress::Answered { peer, card, keys, confirmation } => {
-                if card.refused {
-                    let why = String::from_utf8_lossy(&card.text).into_owned();
+            Progress::Answered { peer, description, keys, confirmation } => {
+                if description.refused {
+                    let why = String::from_utf8_lossy(&description.text).into_owned();
                     let why = format!("node {peer} refused this node: {why}");
                     self.turn_away_dialled(index, peer, why);
-                } else if let Err(why) = self.judge(peer, &card) {
+                } else if let Err(why) = self.judge(peer, &description) {
                     self.turn_away_dialled(index, peer, format!("node {peer} was refused: {why}"));
                 } else {
-                    let greeting = self.greetings.swap_remove(index);
-                    match sockets::send_whole(greeting.socket.raw(), &confirmation) {
-                        Ok(()) => drop(self.peers.install(peer, greeting.socket, *keys)),
+                    let handshake = self.handshakes.swap_remove(index);
+                    match sockets::send_whole(handshake.socket.raw(), &confirmation) {
+                        Ok(()) => drop(self.peers.install(peer, handshake.socket, *keys)),
                         Err(_) => self.dial_again(peer, DIAL_AGAIN_MS),
                     }
                 }
             }
-            Progress::Introduced { answering, card } => self.answer(index, answering, &card),
+            Progress::Introduced { answering, description } => self.answer(index, answering, &description),
             Progress::Confirmed { peer, keys } => {
-                let greeting = self.greetings.swap_remove(index);
+                let handshake = self.handshakes.swap_remove(index);
                 // If the peer came up by another connection meanwhile, this one is dropped.
-                self.peers.install(peer, greeting.socket, *keys);
+                self.peers.install(peer, handshake.socket, *keys);
             }
             Progress::Over(failure) => {
                 if let (Some(peer), Failure::Stranger) = (dialled, &failure) {
@@ -248,42 +248,43 @@ impl Acceptor {
     }
 
     fn say_first(&mut self, index: usize, peer: usize) {
-        let card = self.rules().card(peer, false, &self.options.hello);
-        let said = Dialling::start(Carrier::Stream, &self.options.secret, &card).ok().and_then(|(dialling, first)| {
-            let socket = &self.greetings[index].socket;
-            sockets::send_whole(socket.raw(), &first).ok().map(|()| dialling)
-        });
+        let description = self.rules().description(peer, false, &self.options.hello);
+        let said =
+            Dialling::start(Carrier::Stream, &self.options.secret, &description).ok().and_then(|(dialling, first)| {
+                let socket = &self.handshakes[index].socket;
+                sockets::send_whole(socket.raw(), &first).ok().map(|()| dialling)
+            });
         match said {
-            Some(dialling) => self.greetings[index].await_answer(peer, dialling),
+            Some(dialling) => self.handshakes[index].await_answer(peer, dialling),
             None => self.over(index, Failure::NoAnswer),
         }
     }
 
     /// Handles the first message of a peer that knows the secret: admits it, or tells it why not.
-    fn answer(&mut self, index: usize, mut answering: Box<Answering>, card: &Card) {
-        if card.from == OUTSIDER {
-            return self.answer_question(index, &mut answering, card);
+    fn answer(&mut self, index: usize, mut answering: Box<Answering>, description: &NodeDescription) {
+        if description.from == OUTSIDER {
+            return self.answer_question(index, &mut answering, description);
         }
-        let peer = card.from as usize;
+        let peer = description.from as usize;
         // A first message that was meant for another node, or that was received before, is a recording: no answer, as
         // for any unauthenticated peer.
-        if card.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
+        if description.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
             self.over(index, Failure::Stranger);
             return;
         }
         let known = !self.peers.is_absent(peer);
-        let verdict = self.rules().judge_dialler(card, known).and_then(|()| self.judge(peer, card));
+        let verdict = self.rules().judge_dialler(description, known).and_then(|()| self.judge(peer, description));
         let text = match &verdict {
             Ok(()) => self.options.hello.clone(),
             Err(why) => admission::shortened(why),
         };
-        let reply = self.rules().card(peer, verdict.is_err(), &text);
+        let reply = self.rules().description(peer, verdict.is_err(), &text);
         let sent = answering
             .answer(&reply)
-            .is_ok_and(|second| sockets::send_whole(self.greetings[index].socket.raw(), &second).is_ok());
+            .is_ok_and(|second| sockets::send_whole(self.handshakes[index].socket.raw(), &second).is_ok());
         match verdict {
             Ok(()) if sent => {
-                self.greetings[index].await_confirmation(peer, answering, Instant::now());
+                self.handshakes[index].await_confirmation(peer, answering, Instant::now());
             }
             Ok(()) => self.over(index, Failure::Left),
             Err(why) => {
@@ -295,15 +296,15 @@ impl Acceptor {
     }
 
     /// Handles a question of a process that knows the secret and is not a node.
-    fn answer_question(&mut self, index: usize, answering: &mut Answering, card: &Card) {
-        let meant_for_this = card.to as usize == self.peers.node;
-        if !meant_for_this && card.to != OUTSIDER || !self.remembered.is_new(answering.ephemeral()) {
+    fn answer_question(&mut self, index: usize, answering: &mut Answering, description: &NodeDescription) {
+        let meant_for_this = description.to as usize == self.peers.node;
+        if !meant_for_this && description.to != OUTSIDER || !self.remembered.is_new(answering.ephemeral()) {
             return self.over(index, Failure::Stranger);
         }
-        let answered = if card.version == LINK_VERSION {
-            (self.questions)(meant_for_this, &card.text)
+        let answered = if description.version == LINK_VERSION {
+            (self.questions)(meant_for_this, &description.text)
         } else {
-            let theirs = card.version;
+            let theirs = description.version;
             Err(format!(
                 "this process speaks link version {theirs}, the cluster version {LINK_VERSION}; run the same release"
             ))
@@ -313,20 +314,20 @@ impl Acceptor {
             (self.options.refused)(format!("a process that asks to join was refused, and told of this cluster: {why}"));
         }
         let reply = match &answered {
-            Ok(text) => self.rules().card(OUTSIDER as usize, false, text),
-            Err(why) => self.rules().card(OUTSIDER as usize, true, &admission::shortened(why)),
+            Ok(text) => self.rules().description(OUTSIDER as usize, false, text),
+            Err(why) => self.rules().description(OUTSIDER as usize, true, &admission::shortened(why)),
         };
         if let Ok(second) = answering.answer(&reply) {
             // An asker that hung up needs no answer.
-            let _ = sockets::send_whole(self.greetings[index].socket.raw(), &second);
+            let _ = sockets::send_whole(self.handshakes[index].socket.raw(), &second);
         }
         self.over(index, Failure::Left);
     }
 
     /// The checks that both sides make.
-    fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
-        self.rules().judge(peer, card)?;
-        (self.options.admit)(peer, &card.text)
+    fn judge(&self, peer: usize, description: &NodeDescription) -> Result<(), String> {
+        self.rules().judge(peer, description)?;
+        (self.options.admit)(peer, &description.text)
     }
 
     fn rules(&self) -> Rules {
@@ -335,7 +336,7 @@ impl Acceptor {
 
     /// A peer that this node dialled and that refuses or is refused: reported once, never dialled again.
     fn turn_away_dialled(&mut self, index: usize, peer: usize, why: String) {
-        drop(self.greetings.swap_remove(index));
+        drop(self.handshakes.swap_remove(index));
         self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
         self.peers.give_up(peer, Lost::NodeRefused { why: why.clone() });
         (self.options.refused)(why);
@@ -343,11 +344,11 @@ impl Acceptor {
 
     /// Ends a handshake that failed.
     fn over(&mut self, index: usize, failure: Failure) {
-        let greeting = self.greetings.swap_remove(index);
+        let handshake = self.handshakes.swap_remove(index);
         if matches!(failure, Failure::Stranger) {
-            self.peers.strangers.fetch_add(1, Ordering::Relaxed);
+            self.peers.unauthenticated.fetch_add(1, Ordering::Relaxed);
         }
-        let Some(peer) = greeting.dialled_peer() else { return };
+        let Some(peer) = handshake.dialled_peer() else { return };
         match failure {
             Failure::Unreachable(error) => {
                 let sentence = unreachable_sentence(&self.options.addresses[peer], &error);
@@ -449,16 +450,17 @@ mod tests {
         let mut address = None;
         let mut acceptor = acceptor(&mut address);
         let mut crowd = Vec::new();
-        for number in 0..GREETINGS_MAX + 6 {
+        for number in 0..HANDSHAKES_MAX + 6 {
             crowd.push(TcpStream::connect(address.unwrap()).unwrap());
             // One at a time, so that it is known which one has waited longest.
-            while acceptor.greetings.len() + acceptor.peers.strangers.load(Ordering::Relaxed) as usize <= number {
+            while acceptor.handshakes.len() + acceptor.peers.unauthenticated.load(Ordering::Relaxed) as usize <= number
+            {
                 acceptor.accept_some(Instant::now());
             }
-            assert!(acceptor.greetings.len() <= GREETINGS_MAX);
+            assert!(acceptor.handshakes.len() <= HANDSHAKES_MAX);
         }
-        assert_eq!(acceptor.greetings.len(), GREETINGS_MAX);
-        assert_eq!(acceptor.peers.strangers.load(Ordering::Relaxed), 6);
+        assert_eq!(acceptor.handshakes.len(), HANDSHAKES_MAX);
+        assert_eq!(acceptor.peers.unauthenticated.load(Ordering::Relaxed), 6);
         for stream in &crowd {
             stream.set_nonblocking(true).unwrap();
         }
@@ -473,12 +475,12 @@ mod tests {
         let mut acceptor = acceptor(&mut address);
         let _stranger = TcpStream::connect(address.unwrap()).unwrap();
         let start = Instant::now();
-        while acceptor.greetings.is_empty() {
+        while acceptor.handshakes.is_empty() {
             acceptor.accept_some(start);
         }
         acceptor.expire(start + Duration::from_millis(4_999));
-        assert_eq!((acceptor.greetings.len(), acceptor.peers.strangers.load(Ordering::Relaxed)), (1, 0));
+        assert_eq!((acceptor.handshakes.len(), acceptor.peers.unauthenticated.load(Ordering::Relaxed)), (1, 0));
         acceptor.expire(start + Duration::from_millis(5_000));
-        assert_eq!((acceptor.greetings.len(), acceptor.peers.strangers.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((acceptor.handshakes.len(), acceptor.peers.unauthenticated.load(Ordering::Relaxed)), (0, 1));
     }
 }

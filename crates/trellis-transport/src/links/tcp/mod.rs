@@ -15,12 +15,12 @@
 //!
 //! # Modules
 //!
-//! `acceptor` (a thread: accepts, dials, performs handshakes), `greeting` (one handshake, step by step), `input` and
+//! `acceptor` (a thread: accepts, dials, performs handshakes), `handshake` (one handshake, step by step), `input` and
 //! `output` (the two halves of a connection), `question` (questions of processes that are not nodes yet), `sockets`
 //! (system calls).
 
 pub(in crate::links) mod acceptor;
-mod greeting;
+mod handshake;
 mod input;
 mod output;
 mod peers;

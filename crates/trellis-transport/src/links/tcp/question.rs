@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::HELLO_BYTES_MAX;
-use crate::wrap::secure::{Card, Carrier, Dialling, LINK_VERSION, SECOND_MESSAGE_BYTES, Security};
+use crate::wrap::secure::{Carrier, Dialling, LINK_VERSION, NodeDescription, SECOND_MESSAGE_BYTES, Security};
 
 /// Stands for the number of a process that has none.
 pub(super) const OUTSIDER: u32 = u32::MAX;
@@ -68,17 +68,17 @@ pub fn ask(
     node: Option<usize>,
     secret: &[u8; 32],
     question: &[u8],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Answered, AskError> {
     if question.len() > HELLO_BYTES_MAX {
         return Err(AskError::TooLong { bytes: question.len() });
     }
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     let mut stream =
         connect(address, until).map_err(|source| AskError::Unreachable { address: address.to_owned(), source })?;
     let silent = || AskError::Silent { address: address.to_owned() };
     let local = stream.local_addr().map_err(|_| silent())?.ip();
-    let card = Card {
+    let description = NodeDescription {
         version: LINK_VERSION,
         refused: false,
         security: 0,
@@ -87,14 +87,14 @@ pub fn ask(
         nodes: 0,
         text: question.to_vec(),
     };
-    let (mut dialling, first) = Dialling::start(Carrier::Stream, secret, &card).map_err(|_| silent())?;
+    let (mut dialling, first) = Dialling::start(Carrier::Stream, secret, &description).map_err(|_| silent())?;
     let mut second = [0; SECOND_MESSAGE_BYTES];
     exchange(&mut stream, &first, &mut second, until).map_err(|_| silent())?;
-    let (card, _, _) = dialling.finish(&second, Security::Sealed).map_err(|_| silent())?;
-    if card.refused {
-        return Err(AskError::Refused { why: String::from_utf8_lossy(&card.text).into_owned() });
+    let (description, _, _) = dialling.finish(&second, Security::Sealed).map_err(|_| silent())?;
+    if description.refused {
+        return Err(AskError::Refused { why: String::from_utf8_lossy(&description.text).into_owned() });
     }
-    Ok(Answered { text: card.text, local })
+    Ok(Answered { text: description.text, local })
 }
 
 fn connect(address: &str, until: Instant) -> io::Result<TcpStream> {

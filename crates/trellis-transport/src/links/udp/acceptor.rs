@@ -29,11 +29,12 @@ use crate::links::descriptors::Descriptor;
 use crate::links::tcp::acceptor::spawn_without_signals;
 use crate::links::tcp::sockets::{Received, wait};
 use crate::wrap::secure::{
-    Answering, CONFIRMATION_BYTES, Card, Carrier, Dialling, FIRST_MESSAGE_BYTES, Remembered, SECOND_MESSAGE_BYTES,
+    Answering, CONFIRMATION_BYTES, Carrier, Dialling, FIRST_MESSAGE_BYTES, NodeDescription, Remembered,
+    SECOND_MESSAGE_BYTES,
 };
 
 /// Answers kept for peers that did not receive them.
-const GREETINGS_MAX: usize = 64;
+const ANSWERED_MAX: usize = 64;
 const GREETING_NS_MAX: Nanoseconds = 60_000_000_000;
 /// Maximum datagrams handled before other work.
 const RECEIVES_MAX: usize = 32;
@@ -58,7 +59,7 @@ pub(super) struct Acceptor {
     listening: Descriptor,
     options: UdpOptions,
     dials: Vec<Dial>,
-    greetings: Vec<Greeting>,
+    answered: Vec<Answered>,
     remembered: Remembered,
     /// Addresses of peers that were here: late datagrams from them are not counted as from unauthenticated peers.
     known: Vec<SocketAddr>,
@@ -89,7 +90,7 @@ enum Step {
 }
 
 /// A first message that was answered.
-struct Greeting {
+struct Answered {
     peer: usize,
     first: [u8; FIRST_MESSAGE_BYTES],
     address: SocketAddr,
@@ -109,8 +110,8 @@ impl Acceptor {
         let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: 0, step: Step::Resting };
         // Nodes without an address are not there yet, or have left.
         let dials = (0..peers.node).filter(|&peer| !options.addresses[peer].is_empty()).map(dial).collect();
-        let (greetings, remembered, known) = (Vec::new(), Remembered::new(), Vec::new());
-        Acceptor { peers, listening, options, dials, greetings, remembered, known }
+        let (answered, remembered, known) = (Vec::new(), Remembered::new(), Vec::new());
+        Acceptor { peers, listening, options, dials, answered, remembered, known }
     }
 
     fn run(mut self) {
@@ -125,26 +126,26 @@ impl Acceptor {
             for index in (0..self.dials.len()).rev() {
                 self.hear_answer(index);
             }
-            for index in (0..self.greetings.len()).rev() {
+            for index in (0..self.answered.len()).rev() {
                 self.hear_confirmation(index);
             }
-            self.hear_strangers();
+            self.receive_first_messages();
             let now = timer::now();
-            self.greetings.retain(|greeting| greeting.deadline > now);
+            self.answered.retain(|answered| answered.deadline > now);
         }
     }
 
     fn what_to_wait_for(&self, now: Nanoseconds) -> (Vec<libc::pollfd>, i32) {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut waiting = vec![entry(self.peers.wake.raw()), entry(self.listening.raw())];
-        let mut next = self.greetings.iter().map(|greeting| greeting.deadline).min().unwrap_or(Nanoseconds::MAX);
+        let mut next = self.answered.iter().map(|answered| answered.deadline).min().unwrap_or(Nanoseconds::MAX);
         for dial in &self.dials {
             next = next.min(dial.due);
             if let Step::Asking { wire, .. } = &dial.step {
                 waiting.push(entry(wire.socket.raw()));
             }
         }
-        let welcome = self.greetings.iter().filter_map(|greeting| greeting.welcome.as_ref());
+        let welcome = self.answered.iter().filter_map(|answered| answered.welcome.as_ref());
         waiting.extend(welcome.map(|(wire, _)| entry(wire.socket.raw())));
         if next == Nanoseconds::MAX {
             return (waiting, -1);
@@ -197,7 +198,7 @@ impl Acceptor {
     /// Looks up the peer's address, opens a socket and sends the first message.
     fn begin(&mut self, index: usize, now: Nanoseconds) {
         let peer = self.dials[index].peer;
-        let (card, way) = (self.rules().card(peer, false, &self.options.hello), self.way(peer));
+        let (description, way) = (self.rules().description(peer, false, &self.options.hello), self.way(peer));
         let text = &self.options.addresses[peer];
         let dial = &mut self.dials[index];
         dial.due = now + AGAIN_NS_MAX;
@@ -209,7 +210,9 @@ impl Acceptor {
                     return self.peers.set_trouble(peer, Some(sentence));
                 }
             };
-        let Ok((dialling, first)) = Dialling::start(Carrier::Datagrams, &self.options.secret, &card) else { return };
+        let Ok((dialling, first)) = Dialling::start(Carrier::Datagrams, &self.options.secret, &description) else {
+            return;
+        };
         let wire = Wire::new(socket, self.options.faults.as_ref(), way);
         wire.send_bytes(now, &first);
         dial.due = now + AGAIN_NS_MIN;
@@ -238,15 +241,15 @@ impl Acceptor {
             };
             let second = room[..count].strip_prefix(&SECOND_MAGIC).and_then(|second| second.try_into().ok());
             let finished = second.and_then(|second| dialling.finish(second, self.options.security).ok());
-            let Some((card, keys, confirmation)) = finished else {
-                self.peers.strangers.fetch_add(1, Ordering::Relaxed);
+            let Some((description, keys, confirmation)) = finished else {
+                self.peers.unauthenticated.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
-            if card.refused {
-                let why = String::from_utf8_lossy(&card.text).into_owned();
+            if description.refused {
+                let why = String::from_utf8_lossy(&description.text).into_owned();
                 return self.turn_away_dialled(index, peer, format!("node {peer} refused this node: {why}"));
             }
-            if let Err(why) = self.judge(peer, &card) {
+            if let Err(why) = self.judge(peer, &description) {
                 return self.turn_away_dialled(index, peer, format!("node {peer} was refused: {why}"));
             }
             let mut third = [0; CONFIRMATION_DATAGRAM_BYTES];
@@ -265,7 +268,7 @@ impl Acceptor {
     }
 
     /// Handles what arrives at this node's own address: first messages, and anything from unauthenticated peers.
-    fn hear_strangers(&mut self) {
+    fn receive_first_messages(&mut self) {
         let mut room = [0; FIRST_MESSAGE_BYTES + 1];
         for _ in 0..RECEIVES_MAX {
             let Some((count, address)) = sockets::receive_from(self.listening.raw(), &mut room) else { return };
@@ -273,12 +276,12 @@ impl Acceptor {
             let is_known = self.known.contains(&address);
             let Some(first) = first else {
                 // A former peer may still send what it sent before it knew that it is lost.
-                self.peers.strangers.fetch_add(u64::from(!is_known), Ordering::Relaxed);
+                self.peers.unauthenticated.fetch_add(u64::from(!is_known), Ordering::Relaxed);
                 continue;
             };
-            let again = self.greetings.iter().find(|greeting| greeting.first == *first && greeting.address == address);
-            if let Some(greeting) = again {
-                greeting.answer(&self.listening);
+            let again = self.answered.iter().find(|answered| answered.first == *first && answered.address == address);
+            if let Some(answered) = again {
+                answered.answer(&self.listening);
                 continue;
             }
             // The same message after it led to a connection: it was duplicated in transit.
@@ -286,9 +289,11 @@ impl Acceptor {
                 continue;
             }
             match Answering::read(Carrier::Datagrams, &self.options.secret, first) {
-                Ok((answering, card)) => self.answer(*first, address, Box::new(answering), &card, is_known),
+                Ok((answering, description)) => {
+                    self.answer(*first, address, Box::new(answering), &description, is_known)
+                }
                 Err(_) => {
-                    self.peers.strangers.fetch_add(1, Ordering::Relaxed);
+                    self.peers.unauthenticated.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -300,23 +305,23 @@ impl Acceptor {
         first: [u8; FIRST_MESSAGE_BYTES],
         address: SocketAddr,
         mut answering: Box<Answering>,
-        card: &Card,
+        description: &NodeDescription,
         is_known: bool,
     ) {
-        let peer = card.from as usize;
+        let peer = description.from as usize;
         // A first message that was meant for another node, or that was received before, is a recording: no answer, as
         // for any unauthenticated peer.
-        if card.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
-            self.peers.strangers.fetch_add(u64::from(!is_known), Ordering::Relaxed);
+        if description.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
+            self.peers.unauthenticated.fetch_add(u64::from(!is_known), Ordering::Relaxed);
             return;
         }
         let met = !self.peers.is_absent(peer);
-        let verdict = self.rules().judge_dialler(card, met).and_then(|()| self.judge(peer, card));
+        let verdict = self.rules().judge_dialler(description, met).and_then(|()| self.judge(peer, description));
         let text = match &verdict {
             Ok(()) => self.options.hello.clone(),
             Err(why) => admission::shortened(why),
         };
-        let reply = self.rules().card(peer, verdict.is_err(), &text);
+        let reply = self.rules().description(peer, verdict.is_err(), &text);
         let Ok(message) = answering.answer(&reply) else { return };
         let mut second = [0; SECOND_DATAGRAM_BYTES];
         second[..SECOND_MAGIC.len()].copy_from_slice(&SECOND_MAGIC);
@@ -330,35 +335,35 @@ impl Acceptor {
                 let wire = Wire::new(socket, self.options.faults.as_ref(), self.way(peer));
                 welcome = Some((wire, answering));
                 // Of two attempts of one peer the later one counts.
-                self.greetings.retain(|greeting| greeting.peer != peer || greeting.welcome.is_none());
+                self.answered.retain(|answered| answered.peer != peer || answered.welcome.is_none());
             }
             Err(why) => {
                 self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
                 (self.options.refused)(format!("node {peer} was refused: {why}"));
             }
         }
-        if self.greetings.len() >= GREETINGS_MAX {
-            self.greetings.remove(0);
+        if self.answered.len() >= ANSWERED_MAX {
+            self.answered.remove(0);
         }
-        let greeting = Greeting { peer, first, address, second, deadline, welcome };
-        greeting.answer(&self.listening);
-        self.greetings.push(greeting);
+        let answered = Answered { peer, first, address, second, deadline, welcome };
+        answered.answer(&self.listening);
+        self.answered.push(answered);
     }
 
     /// Handles the confirmation of a peer that was admitted.
     fn hear_confirmation(&mut self, index: usize) {
         let mut room = [0; FIRST_MESSAGE_BYTES + 1];
         for _ in 0..RECEIVES_MAX {
-            let greeting = &mut self.greetings[index];
-            let Some((wire, answering)) = &mut greeting.welcome else { return };
+            let answered = &mut self.answered[index];
+            let Some((wire, answering)) = &mut answered.welcome else { return };
             let count = match wire.receive(&mut room) {
                 Received::Bytes(count) => count,
                 Received::Nothing => return,
                 Received::End | Received::Failed(_) => continue,
             };
-            if room[..count] == greeting.first {
+            if room[..count] == answered.first {
                 // The answer was lost. (With a socket for this peer, the kernel delivers everything from it there.)
-                greeting.answer(&self.listening);
+                answered.answer(&self.listening);
                 continue;
             }
             // What the peer sends besides, before its confirmation arrived, it sends again.
@@ -366,11 +371,11 @@ impl Acceptor {
             let Some(third) = third.filter(|third| third.starts_with(&THIRD_MAGIC)) else { continue };
             let tag: &[u8; CONFIRMATION_BYTES] = third[THIRD_MAGIC.len()..].try_into().expect("the rest of it");
             let Ok(keys) = answering.confirm(tag, self.options.security) else {
-                self.peers.strangers.fetch_add(1, Ordering::Relaxed);
+                self.peers.unauthenticated.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
             let confirmation = Some(*third);
-            let Greeting { peer, address, welcome, .. } = self.greetings.remove(index);
+            let Answered { peer, address, welcome, .. } = self.answered.remove(index);
             if let Some((wire, _)) = welcome {
                 self.known.push(address);
                 self.peers.install(peer, Established { wire: Arc::new(wire), address, keys, confirmation });
@@ -380,9 +385,9 @@ impl Acceptor {
     }
 
     /// The checks that both sides make.
-    fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
-        self.rules().judge(peer, card)?;
-        (self.options.admit)(peer, &card.text)
+    fn judge(&self, peer: usize, description: &NodeDescription) -> Result<(), String> {
+        self.rules().judge(peer, description)?;
+        (self.options.admit)(peer, &description.text)
     }
 
     fn rules(&self) -> Rules {
@@ -403,7 +408,7 @@ impl Acceptor {
     }
 }
 
-impl Greeting {
+impl Answered {
     fn answer(&self, listening: &Descriptor) {
         match &self.welcome {
             Some((wire, _)) => {

@@ -307,13 +307,14 @@ fn place(number: u64) -> (usize, u64) {
 mod tests {
     use super::*;
     use crate::Security;
-    use crate::wrap::secure::{Answering, Card, Carrier, Dialling};
+    use crate::wrap::secure::{Answering, Carrier, Dialling, NodeDescription};
 
     fn pair(security: Security) -> (Writer, Reader) {
-        let card = Card { version: 1, refused: false, security: 0, from: 1, to: 0, nodes: 2, text: Vec::new() };
-        let (mut dialling, first) = Dialling::start(Carrier::Datagrams, &[3; 32], &card).unwrap();
+        let description =
+            NodeDescription { version: 1, refused: false, security: 0, from: 1, to: 0, nodes: 2, text: Vec::new() };
+        let (mut dialling, first) = Dialling::start(Carrier::Datagrams, &[3; 32], &description).unwrap();
         let (mut answering, _) = Answering::read(Carrier::Datagrams, &[3; 32], &first).unwrap();
-        let (_, near, third) = dialling.finish(&answering.answer(&card).unwrap(), security).unwrap();
+        let (_, near, third) = dialling.finish(&answering.answer(&description).unwrap(), security).unwrap();
         let far = answering.confirm(&third, security).unwrap();
         (Writer::new(77, near.sealer.into_cipher()), Reader::new(77, far.opener.into_cipher()))
     }

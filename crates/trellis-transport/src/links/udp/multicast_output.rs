@@ -1,7 +1,7 @@
 //! Frames for several peers: which peers get them in one datagram, and when.
 //!
 //! Promises: [`Peers::send_to_all`] is [`Peers::send`] to each of the peers, and one transmission for those that
-//! receive this node's multicasts. No peer waits longer than [`PATIENCE_NS`] for another one.
+//! receive this node's multicasts. No peer waits longer than [`TIMEOUT_NS`] for another one.
 //!
 //! It must never wait, or send anything again. A multicast is the first transmission of fragments that belong to the
 //! connections with its receivers, and these connections ensure that they arrive.
@@ -25,7 +25,7 @@ use crate::links::{Payload, SendError, check_sendable};
 
 /// How long a frame waits for a receiver that has no room. A requested acknowledgement takes one round trip, and
 /// longer if the receiver computes.
-const PATIENCE_NS: Nanoseconds = 20_000_000;
+const TIMEOUT_NS: Nanoseconds = 20_000_000;
 
 /// A frame that is not completely sent.
 pub(super) struct Waiting {
@@ -92,7 +92,7 @@ impl Peers {
                 Err(error) => failed.push((peer, error)),
             }
         }
-        let until = now + PATIENCE_NS;
+        let until = now + TIMEOUT_NS;
         half.line.push_back(Waiting { common, fragment_bytes, receivers, begun: false, index: 0, until });
         self.advance(&mut half, now);
     }
@@ -130,7 +130,7 @@ impl Peers {
                 break;
             }
             if let Some(next) = half.line.front_mut() {
-                next.until = now + PATIENCE_NS;
+                next.until = now + TIMEOUT_NS;
             }
         }
         self.group.is_waiting.store(!half.line.is_empty(), Ordering::Release);
@@ -172,11 +172,11 @@ impl Peers {
                 if now < waiting.until {
                     return false;
                 }
-                self.leave_out(waiting, now, |peer| lock(&self.peers[peer].output).is_out_of_patience());
+                self.leave_out(waiting, now, |peer| lock(&self.peers[peer].output).is_timed_out());
                 continue;
             }
             self.transmit(half, waiting, going, now);
-            waiting.until = now + PATIENCE_NS;
+            waiting.until = now + TIMEOUT_NS;
         }
         true
     }

@@ -356,7 +356,7 @@ impl Output {
     }
 
     /// Whether the peer still has no room, although others have waited for it.
-    pub(super) fn is_out_of_patience(&mut self) -> bool {
+    pub(super) fn is_timed_out(&mut self) -> bool {
         self.is_sluggish = self.room() == 0;
         self.is_sluggish
     }

@@ -48,7 +48,7 @@ pub(super) struct Peers {
     /// Wakes the acceptor.
     pub(super) wake: Event,
     pub(super) closed: AtomicBool,
-    pub(super) strangers: AtomicU64,
+    pub(super) unauthenticated: AtomicU64,
     pub(super) nodes_refused: AtomicU64,
     pub(super) peers: Vec<Peer>,
     pub(super) timer: Timer,
@@ -125,7 +125,7 @@ impl Peers {
             epoll,
             wake: Event::new()?,
             closed: AtomicBool::new(false),
-            strangers: AtomicU64::new(0),
+            unauthenticated: AtomicU64::new(0),
             nodes_refused: AtomicU64::new(0),
             peers: (0..nodes).map(Peer::new).collect(),
             timer,
@@ -287,7 +287,7 @@ impl Peers {
     pub(super) fn statistics(&self) -> LinkStatistics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut all = LinkStatistics {
-            strangers_refused: read(&self.strangers),
+            unauthenticated_refused: read(&self.unauthenticated),
             nodes_refused: read(&self.nodes_refused),
             ..LinkStatistics::default()
         };

@@ -12,7 +12,7 @@ use crate::links::tcp::sockets::{Received, receive, send_whole, wait};
 use crate::wrap::secure::random;
 
 /// How long a datagram may take from this host to itself.
-const WAIT_MS_MAX: i32 = 500;
+const WAIT_MS_MAX: u64 = 500;
 
 /// An interface of this machine that is up and has an IPv4 address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ fn try_one(interface: Ipv4Addr) -> Result<(), String> {
     let mut room = [0; 64];
     loop {
         let mut waiting = [libc::pollfd { fd: heard.raw(), events: libc::POLLIN, revents: 0 }];
-        wait(&mut waiting, WAIT_MS_MAX);
+        wait(&mut waiting, WAIT_MS_MAX as i32);
         match receive(heard.raw(), &mut room) {
             Received::Bytes(count) if room[..count] == word => return Ok(()),
             // Another process sent it.

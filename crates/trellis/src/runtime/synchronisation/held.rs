@@ -4,7 +4,7 @@
 //! the one that took it, so what is noted here goes with the lock and not with the thread. Must never refuse what could come
 //! about: only who holds something itself is refused.
 
-use super::{Node, Patience, WaitError, lock};
+use super::{Node, Timeout, WaitError, lock};
 
 /// What a thread holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,8 +21,8 @@ pub(in crate::runtime) type Held = Vec<(Holding, u64, u64)>;
 impl Node {
     /// Refuses what this thread would wait for in vain, because it is itself in the way. Who waits for a time of its own
     /// choice hears after that time that it was in vain.
-    pub(super) fn refuse_own(&self, wanted: Holding, id: u64, patience: Patience) -> Result<(), WaitError> {
-        if matches!(patience, Patience::For(_)) {
+    pub(super) fn refuse_own(&self, wanted: Holding, id: u64, timeout: Timeout) -> Result<(), WaitError> {
+        if matches!(timeout, Timeout::For(_)) {
             return Ok(());
         }
         let me = trellis_cache::this_thread();

@@ -31,7 +31,7 @@ pub(crate) const RESERVED_FIRST: u64 = u64::MAX - 0xffff;
 
 /// How long a call waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum Timeout {
     /// As long as the configuration says; then it is an error.
     Configured,
     /// For so long; then it has not come about.
@@ -59,13 +59,13 @@ fn refuse_reserved(id: u64) -> Result<(), WaitError> {
 // Locks.
 impl Node {
     pub(crate) fn acquire(&self, id: u64) -> Result<(), WaitError> {
-        self.acquire_within(id, Patience::Configured).map(drop)
+        self.acquire_within(id, Timeout::Configured).map(drop)
     }
 
     /// Whether the lock was got.
-    pub(crate) fn acquire_within(&self, id: u64, patience: Patience) -> Result<bool, WaitError> {
+    pub(crate) fn acquire_within(&self, id: u64, timeout: Timeout) -> Result<bool, WaitError> {
         refuse_reserved(id)?;
-        self.refuse_own(Holding::Lock, id, patience)?;
+        self.refuse_own(Holding::Lock, id, timeout)?;
         let ticket = self.waiters.take();
         let started = self.now();
         let sent = self.sync_step(Input::Acquire(id, ticket.name()));
@@ -76,7 +76,7 @@ impl Node {
         }
         let abandon = Input::Abandon(id, ticket.name());
         let wait = Wait::Lock(id);
-        let ended = self.wait_for_call(&ticket, wait, patience, abandon, |node| node.whom(wait));
+        let ended = self.wait_for_call(&ticket, wait, timeout, abandon, |node| node.whom(wait));
         LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
         if ended? == Ended::NotYet {
             return Ok(false);
@@ -92,7 +92,7 @@ impl Node {
         let sent = self.sync_step(Input::TryAcquire(id, ticket.name()));
         let abandon = Input::Abandon(id, ticket.name());
         let home = |node: &Node| node.whose_home(id);
-        let ended = self.wait_for_call(&ticket, Wait::Lock(id), Patience::Configured, abandon, home);
+        let ended = self.wait_for_call(&ticket, Wait::Lock(id), Timeout::Configured, abandon, home);
         let counters = self.counters();
         LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
         if ended? != Ended::Woken(1) {
@@ -146,14 +146,14 @@ impl Node {
         self.sync_step(Input::Arrive(id, own, ticket.name()));
         let abandon = Input::AbandonBarrier(id, ticket.name());
         let wait = Wait::Barrier(id);
-        let ended = self.wait_for_call(&ticket, wait, Patience::Configured, abandon, |node| node.whom(wait));
+        let ended = self.wait_for_call(&ticket, wait, Timeout::Configured, abandon, |node| node.whom(wait));
         self.count_barrier(started);
         self.leaves_barrier(id, ended.is_ok());
         let ended = ended?;
         self.refresh()?;
         match ended {
             Ended::Woken(value) => Ok(value),
-            Ended::NotYet => unreachable!("the configured patience ends with an error"),
+            Ended::NotYet => unreachable!("the configured timeout ends with an error"),
         }
     }
 
@@ -172,7 +172,7 @@ impl Node {
     /// Waits for the others in one of our own barriers, also once more after an error.
     pub(super) fn wait_in_barrier(&self, ticket: &Ticket<'_>, id: u64, wait: Wait) -> Result<(), WaitError> {
         let started = self.now();
-        let result = match self.wait_at(ticket, wait, Patience::Configured) {
+        let result = match self.wait_at(ticket, wait, Timeout::Configured) {
             Waited::Done => self.outcome(ticket),
             Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
             Waited::TooLong => Err(self.too_long(wait, self.who_is_missing(id))),
@@ -200,7 +200,7 @@ impl Node {
         let started = self.now();
         self.sync_step(Input::Operate(id, operation, ticket.name()));
         LiveCounters::add(&self.counters().atomics, 1);
-        let waited = self.wait_at(&ticket, wait, Patience::Configured);
+        let waited = self.wait_at(&ticket, wait, Timeout::Configured);
         LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
         match waited {
             Waited::Done => self.outcome(&ticket),
@@ -279,16 +279,16 @@ impl Node {
         &self,
         ticket: &Ticket<'_>,
         wait: Wait,
-        patience: Patience,
+        timeout: Timeout,
         abandon: Input,
         whom: impl Fn(&Node) -> String,
     ) -> Result<Ended, WaitError> {
         let mut sentence = None;
-        match self.wait_at(ticket, wait, patience) {
+        match self.wait_at(ticket, wait, timeout) {
             Waited::Done => {}
             Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
             Waited::TooLong => {
-                sentence = matches!(patience, Patience::Configured).then(|| whom(self));
+                sentence = matches!(timeout, Timeout::Configured).then(|| whom(self));
                 self.sync_step(abandon);
                 debug_assert!(ticket.is_done(), "an abandoned call has been woken or refused");
             }
@@ -302,10 +302,10 @@ impl Node {
         }
     }
 
-    fn wait_at(&self, ticket: &Ticket<'_>, wait: Wait, patience: Patience) -> Waited {
-        let nanoseconds = match patience {
-            Patience::Configured => wait.limit_ns(&self.config),
-            Patience::For(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+    fn wait_at(&self, ticket: &Ticket<'_>, wait: Wait, timeout: Timeout) -> Waited {
+        let nanoseconds = match timeout {
+            Timeout::Configured => wait.limit_ns(&self.config),
+            Timeout::For(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
         };
         self.wait_polling(None, ticket, wait, self.now().saturating_add(nanoseconds))
     }

@@ -6,7 +6,7 @@
 use trellis_cluster_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand};
 
 use super::held::Holding;
-use super::{Ended, LiveCounters, Node, Patience, Ticket, Wait, WaitError, Waited, refuse_reserved};
+use super::{Ended, LiveCounters, Node, Ticket, Timeout, Wait, WaitError, Waited, refuse_reserved};
 
 /// The lock under which a condition is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,14 +57,14 @@ fn waits_to_hold(demand: Demand) -> Option<Holding> {
 impl Node {
     /// Demands something and waits for the answer as long as is configured.
     pub(crate) fn demand(&self, id: u64, demand: Demand) -> Result<u64, WaitError> {
-        let answer = self.demand_within(id, demand, Patience::Configured)?;
-        Ok(answer.expect("the configured patience ends with an error"))
+        let answer = self.demand_within(id, demand, Timeout::Configured)?;
+        Ok(answer.expect("the configured timeout ends with an error"))
     }
 
     /// The answer, if it came within the caller's own time.
-    pub(crate) fn demand_within(&self, id: u64, demand: Demand, patience: Patience) -> Result<Option<u64>, WaitError> {
+    pub(crate) fn demand_within(&self, id: u64, demand: Demand, timeout: Timeout) -> Result<Option<u64>, WaitError> {
         refuse_reserved(id)?;
-        self.demand_as(id, demand, patience)
+        self.demand_as(id, demand, timeout)
     }
 
     /// The same, for an object of the program's or of our own.
@@ -72,10 +72,10 @@ impl Node {
         &self,
         id: u64,
         demand: Demand,
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<Option<u64>, WaitError> {
         if let Some(wanted) = waits_to_hold(demand) {
-            self.refuse_own(wanted, id, patience)?;
+            self.refuse_own(wanted, id, timeout)?;
         }
         if demand.releases() {
             self.publish()?;
@@ -85,7 +85,7 @@ impl Node {
         let sent = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, ticket.name()));
         let Some(sent) = sent else { return Err(not_held(&self.object(id), demand)) };
         let wait = wait_of(demand, id);
-        let ended = self.wait_for_demand(&ticket, id, demand, patience, wait);
+        let ended = self.wait_for_demand(&ticket, id, demand, timeout, wait);
         self.count_wait(demand, started, sent);
         let Ended::Woken(answer) = ended? else { return Ok(None) };
         if demand.acquires() {
@@ -136,7 +136,7 @@ impl Node {
         ticket: &Ticket<'_>,
         id: u64,
         demand: Demand,
-        patience: Patience,
+        timeout: Timeout,
         wait: Wait,
     ) -> Result<Ended, WaitError> {
         let whom = |node: &Node| match demand {
@@ -145,7 +145,7 @@ impl Node {
             Demand::Condition(ConditionDemand::Signal | ConditionDemand::Broadcast) => node.whose_home(id),
             _ => node.whom(wait),
         };
-        self.wait_for_call(ticket, wait, patience, Input::AbandonDemand(ticket.name()), whom)
+        self.wait_for_call(ticket, wait, timeout, Input::AbandonDemand(ticket.name()), whom)
     }
 
     fn count_wait(&self, demand: Demand, started: u64, sent: bool) {
@@ -165,7 +165,7 @@ impl Node {
 // Conditions.
 impl Node {
     /// Gives the lock back, waits to be signalled, and takes the lock again.
-    pub(crate) fn wait_for_condition(&self, id: u64, guarding: Guarding, patience: Patience) -> ConditionWait {
+    pub(crate) fn wait_for_condition(&self, id: u64, guarding: Guarding, timeout: Timeout) -> ConditionWait {
         if let Err(error) = refuse_reserved(id).and_then(|()| self.refuse_unguarded(guarding)) {
             return ConditionWait { signalled: Err(error), is_lock_held: true };
         }
@@ -179,7 +179,7 @@ impl Node {
         }
         let started = self.now();
         let demand = Demand::Condition(ConditionDemand::Wait);
-        let ended = self.wait_for_demand(&ticket, id, demand, patience, Wait::Condition(id));
+        let ended = self.wait_for_demand(&ticket, id, demand, timeout, Wait::Condition(id));
         self.count_wait(demand, started, true);
         match self.take_again(guarding) {
             Ok(()) => ConditionWait { signalled: ended.map(|ended| ended != Ended::NotYet), is_lock_held: true },
@@ -194,7 +194,7 @@ impl Node {
         let started = self.now();
         self.sync_step(Input::Enroll(id, enrolled.name(), ticket.name()));
         let wait = Wait::Condition(id);
-        let waited = self.wait_at(&enrolled, wait, Patience::Configured);
+        let waited = self.wait_at(&enrolled, wait, Timeout::Configured);
         LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
         let failed = match waited {
             Waited::Done => return self.outcome(&enrolled).map(drop),

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use super::{Content, Early, Poll};
 use crate::HEADER_BYTES;
 use crate::links::fabric::peers::{There, lock};
-use crate::links::fabric::rendezvous::{Greeting, Said};
+use crate::links::fabric::rendezvous::{Hello, Said};
 use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
 
 impl Sink for Poll<'_> {
     fn place(&mut self, index: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
         Ok(match Said::read(header) {
-            Some(Said::Greeting(bytes)) => Placement::Inline(bytes),
+            Some(Said::Hello(bytes)) => Placement::Inline(bytes),
             Some(Said::WakeUp | Said::Seen { .. } | Said::Dropped | Said::Shared(_)) => Placement::Nothing,
             Some(Said::Detour { .. }) => Placement::Inline(HEADER_BYTES),
             Some(Said::DetourBody(bytes)) => match &mut self.inward(index).detour {
@@ -29,7 +29,7 @@ impl Sink for Poll<'_> {
     fn deliver(&mut self, index: usize, header: &[u8; HEADER_BYTES], body: &[u8]) {
         let shared = self.shared;
         match Said::read(header) {
-            Some(Said::Greeting(_)) => self.greeted(index, body),
+            Some(Said::Hello(_)) => self.greeted(index, body),
             Some(Said::WakeUp) => self.inward(index).wake_up_due = true,
             Some(Said::Seen { packets, delivered }) => {
                 let peer = &shared.peers[index];
@@ -70,10 +70,10 @@ impl Sink for Poll<'_> {
             Err(why) => return shared.note_broken(index, why),
         };
         let provider = shared.device.provider().to_owned();
-        let greeting = Greeting { cookie: shared.peers[index].cookie, window: shared.window, provider, address };
-        let bytes = greeting.write();
+        let hello = Hello { cookie: shared.peers[index].cookie, window: shared.window, provider, address };
+        let bytes = hello.write();
         // A connection that is lost again is reported as such.
-        let _ = shared.tcp.send(index, &Said::Greeting(bytes.len()).write(), Payload::Copy(&bytes));
+        let _ = shared.tcp.send(index, &Said::Hello(bytes.len()).write(), Payload::Copy(&bytes));
     }
 
     fn lost(&mut self, index: usize, why: &Lost) {
@@ -86,19 +86,19 @@ impl Poll<'_> {
         let shared = self.shared;
         let own = shared.device.provider();
         let refuse = |why: String| Lost::NodeRefused { why };
-        let Some(greeting) = Greeting::read(bytes) else {
+        let Some(hello) = Hello::read(bytes) else {
             return self.leave(index, refuse("its hello over the link `fabric` cannot be read".to_owned()));
         };
-        if greeting.provider != own {
+        if hello.provider != own {
             let why = format!(
                 "node {index} uses the libfabric provider `{}` and this node `{own}`; give both the same fabric_provider",
-                greeting.provider
+                hello.provider
             );
             return self.leave(index, refuse(why));
         }
-        match shared.device.insert(&greeting.address) {
+        match shared.device.insert(&hello.address) {
             Ok(number) => {
-                let _ = shared.peers[index].there.set(There { number, greeting });
+                let _ = shared.peers[index].there.set(There { number, hello });
                 let mut outward = lock(&shared.peers[index].outward);
                 outward.owe_hello();
                 shared.pump(index, &mut outward);

@@ -546,7 +546,7 @@ impl<T> Sender<T> {
         flight.transmission = self.transmissions;
         self.under_way += 1;
         self.under_way_bytes += u64::from(flight.cost);
-        self.resend_due = self.resend_due.min(now + flight.patience_ns(self.round_trip.resend_ns()));
+        self.resend_due = self.resend_due.min(now + flight.timeout_ns(self.round_trip.resend_ns()));
         let interval_ns = self.congestion.interval_ns;
         self.paced_from = self.paced_from.max(now.saturating_sub(BURST * interval_ns)) + interval_ns;
     }
@@ -644,7 +644,7 @@ impl<T> Sender<T> {
         let mut timed_out = false;
         self.resend_due = NEVER;
         for flight in self.flight.iter_mut().filter(|flight| flight.state == State::UnderWay) {
-            let due = flight.sent_at.saturating_add(flight.patience_ns(resend_ns));
+            let due = flight.sent_at.saturating_add(flight.timeout_ns(resend_ns));
             if due <= now {
                 flight.state = State::Lost;
                 self.lost += 1;
@@ -679,7 +679,7 @@ impl Flight {
 
     /// How long to wait for its acknowledgement.
     #[inline]
-    fn patience_ns(&self, resend_ns: Nanoseconds) -> Nanoseconds {
+    fn timeout_ns(&self, resend_ns: Nanoseconds) -> Nanoseconds {
         if self.is_by_multicast() { resend_ns.max(MULTICAST_RESEND_NS) } else { resend_ns }
     }
 }

@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use super::sockets::{self, Received};
 use crate::links::descriptors::Descriptor;
 use crate::wrap::secure::{
-    Answering, CONFIRMATION_BYTES, Card, Carrier, Dialling, FIRST_MESSAGE_BYTES, Keys, SECOND_MESSAGE_BYTES, Security,
-    may_be_first_message,
+    Answering, CONFIRMATION_BYTES, Carrier, Dialling, FIRST_MESSAGE_BYTES, Keys, NodeDescription, SECOND_MESSAGE_BYTES,
+    Security, may_be_first_message,
 };
 
 /// How long an unauthenticated end may hold a place.
-const STRANGER_MS_MAX: u64 = 5_000;
+const UNAUTHENTICATED_MS_MAX: u64 = 5_000;
 /// How long an authenticated node may take for its last message: its process may be stopped.
 const CONFIRMATION_MS_MAX: u64 = 60_000;
 
 /// A handshake in progress.
-pub(super) struct Greeting {
+pub(super) struct Handshake {
     pub(super) socket: Descriptor,
     pub(super) deadline: Instant,
     pub(super) step: Step,
@@ -45,9 +45,9 @@ pub(super) enum Progress {
     /// This node's connection is up: its first message is due.
     Connected { peer: usize },
     /// The listener's answer has arrived and is authentic.
-    Answered { peer: usize, card: Card, keys: Box<Keys>, confirmation: [u8; CONFIRMATION_BYTES] },
+    Answered { peer: usize, description: NodeDescription, keys: Box<Keys>, confirmation: [u8; CONFIRMATION_BYTES] },
     /// A peer that knows the secret requests admission.
-    Introduced { answering: Box<Answering>, card: Card },
+    Introduced { answering: Box<Answering>, description: NodeDescription },
     /// The confirmation of the admitted node has arrived.
     Confirmed { peer: usize, keys: Box<Keys> },
     /// It ended: the other end left, does not answer, or does not know the secret.
@@ -97,14 +97,14 @@ enum Arrival {
     Never,
 }
 
-impl Greeting {
-    pub(super) fn dialled(socket: Descriptor, peer: usize, now: Instant) -> Greeting {
-        Greeting { socket, deadline: stranger_deadline(now), step: Step::Connection { peer } }
+impl Handshake {
+    pub(super) fn dialled(socket: Descriptor, peer: usize, now: Instant) -> Handshake {
+        Handshake { socket, deadline: unauthenticated_deadline(now), step: Step::Connection { peer } }
     }
 
-    pub(super) fn accepted(socket: Descriptor, now: Instant) -> Greeting {
+    pub(super) fn accepted(socket: Descriptor, now: Instant) -> Handshake {
         let step = Step::First { message: Box::new(Message::new()) };
-        Greeting { socket, deadline: stranger_deadline(now), step }
+        Handshake { socket, deadline: unauthenticated_deadline(now), step }
     }
 
     /// This node sent its first message: now waits for the answer.
@@ -128,7 +128,7 @@ impl Greeting {
     }
 
     /// Whether the end that connected is still unauthenticated.
-    pub(super) fn is_stranger(&self) -> bool {
+    pub(super) fn is_unauthenticated(&self) -> bool {
         matches!(self.step, Step::First { .. })
     }
 
@@ -180,7 +180,9 @@ impl Greeting {
             return Progress::Over(Failure::Left);
         };
         match dialling.finish(&message.bytes, security) {
-            Ok((card, keys, confirmation)) => Progress::Answered { peer, card, keys: Box::new(keys), confirmation },
+            Ok((description, keys, confirmation)) => {
+                Progress::Answered { peer, description, keys: Box::new(keys), confirmation }
+            }
             Err(_) => Progress::Over(Failure::Stranger),
         }
     }
@@ -204,11 +206,11 @@ impl Greeting {
 
 fn introduce(secret: &[u8; 32], message: &[u8; FIRST_MESSAGE_BYTES]) -> Progress {
     match Answering::read(Carrier::Stream, secret, message) {
-        Ok((answering, card)) => Progress::Introduced { answering: Box::new(answering), card },
+        Ok((answering, description)) => Progress::Introduced { answering: Box::new(answering), description },
         Err(_) => Progress::Over(Failure::Stranger),
     }
 }
 
-fn stranger_deadline(now: Instant) -> Instant {
-    now + Duration::from_millis(STRANGER_MS_MAX)
+fn unauthenticated_deadline(now: Instant) -> Instant {
+    now + Duration::from_millis(UNAUTHENTICATED_MS_MAX)
 }
