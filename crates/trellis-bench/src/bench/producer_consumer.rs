@@ -50,7 +50,7 @@ pub(crate) struct ProducerConsumerArguments {
 /// Enough that a request for the buffer always finds it in use.
 pub(crate) const WORK_MICROSECONDS: u32 = 20;
 
-/// What decides who may use the buffer.
+/// How the nodes agree on which of them may use the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum With {
     /// The lock on its pages.

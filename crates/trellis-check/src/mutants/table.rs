@@ -258,6 +258,12 @@ pub const TABLE: &[Row] = &[
         "a node leaves while requests of its own are under way",
         NodeFault::LeavesWithRequests,
     ),
+    node(
+        Any,
+        "leaves-without-farewell",
+        "a node leaves before every other node has said farewell",
+        NodeFault::LeavesWithoutFarewell,
+    ),
     node(Any, "names-nothing", "a node that leaves does not name what it leaves behind", NodeFault::NamesNothing),
     // Changes of protocols.
     change("gives-up-alone", "who gives up a change does not decide so for all", ChangeFault::GivesUpAlone),

@@ -34,6 +34,8 @@ pub enum NodeFault {
     KeepsTokens,
     /// A node that leaves does not wait for its turn.
     LeavesOutOfTurn,
+    /// A node leaves before every other node has said farewell.
+    LeavesWithoutFarewell,
     /// A node leaves while its own requests are under way.
     LeavesWithRequests,
     /// A node that leaves does not name the pages that it leaves behind.
@@ -45,6 +47,7 @@ impl NodeFault {
     pub(super) fn skipped(self) -> Option<LeavingStep> {
         match self {
             NodeFault::LeavesOutOfTurn => Some(LeavingStep::AwaitTurn),
+            NodeFault::LeavesWithoutFarewell => Some(LeavingStep::AwaitFarewells),
             NodeFault::LeavesWithRequests => Some(LeavingStep::AwaitRequests),
             _ => None,
         }

@@ -2,7 +2,7 @@
 //! memory server, in swap, or in a mapped file.
 //!
 //! Promises: one program, compiled once, accesses its memory in the same way everywhere, and all runs must find the
-//! same sums. What is made (files, a swap file, control groups, labs, servers) is gone afterwards, also when the
+//! same sums. Everything made here (files, a swap file, control groups, labs, servers) is gone afterwards, also when the
 //! command is killed. A way that this machine does not allow is left out with its reason. It must never make a ratio
 //! of two runs of the command.
 
@@ -100,7 +100,7 @@ struct Sizes {
     touches: u64,
 }
 
-/// What a process needs in addition to its working set.
+/// The memory that a process needs in addition to its working set.
 const PROCESS_BYTES: u64 = 4 << 20;
 /// The smallest cache.
 const CACHE_BYTES_MIN: u64 = 1 << 20;

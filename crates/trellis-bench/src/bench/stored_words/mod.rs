@@ -2,7 +2,7 @@
 //! or in a mapped file.
 //!
 //! Promises: the same program, compiled once, runs in all ways one after the other on the same disk, each time with
-//! the same memory for everything in its process; all runs must print the same words. What is made (files, a swap
+//! the same memory for everything in its process; all runs must print the same words. Everything made here (files, a swap
 //! file, control groups, a server) is gone afterwards, also when the command is killed. A way that this machine does
 //! not allow is left out with its reason.
 //!

@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 
 use trellis_command::exit::{self, Failure};
 
-/// What the shell does when the pipe ends: $1 is the folder, $2 that of the group. Processes end first, then what
-/// they used.
+/// The commands of the shell at the end of the pipe: $1 is the folder, $2 that of the group. Processes end first, then
+/// what they used.
 const CLEAN: &str = r#"
 trap '' INT TERM HUP QUIT PIPE
 read -r _

@@ -80,7 +80,7 @@ fn measure_one(task: &SwitchTask, what: Moved, found: &mut Found) -> Result<(), 
         moved
     })?;
     if what == Moved::Range {
-        // What is read now comes from the new place.
+        // From now on, reads go to the new place.
         placed.kill("s1");
     }
     load.compare(&mut client_in(&lab, "c2")?);

@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The most pages that are sent until both ends know the other's memory and one-sided writes begin.
 const FIRST_MAX: usize = 10_000;
 
-/// What a frame requests or answers.
+/// The operation that a frame requests or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Word {

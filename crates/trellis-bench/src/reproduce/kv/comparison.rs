@@ -18,7 +18,7 @@ use trellis_command::terminal::Progress;
 /// In a long run, the number of operations for each row of a long load.
 const OPERATIONS_FOR_ROW: usize = 4;
 
-/// What is to be measured.
+/// The measurements that were chosen.
 pub(super) struct Request<'a> {
     /// The stores that the user named; if empty, all that can be started.
     pub(super) stores: &'a [Chosen],

@@ -169,7 +169,7 @@ fn throughput_figure(comparison: &Comparison, shown: &Shown) -> Reproduced {
     finish(comparison, shown, (table, rows), &random_number)
 }
 
-/// What the bars of a figure mean.
+/// The value of each bar of a figure, and the title of its axis.
 struct Drawn<'a> {
     along: &'a str,
     value: &'a dyn Fn(&Runs) -> Option<f64>,

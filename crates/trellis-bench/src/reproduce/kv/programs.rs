@@ -1,6 +1,6 @@
 //! The paper's programs: compiled by clang alone and by `trellis c++` in its modes, and run on a store.
 //!
-//! Promises: every mode has the same source and optimisation. What is built is removed when the command ends. A
+//! Promises: every mode has the same source and optimisation. The programs that it builds are removed when the command ends. A
 //! program that fails is an error with its own sentence.
 
 use std::io::Read;

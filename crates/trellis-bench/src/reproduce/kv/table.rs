@@ -49,7 +49,7 @@ impl Test {
     }
 }
 
-/// What is to be measured.
+/// The measurements that were chosen.
 pub(super) struct Request<'a> {
     /// The stores that the user named; if empty, `embedded` and `redis`.
     pub(super) stores: &'a [Chosen],
