@@ -1,8 +1,9 @@
 //! `cargo xtask pages`: writes the parts of the documentation that are generated from other files.
 //!
-//! A page contains `<!-- scripts NAME -->` where the text scripts of a protocol crate's `tests/scripts/NAME` belong;
-//! the text between that line and `<!-- end of scripts -->` is generated. Promises: a page whose scripts are up to
-//! date is not touched, and [`check`] names the pages that are not. It must never change anything outside the marks.
+//! A page contains `<!-- scripts NAME -->` where the table of the text scripts of a protocol crate's `tests/scripts/NAME`
+//! belongs: what each shows, which is its first comment, and a link to it. The text between that line and
+//! `<!-- end of scripts -->` is generated. Promises: a page whose table is up to date is not touched, and [`check`]
+//! names the pages that are not. It must never change anything outside the marks.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -48,14 +49,15 @@ fn pages(root: &Path) -> Result<Vec<Page>> {
     for path in sorted_files(&root.join(PAGES))? {
         let is = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        let should_be = with_scripts(&is, &SCRIPTS.map(|scripts| root.join(scripts))).with_context(|| name.clone())?;
+        let should_be = with_scripts(&is, root, &SCRIPTS.map(|scripts| root.join(scripts)));
+        let should_be = should_be.with_context(|| name.clone())?;
         pages.push(Page { path, name, is, should_be });
     }
     Ok(pages)
 }
 
-/// The page with the present scripts.
-fn with_scripts(page: &str, scripts: &[PathBuf]) -> Result<String> {
+/// The page with the table of the present scripts.
+fn with_scripts(page: &str, root: &Path, scripts: &[PathBuf]) -> Result<String> {
     let mut made = String::new();
     let mut rest = page.lines();
     while let Some(line) = rest.next() {
@@ -66,11 +68,13 @@ fn with_scripts(page: &str, scripts: &[PathBuf]) -> Result<String> {
         let Some(scripts) = scripts.iter().map(|scripts| scripts.join(folder)).find(|scripts| scripts.is_dir()) else {
             bail!("there are no scripts of {folder}");
         };
+        made += "\n| script | what it shows |\n|---|---|\n";
         for script in sorted_files(&scripts)? {
             let text =
                 std::fs::read_to_string(&script).with_context(|| format!("{} cannot be read", script.display()))?;
             let name = script.file_stem().unwrap_or_default().to_string_lossy();
-            let _ = write!(made, "\n### {}\n\n```text\n{}\n```\n", title(&name), text.trim_end());
+            let place = script.strip_prefix(root).unwrap_or(&script).display();
+            let _ = writeln!(made, "| [{}](../../{place}) | {} |", title(&name), first_comment(&text));
         }
         let _ = write!(made, "\n{END}\n");
         // Existing scripts extend to their end mark; a new page has none.
@@ -89,6 +93,12 @@ fn title(stem: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
+/// The comment at the start of a script, in one line.
+fn first_comment(text: &str) -> String {
+    let lines = text.lines().map_while(|line| line.strip_prefix('#'));
+    lines.map(str::trim).collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
 fn sorted_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("{} cannot be read", folder.display()))?;
     let mut paths: Vec<_> = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
@@ -99,19 +109,18 @@ fn sorted_files(folder: &Path) -> Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn scripts_are_put_between_the_marks_and_once() {
         let folder = [std::env::temp_dir().join(format!("trellis-pages-{}", std::process::id()))];
         std::fs::create_dir_all(folder[0].join("p")).unwrap();
-        std::fs::write(folder[0].join("p/01-first-touch.txt"), "# Touch.\nread n0 p0\n").unwrap();
+        std::fs::write(folder[0].join("p/01-first-touch.txt"), "# Touch\n# it.\n\nread n0 p0\n# no\n").unwrap();
         let page = "# P\n\n<!-- scripts p -->\n\nAfter.\n";
-        let once = with_scripts("# P\n\n<!-- scripts p -->\n", &folder).unwrap();
-        assert!(once.contains("### First touch\n\n```text\n# Touch.\nread n0 p0\n```\n"), "{once}");
-        assert_eq!(with_scripts(&once, &folder).unwrap(), once);
-        assert!(with_scripts(page, &folder).unwrap().ends_with("<!-- end of scripts -->\n\nAfter.\n"));
-        assert!(with_scripts("<!-- scripts q -->", &folder).is_err());
+        let with_scripts = |page: &str| super::with_scripts(page, &folder[0], &folder);
+        let once = with_scripts("# P\n\n<!-- scripts p -->\n").unwrap();
+        assert!(once.contains("\n| [First touch](../../p/01-first-touch.txt) | Touch it. |\n"), "{once}");
+        assert_eq!(with_scripts(&once).unwrap(), once);
+        assert!(with_scripts(page).unwrap().ends_with("<!-- end of scripts -->\n\nAfter.\n"));
+        assert!(with_scripts("<!-- scripts q -->").is_err());
         std::fs::remove_dir_all(&folder[0]).unwrap();
     }
 }
