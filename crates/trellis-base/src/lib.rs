@@ -5,11 +5,15 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod deadline;
 mod random;
+mod rarely;
 pub mod size_classes;
 pub mod statistics;
 
+pub use deadline::{Deadline, Limit};
 pub use random::{Random, mixed, seed_of_run};
+pub use rarely::is_worth_reporting;
 
 /// Nanoseconds of a monotonic clock that the caller chose; only differences are meaningful.
 pub type Nanoseconds = u64;

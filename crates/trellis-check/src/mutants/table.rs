@@ -265,6 +265,7 @@ pub const TABLE: &[Row] = &[
         NodeFault::LeavesWithoutFarewell,
     ),
     node(Any, "names-nothing", "a node that leaves does not name what it leaves behind", NodeFault::NamesNothing),
+    node(Any, "takes-nothing", "the coordinator does not take over what a leaving node named", NodeFault::TakesNothing),
     // Changes of protocols.
     change("gives-up-alone", "who gives up a change does not decide so for all", ChangeFault::GivesUpAlone),
     change("stays-away", "who gives up a change leaves the others waiting", ChangeFault::StaysAway),

@@ -11,8 +11,8 @@ use super::world::World;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Purpose};
 use trellis_cluster_protocol::membership::Input as Fact;
-use trellis_cluster_protocol::node::{LeavingStep, left_behind};
-use trellis_cluster_protocol::{Nanoseconds, PageRange, sync};
+use trellis_cluster_protocol::node::{LeavingStep, Taking, left_behind};
+use trellis_cluster_protocol::{Nanoseconds, PageIndex, PageRange, sync};
 
 /// How often a node that waits looks again.
 const POLL_NS: Nanoseconds = 10_000;
@@ -32,7 +32,7 @@ impl<S: Start> World<'_, S> {
             let wish = PageRange::one(layout.page(self.members.random.below(u64::from(layout.places())) as u32));
             self.step(node, Input::Prefetch { wish, write: true, announced: true })?;
         }
-        self.may_have_taken_over(node)
+        self.take_over(node)
     }
 
     /// The node goes on with its steps as far as it can.
@@ -58,7 +58,7 @@ impl<S: Start> World<'_, S> {
         match step {
             step if fault.skipped() == Some(step) => Ok(true),
             LeavingStep::Announce => {
-                if let Some(range) = self.nodes[index].locks.any_in_use(self.now) {
+                if let Some(range) = self.nodes[index].pages.locks.any_in_use(self.now) {
                     return Err(format!("node {node} leaves while its program locks {range}"));
                 }
                 if fault != NodeFault::KeepsTokens {
@@ -70,20 +70,20 @@ impl<S: Start> World<'_, S> {
             LeavingStep::AwaitTurn => Ok(self.nodes[index].may_hand_over),
             LeavingStep::AwaitSynchronisation => Ok(self.nodes[index].sync.is_clear()),
             LeavingStep::AnswerDeferred => {
-                for input in self.nodes[index].departures.take_deferred() {
+                for input in self.nodes[index].pages.departures.take_deferred() {
                     self.step(node, input)?;
                 }
                 Ok(true)
             }
             LeavingStep::AwaitRequests => {
-                let machine = self.nodes[index].machine.as_ref().expect("it takes part");
+                let machine = &self.nodes[index].pages.protocol;
                 Ok(!self.scenario.layout.runs().flat_map(PageRange::pages).any(|page| machine.is_pending(page)))
             }
             LeavingStep::NamePages => {
                 for run in self.scenario.layout.runs() {
                     let mut next = run.first().0;
                     while let Some(behind) = {
-                        let machine = self.nodes[index].machine.as_ref().expect("it takes part");
+                        let machine = &self.nodes[index].pages.protocol;
                         left_behind(machine, run, next)
                     } {
                         next = behind.end();
@@ -99,10 +99,10 @@ impl<S: Start> World<'_, S> {
             }
             LeavingStep::AwaitFarewells => Ok(self.nodes[index].all_left),
             LeavingStep::AnswerHeld => {
-                while let Some(input) = self.nodes[index].timers.pop_held() {
+                while let Some(input) = self.nodes[index].pages.timers.pop_held() {
                     self.step(node, input)?;
                 }
-                Ok(self.nodes[index].timers.next_alarm(Purpose::Threshold).is_none())
+                Ok(self.nodes[index].pages.timers.next_alarm(Purpose::Threshold).is_none())
             }
         }
     }
@@ -127,32 +127,37 @@ impl<S: Start> World<'_, S> {
         Ok(true)
     }
 
-    /// The coordinator gets these pages, for stores, in a thread of its own.
-    pub(super) fn take_over(&mut self, node: u16, range: PageRange) {
-        let random = || Random::for_purpose(self.scenario.seed.number, 5);
-        let state = &mut self.nodes[usize::from(node)];
-        let index = *state.taker.get_or_insert_with(|| {
-            let mut taker = Thread::new(random(), 0);
-            taker.doing = Doing::Done;
-            state.threads.push(taker);
-            state.threads.len() as u8 - 1
-        });
-        let taker = &mut state.threads[usize::from(index)];
-        taker.plan.extend(range.pages().map(Action::Pull));
-        if taker.is_over() {
-            taker.doing = Doing::Thinking;
-            self.busy_threads += 1;
-            self.queue.put(self.now + 1, Event::Think { node, thread: index });
+    /// The coordinator goes on taking pages over, in a thread of its own. It does so when pages were named, and when that
+    /// thread has got a page.
+    pub(super) fn take_over(&mut self, node: u16) -> Result<(), String> {
+        loop {
+            let state = &mut self.nodes[usize::from(node)];
+            if state.taker.is_some_and(|index| !state.threads[usize::from(index)].is_over()) {
+                return Ok(());
+            }
+            match state.take_over.next_step() {
+                None => return Ok(()),
+                Some(Taking::Done) => return self.member(node, Fact::TookOver),
+                Some(_) if self.start.fault() == NodeFault::TakesNothing => {}
+                Some(Taking::Announce(wish)) => {
+                    self.step(node, Input::Prefetch { wish, write: true, announced: true })?;
+                }
+                Some(Taking::Page(page)) => self.let_taker_pull(node, page),
+            }
         }
     }
 
-    /// Says that every page was taken over that a leaving node named, if that is so.
-    pub(super) fn may_have_taken_over(&mut self, node: u16) -> Result<(), String> {
+    fn let_taker_pull(&mut self, node: u16, page: PageIndex) {
+        let seed = self.scenario.seed.number;
         let state = &mut self.nodes[usize::from(node)];
-        let is_idle = state.taker.is_none_or(|index| state.threads[usize::from(index)].is_over());
-        if is_idle && std::mem::take(&mut state.has_all_to_take_over) {
-            self.member(node, Fact::TookOver)?;
-        }
-        Ok(())
+        let index = *state.taker.get_or_insert_with(|| {
+            state.threads.push(Thread::new(Random::for_purpose(seed, 5), 0));
+            state.threads.len() as u8 - 1
+        });
+        let taker = &mut state.threads[usize::from(index)];
+        taker.plan.push(Action::Pull(page));
+        taker.doing = Doing::Thinking;
+        self.busy_threads += 1;
+        self.queue.put(self.now + 1, Event::Think { node, thread: index });
     }
 }

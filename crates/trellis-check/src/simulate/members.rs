@@ -148,7 +148,7 @@ impl<S: Start> World<'_, S> {
         let node = number.map_err(|why| format!("a process gets no number: {why:?}"))?.0;
         self.recorder.note(self.now, || format!("n{node} asks to join"));
         self.members.changing += 1;
-        self.join_machine(node);
+        self.nodes[usize::from(node)].state = State::Present;
         self.begin_membership(node);
         if self.watches {
             self.watch(node);
@@ -209,18 +209,18 @@ impl<S: Start> World<'_, S> {
                 Effect::Admitted(present) => {
                     let joined = (self.scenario.founders..self.scenario.nodes()).map(NodeId);
                     let absent = joined.filter(|other| present >> other.0 & 1 == 0);
-                    absent.for_each(|other| self.nodes[usize::from(node)].departures.depart(other));
+                    absent.for_each(|other| self.nodes[usize::from(node)].pages.departures.depart(other));
                 }
                 Effect::Joined => {
                     self.recorder.note(self.now, || format!("n{node} has joined"));
                     self.members.changing -= 1;
                     self.start_threads(node);
                 }
-                Effect::Came(peer) => self.nodes[usize::from(node)].departures.come(peer),
+                Effect::Came(peer) => self.nodes[usize::from(node)].pages.departures.come(peer),
                 Effect::HandOver => self.nodes[usize::from(node)].may_hand_over = true,
-                Effect::TakeOver(range) => self.take_over(node, range),
-                Effect::TakeOverEnds => self.nodes[usize::from(node)].has_all_to_take_over = true,
-                Effect::Departs(peer) => self.nodes[usize::from(node)].departures.depart(peer),
+                Effect::TakeOver(range) => self.nodes[usize::from(node)].take_over.name(range),
+                Effect::TakeOverEnds => self.nodes[usize::from(node)].take_over.end(),
+                Effect::Departs(peer) => self.nodes[usize::from(node)].pages.departures.depart(peer),
                 Effect::Vanished(peer) => vanished = Some(peer),
                 Effect::AllLeft => self.nodes[usize::from(node)].all_left = true,
                 Effect::Ended => return Err(format!("node {node} believes that the cluster has ended")),
@@ -231,7 +231,7 @@ impl<S: Start> World<'_, S> {
             let successor = NodeId(self.members.coordinator);
             self.step(node, Input::Gone { node: peer, successor })?;
         }
-        self.may_have_taken_over(node)
+        self.take_over(node)
     }
 
     pub(super) fn member_message(&mut self, node: u16, from: u16, message: Message) -> Result<(), String> {

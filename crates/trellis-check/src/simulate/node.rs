@@ -4,9 +4,8 @@
 
 use super::node_faults::Locking;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::Message;
 use trellis_cluster_protocol::membership::Membership;
-use trellis_cluster_protocol::node::{Departures, RangeLocks, Timers};
+use trellis_cluster_protocol::node::{Shard, TakeOver};
 use trellis_cluster_protocol::sync::{Operation, Sync};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
@@ -144,49 +143,40 @@ pub(super) enum State {
 
 /// A node.
 pub(super) struct Node<N> {
-    /// `None` until it joins.
-    pub(super) machine: Option<N>,
+    /// The protocol of all pages, and what surrounds it.
+    pub(super) pages: Shard<N>,
     pub(super) sync: Sync,
     pub(super) membership: Option<Membership>,
     pub(super) threads: Vec<Thread>,
     pub(super) state: State,
     pub(super) paused_until: Nanoseconds,
-    pub(super) timers: Timers,
-    pub(super) locks: RangeLocks,
-    pub(super) departures: Departures,
-    /// What departed nodes would have answered.
-    pub(super) answered: Vec<(NodeId, Message)>,
     /// The place of its step among those of a node that leaves.
     pub(super) leaving: Option<usize>,
     /// It is its turn to leave.
     pub(super) may_hand_over: bool,
     /// Every other node has said farewell.
     pub(super) all_left: bool,
-    /// At the coordinator: the thread that takes pages over, and whether all pages were named that a node leaves behind.
+    /// At the coordinator: the pages to take over from a node that leaves, and the thread that takes them.
+    pub(super) take_over: TakeOver,
     pub(super) taker: Option<u8>,
-    pub(super) has_all_to_take_over: bool,
     pub(super) tickets: u32,
 }
 
 impl<N> Node<N> {
-    pub(super) fn new(me: u16, nodes: u16, founders: u16, machine: Option<N>) -> Node<N> {
-        let state = if machine.is_some() { State::Present } else { State::Absent };
+    pub(super) fn new(me: u16, founders: u16, pages: Shard<N>) -> Node<N> {
+        let state = if me < founders { State::Present } else { State::Absent };
         Node {
-            machine,
+            pages,
             sync: Sync::new(NodeId(me), founders),
             membership: None,
             threads: Vec::new(),
             state,
             paused_until: 0,
-            timers: Timers::default(),
-            locks: RangeLocks::default(),
-            departures: Departures::new(nodes, me >= founders),
-            answered: Vec::new(),
             leaving: None,
             may_hand_over: false,
             all_left: false,
+            take_over: TakeOver::default(),
             taker: None,
-            has_all_to_take_over: false,
             tickets: 0,
         }
     }

@@ -40,6 +40,8 @@ pub enum NodeFault {
     LeavesWithRequests,
     /// A node that leaves does not name the pages that it leaves behind.
     NamesNothing,
+    /// The coordinator does not make sure that it has the pages that a leaving node named.
+    TakesNothing,
 }
 
 impl NodeFault {

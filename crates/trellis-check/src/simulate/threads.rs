@@ -133,7 +133,7 @@ impl<S: Start> World<'_, S> {
         let wish = workload::wish(&self.scenario, thread, page);
         let write = thread.asks_write;
         self.tally.faults += 1;
-        let machine = self.nodes[usize::from(node)].machine.as_ref().expect("its threads run");
+        let machine = &self.nodes[usize::from(node)].pages.protocol;
         match Kind::of(machine, page, write) {
             Kind::Read => self.tally.read_faults += 1,
             Kind::Write => self.tally.write_faults += 1,
@@ -161,7 +161,7 @@ impl<S: Start> World<'_, S> {
             if silent {
                 self.hold(node, page, SILENT_NS.min(self.scenario.manners.hold_ns));
             } else {
-                self.nodes[usize::from(node)].timers.wake(page);
+                self.nodes[usize::from(node)].pages.timers.wake(page);
             }
         }
     }
@@ -180,7 +180,7 @@ impl<S: Start> World<'_, S> {
             return Ok(());
         }
         let now = self.now;
-        match self.nodes[usize::from(node)].timers.looks(page, || now) {
+        match self.nodes[usize::from(node)].pages.timers.looks(page, || now) {
             Some(Resumes::Now(input)) => self.step(node, input),
             Some(Resumes::At(due)) => {
                 self.queue.put(due.max(now), Event::Due { node });
@@ -193,7 +193,7 @@ impl<S: Start> World<'_, S> {
     /// Somebody wants the page: it stays for its thread, but not for ever.
     pub(super) fn hold(&mut self, node: u16, page: PageIndex, at_most: Nanoseconds) {
         let at_most = if self.start.fault() == NodeFault::HeldForEver { Nanoseconds::MAX } else { at_most };
-        let due = self.nodes[usize::from(node)].timers.hold(page, self.now, at_most);
+        let due = self.nodes[usize::from(node)].pages.timers.hold(page, self.now, at_most);
         if due < Nanoseconds::MAX {
             self.queue.put(due.max(self.now), Event::Due { node });
         }
@@ -201,7 +201,7 @@ impl<S: Start> World<'_, S> {
 
     /// The protocol hears of everything whose time has come.
     pub(super) fn say_due(&mut self, node: u16) -> Result<(), String> {
-        while let Some(input) = self.nodes[usize::from(node)].timers.pop_due(self.now) {
+        while let Some(input) = self.nodes[usize::from(node)].pages.pop_due(self.now) {
             self.step(node, input)?;
         }
         Ok(())
@@ -350,7 +350,6 @@ impl<S: Start> World<'_, S> {
         } else {
             self.tally.calls += 1;
         }
-        self.nodes[usize::from(node)].locks.granted(call, now);
         self.memories.lock(node, range, call, now, until)?;
         self.go_on(node, index);
         Ok(())
@@ -405,7 +404,7 @@ impl<S: Start> World<'_, S> {
         let node = &mut self.nodes[usize::from(node)];
         let number = node.ticket();
         let thread = if fault == NodeFault::WaitsForItself { u64::from(number) } else { u64::from(index) };
-        let input = node.locks.call(RangeLockCall { range, number, thread, stay }, now)?;
+        let input = node.pages.locks.call(RangeLockCall { range, number, thread, stay }, now)?;
         node.threads[usize::from(index)].doing = Doing::Calling(number);
         Ok(input)
     }
@@ -424,7 +423,7 @@ impl<S: Start> World<'_, S> {
         let mut locking = self.thread(node, index).locking.take().expect("a range is unlocked after it was locked");
         while let Some((range, number)) = locking.pop() {
             self.memories.unlock(node, range, number);
-            let given_back = self.nodes[usize::from(node)].locks.give_back(number, self.now);
+            let given_back = self.nodes[usize::from(node)].pages.locks.give_back(number, self.now);
             if given_back.was_over && locking.stay.is_none() {
                 return Err(format!("node {node} finds that a lock of {range} is over, which has no time"));
             }
@@ -447,7 +446,7 @@ impl<S: Start> World<'_, S> {
         self.tally.given_up += 1;
         self.recorder.note(now, || format!("n{node} thread {index} gives up a range"));
         if fault != NodeFault::StaysInQueue {
-            let input = self.nodes[usize::from(node)].locks.give_back(number, now).input;
+            let input = self.nodes[usize::from(node)].pages.locks.give_back(number, now).input;
             input.map_or(Ok(()), |input| self.step(node, input))?;
         }
         if fault == NodeFault::KeepsPieces {
@@ -486,7 +485,7 @@ impl<S: Start> World<'_, S> {
     fn change_protocol(&mut self, node: u16, index: u8, action: Action) -> Result<(), String> {
         let layout = self.scenario.layout;
         let me = self.geometry(node);
-        let machine = self.nodes[usize::from(node)].machine.as_mut().expect("its threads run");
+        let machine = &mut self.nodes[usize::from(node)].pages.protocol;
         let pending = |machine: &S::Node, page| machine.is_pending(page);
         let is_done = match action {
             Action::Drain => !(0..layout.places()).any(|place| pending(machine, layout.page(place))),
@@ -502,7 +501,7 @@ impl<S: Start> World<'_, S> {
                 let mine = range.pages().filter(|&page| me.home_of(page) == me.me);
                 let away: Vec<PageIndex> = mine.filter(|&page| !start.may_change(machine, page)).collect();
                 for &page in &away {
-                    let machine = self.nodes[usize::from(node)].machine.as_ref().expect("its threads run");
+                    let machine = &self.nodes[usize::from(node)].pages.protocol;
                     if !pending(machine, page) {
                         let wish = PageRange::one(page);
                         self.step(node, Input::Prefetch { wish, write: true, announced: true })?;

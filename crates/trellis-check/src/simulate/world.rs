@@ -15,8 +15,8 @@ use super::scenario::{Pattern, Scenario, Wires};
 use super::{Start, Tally};
 use std::collections::BTreeMap;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Purpose};
-use trellis_cluster_protocol::node::Route;
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message};
+use trellis_cluster_protocol::node::{Order, Shard};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
@@ -102,8 +102,10 @@ impl<'a, S: Start> World<'a, S> {
             scenario,
         };
         for me in 0..nodes {
-            let machine = (me < world.scenario.founders).then(|| world.machine(me));
-            world.nodes.push(Node::new(me, nodes, world.scenario.founders, machine));
+            let geometry = world.geometry(me);
+            let machine = start.start(world.scenario.protocol, geometry);
+            let pages = Shard::new(machine, geometry, NodeId(world.scenario.coordinator));
+            world.nodes.push(Node::new(me, world.scenario.founders, pages));
         }
         world
     }
@@ -182,8 +184,7 @@ impl<'a, S: Start> World<'a, S> {
         self.tally.steps += 1;
         self.recorder.input(self.now, node, &input);
         let mut effects = std::mem::take(&mut self.effects);
-        let machine = self.nodes[usize::from(node)].machine.as_mut().expect("a node that takes part");
-        machine.step(self.now, input, &mut effects);
+        self.nodes[usize::from(node)].pages.protocol.step(self.now, input, &mut effects);
         let mut done = Ok(());
         for &effect in &effects {
             self.recorder.effect(&effect);
@@ -197,72 +198,75 @@ impl<'a, S: Start> World<'a, S> {
         }
         effects.clear();
         self.effects = effects;
-        while let (Ok(()), Some((from, message))) = (&done, self.nodes[usize::from(node)].answered.pop()) {
-            done = self.step(node, Input::Message { from, message });
+        while done.is_ok()
+            && let Some(input) = self.nodes[usize::from(node)].pages.next_answer()
+        {
+            done = self.step(node, input);
         }
         done
     }
 
-    /// Sends a message about pages, or does what is right where the receiver has departed, as the runtime does.
-    fn send_of_page(&mut self, node: u16, to: NodeId, message: Message) -> Result<(), String> {
-        let (coordinator, geometry) = (NodeId(self.scenario.coordinator), self.geometry(node));
-        let departures = &mut self.nodes[usize::from(node)].departures;
-        departures.note_sent(to, message);
-        let route = departures.route(NodeId(node), coordinator, to, message, |page| geometry.home_of(page));
-        let route = match (self.start.fault(), route) {
-            (NodeFault::SendsToDeparted, _) => Route::To(to),
-            (NodeFault::DropsRequests, Route::To(other)) if other != to => Route::Dropped,
-            (NodeFault::DropsInvalidations, Route::Answered(_)) => Route::Dropped,
-            (_, route) => route,
-        };
-        match route {
-            Route::To(to) => self.send(node, to, wire::Message::Coherence(message)),
-            Route::Answered(answer) => {
-                self.nodes[usize::from(node)].answered.push((to, answer));
+    fn carry_out(&mut self, node: u16, effect: Effect) -> Result<(), String> {
+        if let Effect::Send { message, .. } = effect {
+            if let Some(range) = message.bytes() {
+                let write = matches!(message, Message::Grant { write: true, .. });
+                self.memories.read_out(node, range, write)?;
+                self.tally.pages_sent += u64::from(range.count());
+            }
+            self.tally.page_messages += 1;
+        }
+        match self.order(node, effect) {
+            Order::CarryOut(effect) => self.change_pages(node, effect),
+            Order::Send { to, message } => self.send(node, to, wire::Message::Coherence(message)),
+            Order::Granted { range, call } => self.locked(node, range, call),
+            Order::WakeAt(due) => {
+                // A page that is held for ever wakes nobody.
+                if due < Nanoseconds::MAX {
+                    self.queue.put(due.max(self.now), Event::Due { node });
+                }
                 Ok(())
             }
-            Route::Dropped => Ok(()),
-            Route::Lost => Err(format!("node {node} would send {message} to {to}, which has departed")),
+            Order::Nothing => Ok(()),
+            Order::Lost { to, message } => Err(format!("node {node} would send {message} to {to}, which has departed")),
         }
     }
 
-    fn carry_out(&mut self, node: u16, effect: Effect) -> Result<(), String> {
+    /// What the node does for an effect; a fault changes it.
+    fn order(&mut self, node: u16, effect: Effect) -> Order {
+        let fault = self.start.fault();
+        let hold_max = if fault == NodeFault::HeldForEver { Nanoseconds::MAX } else { self.scenario.manners.hold_ns };
+        if fault == NodeFault::NoAlarms && matches!(effect, Effect::Alarm { .. }) {
+            return Order::Nothing;
+        }
+        let now = self.now;
+        let pages = &mut self.nodes[usize::from(node)].pages;
+        let order = pages.order(effect, || now, hold_max);
+        let Effect::Send { to, message } = effect else { return order };
+        match (fault, order) {
+            (NodeFault::SendsToDeparted, _) => {
+                pages.forget_answers();
+                Order::Send { to, message }
+            }
+            (NodeFault::DropsRequests, Order::Send { to: other, .. }) if other != to => Order::Nothing,
+            (NodeFault::DropsInvalidations, Order::Nothing) => {
+                pages.forget_answers();
+                Order::Nothing
+            }
+            (_, order) => order,
+        }
+    }
+
+    /// Carries out an effect on the memory and the threads of a node.
+    fn change_pages(&mut self, node: u16, effect: Effect) -> Result<(), String> {
         match effect {
             Effect::Revoke(range) => self.memories.revoke(node, range, self.now),
             Effect::Downgrade(range) => self.memories.downgrade(node, range, self.now),
             Effect::Install { range, access, zero } => self.memories.install(node, range, access, zero),
             Effect::Upgrade(range) => self.memories.upgrade(node, range),
-            Effect::Send { to, message } => {
-                if let Some(range) = message.bytes() {
-                    let write = matches!(message, Message::Grant { write: true, .. });
-                    self.memories.read_out(node, range, write)?;
-                    self.tally.pages_sent += u64::from(range.count());
-                }
-                self.tally.page_messages += 1;
-                self.send_of_page(node, to, message)
-            }
             Effect::Wake(range) => {
                 self.wake(node, range);
                 Ok(())
             }
-            Effect::Hold(page) => {
-                self.hold(node, page, self.scenario.manners.hold_ns);
-                Ok(())
-            }
-            Effect::Alarm { page, purpose, after } => {
-                if self.start.fault() == NodeFault::NoAlarms {
-                    return Ok(());
-                }
-                let due = self.now.saturating_add(after);
-                let state = &mut self.nodes[usize::from(node)];
-                state.timers.set_alarm(page, purpose, due);
-                if purpose == Purpose::Expiry {
-                    state.locks.time_begins(page, self.now);
-                }
-                self.queue.put(due, Event::Due { node });
-                Ok(())
-            }
-            Effect::Locked { range, call } => self.locked(node, range, call),
             Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
             Effect::KeepTwin(_)
             | Effect::SendTwins { .. }
@@ -271,12 +275,15 @@ impl<'a, S: Start> World<'a, S> {
             | Effect::Inspect(_)
             | Effect::Notice { .. }
             | Effect::Published => Err(format!("node {node} orders what belongs to release consistency: {effect:?}")),
+            Effect::Send { .. } | Effect::Hold(_) | Effect::Alarm { .. } | Effect::Locked { .. } => {
+                unreachable!("the shard orders something else for these")
+            }
         }
     }
 
     /// The views must be what the protocol believes them to be.
     fn compare(&self, node: u16, effects: &[Effect]) -> Result<(), String> {
-        let machine = self.nodes[usize::from(node)].machine.as_ref().expect("it was stepped");
+        let machine = &self.nodes[usize::from(node)].pages.protocol;
         for effect in effects {
             let (Effect::Revoke(range)
             | Effect::Downgrade(range)
@@ -419,15 +426,6 @@ impl<'a, S: Start> World<'a, S> {
         }
     }
 
-    fn machine(&self, me: u16) -> S::Node {
-        self.start.start(self.scenario.protocol, self.geometry(me))
-    }
-
-    pub(super) fn join_machine(&mut self, me: u16) {
-        self.nodes[usize::from(me)].machine = Some(self.machine(me));
-        self.nodes[usize::from(me)].state = State::Present;
-    }
-
     pub(super) fn geometry(&self, me: u16) -> Geometry {
         Geometry {
             me: NodeId(me),
@@ -459,7 +457,7 @@ impl<'a, S: Start> World<'a, S> {
             return Err(format!("threads wait for ever: {}", self.who_waits()));
         }
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_present()) {
-            let machine = node.machine.as_ref().expect("it takes part");
+            let machine = &node.pages.protocol;
             let pages = (0..self.scenario.layout.places()).map(|place| self.scenario.layout.page(place));
             if let Some(page) = pages.into_iter().find(|&page| machine.is_pending(page)) {
                 return Err(format!("a request of node {index} for {page} is under way for ever"));

@@ -87,7 +87,7 @@ bases! { $
     Migrate(Migrate) = "migrate" => Migrate::new,
     /// Lazy release consistency; copies are dropped (Zhou, Iftode and Li 1996).
     HlrcInvalidate(Hlrc) = "hlrc(invalidate)" => |geometry| Hlrc::new(geometry, Propagation::Invalidate),
-    /// Lazy release consistency; copies get what changed (Osendorfer et al. 2006, §5).
+    /// Lazy release consistency; copies get what changed (Osendorfer et al. 2004, §5).
     HlrcUpdate(Hlrc) = "hlrc(update)" => |geometry| Hlrc::new(geometry, Propagation::Update),
     /// Lazy release consistency; one or the other for each page.
     HlrcAdaptive(Hlrc) = "hlrc(adaptive)" => |geometry| Hlrc::new(geometry, Propagation::Adaptive),

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_somebody_wants_stays_a_moment_for_its_thread_and_no_longer_than_its_bound() {
+    fn a_page_that_is_wanted_stays_no_longer_than_its_bound() {
         let mut timers = Timers::default();
         timers.wake(PAGE);
         assert_eq!(timers.hold(PAGE, 1_000, 5_000_000), 5_001_000);

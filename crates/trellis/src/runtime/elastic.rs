@@ -11,15 +11,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use trellis_cluster_protocol::coherence::{Coherence, Input, Message, Purpose};
+use trellis_cluster_protocol::coherence::{Coherence, Input, Purpose};
 use trellis_cluster_protocol::membership::{self, NoPlace};
-use trellis_cluster_protocol::node::{LeavingStep, Route, left_behind};
+use trellis_cluster_protocol::node::{LeavingStep, TakeOver, Taking, left_behind};
 use trellis_cluster_protocol::sync::Kind;
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync, wire};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync};
 
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
-use super::pages::{Shard, Waiting, runs};
+use super::pages::{Waiting, runs};
 use super::progress::Waited;
 use super::watchdog::LeaveWords;
 use super::{LEAVE_LOOK_NS, Node};
@@ -130,7 +130,7 @@ impl Node {
     }
 
     pub(super) fn note_came(&self, node: NodeId) {
-        self.shards.iter().for_each(|shard| lock(shard).departures.come(node));
+        self.shards.iter().for_each(|shard| lock(shard).node.departures.come(node));
     }
 }
 
@@ -153,7 +153,7 @@ impl Node {
             }));
         }
         let now = self.now();
-        match self.shards.iter().find_map(|shard| lock(shard).locks.any_in_use(now)) {
+        match self.shards.iter().find_map(|shard| lock(shard).node.locks.any_in_use(now)) {
             Some(range) => {
                 Err(WaitError::Misuse(format!("{range} are locked or waited for; give them back before leaving")))
             }
@@ -222,7 +222,7 @@ impl Node {
             while !self.is_over() {
                 let ticket = self.waiters.take();
                 let mut shard = lock(self.shard_of(run.first()));
-                let Some(page) = run.pages().find(|&page| shard.protocol.is_pending(page)) else { break };
+                let Some(page) = run.pages().find(|&page| shard.node.protocol.is_pending(page)) else { break };
                 shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
                 drop(shard);
                 self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
@@ -235,7 +235,7 @@ impl Node {
     fn answer_deferred(&self) {
         for shard in &self.shards {
             let mut shard = lock(shard);
-            for input in shard.departures.take_deferred() {
+            for input in shard.node.departures.take_deferred() {
                 self.step(&mut shard, input);
             }
         }
@@ -244,7 +244,7 @@ impl Node {
     fn name_what_is_left_behind(&self) {
         for run in runs(0..self.region.pages() as u32) {
             let mut next = run.first().0;
-            while let Some(behind) = { left_behind(&lock(self.shard_of(run.first())).protocol, run, next) } {
+            while let Some(behind) = { left_behind(&lock(self.shard_of(run.first())).node.protocol, run, next) } {
                 next = behind.end();
                 self.member_behind(behind);
             }
@@ -258,10 +258,10 @@ impl Node {
             self.release_held();
             for shard in &self.shards {
                 let mut shard = lock(shard);
-                while let Some(input) = shard.timers.pop_held() {
+                while let Some(input) = shard.node.timers.pop_held() {
                     self.step(&mut shard, input);
                 }
-                next = next.into_iter().chain(shard.timers.next_alarm(Purpose::Threshold)).min();
+                next = next.into_iter().chain(shard.node.timers.next_alarm(Purpose::Threshold)).min();
             }
             let Some(due) = next else { return };
             std::thread::sleep(Duration::from_nanos(due.saturating_sub(self.now())));
@@ -274,7 +274,7 @@ impl Node {
     /// The node is about to go. When this returns nothing is on its way into its queue any more: messages about pages
     /// are sent under the locks of their shards.
     pub(super) fn note_departs(&self, node: NodeId) {
-        self.shards.iter().for_each(|shard| lock(shard).departures.depart(node));
+        self.shards.iter().for_each(|shard| lock(shard).node.departures.depart(node));
     }
 
     /// Nothing of the node is under way any more.
@@ -282,20 +282,6 @@ impl Node {
         let successor = NodeId(self.config.manager as u16);
         for shard in &self.shards {
             self.step(&mut lock(shard), Input::Gone { node, successor });
-        }
-    }
-
-    /// Sends a message about pages, or does what is right where `to` has gone.
-    pub(super) fn send_of_page(&self, shard: &mut Shard, to: NodeId, message: Message) {
-        shard.departures.note_sent(to, message);
-        let coordinator = NodeId(self.config.manager as u16);
-        match shard.departures.route(self.me, coordinator, to, message, |page| self.home_of(page)) {
-            Route::To(node) => self.send(node, &wire::Message::Coherence(message)),
-            Route::Answered(answer) => shard.answered.push((to, answer)),
-            Route::Dropped => {}
-            Route::Lost => {
-                self.fail(format!("{message} is for {to}, which has gone, and no node is left to answer it"))
-            }
         }
     }
 }
@@ -327,18 +313,29 @@ impl Node {
 
     fn take_all(&self, ranges: &Receiver<PageRange>) {
         super::progress::block_all_signals();
-        for range in ranges {
-            let pages = range.first().0..range.end();
-            let taken = self.fetch(pages, true, Why::Announced);
-            // A wish may be granted in part, and others may have taken pages again since.
-            let taken = taken.and_then(|()| range.pages().try_for_each(|page| self.take_page(page)));
+        let mut take_over = TakeOver::default();
+        loop {
+            let (range, taken) = match take_over.next_step() {
+                Some(Taking::Announce(range)) => {
+                    (range, self.fetch(range.first().0..range.end(), true, Why::Announced))
+                }
+                Some(Taking::Page(page)) => (PageRange::one(page), self.take_page(page)),
+                Some(Taking::Done) => return self.member_took_over(),
+                None => {
+                    match ranges.recv() {
+                        Ok(range) => take_over.name(range),
+                        // No more follow.
+                        Err(_) => take_over.end(),
+                    }
+                    continue;
+                }
+            };
             match taken {
                 Ok(()) => {}
                 Err(WaitError::Failed(_)) => return,
                 Err(late) => return self.fail(format!("{range} cannot be taken over from a node that leaves: {late}")),
             }
         }
-        self.member_took_over();
     }
 
     /// Has the page here for stores, once.
@@ -347,7 +344,7 @@ impl Node {
         let deadline = self.now().saturating_add(wait.limit_ns(&self.config));
         let ticket = self.waiters.take();
         let mut shard = lock(self.shard_of(page));
-        while shard.protocol.access(page) < Access::Write {
+        while shard.node.protocol.access(page) < Access::Write {
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
             self.step(&mut shard, Input::Fault { page, write: true, wish: PageRange::one(page) });
             drop(shard);
@@ -361,7 +358,7 @@ impl Node {
             ticket.rearm();
             shard = lock(self.shard_of(page));
         }
-        let resumes = shard.timers.runs_on(page, || self.now());
+        let resumes = shard.node.timers.runs_on(page, || self.now());
         self.resume(&mut shard, resumes);
         Ok(())
     }

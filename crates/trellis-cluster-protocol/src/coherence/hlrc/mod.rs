@@ -1,4 +1,4 @@
-//! `hlrc`: home-based lazy release consistency (Zhou, Iftode and Li 1996; Osendorfer et al. 2006, ViSMI).
+//! `hlrc`: home-based lazy release consistency (Zhou, Iftode and Li 1996; Osendorfer et al. 2004, ViSMI).
 //!
 //! Any number of nodes may store to a page at the same time. Each page has a *home*, whose copy is the master. Before a
 //! node releases anything, it *publishes* the pages that it stored to. It sends to the home of each page a *diff*: the

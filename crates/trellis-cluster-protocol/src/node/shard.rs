@@ -1,0 +1,201 @@
+//! The pages of one shard at one node: their protocol, and the decisions that surround it.
+//!
+//! An embedder steps the protocol, and passes each of its effects to [`Shard::order`] in their order. What it gets back
+//! is what it does: to memory, to threads, to the network. After the effects of a step it continues with
+//! [`Shard::next_answer`] until there is none.
+//!
+//! Promises: no message is ordered to a departed node. A page that is held, and an alarm, come back through
+//! [`Shard::pop_due`], once. It must never order anything that an embedder has to decide about.
+
+use super::{Departures, RangeLocks, Route, Timers};
+use crate::Nanoseconds;
+use crate::coherence::{Effect, Geometry, Input, Message, Purpose};
+use crate::page::{NodeId, PageRange};
+use alloc::vec::Vec;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Shard<C> {
+    /// The protocol of its pages.
+    pub protocol: C,
+    /// Pages that stay for threads, and the alarms of the protocol.
+    pub timers: Timers,
+    /// The calls of the program that wait for locked pages, or hold them.
+    pub locks: RangeLocks,
+    /// The nodes that have departed.
+    pub departures: Departures,
+    /// What departed nodes would have answered.
+    answers: Vec<(NodeId, Message)>,
+    geometry: Geometry,
+    coordinator: NodeId,
+}
+
+/// What an embedder does for an effect of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Carry out the effect: it concerns memory, threads, or what other nodes must know.
+    CarryOut(Effect),
+    /// Send the message, with the bytes of its pages if it has any.
+    Send {
+        /// The receiver, which need not be the one that the protocol named.
+        to: NodeId,
+        /// The message.
+        message: Message,
+    },
+    /// Wake the thread of the call, which has these pages now.
+    Granted {
+        /// The pages.
+        range: PageRange,
+        /// The number of the call.
+        call: u32,
+    },
+    /// Call [`Shard::pop_due`] at this time.
+    WakeAt(Nanoseconds),
+    /// Nothing: the receiver has departed.
+    Nothing,
+    /// No node is left that could answer the message: the protocol is broken.
+    Lost {
+        /// The node that has departed.
+        to: NodeId,
+        /// The message.
+        message: Message,
+    },
+}
+
+impl<C> Shard<C> {
+    /// The shard at its start: no node has departed. `coordinator` takes over what a departed node leaves behind.
+    pub fn new(protocol: C, geometry: Geometry, coordinator: NodeId) -> Shard<C> {
+        Shard {
+            protocol,
+            timers: Timers::default(),
+            locks: RangeLocks::default(),
+            departures: Departures::new(geometry.nodes, geometry.me.0 >= geometry.founders),
+            answers: Vec::new(),
+            geometry,
+            coordinator,
+        }
+    }
+
+    /// What is to be done for an effect of the protocol. The clock is read only for effects that depend on time. A page
+    /// stays at most `hold_max` for a thread once another node wants it.
+    pub fn order(&mut self, effect: Effect, now: impl FnOnce() -> Nanoseconds, hold_max: Nanoseconds) -> Order {
+        match effect {
+            Effect::Send { to, message } => self.send(to, message),
+            Effect::Hold(page) => Order::WakeAt(self.timers.hold(page, now(), hold_max)),
+            Effect::Alarm { page, purpose, after } => {
+                let now = now();
+                let due = now.saturating_add(after);
+                self.timers.set_alarm(page, purpose, due);
+                if purpose == Purpose::Expiry {
+                    self.locks.time_begins(page, now);
+                }
+                Order::WakeAt(due)
+            }
+            Effect::Locked { range, call } => {
+                self.locks.granted(call, now());
+                Order::Granted { range, call }
+            }
+            other => Order::CarryOut(other),
+        }
+    }
+
+    /// The next answer of a departed node, as the protocol receives it.
+    pub fn next_answer(&mut self) -> Option<Input> {
+        self.answers.pop().map(|(from, message)| Input::Message { from, message })
+    }
+
+    /// Forgets the answers of departed nodes; only a checker that breaks a node does so.
+    pub fn forget_answers(&mut self) {
+        self.answers.clear();
+    }
+
+    /// The next page that is held no longer, or the next alarm that goes off, by `now`.
+    pub fn pop_due(&mut self, now: Nanoseconds) -> Option<Input> {
+        self.timers.pop_due(now)
+    }
+
+    fn send(&mut self, to: NodeId, message: Message) -> Order {
+        self.departures.note_sent(to, message);
+        let geometry = self.geometry;
+        match self.departures.route(geometry.me, self.coordinator, to, message, |page| geometry.home_of(page)) {
+            Route::To(to) => Order::Send { to, message },
+            Route::Answered(answer) => {
+                self.answers.push((to, answer));
+                Order::Nothing
+            }
+            Route::Dropped => Order::Nothing,
+            Route::Lost => Order::Lost { to, message },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Access;
+    use crate::homes::{Home, Manager};
+    use crate::node::RangeLockCall;
+    use crate::page::PageIndex;
+
+    const PAGE: PageIndex = PageIndex(7);
+    const OTHER: NodeId = NodeId(2);
+    const HOLD_MAX: Nanoseconds = 1_000;
+
+    fn shard() -> Shard<()> {
+        let home = Home::Manager(Manager(NodeId(0)));
+        let geometry =
+            Geometry { me: NodeId(1), nodes: 3, founders: 2, pages: 64, shard: 0, shards: 1, home, marks: false };
+        Shard::new((), geometry, NodeId(0))
+    }
+
+    fn no_clock() -> Nanoseconds {
+        panic!("the clock is read")
+    }
+
+    #[test]
+    fn what_concerns_memory_is_carried_out_as_it_is() {
+        let install = Effect::Install { range: PageRange::one(PAGE), access: Access::Read, zero: true };
+        assert_eq!(shard().order(install, no_clock, HOLD_MAX), Order::CarryOut(install));
+    }
+
+    #[test]
+    fn a_departed_node_gets_no_message_and_its_answer_is_handled() {
+        let mut shard = shard();
+        let invalidate = Message::Invalidate { page: PAGE, owner: NodeId(0) };
+        let send = Effect::Send { to: OTHER, message: invalidate };
+        let sent = Order::Send { to: OTHER, message: invalidate };
+        assert_eq!(shard.order(send, no_clock, HOLD_MAX), sent);
+        assert_eq!(shard.next_answer(), None);
+        shard.departures.depart(OTHER);
+        assert_eq!(shard.order(send, no_clock, HOLD_MAX), Order::Nothing);
+        let answer = Input::Message { from: OTHER, message: Message::Invalidated { page: PAGE } };
+        assert_eq!(shard.next_answer(), Some(answer));
+        assert_eq!(shard.next_answer(), None);
+    }
+
+    #[test]
+    fn a_page_is_held_and_an_alarm_goes_off_once_each() {
+        let mut shard = shard();
+        assert_eq!(shard.order(Effect::Hold(PAGE), || 5, HOLD_MAX), Order::WakeAt(5 + HOLD_MAX));
+        let alarm = Effect::Alarm { page: PAGE, purpose: Purpose::Retry, after: 10 };
+        assert_eq!(shard.order(alarm, || 5, HOLD_MAX), Order::WakeAt(15));
+        assert_eq!(shard.pop_due(14), None);
+        assert_eq!(shard.pop_due(15), Some(Input::Alarm { page: PAGE, purpose: Purpose::Retry }));
+        assert_eq!(shard.pop_due(5 + HOLD_MAX), Some(Input::Resumed { page: PAGE }));
+        assert_eq!(shard.pop_due(Nanoseconds::MAX), None);
+    }
+
+    #[test]
+    fn the_time_of_a_locked_range_begins_with_its_alarm() {
+        let mut shard = shard();
+        let range = PageRange::one(PAGE);
+        let call = RangeLockCall { range, number: 3, thread: 1, stay: Some(100) };
+        shard.locks.call(call, 0).expect("nobody holds it");
+        let granted = shard.order(Effect::Locked { range, call: 3 }, || 20, HOLD_MAX);
+        assert_eq!(granted, Order::Granted { range, call: 3 });
+        let expiry = Effect::Alarm { page: PAGE, purpose: Purpose::Expiry, after: 100 };
+        assert_eq!(shard.order(expiry, || 50, HOLD_MAX), Order::WakeAt(150));
+        assert_eq!(shard.locks.in_use(range, 149), Some(range));
+        assert_eq!(shard.locks.in_use(range, 151), None);
+    }
+}
