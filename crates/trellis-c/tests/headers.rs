@@ -13,6 +13,7 @@ use trellis_c::counters::Counters;
 use trellis_c::remote::{self, batch};
 use trellis_c::{cluster, status, synchronisation};
 use trellis_fabric_protocol::wire::datagram::Status;
+use trellis_testing::are_installed;
 
 /// Compiles `text` without linking, with every compiler of the language.
 fn compiles(test: &str, language: &Language, text: &str, extra: &[&str]) {
@@ -203,8 +204,7 @@ fn numbers_and_layouts_of_remote_memory_are_those_of_the_library() {
 /// The library has everything that the headers declare, and exports no function that no header declares.
 #[test]
 fn every_declared_function_is_exported() {
-    if !support::is_installed("nm") {
-        println!("SKIPPED every_declared_function_is_exported: nm is not installed");
+    if !are_installed("every_declared_function_is_exported", &["nm"]) {
         return;
     }
     let library = support::prefix().join("lib/libtrellis.so");
@@ -236,8 +236,7 @@ fn declared_functions(header: &str) -> Vec<&str> {
 
 #[test]
 fn the_library_has_its_public_name() {
-    if !support::is_installed("readelf") {
-        println!("SKIPPED the_library_has_its_public_name: readelf is not installed");
+    if !are_installed("the_library_has_its_public_name", &["readelf"]) {
         return;
     }
     let library: &Path = &support::prefix().join("lib/libivy.so");

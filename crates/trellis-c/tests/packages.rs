@@ -5,6 +5,8 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use trellis_testing::{are_installed, is_installed, skip};
+
 /// A copy of the installed tree at another path: nothing in it may depend on the original path.
 fn moved_prefix(test: &str) -> PathBuf {
     let moved = support::fresh_folder(test).join("elsewhere");
@@ -21,8 +23,8 @@ fn flags_of(package: &str, prefix: &Path) -> Vec<String> {
 #[test]
 fn pkg_config_builds_programs_for_both_interfaces() {
     let test = "pkg_config_builds_programs_for_both_interfaces";
-    if !support::is_installed("pkg-config") || support::compilers(test, &support::CPP).is_empty() {
-        println!("SKIPPED {test}: pkg-config or a C++ compiler is not installed");
+    if !is_installed("pkg-config") || support::compilers(test, &support::CPP).is_empty() {
+        skip(test, "pkg-config or a C++ compiler is not installed");
         return;
     }
     let prefix = moved_prefix("pkg-config");
@@ -62,8 +64,8 @@ fn pkg_config_builds_programs_for_both_interfaces() {
 #[test]
 fn cmake_finds_the_package_and_both_targets() {
     let test = "cmake_finds_the_package_and_both_targets";
-    if !support::is_installed("cmake") || support::compilers(test, &support::CPP).is_empty() {
-        println!("SKIPPED {test}: cmake or a C++ compiler is not installed");
+    if !is_installed("cmake") || support::compilers(test, &support::CPP).is_empty() {
+        skip(test, "cmake or a C++ compiler is not installed");
         return;
     }
     let prefix = moved_prefix("cmake");
@@ -92,8 +94,7 @@ fn cmake_finds_the_package_and_both_targets() {
 #[test]
 fn another_minor_version_is_not_taken() {
     let test = "another_minor_version_is_not_taken";
-    if !support::is_installed("cmake") {
-        println!("SKIPPED {test}: cmake is not installed");
+    if !are_installed(test, &["cmake"]) {
         return;
     }
     let folder = support::fresh_folder("cmake-version");

@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
+use trellis_testing::are_installed;
+
 use support::{C, Node};
 
 /// The flags of a program that was written for the original macros, and must still compile without warnings.
@@ -16,11 +18,8 @@ const COHERENCE: [&str; 4] = ["ivy", "dynamic", "hlrc(invalidate)", "hlrc(update
 
 /// Expands and compiles one of the programs beside the tests; None, after reporting it, if a tool is missing.
 fn build(test: &str, sources: &[&str], extra: &[&str]) -> Option<PathBuf> {
-    for tool in ["m4", "pkg-config"] {
-        if !support::is_installed(tool) {
-            println!("SKIPPED {test}: {tool} is not installed");
-            return None;
-        }
+    if !are_installed(test, &["m4", "pkg-config"]) {
+        return None;
     }
     let compiler = *support::compilers(test, &C).first()?;
     let folder = support::fresh_folder(&format!("{test}-sources"));
@@ -228,8 +227,7 @@ fn another_binary_is_refused_before_its_memory_is_changed() {
 #[test]
 fn globals_can_be_shared_as_between_threads() {
     let test = "parmacs-shared";
-    if !support::is_installed("pkg-config") {
-        println!("SKIPPED {test}: pkg-config is not installed");
+    if !are_installed(test, &["pkg-config"]) {
         return;
     }
     let mut flags = variable("parmacs_shared_cflags");
@@ -295,8 +293,7 @@ fn a_program_that_is_started_by_itself_starts_its_nodes() {
 #[test]
 fn declarations_and_the_header_stand_alone() {
     let test = "parmacs-header";
-    if !support::is_installed("m4") {
-        println!("SKIPPED {test}: m4 is not installed");
+    if !are_installed(test, &["m4"]) {
         return;
     }
     // Declarations are complete types, and may precede everything.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use trellis_testing::{are_installed, skip};
+
 use support::CPP;
 
 /// A program, its size as it prints it, and options that make it short but leave work for every processor.
@@ -129,9 +131,7 @@ fn no_program_has_a_data_race() {
         for processors in [2, 3, 8] {
             let output = run(&folder.join(program.name), &with_processors(program, processors));
             if text(&output.stderr).contains("unexpected memory mapping") {
-                println!(
-                    "SKIPPED no_program_has_a_data_race: this kernel places memory where the sanitizer cannot look"
-                );
+                skip("no_program_has_a_data_race", "this kernel places memory where the sanitizer cannot look");
                 return;
             }
             assert!(
@@ -147,8 +147,7 @@ fn no_program_has_a_data_race() {
 #[test]
 fn every_macro_works_with_threads_and_on_one_processor() {
     for (macros, processors) in [("null", &["1"][..]), ("pthreads", &["1", "2", "5", "8"])] {
-        if !support::is_installed("m4") {
-            println!("SKIPPED every macro with {macros}: m4 is not installed");
+        if !are_installed(format_args!("every macro with {macros}"), &["m4"]) {
             return;
         }
         let Some(compiler) = support::compilers("every macro", &support::C).first().copied() else { return };
@@ -196,8 +195,7 @@ fn build(macros: &'static str) -> Option<PathBuf> {
 /// Builds into a folder named `test` as the Makefile does, with additional flags.
 fn build_all(test: &str, macros: &str, flags: &str) -> Option<PathBuf> {
     for needed in ["m4", "make"] {
-        if !support::is_installed(needed) {
-            println!("SKIPPED parmacs programs with {macros}: {needed} is not installed");
+        if !are_installed(format_args!("parmacs programs with {macros}"), &[needed]) {
             return None;
         }
     }

@@ -5,6 +5,8 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
+use trellis_testing::skip;
+
 use support::{C, CPP};
 
 #[test]
@@ -117,7 +119,7 @@ fn handlers_of_the_program_get_its_own_faults_with_every_catcher() {
         let mut node = support::Node::start(&folder, "0", &mut Command::new(&program), &variables);
         let status = node.end();
         if !status.success() && catcher != "mprotect" && node.complained().contains("userfaultfd") {
-            println!("SKIPPED {name}: {}", node.complained().trim());
+            skip(name, node.complained());
             continue;
         }
         assert!(status.success(), "{name}: {status}: {}", node.complained());

@@ -10,6 +10,7 @@ use std::process::Command;
 use network::{ALONE, in_own_network};
 use support::{CPP, Node};
 use trellis::remote::{Server, ServerOptions, Stop};
+use trellis_testing::skip;
 
 #[test]
 fn containers_have_more_elements_than_fit_here() {
@@ -17,7 +18,7 @@ fn containers_have_more_elements_than_fit_here() {
     let Some(program) = support::compile(test, &CPP, &support::program("remote_memory.cpp"), &[]) else { return };
     let missing = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe()).err();
     if let Some(why) = &missing {
-        return println!("SKIPPED {test}: {why}");
+        return skip(test, why);
     }
     let folder = support::fresh_folder("cpp-remote-memory-run");
     in_own_network(test, &ALONE, || {

@@ -1,14 +1,12 @@
 //! `trellis/compiled.h` and `trellis/stored.h`, called by a C program as the compiler pass and programmers call them.
 
-#[path = "../../trellis-store/tests/redis_server/mod.rs"]
-mod redis_server;
 mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use redis_server::RedisServer;
 use support::{C, Node};
+use trellis_testing::{redis_server::RedisServer, skip};
 
 fn program(test: &str) -> Option<PathBuf> {
     let include = format!("-I{}", support::crate_folder().join("../../compiler/include").display());
@@ -18,7 +16,7 @@ fn program(test: &str) -> Option<PathBuf> {
 fn cannot_catch(test: &str) -> bool {
     let missing = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe()).err();
     if let Some(why) = &missing {
-        println!("SKIPPED {test}: {why}");
+        skip(test, why);
     }
     missing.is_some()
 }

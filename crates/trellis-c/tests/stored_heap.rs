@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use support::{C, Language, compilers, crate_folder, fresh_folder, is_installed, link_flags, prefix, program, succeed};
+use trellis_testing::{is_installed, skip};
+
+use support::{C, Language, compilers, crate_folder, fresh_folder, link_flags, prefix, program, succeed};
 
 const CPP_17: Language =
     Language { compilers: &["g++", "clang++"], flags: &["-std=c++17", "-Wall", "-Wextra", "-Werror"], extension: "cc" };
@@ -37,7 +39,7 @@ fn preloaded(test: &str) -> Option<&'static Path> {
         Some(library)
     });
     if library.is_none() {
-        println!("SKIPPED {test}: there is no C compiler");
+        skip(test, "there is no C compiler");
     }
     library.as_deref()
 }
@@ -143,7 +145,7 @@ fn programs_of_this_machine_run_with_their_heap_in_the_region() {
     ];
     for (program, arguments) in programs {
         if !is_installed(program) && program != "awk" {
-            println!("SKIPPED {test} with {program}: it is not installed");
+            skip(format_args!("{test} with {program}"), "it is not installed");
             continue;
         }
         let expected = output_of(Command::new(program).args(arguments), &lines);
@@ -182,7 +184,7 @@ fn programs_run_with_their_heap_in_a_store() {
     let Some(library) = preloaded(test) else { return };
     let Some(cpp) = build(test, &CPP_17, "malloc_preload.cc", &[]) else { return };
     if let Some(reason) = cannot_catch(library) {
-        println!("SKIPPED {test}: {reason}");
+        skip(test, reason);
         return;
     }
     let lines: String =
@@ -227,7 +229,7 @@ fn memory_is_there_till_the_last_instruction() {
     let Some(library) = preloaded(test) else { return };
     let Some(program) = with_library(test) else { return };
     if let Some(reason) = cannot_catch(library) {
-        println!("SKIPPED {test}: {reason}");
+        skip(test, reason);
         return;
     }
     for threads in [&[][..], &["thread"]] {

@@ -1,8 +1,6 @@
 //! The functions of `trellis/stored_synchronisation.h`: results, codes and messages over a store in this process, and
 //! C programs that share pages in a real Redis server.
 
-#[path = "../../trellis-store/tests/redis_server/mod.rs"]
-mod redis_server;
 mod support;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -13,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis_server::RedisServer;
 use support::{C, CPP, Node};
 use trellis::stored::layout::REGION_BASE;
 use trellis::stored::memory::{Memory, Mode};
@@ -21,6 +18,7 @@ use trellis::stored::settings::Settings;
 use trellis::stored::synchronisation::{Options, Session, process};
 use trellis_c::status;
 use trellis_c::stored::synchronisation::*;
+use trellis_testing::{redis_server::RedisServer, skip};
 
 /// An address in the region.
 fn at(offset: usize) -> *const c_void {
@@ -236,7 +234,7 @@ fn the_headers_stand_alone() {
 fn shared_program(test: &str) -> Option<(RedisServer, PathBuf)> {
     let page_faults = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe());
     if let Err(why) = page_faults {
-        println!("SKIPPED {test}: {why}");
+        skip(test, why);
         return None;
     }
     let include = format!("-I{}", support::crate_folder().join("include").display());
@@ -264,7 +262,7 @@ fn cpp_guards_take_the_types_of_the_header() {
     let Some(program) = support::compile(test, &CPP, &source, &[&include, "-pthread"]) else { return };
     let page_faults = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe());
     if let Err(why) = page_faults {
-        return println!("SKIPPED {test}: {why}");
+        return skip(test, why);
     }
     let folder = support::fresh_folder("cpp-stored-types-run");
     assert_eq!(Node::start(&folder, "alone", &mut Command::new(&program), &[]).succeed(), "done\n");

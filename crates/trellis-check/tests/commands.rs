@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output, Stdio};
 
+use trellis_testing::Folder;
+
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis-check"));
     command.args(arguments);
@@ -87,23 +89,17 @@ fn scale_draws_below_its_table_and_leaves_files_to_trellis() {
 /// Each file is a separate test: an error in one is reported, and the others run.
 #[test]
 fn a_litmus_file_that_is_refused_does_not_keep_the_others_from_running() {
-    let folder = std::env::temp_dir().join(format!("trellis-refused-{}", std::process::id()));
-    std::fs::create_dir(&folder).expect("a folder");
-    let file = |name: &str, text: &str| {
-        let path = folder.join(name);
-        std::fs::write(&path, text).expect("a file");
-        path.display().to_string()
-    };
+    let folder = Folder::new();
+    let file = |name: &str, text: &str| folder.write(name, text).display().to_string();
     let good =
         file("good.litmus", "X86_64 SB\n{}\nP0 | P1 ;\nmovq $1,(x) | movq $1,(y) ;\nmovq (y),%rax | movq (x),%rax ;\n");
     let bad = file("bad.litmus", "X86 bad\n{}\nP0 ;\nINC [x] ;\n");
     let columns = ["MOV [x],$1", "MOV [y],$1", "MOV [z],$1", "MOV [x],$2", "MOV [y],$2", "MOV [z],$2"];
     let rows: String = columns.iter().map(|cell| format!("{} ;\n", [*cell; 4].join(" | "))).collect();
     let large = file("large.litmus", &format!("X86 large\n{{}}\nP0 | P1 | P2 | P3 ;\n{rows}"));
-    let missing = folder.join("missing.litmus").display().to_string();
+    let missing = folder.argument("missing.litmus");
     let some = ["litmus", "--simulated", "--protocol", "hlrc(invalidate)", "--runs", "20"];
     let ended = output(&[&some[..], &[&bad, &missing, &good, &large]].concat());
-    std::fs::remove_dir_all(&folder).expect("it is ours");
     let said = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(text(&ended.stdout).contains("1 tests on 1 protocols: 20 runs, 20 completed"), "{}", text(&ended.stdout));

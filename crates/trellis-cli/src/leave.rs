@@ -62,7 +62,7 @@ pub(crate) fn leave(arguments: &LeaveArguments) -> Ending {
         return Ok(exit::FINE);
     }
     for node in chosen(arguments, &there)? {
-        if !run::ask_to_leave(node) {
+        if !run::ask_to_leave(node)? {
             return Err(Failure::new(exit::FAILED, format!("{} has just ended", named(node))));
         }
         say!("{} of the cluster at {} was asked to leave", named(node), node.cluster);

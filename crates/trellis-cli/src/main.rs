@@ -14,6 +14,8 @@ mod pages;
 mod serve;
 mod store;
 mod switch;
+#[cfg(test)]
+mod waits;
 
 use std::process::ExitCode;
 

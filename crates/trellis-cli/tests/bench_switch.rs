@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use trellis_testing::skip;
 
 /// The sources of a faulting page; each is measured, or there is a reason.
 const CONDITIONS: [&str; 6] =
@@ -15,7 +16,7 @@ fn output(test: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(env!("CARGO_BIN_EXE_trellis")).args(arguments).output().expect("it can be started");
     let told = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(71) && told.contains("user namespace") {
-        println!("SKIPPED {test}: {told}");
+        skip(test, told);
         return None;
     }
     Some(output)
@@ -60,7 +61,7 @@ fn every_way_to_page_has_every_pass_or_a_reason() {
     let Some(output) = output(test, &arguments) else { return };
     let told = String::from_utf8_lossy(&output.stderr);
     if told.contains("the compiler's parts") {
-        return println!("SKIPPED {test}: {}", told.trim());
+        return skip(test, told);
     }
     let found = json(&output);
     let passes = ["fill", "scan", "update", "work", "touch"];

@@ -6,31 +6,18 @@
 mod support;
 
 use serde_json::Value;
-use support::{Ended, Folder, start_command};
+use support::{catcher_works, json_of, number, start_command};
+use trellis_testing::Folder;
 
-fn json_of(run: &Ended) -> Value {
-    assert_eq!(run.code, Some(0), "{run:?}");
-    serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", run.stdout))
-}
-
-/// Whether the catcher of the benchmarks works here; a test that needs it prints that it was skipped and why.
+/// Whether the catcher of the benchmarks works here.
 fn works(test: &str) -> bool {
-    let answer = json_of(&start_command(&["doctor", "--json"]).finish())["catchers"]["signal"].clone();
-    if answer["works"] != true {
-        println!("SKIPPED {test}: the catcher signal does not work here: {}", answer["why"]);
-    }
-    answer["works"] == true
+    catcher_works(test, "signal")
 }
 
 fn bench(arguments: &[&str]) -> Value {
     let found = json_of(&start_command(&[&["bench"], arguments, &["--json"]].concat()).finish());
     assert_eq!(found["benchmark"], arguments[0]);
     found
-}
-
-#[track_caller]
-fn number(found: &Value, field: &str) -> f64 {
-    found[field].as_f64().unwrap_or_else(|| panic!("{field} is not a number in {found}"))
 }
 
 #[test]
@@ -155,7 +142,7 @@ fn tables_2_and_3_and_the_figure_are_made() {
         return;
     }
     let folder = Folder::new();
-    let directory = folder.path().join("pictures");
+    let directory = folder.file("pictures");
     let common = ["--runs", "1", "--directory", directory.to_str().expect("text"), "--json"];
     let make = |words: &[&str]| json_of(&start_command(&[&["reproduce", "choices"], words, &common].concat()).finish());
     let two = make(&["table2", "--pages-max", "1", "--items", "20"]);

@@ -7,22 +7,8 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Ended, Folder, start_command, start_nodes};
-
-fn json_of(run: &Ended) -> Value {
-    assert_eq!(run.code, Some(0), "{run:?}");
-    serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", run.stdout))
-}
-
-/// Whether the catcher works here; a test that needs it prints that it was skipped and why.
-fn works(catcher: &str, test: &str) -> bool {
-    let found = json_of(&start_command(&["doctor", "--json"]).finish());
-    let answer = &found["catchers"][catcher];
-    if answer["works"] != true {
-        println!("SKIPPED {test}: the catcher {catcher} does not work here: {}", answer["why"]);
-    }
-    answer["works"] == true
-}
+use support::{catcher_works, json_of, start_command, start_nodes};
+use trellis_testing::Folder;
 
 /// Runs a benchmark and checks that these fields are positive numbers.
 fn benchmark(arguments: &[&str], positive: &[&str]) -> Value {
@@ -63,7 +49,7 @@ fn help_is_broken_where_a_line_is_full() {
 
 #[test]
 fn bench_fault_reports_the_floor_and_every_kind_of_fault() {
-    if !works("signal", "bench_fault_reports_the_floor_and_every_kind_of_fault") {
+    if !catcher_works("bench_fault_reports_the_floor_and_every_kind_of_fault", "signal") {
         return;
     }
     let found = benchmark(
@@ -93,7 +79,7 @@ fn bench_fault_reports_the_floor_and_every_kind_of_fault() {
 #[test]
 fn bench_fault_runs_with_every_catcher() {
     for catcher in ["handler", "mprotect"] {
-        if !works(catcher, "bench_fault_runs_with_every_catcher") {
+        if !catcher_works("bench_fault_runs_with_every_catcher", catcher) {
             continue;
         }
         let found = benchmark(&["fault", "--samples", "100", "--catch", catcher], &["read_us_p50", "floor_us"]);
@@ -103,7 +89,7 @@ fn bench_fault_runs_with_every_catcher() {
 
 #[test]
 fn bench_fault_runs_sealed() {
-    if !works("signal", "bench_fault_runs_sealed") {
+    if !catcher_works("bench_fault_runs_sealed", "signal") {
         return;
     }
     let found = benchmark(&["fault", "--samples", "100", "--security", "sealed"], &["read_us_p50"]);
@@ -120,7 +106,7 @@ fn bench_local_fault_measures_as_the_paper_did() {
 
 #[test]
 fn bench_thrash_finishes_with_many_nodes() {
-    if !works("signal", "bench_thrash_finishes_with_many_nodes") {
+    if !catcher_works("bench_thrash_finishes_with_many_nodes", "signal") {
         return;
     }
     for nodes in ["2", "5"] {
@@ -131,7 +117,7 @@ fn bench_thrash_finishes_with_many_nodes() {
 
 #[test]
 fn bench_lock_needs_no_message_to_take_a_lock_again() {
-    if !works("signal", "bench_lock_needs_no_message_to_take_a_lock_again") {
+    if !catcher_works("bench_lock_needs_no_message_to_take_a_lock_again", "signal") {
         return;
     }
     let found = benchmark(&["lock", "--samples", "20"], &["reacquire_ns_mean", "handoff_us_p50"]);
@@ -140,7 +126,7 @@ fn bench_lock_needs_no_message_to_take_a_lock_again() {
 
 #[test]
 fn bench_barrier_stream_idle_and_memory_report() {
-    if !works("signal", "bench_barrier_stream_idle_and_memory_report") {
+    if !catcher_works("bench_barrier_stream_idle_and_memory_report", "signal") {
         return;
     }
     benchmark(&["barrier", "--samples", "100"], &["barrier_us_p50", "link_rtt_us_p50", "barrier_over_link_rtt"]);
@@ -154,7 +140,7 @@ fn bench_barrier_stream_idle_and_memory_report() {
 
 #[test]
 fn bench_consistency_reports_each_figure_beside_its_yardstick() {
-    if !works("signal", "bench_consistency_reports_each_figure_beside_its_yardstick") {
+    if !catcher_works("bench_consistency_reports_each_figure_beside_its_yardstick", "signal") {
         return;
     }
     let found = benchmark(
@@ -210,7 +196,7 @@ fn doctor_says_what_is_chosen() {
 
 #[test]
 fn reproduce_draws_pictures() {
-    if !works("signal", "reproduce_draws_pictures") {
+    if !catcher_works("reproduce_draws_pictures", "signal") {
         return;
     }
     let folder = Folder::new();
@@ -229,7 +215,7 @@ fn reproduce_draws_pictures() {
 #[test]
 fn report_turns_records_into_one_page() {
     let folder = Folder::new();
-    let record = folder.path().join("record");
+    let record = folder.file("record");
     let run = start_nodes(2, "sum", &["--record", record.to_str().expect("text")]).finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     let report = start_command(&["report", record.to_str().expect("text")]).finish();

@@ -2,33 +2,14 @@
 //! several. Ranges and servers are in `controller.rs`.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use trellis_testing::Folder;
+use trellis_testing::redis_server::RedisServer;
 
-/// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(60);
 const PREFIX: &str = "fd12:3456:c8::/48";
-
-/// A folder that is removed with its value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("trellis-controller-{test}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).expect("a folder");
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn trellis(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
@@ -131,9 +112,9 @@ fn what_cannot_be_is_said_with_what_can() {
 
 #[test]
 fn a_controller_without_servers_answers() {
-    let folder = Folder::new("alone");
-    let control = folder.0.join("control");
-    let records = format!("embedded-durable:{}", folder.0.join("records").display());
+    let folder = Folder::new();
+    let control = folder.file("control");
+    let records = format!("embedded-durable:{}", folder.argument("records"));
     let more = ["--prefix", PREFIX, "--backups", "2"];
     let mut running = Running::start(&records, &control, &more);
     running.says("this controller leads from now on; there are records of 0 ranges");
@@ -169,7 +150,7 @@ fn a_controller_without_servers_answers() {
     let (sentence, code) =
         refused(&["run", "--prefix", PREFIX, "--records", "embedded:", "--port", "0", "--control", &shown]);
     assert!(code == Some(71) && sentence.contains("a controller runs there"), "{sentence}");
-    let other = folder.0.join("other").display().to_string();
+    let other = folder.argument("other");
     let (sentence, _) =
         refused(&["run", "--prefix", PREFIX, "--records", &records, "--port", "0", "--control", &other]);
     assert!(sentence.contains("another process has it open"), "{sentence}");
@@ -181,18 +162,18 @@ fn a_controller_without_servers_answers() {
 
 #[test]
 fn the_only_controller_of_a_machine_is_found() {
-    let folder = Folder::new("found");
+    let folder = Folder::new();
     let shown = |arguments: &[&str]| {
         let mut command = trellis(arguments);
-        command.env("XDG_RUNTIME_DIR", &folder.0).output().expect("it can be started")
+        command.env("XDG_RUNTIME_DIR", folder.path()).output().expect("it can be started")
     };
-    let control = folder.0.join("trellis-controller-123456-00c8.sock");
+    let control = folder.file("trellis-controller-123456-00c8.sock");
     let _first = Running::start("embedded:", &control, &["--prefix", PREFIX]);
     for arguments in [&["status"][..], &["status", "--controller", "0xc8", "--prefix", "fd12:3456:7::/48"]] {
         let output = shown(arguments);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    let other = folder.0.join("trellis-controller-654321-0001.sock");
+    let other = folder.file("trellis-controller-654321-0001.sock");
     let _second = Running::start("embedded:", &other, &["--prefix", "fd12:3456:1::/48"]);
     let output = shown(&["status"]);
     let sentence = String::from_utf8_lossy(&output.stderr);
@@ -200,43 +181,15 @@ fn the_only_controller_of_a_machine_is_found() {
     assert!(shown(&["status", "--prefix", PREFIX]).status.success(), "one of them is of this cluster");
 }
 
-/// A Redis of this machine, which ends with its value.
-struct Redis(Child, String);
-
-impl Redis {
-    fn start(folder: &Folder) -> Option<Redis> {
-        let socket = folder.0.join("redis").display().to_string();
-        let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--unixsocket", &socket, "--save", "", "--appendonly", "no"]);
-        let child = command.current_dir(&folder.0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
-        let redis = Redis(child, format!("redis+unix:{socket}"));
-        let deadline = Instant::now() + LONG;
-        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            assert!(Instant::now() < deadline, "redis-server does not answer");
-            std::thread::yield_now();
-        }
-        Some(redis)
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn one_of_two_leads_and_the_other_follows() {
-    let folder = Folder::new("two");
-    let Some(redis) = Redis::start(&folder) else {
-        println!("SKIPPED one_of_two_leads_and_the_other_follows: redis-server is not installed");
-        return;
-    };
-    let sockets = ["one", "other"].map(|name| folder.0.join(name));
-    let mut first = Running::start(&redis.1, &sockets[0], &["--prefix", PREFIX]);
+    let folder = Folder::new();
+    let Some(redis) = RedisServer::start("one_of_two_leads_and_the_other_follows", &[]) else { return };
+    let records = redis.socket_url();
+    let sockets = ["one", "other"].map(|name| folder.file(name));
+    let mut first = Running::start(&records, &sockets[0], &["--prefix", PREFIX]);
     first.says("this controller leads from now on");
-    let mut second = Running::start(&redis.1, &sockets[1], &["--prefix", "fd12:3456:c9::/48"]);
+    let mut second = Running::start(&records, &sockets[1], &["--prefix", "fd12:3456:c9::/48"]);
     second.says("controller fd12:3456:c8::/48 leads; this one waits until it is gone");
     let found = status(&sockets[1]);
     assert_eq!((&found["leads"], &found["leader"]), (&false.into(), &200.into()));

@@ -5,7 +5,9 @@
 mod lab;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use trellis_testing::{Folder, are_installed, skip};
 
 use lab::Lab;
 
@@ -21,35 +23,17 @@ this host has 1048576 of 67108864 bytes
 afterwards: READ of POINTER was refused: the object is gone: it was deleted, or its server began anew without it; its memory may hold another one, so drop the pointer
 ";
 
-/// A folder that is removed with this value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        let folder = std::env::temp_dir().join(format!("trellis-crud-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        Folder(folder)
-    }
-
-    /// Compiles an example as a user who has only the library and the headers.
-    fn compiled(&self, compiler: &str, standard: &str, source: &str) -> PathBuf {
-        let program = self.0.join(source.replace('.', "-"));
-        let of_crate = |path: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-        let mut command = Command::new(compiler);
-        command.args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-I"]);
-        command.arg(of_crate("../trellis-c/include")).arg(of_crate("../../examples/remote").join(source));
-        command.arg("-o").arg(&program).arg("-L").arg(&self.0);
-        command.arg(format!("-Wl,-rpath,{}", self.0.display())).arg("-ltrellis");
-        let output = command.output().expect("the compiler can be started");
-        assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
-        program
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Compiles an example as a user who has only the library and the headers.
+fn compiled(folder: &Folder, compiler: &str, standard: &str, source: &str) -> PathBuf {
+    let program = folder.file(source.replace('.', "-"));
+    let of_crate = |path: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let mut command = Command::new(compiler);
+    command.args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-I"]);
+    command.arg(of_crate("../trellis-c/include")).arg(of_crate("../../examples/remote").join(source));
+    command.arg("-o").arg(&program).arg("-L").arg(folder.path()).arg(format!("-Wl,-rpath,{folder}")).arg("-ltrellis");
+    let output = command.output().expect("the compiler can be started");
+    assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
+    program
 }
 
 /// The output with a word for each pointer; and the pointers.
@@ -79,24 +63,21 @@ fn one_program_in_three_languages_says_the_same() {
     let (library, example) = (built.join("libtrellis_c.so"), built.join("examples/crud"));
     for (path, how) in [(&library, "cargo build -p trellis-c"), (&example, "cargo build -p trellis --examples")] {
         if !path.is_file() {
-            println!("SKIPPED {test}: {} is not built ({how})", path.display());
+            skip(test, format_args!("{} is not built ({how})", path.display()));
             return;
         }
     }
-    for compiler in ["cc", "c++"] {
-        if Command::new(compiler).arg("--version").stdout(Stdio::null()).status().is_err() {
-            println!("SKIPPED {test}: {compiler} is not installed");
-            return;
-        }
+    if !are_installed(test, &["cc", "c++"]) {
+        return;
     }
     let Some(mut lab) = Lab::up(test, "crud", 2, 2, &["--rootless"]) else { return };
     let folder = Folder::new();
     // The names that a linker and a starting program look for.
     for name in ["libtrellis.so", "libtrellis.so.0"] {
-        std::os::unix::fs::symlink(&library, folder.0.join(name)).expect("a link");
+        std::os::unix::fs::symlink(&library, folder.file(name)).expect("a link");
     }
     let programs =
-        [example, folder.compiled("cc", "-std=c11", "crud.c"), folder.compiled("c++", "-std=c++20", "crud.cpp")];
+        [example, compiled(&folder, "cc", "-std=c11", "crud.c"), compiled(&folder, "c++", "-std=c++20", "crud.cpp")];
     assert!(lab.serve("s1", "64MiB").starts_with("serving 67108864 bytes as fd"));
     all_say_the_same(&lab, &programs);
     lab.ask("kill", &["s1"]);

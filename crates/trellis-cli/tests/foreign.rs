@@ -6,9 +6,11 @@
 //! takes many minutes.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use trellis_testing::redis_server::RedisServer;
+use trellis_testing::{Folder, are_installed, skip};
 
 /// The sources, the options for compiling them, and the program's arguments.
 struct Program {
@@ -30,43 +32,6 @@ enum Way {
     Mode(&'static str),
 }
 
-/// A folder that is removed with this value.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A server that ends with this value.
-struct Redis {
-    child: Child,
-    url: String,
-}
-
-impl Redis {
-    /// Listens on a socket in the folder, so that no port can belong to another process.
-    fn start(folder: &Path) -> Option<Redis> {
-        let socket = folder.join("redis");
-        let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
-        let mut child = command.stdout(Stdio::null()).spawn().ok()?;
-        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            assert!(child.try_wait().expect("a child").is_none(), "redis-server ended at once");
-            std::thread::yield_now();
-        }
-        Some(Redis { child, url: format!("redis+unix:{}", socket.display()) })
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn drivers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compiler/tests/foreign")
 }
@@ -80,7 +45,7 @@ fn source_of(test: &str, package: &str) -> Option<PathBuf> {
     let output = command.output().expect("cargo can be started");
     if !output.status.success() {
         let complaint = String::from_utf8_lossy(&output.stderr);
-        println!("SKIPPED {test}: cargo cannot fetch {package}: {}", complaint.lines().last().unwrap_or(""));
+        skip(test, format_args!("cargo cannot fetch {package}: {}", complaint.lines().last().unwrap_or("")));
         return None;
     }
     let found: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
@@ -118,13 +83,11 @@ fn printed(output: &Output, what: &str) -> String {
 fn compare(test: &str, program: &Program) {
     let trellis = env!("CARGO_BIN_EXE_trellis");
     let native_compiler = if program.language == "cc" { "clang-19" } else { "clang++-19" };
-    if Command::new(native_compiler).arg("--version").stdout(Stdio::null()).status().is_err() {
-        println!("SKIPPED {test}: {native_compiler} is not installed");
+    if !are_installed(test, &[native_compiler]) {
         return;
     }
-    let folder = Folder(std::env::temp_dir().join(format!("trellis-foreign-{}-{}", program.name, std::process::id())));
-    std::fs::create_dir_all(&folder.0).expect("a folder");
-    let native = folder.0.join("native");
+    let folder = Folder::new();
+    let native = folder.file("native");
     printed(&compiled(&[native_compiler], program, "-O0", &native), "the native compiler");
     let expected = program.sizes.map(|size| {
         let output = printed(&asked(&mut Command::new(&native), program, size, "embedded:"), "the native program");
@@ -132,20 +95,17 @@ fn compare(test: &str, program: &Program) {
         output
     });
     let everything = std::env::var_os("TRELLIS_FOREIGN").is_some_and(|value| value == "all");
-    let redis = Redis::start(&folder.0);
-    if redis.is_none() {
-        println!("SKIPPED {test} with Redis: redis-server is not installed");
-    }
+    let redis = RedisServer::start(&format!("{test} with Redis"), &[]);
     let levels = if everything { vec!["-O0", "-O1", "-O2"] } else { vec![program.level] };
     for level in levels {
         for way in [Way::Page, Way::Mode("line"), Way::Mode("heap"), Way::Mode("full")] {
             let words = matches!(way, Way::Mode("heap" | "full"));
             let path = if let Way::Mode(mode) = way {
-                let path = folder.0.join(format!("{mode}{level}"));
+                let path = folder.file(format!("{mode}{level}"));
                 let output = compiled(&[trellis, program.language, "--mode", mode], program, level, &path);
                 let complaint = String::from_utf8_lossy(&output.stderr);
                 if complaint.contains("build them with") || complaint.contains("build it with") {
-                    println!("SKIPPED {test}: {}", complaint.trim());
+                    skip(test, complaint);
                     return;
                 }
                 printed(&output, &format!("{} --mode {mode} {level}", program.name));
@@ -155,8 +115,8 @@ fn compare(test: &str, program: &Program) {
             };
             // In word modes a program makes a call for each access, and a hundred thousand calls of Redis take
             // seconds.
-            let on_redis = redis.as_ref().filter(|_| everything || !words).map(|redis| redis.url.as_str());
-            for store in ["embedded:"].into_iter().chain(on_redis) {
+            let on_redis = redis.as_ref().filter(|_| everything || !words).map(RedisServer::socket_url);
+            for store in ["embedded:"].into_iter().chain(on_redis.as_deref()) {
                 let mut command = Command::new(&path);
                 if way == Way::Page {
                     command = Command::new(trellis);

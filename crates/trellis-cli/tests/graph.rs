@@ -3,24 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A folder that is removed with this value, and the program in it.
-struct Program(PathBuf);
+use trellis_testing::{Folder, skip};
+
+/// A folder with the program in it.
+struct Program(Folder);
 
 impl Program {
-    fn compile(name: &str) -> Program {
-        Program::changed(name, "", "")
+    fn compile() -> Program {
+        Program::changed("", "")
     }
 
     /// The program with one text in its source replaced by another.
-    fn changed(name: &str, from: &str, to: &str) -> Program {
-        let folder = std::env::temp_dir().join(format!("trellis-graph-test-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let program = Program(folder);
+    fn changed(from: &str, to: &str) -> Program {
+        let program = Program(Folder::new());
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/graph/graph.cpp");
         let text = std::fs::read_to_string(source).expect("it is there");
         assert!(text.contains(from), "graph.cpp has no `{from}` to be changed");
-        let copy = program.0.join("graph.cpp");
-        std::fs::write(&copy, text.replacen(from, to, 1)).expect("a file");
+        let copy = program.0.write("graph.cpp", text.replacen(from, to, 1));
         let mut command = Command::new("c++");
         command.args(["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread"]);
         let output = command.arg(copy).arg("-o").arg(program.path()).output().expect("there is a C++ compiler");
@@ -29,22 +28,16 @@ impl Program {
     }
 
     fn path(&self) -> PathBuf {
-        self.0.join("graph")
+        self.0.file("graph")
     }
 
     fn output(&self, arguments: &[&str]) -> Output {
-        Command::new(self.path()).args(arguments).current_dir(&self.0).output().expect("it can be started")
+        Command::new(self.path()).args(arguments).current_dir(self.0.path()).output().expect("it can be started")
     }
 
     /// Its output, without times and the number of threads.
     fn said(&self, arguments: &[&str]) -> Vec<String> {
         results(&self.output(arguments))
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -60,7 +53,7 @@ fn results(output: &Output) -> Vec<String> {
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    let program = Program::compile("threads");
+    let program = Program::compile();
     for kind in [&["--scale", "10"][..], &["--scale", "11", "--seed", "9", "--directed", "--edge-factor", "5"]] {
         let alone = program.said(&[kind, &["--threads", "1", "--check"]].concat());
         assert_eq!(alone.last().map(String::as_str), Some("checked: right"));
@@ -75,9 +68,8 @@ fn results_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn a_graph_comes_from_a_file() {
-    let program = Program::compile("file");
-    std::fs::write(program.0.join("edges"), "# a path, and an edge that leads nowhere near it\n0 1\n1 2\n\n2 3\n5 4\n")
-        .unwrap();
+    let program = Program::compile();
+    program.0.write("edges", "# a path, and an edge that leads nowhere near it\n0 1\n1 2\n\n2 3\n5 4\n");
     let input = ["--input", "edges", "--root", "0", "--check"];
     let both = program.said(&input);
     assert_eq!(both[0], "graph: 6 vertices, 4 edges");
@@ -88,16 +80,16 @@ fn a_graph_comes_from_a_file() {
     assert!(one_way[2].starts_with("bfs: from 3, 1 vertices reached, 1 levels, checksum "), "{one_way:?}");
     assert_eq!(one_way[3..], ["checked: right"]);
     // The ranks of two vertices that lead to each other are a half each.
-    std::fs::write(program.0.join("pair"), "0 1\n").unwrap();
+    program.0.write("pair", "0 1\n");
     let pair = program.said(&["pagerank", "--input", "pair", "--check"]);
     assert!(pair[2].starts_with("pagerank: 20 iterations, change 0, largest 0.5 of vertex 0, checksum "), "{pair:?}");
 }
 
 #[test]
 fn what_is_wrong_is_said() {
-    let program = Program::compile("wrong");
-    std::fs::write(program.0.join("words"), "0 1\none two\n").unwrap();
-    std::fs::write(program.0.join("nothing"), "# nothing\n").unwrap();
+    let program = Program::compile();
+    program.0.write("words", "0 1\none two\n");
+    program.0.write("nothing", "# nothing\n");
     for (arguments, sentence) in [
         (&["--scale", "99"][..], "99 is not a number from 4 to 30"),
         (&["--what"], "usage: graph"),
@@ -127,7 +119,7 @@ fn the_check_notices_what_is_wrong() {
         ("rank", "base + damping * collected;", "base + damping * collected * (1 + 1e-6);", ranks),
         ("lost", "return degree(v) == 0 ? before[v] : 0;", "return degree(v) == 1 ? before[v] : 0;", ranks),
     ] {
-        let output = Program::changed(name, from, to).output(&["--scale", "8", "--check"]);
+        let output = Program::changed(from, to).output(&["--scale", "8", "--check"]);
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && told.contains(sentence), "{name}: {told}");
     }
@@ -136,15 +128,15 @@ fn the_check_notices_what_is_wrong() {
 #[test]
 fn its_heap_may_lie_in_a_store() {
     let test = "its_heap_may_lie_in_a_store";
-    let program = Program::compile("store");
+    let program = Program::compile();
     let arguments = ["--scale", "12", "--threads", "3", "--check"];
-    let store = format!("embedded-durable:{}", program.0.join("store").display());
+    let store = format!("embedded-durable:{}", program.0.file("store").display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
     command.args(["store", "run", "--store", &store, "--cache", "1MiB", "--"]).arg(program.path()).args(arguments);
     let stored = command.output().expect("it can be started");
     let told = String::from_utf8_lossy(&stored.stderr);
     if told.contains("the compiler's parts") {
-        println!("SKIPPED {test}: {}", told.trim());
+        skip(test, told);
         return;
     }
     assert_eq!(results(&stored), program.said(&arguments), "{told}");

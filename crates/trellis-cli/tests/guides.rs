@@ -12,13 +12,14 @@ mod inside;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use inside::{LONG, in_namespaces};
 use serde_json::{Value, json};
+use trellis_testing::{Folder, skip};
 
 const GIVE: &str = "give-a-program-the-racks-memory.md";
 const OPERATE: &str = "operate-a-memory-fabric.md";
@@ -199,28 +200,16 @@ struct Shell {
     count: usize,
 }
 
-/// A folder with the programs of the guides, removed with its value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("trellis-guides-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).expect("a folder");
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-        std::fs::copy(examples.join("remote/working_set.c"), path.join("working_set.c")).expect("it is there");
-        let mut compiler = Command::new("c++");
-        compiler.args(["-std=c++20", "-O1", "-pthread", "-o"]).arg(path.join("program"));
-        let output = compiler.arg(examples.join("graph/graph.cpp")).output().expect("there is a C++ compiler");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A folder with the programs of the guides.
+fn programs() -> Folder {
+    let folder = Folder::new();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    std::fs::copy(examples.join("remote/working_set.c"), folder.file("working_set.c")).expect("it is there");
+    let mut compiler = Command::new("c++");
+    compiler.args(["-std=c++20", "-O1", "-pthread", "-o"]).arg(folder.file("program"));
+    let output = compiler.arg(examples.join("graph/graph.cpp")).output().expect("there is a C++ compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder
 }
 
 impl Shell {
@@ -228,7 +217,7 @@ impl Shell {
         let own = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("it is in a folder").to_owned();
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths([own].into_iter().chain(std::env::split_paths(&path))).expect("folders");
-        command.env("PATH", path).current_dir(&folder.0);
+        command.env("PATH", path).current_dir(folder.path());
         for variable in ["TRELLIS_PREFIX", "TRELLIS_SWITCH", "TRELLIS_CONTROLLER"] {
             command.env_remove(variable);
         }
@@ -326,7 +315,7 @@ fn has_store(test: &str) -> bool {
     let output = command.args(["store", "run", "--store", "embedded:", "--", "true"]).output();
     let output = output.expect("it can be started");
     if !output.status.success() {
-        println!("SKIPPED {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        skip(test, String::from_utf8_lossy(&output.stderr));
     }
     output.status.success()
 }
@@ -348,7 +337,7 @@ fn is_refused(test: &str, status: i32, said: &[String]) -> bool {
     let is_refused = status == 71 && said.contains("user namespace");
     assert!(status == 0 || is_refused, "{said}");
     if is_refused {
-        println!("SKIPPED {test}: {said}");
+        skip(test, said);
     }
     is_refused
 }
@@ -360,7 +349,7 @@ fn a_lab_gives_a_program_the_racks_memory() {
         return;
     }
     let guide = Guide::read(GIVE);
-    let folder = Folder::new("give");
+    let folder = programs();
     let lab = Lab(format!("given-{}", std::process::id()));
     let mut bash = Command::new("bash");
     bash.env("TRELLIS_LAB", &lab.0);
@@ -403,9 +392,9 @@ struct Machines {
 impl Machines {
     /// Makes what every machine has before a guide is read: network devices, connected to the switch's machine. The
     /// folders belong to this test.
-    fn new(name: &str, rack: &str) -> Machines {
-        let folder = Folder::new(name);
-        std::fs::write(folder.0.join("rack.txt"), rack).expect("a file");
+    fn new(rack: &str) -> Machines {
+        let folder = programs();
+        folder.write("rack.txt", rack);
         let mut enter = Command::new("bash");
         enter.env_remove("XDG_RUNTIME_DIR");
         let mut switch = Shell::start(enter, &folder);
@@ -441,11 +430,11 @@ impl Machines {
 
     /// The hosts of a lab, with its switch; `None` if no lab can be made, and then the reason is printed.
     fn in_a_lab(test: &str, clients: u16, servers: u16) -> Option<Machines> {
-        let folder = Folder::new("lab");
+        let folder = programs();
         let name = format!("operated-{}", std::process::id());
         let shell = || {
             let mut bash = Command::new("bash");
-            bash.env("XDG_RUNTIME_DIR", &folder.0);
+            bash.env("XDG_RUNTIME_DIR", folder.path());
             Shell::start(bash, &folder)
         };
         let mut switch = shell();
@@ -547,7 +536,7 @@ impl Machines {
             _ => words.chain(["--lab", lab]).collect::<Vec<_>>().join(" "),
         };
         // The machine's folder, and a device that has another name in a lab.
-        let folder = self.folder.0.display().to_string();
+        let folder = self.folder.to_string();
         text.replace(CLUSTER, &self.cluster).replace("/var/lib/trellis", &folder).replace(" eth0", " e0")
     }
 
@@ -568,7 +557,7 @@ impl Machines {
             // Into a file: lasting commands may print at any moment.
             let (status, told) = self.shell(Place::Host(CONTROLLER)).run(&format!("{asked} > status.json"));
             assert_eq!(status, 0, "{told:?}");
-            let said = std::fs::read_to_string(self.folder.0.join("status.json")).expect("it was written");
+            let said = std::fs::read_to_string(self.folder.file("status.json")).expect("it was written");
             let found: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
             if is_so(&found) {
                 return;
@@ -638,7 +627,7 @@ fn machines_become_a_fabric_and_are_operated() {
     in_namespaces("machines_become_a_fabric_and_are_operated", || {
         let guide = Guide::read(OPERATE);
         let rack = guide.others.iter().find(|(language, _)| language == "text").expect("it lists hosts");
-        let mut machines = Machines::new("fabric", &rack.1);
+        let mut machines = Machines::new(&rack.1);
         guide.of("Set up").for_each(|step| machines.carry_out(step));
         machines.operate(&guide);
     });
@@ -663,7 +652,7 @@ fn machines_give_a_program_the_racks_memory() {
     in_namespaces(test, || {
         let (operate, give) = (Guide::read(OPERATE), Guide::read(GIVE));
         let rack = operate.others.iter().find(|(language, _)| language == "text").expect("it lists hosts");
-        let mut machines = Machines::new("memory", &rack.1);
+        let mut machines = Machines::new(&rack.1);
         let is_network = |step: &&Step| !step.text.starts_with("trellis serve ");
         operate.of("Set up").filter(is_network).for_each(|step| machines.carry_out(step));
         give.of("On real machines").for_each(|step| machines.carry_out(step));

@@ -103,8 +103,8 @@ fn several_processes_join_at_once_and_a_full_cluster_says_so() {
     assert_eq!(refused.code, Some(70), "{refused:?}");
     assert!(refused.stderr.contains("all 1 places were given away"), "{}", refused.stderr);
     // The secret of another cluster, and an address where nobody listens any more.
-    let folder = support::Folder::new();
-    let foreign = folder.path().join("secret");
+    let folder = trellis_testing::Folder::new();
+    let foreign = folder.file("secret");
     fs::write(&foreign, secret).unwrap();
     fs::set_permissions(&foreign, fs::Permissions::from_mode(0o600)).unwrap();
     let stranger = founders.join_with("visit", foreign.to_str().unwrap(), &[]).finish();
@@ -183,8 +183,8 @@ fn those_who_joined_are_listed_and_asked_to_leave_while_the_others_work() {
 
 #[test]
 fn a_cluster_without_places_takes_nobody_in() {
-    let folder = support::Folder::new();
-    let secret = folder.path().join("secret");
+    let folder = trellis_testing::Folder::new();
+    let secret = folder.file("secret");
     fs::write(&secret, [9u8; 32]).unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     let secret = secret.to_str().unwrap();

@@ -6,6 +6,7 @@
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use trellis_testing::{Folder, are_installed, skip};
 
 /// Without a watchdog: the first run builds YCSB.
 fn reproduce(arguments: &[&str]) -> Output {
@@ -14,47 +15,13 @@ fn reproduce(arguments: &[&str]) -> Output {
     command.output().expect("the command can be started")
 }
 
-fn is_installed(tool: &str) -> bool {
-    Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-}
-
-/// Whether all tools are there; a test that needs them prints that it was skipped and why.
-fn works(test: &str, tools: &[&str]) -> bool {
-    let missing = tools.iter().find(|tool| !is_installed(tool));
-    if let Some(missing) = missing {
-        println!("SKIPPED {test}: {missing} is not installed");
-    }
-    missing.is_none()
-}
-
-/// A folder for pictures, which is removed with this value.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("trellis-kv-test-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn name(&self) -> String {
-        self.0.to_string_lossy().into_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The object of a run; if the compiler or Maven lacks something here, the test is skipped.
 #[track_caller]
 fn object(test: &str, output: &Output) -> Option<Value> {
     let complaint = String::from_utf8_lossy(&output.stderr);
     let lacks = ["a way to Maven Central", "build them with", "build it with", "is not beside", "is neither beside"];
     if !output.status.success() && lacks.iter().any(|lack| complaint.contains(lack)) {
-        println!("SKIPPED {test}: {}", complaint.trim());
+        skip(test, complaint);
         return None;
     }
     assert!(output.status.success(), "{}: {complaint}", output.status);
@@ -64,11 +31,12 @@ fn object(test: &str, output: &Output) -> Option<Value> {
 #[test]
 fn stores_are_compared_with_ycsb() {
     let test = "stores_are_compared_with_ycsb";
-    if !works(test, &["java", "mvn", "redis-server"]) {
+    if !are_installed(test, &["java", "mvn", "redis-server"]) {
         return;
     }
-    let folder = Folder::new("ycsb");
-    let options = ["--stores", "embedded,redis", "--quick", "--runs", "1", "--json", "--directory", &folder.name()];
+    let folder = Folder::new();
+    let options =
+        ["--stores", "embedded,redis", "--quick", "--runs", "1", "--json", "--directory", &folder.to_string()];
     let Some(found) = object(test, &reproduce(&[&["figure2.6"], &options[..]].concat())) else { return };
     assert!(found["ycsb_a_throughput_ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{found}");
     let rows = found["figure2.6"]["rows"].as_array().expect("rows");
@@ -85,11 +53,11 @@ fn stores_are_compared_with_ycsb() {
 #[test]
 fn instructions_grow_less_than_in_the_paper() {
     let test = "instructions_grow_less_than_in_the_paper";
-    if !works(test, &["clang++-19"]) {
+    if !are_installed(test, &["clang++-19"]) {
         return;
     }
-    let folder = Folder::new("instructions");
-    let output = reproduce(&["figure6.1", "--json", "--directory", &folder.name()]);
+    let folder = Folder::new();
+    let output = reproduce(&["figure6.1", "--json", "--directory", &folder.to_string()]);
     let Some(found) = object(test, &output) else { return };
     let growth = |mode: &str| found["figure6.1"]["growth"][mode].as_f64().expect("a number");
     assert!(growth("full") <= 0.10 && growth("heap") <= 0.15, "{found}");
@@ -100,11 +68,11 @@ fn instructions_grow_less_than_in_the_paper() {
 #[test]
 fn every_mode_makes_the_calls_that_it_should() {
     let test = "every_mode_makes_the_calls_that_it_should";
-    if !works(test, &["clang++-19"]) {
+    if !are_installed(test, &["clang++-19"]) {
         return;
     }
-    let folder = Folder::new("calls");
-    let options = ["table6.1", "--stores", "embedded", "--quick", "--json", "--directory", &folder.name()];
+    let folder = Folder::new();
+    let options = ["table6.1", "--stores", "embedded", "--quick", "--json", "--directory", &folder.to_string()];
     let Some(found) = object(test, &reproduce(&options)) else { return };
     let rows = found["rows"].as_array().expect("rows");
     let calls = |test: &str, mode: &str| {
@@ -128,11 +96,11 @@ fn every_mode_makes_the_calls_that_it_should() {
 #[test]
 fn memory_of_the_stores_heap_is_not_the_machines() {
     let test = "memory_of_the_stores_heap_is_not_the_machines";
-    if !works(test, &["clang-19"]) {
+    if !are_installed(test, &["clang-19"]) {
         return;
     }
-    let folder = Folder::new("memory");
-    let output = reproduce(&["figure4.2", "--json", "--directory", &folder.name()]);
+    let folder = Folder::new();
+    let output = reproduce(&["figure4.2", "--json", "--directory", &folder.to_string()]);
     let Some(found) = object(test, &output) else { return };
     let rows = found["figure4.2"]["rows"].as_array().expect("rows");
     let data = |run: &str| {

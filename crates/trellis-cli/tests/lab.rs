@@ -1,10 +1,12 @@
 //! `trellis lab`, driven from outside, in a user namespace and, if the tests run as root, without one.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use trellis_testing::{Folder, skip};
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -113,7 +115,7 @@ fn ways(test: &str) -> Vec<&'static [&'static str]> {
         ways.push(&["--switch", "bpf"]);
     }
     if ways.is_empty() {
-        println!("SKIPPED {test}: this machine lets this user make no namespaces");
+        skip(test, "this machine lets this user make no namespaces");
     }
     ways
 }
@@ -164,6 +166,16 @@ fn a_lab_runs_commands_and_ends_with_their_status() {
         let ended: Vec<_> = running[..2].iter_mut().map(|child| child.wait().expect("ended").code()).collect();
         assert_eq!(ended, [Some(128 + 9); 2]);
         assert_eq!((lab.processes("s1"), lab.processes("s2")), (0, 1));
+        // A signal reaches the command, and `lab run` ends after it.
+        let script = "trap 'sleep 0.3; echo cleaned up; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
+        let mut asked = lab.command("run", &["s2", "--", "sh", "-c", script]);
+        let mut asked = asked.stdout(Stdio::piped()).spawn().expect("it can be started");
+        let mut lines = BufReader::new(asked.stdout.take().expect("a pipe")).lines();
+        assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+        let kill = Command::new("kill").args(["-TERM", &asked.id().to_string()]).status();
+        assert!(kill.expect("kill").success());
+        assert_eq!(asked.wait().expect("ended").code(), Some(3));
+        assert_eq!(lines.next().expect("a line").expect("text"), "cleaned up");
         // When `lab run` is killed, its command ends with it.
         running[2].kill().expect("signalled");
         running[2].wait().expect("ended");
@@ -232,9 +244,9 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         assert!(done(&["status"]).contains("4 to 7"));
         done(&["route", &prefix, "--pages", "4-7"]);
         assert_eq!(runs(), [format!("3 1 {port}"), format!("8 1 {port}")]);
-        let rules = std::env::temp_dir().join(format!("{}-rules", lab.name));
-        std::fs::write(&rules, "any any reading # and nothing else\n").expect("a file");
-        done(&["allow", rules.to_str().expect("a path")]);
+        let folder = Folder::new();
+        let rules = folder.write("rules", "any any reading # and nothing else\n").display().to_string();
+        done(&["allow", &rules]);
         // A WRITE is of the class changing, a READ is not.
         let before = lab.count("c1", "delivered");
         for command in ["1000", "100"] {
@@ -244,7 +256,6 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         }
         wait_until("one passes", || lab.count("c1", "delivered") == before + 1);
         assert_eq!(lab.count("c1", "denied"), 1);
-        std::fs::remove_file(&rules).expect("it is there");
         done(&["allow", "--all"]);
         for (arguments, code, sentence) in [
             (&["redirect", "fd00::1", &port][..], 1, "is not of this cluster"),
@@ -298,23 +309,22 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
 fn what_a_killed_controller_listened_at_goes_with_its_lab() {
     for way in ways("what_a_killed_controller_listened_at_goes_with_its_lab").into_iter().take(1) {
         let lab = Lab::up("sockets", way);
-        let folder = std::env::temp_dir().join(format!("trellis-{}", lab.name));
-        fs::create_dir(&folder).expect("a folder");
+        let folder = Folder::new();
         // The check of a folder tries to write to it.
         let is_socket = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|name| name == "sock");
-        let sockets = || fs::read_dir(&folder).expect("it is there").flatten().filter(is_socket).count();
+        let sockets = || fs::read_dir(folder.path()).expect("it is there").flatten().filter(is_socket).count();
         let start = |records: &str| {
             let arguments = ["c1", "--", env!("CARGO_BIN_EXE_trellis"), "controller", "run", "--records", records];
-            lab.command("run", &arguments).env("XDG_RUNTIME_DIR", &folder).spawn().expect("started")
+            lab.command("run", &arguments).env("XDG_RUNTIME_DIR", folder.path()).spawn().expect("started")
         };
         let mut child = start("embedded:");
         wait_until("it listens", || sockets() == 1);
         assert!(lab.ask("kill", &["c1"]).status.success());
         child.wait().expect("waited for");
         assert_eq!(sockets(), 1, "what was killed takes nothing away");
-        let down = lab.command("down", &[]).env("XDG_RUNTIME_DIR", &folder).status().expect("started");
+        let down = lab.command("down", &[]).env("XDG_RUNTIME_DIR", folder.path()).status().expect("started");
         assert!(down.success());
-        fs::remove_dir(&folder).expect("nothing is left");
+        fs::remove_dir(folder.path()).expect("nothing is left");
     }
 }
 
@@ -365,6 +375,29 @@ fn a_lab_does_not_meet_another() {
         other.send("c1", "s1");
         wait_until("the other one goes on", || other.count("s1", "packets_out") == 1);
     }
+}
+
+#[cfg(not(feature = "openflow"))]
+#[test]
+fn a_switch_that_this_build_lacks_names_the_next_step() {
+    let lab = Lab { name: format!("lacks-{}", std::process::id()) };
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        command.args(["switch", "run", "--cluster", "fd12:3456::/32"]);
+        command.args(["--host", "server 1 02:00:00:00:00:07 fd12:3456:7::/48"]).args(more).stdin(Stdio::null());
+        command.output().expect("it can be started")
+    };
+    let mut refused = vec![run(&["--switch", "openflow"]), run(&["--meet", "ptcp:6653"])];
+    // Another user is told first that it takes root.
+    if is_root() {
+        refused.push(lab.ask("up", &["--switch", "openflow"]));
+    }
+    for output in refused {
+        let sentence = "this build was made without the switch openflow; `cargo xtask install --prefix PREFIX \
+                        --features openflow` installs one that has it";
+        assert!(output.status.code() == Some(78) && told(&output).contains(sentence), "{}", told(&output));
+    }
+    assert!(!lab.is_listed());
 }
 
 #[test]

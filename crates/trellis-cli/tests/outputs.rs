@@ -2,32 +2,15 @@
 
 mod support;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use support::{in_role, start_command};
+use trellis_testing::{Folder, skip};
 
 const TRELLIS: &str = env!("CARGO_BIN_EXE_trellis");
-
-/// A folder that is removed with its value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("trellis-outputs-{test}-{}", std::process::id()));
-        fs::create_dir(&path).expect("a folder");
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn full() -> File {
     File::options().write(true).open("/dev/full").expect("every Linux has it")
@@ -77,40 +60,83 @@ fn a_full_disk_at_standard_error_changes_no_status() {
 
 #[test]
 fn a_file_that_may_not_grow_is_no_signal() {
-    let folder = Folder::new("grow");
+    let folder = Folder::new();
     let script = "ulimit -f 100; exec \"$0\" run -- sh -c 'while echo hello; do :; done' > output";
     let mut command = Command::new("sh");
-    command.args(["-c", script, TRELLIS]).current_dir(&folder.0).stdin(Stdio::null());
+    command.args(["-c", script, TRELLIS]).current_dir(folder.path()).stdin(Stdio::null());
     let output = command.output().unwrap();
     assert_eq!((output.status.code(), output.status.signal()), (Some(74), None), "{}", sentence(&output));
     assert!(sentence(&output).contains("cannot be written: File too large"), "{}", sentence(&output));
 }
 
-#[test]
-fn a_record_that_cannot_be_written_is_a_status() {
-    let folder = Folder::new("record");
-    // A file system of our own with room for the folder, and for nothing in it.
-    let script = "mount -t tmpfs -o size=4k trellis \"$1\" && mkdir \"$1/record\" && \
-        head -c 4096 /dev/zero > \"$1/full\"; shift; exec \"$@\"";
+/// The command, with a folder that is a file system of its own, full after these files were made in it. After it the
+/// files are shown.
+fn on_a_full_disk(folder: &Folder) -> Command {
+    let script = "mount -t tmpfs -o size=64k trellis \"$1\" && cd \"$1\" && mkdir record kept || exit; \
+        echo before | tee picture.svg > kept/ivy.history; head -c 64k /dev/zero > full 2> /dev/null; shift; \
+        \"$@\"; status=$?; cat picture.svg kept/ivy.history; ls -A . kept; exit $status";
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]).arg(&folder.0).arg(TRELLIS);
-    command.args(["run", "-n", "2", "--record"]).arg(folder.0.join("record")).arg("--").stdin(Stdio::null());
-    in_role(&mut command, "sum");
-    let output = command.output().expect("unshare is in util-linux");
+    command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]).arg(folder.path()).arg(TRELLIS);
+    command
+}
+
+/// The end of the output if every file is as it was, and no other one was made.
+const UNCHANGED: &str = "before\nbefore\n.:\nfull\nkept\npicture.svg\nrecord\n\nkept:\nivy.history\n";
+
+fn fails_and_changes_nothing(test: &str, mut command: Command) {
+    let output = command.stdin(Stdio::null()).output().expect("unshare is in util-linux");
     let said = sentence(&output);
     if said.contains("unshare: ") {
-        println!("SKIPPED a_record_that_cannot_be_written_is_a_status: {}", said.trim());
-        return;
+        return skip(test, said);
     }
     assert_eq!(output.status.code(), Some(74), "{said}");
     assert!(said.contains("No space left on device"), "{said}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.ends_with(UNCHANGED), "{shown}");
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_a_status() {
+    let folder = Folder::new();
+    let mut command = on_a_full_disk(&folder);
+    command.args(["run", "-n", "2", "--record", "record", "--"]);
+    in_role(&mut command, "sum");
+    fails_and_changes_nothing("a_record_that_cannot_be_written_is_a_status", command);
+}
+
+#[test]
+fn a_picture_that_cannot_be_written_replaces_none() {
+    let folder = Folder::new();
+    let mut command = on_a_full_disk(&folder);
+    command.args(["check", "scale", "--protocol", "ivy", "--workload", "hot", "--nodes", "2", "--operations", "20"]);
+    command.args(["--svg", "picture.svg"]);
+    fails_and_changes_nothing("a_picture_that_cannot_be_written_replaces_none", command);
+}
+
+#[test]
+fn a_history_that_cannot_be_kept_replaces_none() {
+    let folder = Folder::new();
+    let mut command = on_a_full_disk(&folder);
+    command.args(["check", "history", "--protocol", "ivy", "--operations", "200", "--keep", "kept"]);
+    fails_and_changes_nothing("a_history_that_cannot_be_kept_replaces_none", command);
 }
 
 #[test]
 fn a_folder_that_cannot_be_written_is_said_before_the_work() {
-    let ended = start_command(&["run", "--record", "/sys", "--", "sh", "-c", "echo started"]).finish();
+    let program = ["--", "sh", "-c", "echo started"];
+    for options in [&["--record", "/sys"][..], &["--output", "files", "--output-directory", "/sys"]] {
+        let ended = start_command(&[&["run"], options, &program].concat()).finish();
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(74), ""), "{ended:?}");
+        assert!(ended.stderr.starts_with("trellis: cannot write ") && ended.stderr.contains("/sys"), "{ended:?}");
+    }
+    // A socket is a file, too.
+    let serve = ["store", "serve", "--store", "embedded:", "--resp", "unix:/sys/socket"];
+    let ended = start_command(&serve).finish();
+    assert_eq!(ended.code, Some(71), "{ended:?}");
+    assert!(ended.stderr.contains("cannot listen at unix:/sys/socket: "), "{ended:?}");
+    let ended = start_command(&["check", "scale", "--svg", "/sys/picture.svg"]).finish();
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(74), ""), "{ended:?}");
-    assert!(ended.stderr.starts_with("trellis: cannot write into /sys: "), "{ended:?}");
+    assert!(ended.stderr.starts_with("trellis check: cannot write /sys/picture.svg: "), "{ended:?}");
 }
 
 /// Not a test of its own: what runs inside the processes that the tests above start.

@@ -10,7 +10,7 @@ mod rack;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab_of, in_a_lab_of_root, leased, number, written};
+use inside::{LONG, client, good, in_a_lab_of, leased, number, written};
 use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, at, page_of};
 use serde_json::Value;
 use trellis::remote::{Call, Pointer, RemoteError};
@@ -186,17 +186,22 @@ fn a_page_goes_and_comes_back_where_the_switch_is_a_process() {
     in_a_lab_of("user", TEST, 3, 2, |lab| a_page_goes_and_comes_back(rack_in(lab, &["s1", "s2"], 0, STEADY)));
 }
 
+#[cfg(feature = "openflow")]
 #[test]
 fn a_page_goes_and_comes_back_through_open_vswitch() {
     const TEST: &str = "a_page_goes_and_comes_back_through_open_vswitch";
-    in_a_lab_of_root("openflow", TEST, 3, 2, |lab| a_page_goes_and_comes_back(rack_in(lab, &["s1", "s2"], 0, STEADY)));
+    inside::in_a_lab_of_root("openflow", TEST, 3, 2, |lab| {
+        a_page_goes_and_comes_back(rack_in(lab, &["s1", "s2"], 0, STEADY))
+    });
 }
 
 #[cfg(feature = "bpf")]
 #[test]
 fn a_page_goes_and_comes_back_through_a_program() {
     const TEST: &str = "a_page_goes_and_comes_back_through_a_program";
-    in_a_lab_of_root("bpf", TEST, 3, 2, |lab| a_page_goes_and_comes_back(rack_in(lab, &["s1", "s2"], 0, STEADY)));
+    inside::in_a_lab_of_root("bpf", TEST, 3, 2, |lab| {
+        a_page_goes_and_comes_back(rack_in(lab, &["s1", "s2"], 0, STEADY))
+    });
 }
 
 #[test]

@@ -8,36 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use trellis_testing::{Folder, skip};
 use with_servers::Lab;
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A folder that is removed with this value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("trellis-paging-test-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    /// `examples/remote/working_set.c`, compiled by the machine's compiler.
-    fn working_set(&self) -> PathBuf {
-        let program = self.0.join("working_set");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/remote/working_set.c");
-        let mut command = Command::new("cc");
-        command.args(["-O1", "-o"]).arg(&program).arg(source);
-        assert!(command.status().expect("a compiler").success());
-        program
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// `examples/remote/working_set.c`, compiled by the machine's compiler.
+fn working_set(folder: &Folder) -> PathBuf {
+    let program = folder.file("working_set");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/remote/working_set.c");
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-o"]).arg(&program).arg(source);
+    assert!(command.status().expect("a compiler").success());
+    program
 }
 
 /// A lab with a client and two servers. `None` if none can be made, or a part is missing; then the reason is printed.
@@ -45,7 +29,7 @@ fn lab(test: &str, name: &str, more: &[&str]) -> Option<Lab> {
     let command = [env!("CARGO_BIN_EXE_trellis"), "store", "run", "--store", "embedded:", "--", "true"];
     let output = Command::new(command[0]).args(&command[1..]).output().expect("it can be started");
     if !output.status.success() {
-        println!("SKIPPED {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        skip(test, String::from_utf8_lossy(&output.stderr));
         return None;
     }
     Lab::up(test, &format!("paging-{name}"), 1, 2, more)
@@ -72,8 +56,8 @@ fn a_working_set_of_four_caches_is_the_same_over_a_bad_network() {
     let test = "a_working_set_of_four_caches_is_the_same_over_a_bad_network";
     let faults = "drop=5%,duplicate=5%,reorder=5%,seed=11";
     let Some(mut lab) = lab(test, "bad", &["--faults", faults]) else { return };
-    let folder = Folder::new("bad");
-    let program = folder.working_set();
+    let folder = Folder::new();
+    let program = working_set(&folder);
     let servers = [serve(&mut lab, "s1"), serve(&mut lab, "s2")].join(",");
     let alone = Command::new(&program).arg("8MiB").output().expect("it can be started");
     for options in ["object=4MiB", "object=256KiB&piece=8192"] {
@@ -94,8 +78,8 @@ fn a_working_set_of_four_caches_is_the_same_over_a_bad_network() {
 fn a_server_that_is_killed_ends_the_program_with_a_sentence() {
     let test = "a_server_that_is_killed_ends_the_program_with_a_sentence";
     let Some(mut lab) = lab(test, "killed", &[]) else { return };
-    let folder = Folder::new("killed");
-    let program = folder.working_set();
+    let folder = Folder::new();
+    let program = working_set(&folder);
     let [first, second] = [serve(&mut lab, "s1"), serve(&mut lab, "s2")];
     let store = format!("memory-server:{first},{second}?object=4MiB&deadline=1");
     // Enough touches that it cannot end before the server is gone.
@@ -135,7 +119,7 @@ fn what_memory_servers_cannot_keep_is_said_before_the_program_starts() {
         let output = run(store, more);
         let told = String::from_utf8_lossy(&output.stderr);
         if told.contains("the compiler's parts") {
-            return println!("SKIPPED {test}: {}", told.trim());
+            return skip(test, told);
         }
         assert_eq!(output.status.code(), Some(78), "{told}");
         assert!(told.starts_with("trellis: ") && told.contains(sentence), "{told}");

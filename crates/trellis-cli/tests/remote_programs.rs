@@ -5,12 +5,13 @@
 #[path = "support/lab.rs"]
 mod with_servers;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trellis_base::Random;
+use trellis_testing::{Folder, skip};
 use with_servers::Lab;
 
 /// Longer than anything here takes.
@@ -24,58 +25,32 @@ const REGION: [&str; 4] = ["--set", "region_bytes=9MiB", "--set", "heap_bytes=0"
 /// After this many packets of a server, a program is in the middle of its work.
 const SOME_PACKETS: u64 = 1_000;
 
-/// A folder with programs, which is removed with its value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("trellis-programs-{test}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    /// Compiles an example with the machine's compiler.
-    fn compiled(&self, compiler: &str, source: &str, more: &[&str]) -> String {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(source);
-        let program = self.path(source.file_stem().and_then(|name| name.to_str()).expect("a name"));
-        let mut command = Command::new(compiler);
-        command.args(["-O1", "-pthread", "-o", &program]).arg(source).args(more);
-        let output = command.output().expect("there is a compiler");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        program
-    }
-
-    /// psort, with the library of this build. `None` if that is missing; then the reason is printed.
-    fn psort(&self, test: &str) -> Option<String> {
-        let library = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("a folder").join("libtrellis_c.so");
-        if !library.is_file() {
-            println!("SKIPPED {test}: {} is not built (cargo build -p trellis-c)", library.display());
-            return None;
-        }
-        // The names that a linker and a starting program look for.
-        for name in ["libtrellis.so", "libtrellis.so.0"] {
-            std::os::unix::fs::symlink(&library, self.0.join(name)).expect("a link");
-        }
-        let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-c/include").display().to_string();
-        let folder = self.0.display().to_string();
-        let there = format!("-Wl,-rpath,{folder}");
-        Some(self.compiled(
-            "c++",
-            "psort/psort.cpp",
-            &["-std=c++20", "-I", &headers, "-L", &folder, "-ltrellis", &there],
-        ))
-    }
+/// Compiles an example with the machine's compiler.
+fn compiled(folder: &Folder, compiler: &str, source: &str, more: &[&str]) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(source);
+    let program = folder.argument(source.file_stem().expect("a name"));
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-pthread", "-o", &program]).arg(source).args(more);
+    let output = command.output().expect("there is a compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+/// psort, with the library of this build. `None` if that is missing; then the reason is printed.
+fn compiled_psort(folder: &Folder, test: &str) -> Option<String> {
+    let library = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("a folder").join("libtrellis_c.so");
+    if !library.is_file() {
+        skip(test, format_args!("{} is not built (cargo build -p trellis-c)", library.display()));
+        return None;
     }
+    // The names that a linker and a starting program look for.
+    for name in ["libtrellis.so", "libtrellis.so.0"] {
+        std::os::unix::fs::symlink(&library, folder.file(name)).expect("a link");
+    }
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-c/include").display().to_string();
+    let (there, run_there) = (folder.to_string(), format!("-Wl,-rpath,{folder}"));
+    let more = ["-std=c++20", "-I", &headers, "-L", &there, "-ltrellis", &run_there];
+    Some(compiled(folder, "c++", "psort/psort.cpp", &more))
 }
 
 /// A program with its arguments, and its output in local memory.
@@ -118,8 +93,8 @@ fn results(output: &Output) -> Vec<String> {
 
 /// A generated graph, and one from a file, each with some 4 MiB.
 fn graphs(folder: &Folder) -> Vec<Work> {
-    let graph = folder.compiled("c++", "graph/graph.cpp", &["-std=c++20"]);
-    let edges = folder.path("edges");
+    let graph = compiled(folder, "c++", "graph/graph.cpp", &["-std=c++20"]);
+    let edges = folder.argument("edges");
     std::fs::write(&edges, edge_list(1 << 12, 1 << 16)).expect("a file");
     let common = ["--threads", "2", "--iterations", "2"];
     let all = [&[&graph[..], "--scale", "12"][..], &[&graph, "--input", &edges]];
@@ -128,10 +103,10 @@ fn graphs(folder: &Folder) -> Vec<Work> {
 
 /// Word count, of a text of 4 MiB.
 fn words(folder: &Folder) -> Work {
-    let text = folder.path("text");
+    let text = folder.argument("text");
     let lines: String = (0..320_000u64).map(|number| format!("word {}\n", number * number % 997)).collect();
     std::fs::write(&text, lines.repeat(2)).expect("a file");
-    Work::new(&[&folder.compiled("cc", "stored/word_count.c", &[]), &text])
+    Work::new(&[&compiled(folder, "cc", "stored/word_count.c", &[]), &text])
 }
 
 /// Edges of which few vertices have the most: one end is uniformly distributed, the other is the square of a uniform
@@ -153,7 +128,7 @@ fn lab(test: &str, name: &str) -> Option<Lab> {
     let output = command.args(["store", "run", "--store", "embedded:", "--", "true"]).output();
     let output = output.expect("it can be started");
     if !output.status.success() {
-        println!("SKIPPED {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        skip(test, String::from_utf8_lossy(&output.stderr));
         return None;
     }
     Lab::up(test, &format!("programs-{name}"), 2, 2, &[])
@@ -187,7 +162,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// complete.
 fn place(lab: &mut Lab, folder: &Folder) {
     let controller = format!("{:#x}", host(lab, "c2")["number"].as_u64().unwrap());
-    let control = folder.path(&format!("{}-control", lab.name));
+    let control = folder.argument(format!("{}-control", lab.name));
     let run = ["controller", "run", "--records", "embedded:", "--leader-term", "500ms", "--control", &control];
     lab.start("c2", &run, "controller ");
     for server in ["s1", "s2"] {
@@ -222,7 +197,7 @@ fn words_and_graphs_have_their_memory_at_servers() {
         lab.serve(server, "64MiB");
     }
     let store = format!("memory-server:{},{}?object=4MiB", prefix(&lab, "s1"), prefix(&lab, "s2"));
-    let folder = Folder::new("servers");
+    let folder = Folder::new();
     for work in graphs(&folder).into_iter().chain([words(&folder)]) {
         work.compare(&work.start(&lab, &store).wait_with_output().expect("it ends"));
     }
@@ -231,7 +206,7 @@ fn words_and_graphs_have_their_memory_at_servers() {
 #[test]
 fn graphs_outlive_the_server_with_their_memory() {
     let test = "graphs_outlive_the_server_with_their_memory";
-    let folder = Folder::new("outlive");
+    let folder = Folder::new();
     for work in graphs(&folder) {
         let Some(mut lab) = lab(test, "outlive") else { return };
         place(&mut lab, &folder);
@@ -243,7 +218,7 @@ fn graphs_outlive_the_server_with_their_memory() {
 
 /// Sorts with two nodes of a host, and returns the output file.
 fn sorted(folder: &Folder, psort: &str, begin: &[&str], options: &[&str]) -> Vec<u8> {
-    let file = folder.path("sorted");
+    let file = folder.argument("sorted");
     let (own, sort) = (env!("CARGO_BIN_EXE_trellis"), ["--", psort, INTEGERS, "--output", &file]);
     let words = [begin, &[own, "run", "-n", "2"], &REGION, options, &sort].concat();
     let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output().expect("it can be started");
@@ -254,13 +229,13 @@ fn sorted(folder: &Folder, psort: &str, begin: &[&str], options: &[&str]) -> Vec
 #[test]
 fn psort_has_its_region_at_memory_servers() {
     let test = "psort_has_its_region_at_memory_servers";
-    let folder = Folder::new("psort");
-    let Some(psort) = folder.psort(test) else { return };
+    let folder = Folder::new();
+    let Some(psort) = compiled_psort(&folder, test) else { return };
     let remote = ["--home", "memory-server", "--cache", NODE_CACHE];
     let tried = ["run", "--home", "memory-server", "--set", "region_bytes=64KiB", "true"];
     let tried = Command::new(env!("CARGO_BIN_EXE_trellis")).args(tried).output().expect("it can be started");
     if !tried.status.success() {
-        println!("SKIPPED {test}: {}", String::from_utf8_lossy(&tried.stderr).trim());
+        skip(test, String::from_utf8_lossy(&tried.stderr));
         return;
     }
     let alone = sorted(&folder, &psort, &[], &[]);
@@ -280,12 +255,12 @@ fn psort_has_its_region_at_memory_servers() {
 #[test]
 fn psort_outlives_the_server_with_its_region() {
     let test = "psort_outlives_the_server_with_its_region";
-    let folder = Folder::new("psort-outlives");
-    let Some(psort) = folder.psort(test) else { return };
+    let folder = Folder::new();
+    let Some(psort) = compiled_psort(&folder, test) else { return };
     let Some(mut lab) = Lab::up(test, "programs-psort-outlives", 2, 2, &[]) else { return };
     let alone = sorted(&folder, &psort, &[], &[]);
     place(&mut lab, &folder);
-    let (own, file, servers) = (env!("CARGO_BIN_EXE_trellis"), folder.path("outlived"), prefix(&lab, "s1"));
+    let (own, file, servers) = (env!("CARGO_BIN_EXE_trellis"), folder.argument("outlived"), prefix(&lab, "s1"));
     let options = ["--home", "memory-server", "--cache", CACHE, "--memory-server", &servers];
     let begin = [&["c1", "--", own, "run", "-n", "2"], &REGION[..]].concat();
     let mut command =

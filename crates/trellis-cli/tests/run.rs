@@ -7,7 +7,8 @@ mod support;
 
 use std::fs;
 
-use support::{Folder, alive, signal, start, start_nodes, state, wait_until};
+use support::{alive, pid_in, signal, start, start_nodes, state, wait_until};
+use trellis_testing::{Folder, skip};
 
 #[test]
 fn every_line_is_prefixed_and_kept_whole() {
@@ -30,7 +31,7 @@ fn raw_output_is_untouched() {
 #[test]
 fn files_hold_each_nodes_output() {
     let folder = Folder::new();
-    let directory = folder.path().join("logs");
+    let directory = folder.file("logs");
     let run = start(&[
         "-n",
         "2",
@@ -104,6 +105,14 @@ fn a_killed_node_ends_the_others_even_if_they_refuse() {
     assert!(run.stderr.contains("was killed by SIGKILL; node 0 was ended"), "{}", run.stderr);
 }
 
+/// The status of a lost cluster says that another node is the cause, and none ends.
+#[test]
+fn a_consequence_whose_cause_does_not_come_is_named() {
+    let run = start(&["-n", "2", "sh", "-c", "[ {node} = 1 ] && exit 70; sleep 600"]).finish();
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.stderr.contains("trellis: node 1 (pid ") && run.stderr.contains("node 0 was ended"), "{}", run.stderr);
+}
+
 #[test]
 fn a_nodes_children_end_with_it() {
     let folder = Folder::new();
@@ -111,7 +120,7 @@ fn a_nodes_children_end_with_it() {
     let run = start(&["-n", "2", "sh", "-c", &format!("{script}; [ {{node}} = 0 ] && sleep 0.3; exit 5")]).finish();
     assert_eq!(run.code, Some(5), "{run:?}");
     for node in 0..2 {
-        assert!(!alive(folder.pid(&format!("child-{node}"))), "the child of node {node} is left");
+        assert!(!alive(pid_in(&folder, &format!("child-{node}"))), "the child of node {node} is left");
     }
 }
 
@@ -122,7 +131,18 @@ fn what_a_node_leaves_running_is_ended_after_a_clean_run() {
         start(&["sh", "-c", &format!("setsid sleep 600 & echo $! > {}/child; sleep 0.2", folder.path().display())])
             .finish();
     assert_eq!(run.code, Some(0), "{run:?}");
-    assert!(!alive(folder.pid("child")));
+    assert!(!alive(pid_in(&folder, "child")));
+}
+
+#[test]
+fn what_refuses_to_end_after_a_failed_run_is_killed() {
+    let folder = Folder::new();
+    let file = folder.file("child");
+    let refuses = format!("(trap '' TERM; exec setsid sh -c 'echo $$ > {}; exec sleep 600')", file.display());
+    let script = format!("{refuses} & until [ -s {} ]; do sleep 0.05; done; exit 5", file.display());
+    let run = start(&["sh", "-c", &script]).finish();
+    assert_eq!(run.code, Some(5), "{run:?}");
+    assert!(!alive(pid_in(&folder, "child")));
 }
 
 #[test]
@@ -173,11 +193,11 @@ fn other_signals_reach_the_program() {
 fn a_run_can_be_stopped_and_continued() {
     let folder = Folder::new();
     let script = format!("echo $$ > {}/node-{{node}}; echo up; read line < {0}/go; exit 0", folder.path().display());
-    let made = std::process::Command::new("mkfifo").arg(folder.path().join("go")).status().expect("mkfifo");
+    let made = std::process::Command::new("mkfifo").arg(folder.file("go")).status().expect("mkfifo");
     assert!(made.success());
     let mut run = start(&["-n", "2", "sh", "-c", &script]).begin();
     run.wait_for_output("up", 2);
-    let processes = [run.pid(), folder.pid("node-0"), folder.pid("node-1")];
+    let processes = [run.pid(), pid_in(&folder, "node-0"), pid_in(&folder, "node-1")];
     signal(run.pid(), libc::SIGTSTP);
     for pid in processes {
         wait_until("everything stopped", || state(pid) == Some('T'));
@@ -186,7 +206,7 @@ fn a_run_can_be_stopped_and_continued() {
     for pid in processes {
         wait_until("everything goes on", || state(pid).is_some_and(|state| state != 'T'));
     }
-    let go = fs::OpenOptions::new().read(true).write(true).open(folder.path().join("go")).expect("fifo");
+    let go = fs::OpenOptions::new().read(true).write(true).open(folder.file("go")).expect("fifo");
     std::io::Write::write_all(&mut &go, b"go\ngo\n").expect("fifo");
     assert_eq!(run.finish().code, Some(0));
 }
@@ -209,7 +229,7 @@ fn a_killed_launcher_takes_the_nodes_and_their_children_along() {
     signal(run.pid(), libc::SIGKILL);
     assert_eq!(run.finish().code, None);
     for name in ["node-0", "node-1", "child-0", "child-1"] {
-        let pid = folder.pid(name);
+        let pid = pid_in(&folder, name);
         wait_until(&format!("{name} is gone"), || !alive(pid));
     }
 }
@@ -328,7 +348,7 @@ fn an_ordinary_user_hears_which_catcher_is_used_and_why() {
     let test = "an_ordinary_user_hears_which_catcher_is_used_and_why";
     let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     if allowed.is_ok_and(|allowed| allowed.trim() == "1") {
-        println!("SKIPPED {test}: every user may have faults of the kernel handled here");
+        skip(test, "every user may have faults of the kernel handled here");
         return;
     }
     for (settings, catcher) in [(&[][..], "signal"), (&["--set", "catch=handler"][..], "handler")] {
@@ -339,7 +359,7 @@ fn an_ordinary_user_hears_which_catcher_is_used_and_why() {
         let output = command.output().expect("setpriv is in util-linux");
         let said = String::from_utf8_lossy(&output.stderr);
         if said.contains("setpriv: ") {
-            println!("SKIPPED {test}: {}", said.trim());
+            skip(test, said);
             return;
         }
         assert!(output.status.success(), "{said}");

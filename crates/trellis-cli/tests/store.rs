@@ -8,27 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use trellis_testing::{Folder, skip};
+
 use support::start_command;
 
-/// A folder that is removed with this value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("trellis-store-test-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn durable(&self) -> String {
-        format!("embedded-durable:{}", self.0.join("store").display())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The address of a durable store in this folder.
+fn durable(folder: &Folder) -> String {
+    format!("embedded-durable:{folder}/store")
 }
 
 /// `trellis store serve`, which ends with this value.
@@ -67,9 +53,9 @@ impl Drop for Front {
 
 #[test]
 fn a_durable_store_is_looked_through_copied_and_salvaged() {
-    let folder = Folder::new("damaged");
-    let file = |name: &str| folder.0.join(name).display().to_string();
-    let front = Front::start(&folder.durable());
+    let folder = Folder::new();
+    let file = |name: &str| folder.argument(name);
+    let front = Front::start(&durable(&folder));
     for number in 0..40 {
         let value = format!("{number:08}").repeat(100);
         let command = format!("*3\r\n$3\r\nSET\r\n$4\r\nk{number:03}\r\n$800\r\n{value}\r\n");
@@ -79,7 +65,7 @@ fn a_durable_store_is_looked_through_copied_and_salvaged() {
     assert_eq!((busy.code, busy.stderr.contains("another process has it open")), (Some(70), true), "{busy:?}");
     drop(front);
 
-    let whole = start_command(&["store", "check", &folder.durable()]).finish();
+    let whole = start_command(&["store", "check", &durable(&folder)]).finish();
     assert_eq!((whole.code, whole.stdout.contains(" is whole: ")), (Some(0), true), "{whole:?}");
     let copied = start_command(&["store", "backup", &file("store"), &file("copy")]).finish();
     assert_eq!((copied.code, copied.stdout.contains(" is a whole copy: ")), (Some(0), true), "{copied:?}");
@@ -115,8 +101,8 @@ fn a_durable_store_is_looked_through_copied_and_salvaged() {
 
 #[test]
 fn a_store_without_regions_says_so() {
-    let folder = Folder::new("empty");
-    let store = folder.durable();
+    let folder = Folder::new();
+    let store = durable(&folder);
     // The first user of a store makes its file.
     drop(Front::start(&store));
     let listed = start_command(&["store", "ls", "--store", &store]).finish();
@@ -132,11 +118,11 @@ fn a_store_without_regions_says_so() {
 
 #[test]
 fn who_looks_at_a_store_makes_none() {
-    let folder = Folder::new("typo");
-    let store = folder.durable();
+    let folder = Folder::new();
+    let store = durable(&folder);
     for task in [&["store", "ls"][..], &["store", "stat", "queue"], &["store", "rm", "queue", "--force"]] {
         let ended = start_command(&[task, &["--store", &store]].concat()).finish();
-        let file = folder.0.join("store");
+        let file = folder.file("store");
         let sentence = format!("trellis: there is no store in {}: no such file; correct the path", file.display());
         assert_eq!((ended.code, ended.stderr.starts_with(&sentence)), (Some(78), true), "{ended:?}");
         assert!(!file.exists(), "{task:?} made the file");
@@ -160,8 +146,8 @@ fn a_store_where_nobody_listens_is_named() {
 
 #[test]
 fn ordinary_clients_reach_any_store_through_the_front_end() {
-    let folder = Folder::new("front");
-    for store in ["embedded:".to_owned(), folder.durable()] {
+    let folder = Folder::new();
+    for store in ["embedded:".to_owned(), durable(&folder)] {
         let front = Front::start(&store);
         let answer = front.ask("SET greeting hello\r\nGET greeting\r\nINCRBY count 41\r\nINCR count\r\n", 26);
         assert_eq!(answer, "+OK\r\n$5\r\nhello\r\n:41\r\n:42\r\n");
@@ -174,7 +160,7 @@ fn ordinary_clients_reach_any_store_through_the_front_end() {
 fn lacks_parts(test: &str, said: &str) -> bool {
     let lacks = said.contains("the compiler's parts");
     if lacks {
-        println!("SKIPPED {test}: {}", said.trim_end());
+        skip(test, said);
     }
     lacks
 }
@@ -193,14 +179,14 @@ fn a_size_that_is_none_is_refused_before_the_program_starts() {
 /// store.
 #[test]
 fn a_program_whose_heap_cannot_lie_in_a_store_is_refused_before_it_starts() {
-    let folder = Folder::new("programs");
+    let folder = Folder::new();
     let write = |name: &str, text: &str| {
-        let path = folder.0.join(name);
+        let path = folder.file(name);
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         path
     };
-    let statically = folder.0.join("alone");
+    let statically = folder.file("alone");
     let mut compiler = Command::new("cc");
     compiler
         .args(["-static", "-x", "c", "-o"])
@@ -250,7 +236,7 @@ fn a_file_with_a_password_that_is_none_is_named_with_its_option() {
 
 /// An ordinary program of `examples/stored`, compiled by the machine's compiler.
 fn compiled(folder: &Folder, compiler: &str, source: &str) -> PathBuf {
-    let program = folder.0.join("program");
+    let program = folder.file("program");
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/stored").join(source);
     let mut command = Command::new(compiler);
     command.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
@@ -267,7 +253,7 @@ fn says_the_same(test: &str, store: &str, cache: &str, program: &std::path::Path
     let stored = command.output().expect("it can be started");
     let told = String::from_utf8_lossy(&stored.stderr);
     if told.contains("the compiler's parts") {
-        println!("SKIPPED {test}: {}", told.trim());
+        skip(test, told);
         return;
     }
     assert!(stored.status.success(), "{}: {told}", stored.status);
@@ -278,7 +264,7 @@ fn says_the_same(test: &str, store: &str, cache: &str, program: &std::path::Path
 
 #[test]
 fn a_program_in_cpp_that_knows_nothing_runs_on_pages() {
-    let folder = Folder::new("inventory");
+    let folder = Folder::new();
     let program = compiled(&folder, "c++", "inventory.cpp");
     let test = "a_program_in_cpp_that_knows_nothing_runs_on_pages";
     says_the_same(test, "embedded:", "64MiB", &program, &["100", "3"]);
@@ -286,8 +272,8 @@ fn a_program_in_cpp_that_knows_nothing_runs_on_pages() {
 
 #[test]
 fn a_text_that_is_larger_than_the_cache_is_counted() {
-    let folder = Folder::new("words");
+    let folder = Folder::new();
     let program = compiled(&folder, "cc", "word_count.c");
     let test = "a_text_that_is_larger_than_the_cache_is_counted";
-    says_the_same(test, &folder.durable(), "4MiB", &program, &["--generate", "12000000"]);
+    says_the_same(test, &durable(&folder), "4MiB", &program, &["--generate", "12000000"]);
 }

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use servers::kinds::Kind;
-use support::{Ended, Folder, start_command};
+use support::{Ended, start_command};
+use trellis_testing::Folder;
 
 /// Several times the size of the cache.
 const BYTES: &str = "4194304";
@@ -124,7 +125,7 @@ fn front_end_offers(url: &str) {
 fn compiled(folder: &Folder, source: &Path) -> PathBuf {
     let libraries = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("it lies in a folder");
     let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-c/include");
-    let program = folder.path().join("program");
+    let program = folder.file("program");
     let mut command = Command::new("cc");
     command.args(["-O1", "-Wall", "-Wextra", "-o"]).arg(&program).arg(source).arg("-I").arg(headers);
     command.arg("-L").arg(libraries).arg(format!("-Wl,-rpath,{}", libraries.display())).args(["-ltrellis", "-pthread"]);

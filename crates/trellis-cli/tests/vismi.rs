@@ -5,16 +5,13 @@
 
 mod support;
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
-use support::{Folder, start_command, start_nodes};
+use support::{catcher_works, number, start_command, start_nodes};
+use trellis_testing::{Folder, are_installed, skip};
 
 const SHARES: [&str; 6] = ["computation", "page_fetch", "lock", "barrier", "handler", "overhead"];
-
-fn is_installed(tool: &str) -> bool {
-    Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-}
 
 /// Not a test: the role of this executable when the command starts it as a node.
 #[test]
@@ -28,22 +25,10 @@ fn acts_as_a_node_when_started_as_one() {
 /// Whether the programs can be built and run here; a test that needs them prints that it was skipped and why.
 fn works(test: &str) -> bool {
     let library = std::path::Path::new(env!("CARGO_BIN_EXE_trellis")).with_file_name("libtrellis_c.so");
-    let catcher = start_command(&["doctor", "--json"]).finish();
-    let catcher: Value = serde_json::from_str(&catcher.stdout).expect("doctor prints JSON");
-    let missing = match () {
-        () if !is_installed("m4") => "m4 is not installed",
-        () if !is_installed("cc") => "no C compiler is installed",
-        () if !library.is_file() => "libtrellis_c.so is not built (cargo build -p trellis-c)",
-        () if catcher["catchers"]["signal"]["works"] != true => "the catcher signal does not work here",
-        () => return true,
-    };
-    println!("SKIPPED {test}: {missing}");
-    false
-}
-
-#[track_caller]
-fn number(found: &Value, field: &str) -> f64 {
-    found[field].as_f64().unwrap_or_else(|| panic!("{field} is not a number in {found}"))
+    if !library.is_file() {
+        skip(test, "libtrellis_c.so is not built (cargo build -p trellis-c)");
+    }
+    library.is_file() && are_installed(test, &["m4", "cc"]) && catcher_works(test, "signal")
 }
 
 #[track_caller]
@@ -59,7 +44,7 @@ fn every_program_is_verified_and_its_time_is_broken_down() {
         return;
     }
     let folder = Folder::new();
-    let picture = folder.path().join("breakdown.svg");
+    let picture = folder.file("breakdown.svg");
     let picture_name = picture.to_string_lossy().into_owned();
     let options = ["reproduce", "vismi", "--quick", "--runs", "1", "--json", "--svg", &picture_name];
     let run = start_command(&options).finish();
@@ -94,21 +79,13 @@ fn every_program_is_verified_and_its_time_is_broken_down() {
 
 /// The catchers that work here; with each, a fault is waited for in another place.
 fn catchers(test: &str) -> Vec<&'static str> {
-    let found: Value = serde_json::from_str(&start_command(&["doctor", "--json"]).finish().stdout).expect("JSON");
-    let works = |catcher: &&str| {
-        let answer = &found["catchers"][*catcher];
-        if answer["works"] != true {
-            println!("SKIPPED {test}: the catcher {catcher} does not work here: {}", answer["why"]);
-        }
-        answer["works"] == true
-    };
-    ["signal", "handler", "mprotect"].into_iter().filter(works).collect()
+    ["signal", "handler", "mprotect"].into_iter().filter(|catcher| catcher_works(test, catcher)).collect()
 }
 
 /// The counters of a node in the phase "waiting", from `trellis report --json`.
 fn waiting_of(role: &str, catcher: &str, node: usize) -> Value {
     let folder = Folder::new();
-    let record = folder.path().join("record").to_string_lossy().into_owned();
+    let record = folder.file("record").to_string_lossy().into_owned();
     let catch = format!("catch={catcher}");
     let set = ["--set", &catch, "--set", "coherence=lock(dynamic)"];
     let run = start_nodes(2, role, &[&["--record", &record, "--stats"], &set[..]].concat()).finish();

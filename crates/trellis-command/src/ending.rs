@@ -1,9 +1,13 @@
-//! Handles SIGINT and SIGTERM in commands that serve others: a store, a controller, a switch.
+//! Handles SIGINT and SIGTERM in commands that serve others (a store, a controller, a switch), and signals to commands that
+//! run a program.
 //!
 //! Promises: the first signal ends the service in order. One that arrives before there is anything to end, or after
 //! the first, ends the process as without a handler. A process that ignored the signals still ignores them. Runs no
 //! code in a handler.
 
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::exit::Failure;
@@ -55,6 +59,58 @@ impl Ends {
     /// From now on the signals call `stop`, instead of what they called before.
     pub fn by(&self, stop: impl FnOnce() + Send + 'static) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
+    }
+}
+
+/// Signals that a command passes on to the program that it runs, instead of ending before it. It starts no thread, so a
+/// command that has entered another process namespace can use it.
+pub struct PassedOn(libc::sigset_t);
+
+impl PassedOn {
+    /// Blocks SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 in this thread, which must be the only one, except those that this
+    /// process was started to ignore, as `nohup` does. The program of `command` gets them as usual.
+    pub fn block(command: &mut Command) -> Result<PassedOn, Failure> {
+        // SAFETY: the structures are plain data that the C library fills before they are read; nothing is installed.
+        // Between fork and exec runs one system call, which allocates nothing and takes no lock.
+        unsafe {
+            let mut signals: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut signals);
+            libc::sigaddset(&mut signals, libc::SIGCHLD);
+            for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 || action.sa_sigaction != libc::SIG_IGN {
+                    libc::sigaddset(&mut signals, signal);
+                }
+            }
+            if libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) != 0 {
+                return Err(Failure::system("block signals"));
+            }
+            command.pre_exec(move || match libc::sigprocmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut()) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+            Ok(PassedOn(signals))
+        }
+    }
+
+    /// Waits for the program; calls `pass` with each of the signals that arrives or has arrived.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not let this process wait.
+    pub fn wait(self, program: &mut Child, pass: impl Fn(i32)) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = program.try_wait()? {
+                return Ok(status);
+            }
+            let mut signal = 0;
+            // SAFETY: both are valid during the call.
+            match unsafe { libc::sigwait(&self.0, &mut signal) } {
+                0 if signal == libc::SIGCHLD => {}
+                0 => pass(signal),
+                error => return Err(io::Error::from_raw_os_error(error)),
+            }
+        }
     }
 }
 

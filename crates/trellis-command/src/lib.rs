@@ -1,5 +1,5 @@
-//! What the parts of the `trellis` command share: exit codes, the terminal, files and folders, drawing, reports from
-//! records, and the launcher that starts the nodes of a cluster on this host.
+//! What the parts of the `trellis` command share: the terminal, temporary folders, drawing, reports from records, and
+//! the launcher that starts the nodes of a cluster on this host; and what `trellis-output` offers.
 //!
 //! Promises: a failure is a [`exit::Failure`], one sentence with an exit code. Only [`terminal`] prints results. Nothing
 //! here knows a subcommand other than `run` and `report`.
@@ -8,8 +8,6 @@
 
 pub mod chart;
 pub mod ending;
-pub mod exit;
-pub mod files;
 pub mod installed;
 pub mod report;
 pub mod run;
@@ -17,3 +15,20 @@ pub mod scratch;
 pub mod size;
 pub mod svg;
 pub mod terminal;
+
+pub use trellis_output::{exit, files};
+
+use run::{requests, supervise};
+use trellis_base::Deadline;
+
+/// The waits of this crate.
+pub const WAITS: &[Deadline] = &[
+    supervise::NODES,
+    supervise::DECIDE,
+    supervise::TERMINATE,
+    supervise::ASKED,
+    supervise::LEFTOVER,
+    supervise::LEFTOVER_FAILED,
+    requests::REQUEST,
+    requests::ANSWER,
+];

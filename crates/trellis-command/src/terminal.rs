@@ -7,35 +7,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::exit;
-
-/// Prints a result and ends the line, like `println!`; if the reader has gone away, as in `trellis lab status | head
-/// -1`, the command ends like other programs in a pipe.
-#[macro_export]
-macro_rules! say {
-    ($($result:tt)*) => {
-        $crate::terminal::put(format_args!("{}\n", format_args!($($result)*)))
-    };
-}
-pub use crate::say;
-
-/// Like [`say!`], for whole lines.
-pub fn put(lines: fmt::Arguments<'_>) {
-    let mut output = std::io::stdout().lock();
-    if let Err(error) = output.write_fmt(lines).and_then(|()| output.flush()) {
-        end_unwritten(&error);
-    }
-}
-
-/// Ends the command because its result cannot be written.
-pub fn end_unwritten(error: &std::io::Error) -> ! {
-    if error.kind() != ErrorKind::BrokenPipe {
-        trellis_store::complain(format_args!("cannot write to standard output: {error}; see where it leads"));
-        std::process::exit(exit::FILE.into());
-    }
-    // The status of SIGPIPE, without a message.
-    std::process::exit(128 + libc::SIGPIPE);
-}
+pub use trellis_output::lines::{end_unwritten, put, say, whole_line};
 
 /// Whether colour is wanted on a stream: a terminal, and `NO_COLOR` unset (<https://no-color.org>).
 pub fn colour_wanted(stream: &impl IsTerminal) -> bool {
@@ -94,12 +66,6 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
     }
-}
-
-/// Prints a line on standard error with one write, so that other processes' output cannot split it.
-pub fn whole_line(line: fmt::Arguments<'_>) {
-    // If the reader has gone away, the work continues.
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Prints a line of a process that serves others; it continues to serve even if nobody reads the line. If it cannot

@@ -16,9 +16,10 @@ use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::wire::address::{Cluster, HostPrefix};
-use trellis_switch::control::{Lines, NOT_UNDERSTOOD};
+use trellis_switch::control::{Lines, Refusals};
 use trellis_switch::lab::space;
 
 use crate::ranges::{Moved, Status};
@@ -30,7 +31,13 @@ const CONNECTIONS_MAX: usize = 64;
 /// available again. It doubles from the first value to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Longer than a controller needs for an answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Deadline = Deadline {
+    who: "`trellis controller …`",
+    waits_for: "the controller's answer",
+    limit: Limit::seconds(10),
+    then: "exit status 1, with the socket",
+    tested: "crates/trellis-switch/src/control/lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
+};
 
 /// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +166,7 @@ fn may_write(folder: &Path) -> bool {
 /// Serves each connection on a thread, with the answers of the receiver of `asked`.
 pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T>, wrap: fn(Asked) -> T) {
     let connections = Arc::new(());
+    let refusals = Arc::new(Refusals::new("controller", Some(trellis_store::complain)));
     let mut pause = PAUSE.0;
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -170,14 +178,15 @@ pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T
         if let Some(sentence) = why_not(&stream, Arc::strong_count(&connections) - 1) {
             // This answer is sent before the request arrives; the client reads it after sending its first one. A client
             // that has disconnected needs no answer.
-            let _ = Lines::new(stream, TIMEOUT).and_then(|mut lines| lines.send(&Answer::Refused(sentence)));
+            let _ = Lines::new(stream, TIMEOUT.time())
+                .and_then(|mut lines| refusals.refuse(&mut lines, sentence, Answer::Refused));
             continue;
         }
-        let (asked, connection) = (asked.clone(), Arc::clone(&connections));
+        let (asked, connection, refusals) = (asked.clone(), Arc::clone(&connections), Arc::clone(&refusals));
         // If no thread can be started, the connection is closed.
         let _ = std::thread::Builder::new().name("controller control".to_owned()).spawn(move || {
             // A client that has disconnected needs no answer.
-            let _ = converse(stream, &asked, wrap);
+            let _ = converse(stream, &asked, wrap, &refusals);
             drop(connection);
         });
     }
@@ -202,10 +211,9 @@ fn may_ask(user: u32, own: u32) -> bool {
     user == 0 || user == own
 }
 
-fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T) -> io::Result<()> {
-    let mut lines = Lines::new(stream, TIMEOUT)?;
-    let refusal = Answer::Refused(NOT_UNDERSTOOD.to_owned());
-    while let Some(request) = lines.receive_or_refuse::<Request>(&refusal)? {
+fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T, refusals: &Refusals) -> io::Result<()> {
+    let mut lines = Lines::new(stream, TIMEOUT.time())?;
+    while let Some(request) = refusals.receive::<Request, _>(&mut lines, Answer::Refused)? {
         let (sender, answer) = sync_channel(1);
         let gone = || io::Error::from(ErrorKind::BrokenPipe);
         asked.send(wrap((request, sender))).map_err(|_| gone())?;
@@ -228,7 +236,7 @@ impl Remote {
     /// A message, if no controller listens.
     pub fn open(path: &Path) -> Result<Remote, String> {
         let opened = UnixStream::connect(path).and_then(|stream| {
-            let lines = Lines::new(stream, TIMEOUT)?;
+            let lines = Lines::new(stream, TIMEOUT.time())?;
             lines.is_impatient()?;
             Ok(lines)
         });

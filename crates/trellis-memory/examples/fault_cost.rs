@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use trellis_base::statistics::median;
 use trellis_memory::{Access, Catcher, FAULT_BATCH, Fault, FaultServer, Region, RegionOptions, Reserve, choose, probe};
 
 const PAGES: usize = 4096;
@@ -65,8 +66,7 @@ fn measure(catcher: Catcher) {
         }
     }
     for (step, sample) in steps.iter().zip(&mut samples) {
-        sample.sort_by(f64::total_cmp);
-        println!("{:<10} {:>16} {:>8.2}", catcher.to_string(), step, sample[ROUNDS / 2]);
+        println!("{:<10} {:>16} {:>8.2}", catcher.to_string(), step, median(sample));
     }
 }
 

@@ -6,7 +6,7 @@ mod peer;
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Barrier;
@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use peer::{Plan, World};
 use trellis_memory::{Access, Catcher, Fault, Region, RegionOptions, Reserve};
+use trellis_testing::{Folder, skip};
 
 /// A new catcher is one line here.
 macro_rules! conformance {
@@ -495,7 +496,7 @@ fn system_calls_do_what_the_abilities_say(test: &str, catcher: Catcher) {
     } else if world.region.system_calls_wait() {
         system_calls_wait_for_pages(&world);
     } else {
-        println!("SKIPPED {test}: userfaultfd is allowed for user code only");
+        skip(test, "userfaultfd is allowed for user code only");
     }
 }
 
@@ -556,9 +557,9 @@ fn receives_from_a_socket(world: &World) {
 }
 
 fn reads_from_files(world: &World) {
-    let name = std::env::temp_dir().join(format!("trellis-memory-file-{}", std::process::id()));
+    let folder = Folder::new();
     let content: Vec<u8> = (0..5 * PAGE).map(|index| (index % 251) as u8).collect();
-    File::create(&name).and_then(|mut file| file.write_all(&content)).expect("a file in the temporary folder");
+    let name = folder.write("file", &content);
 
     // SAFETY: five pages of the region, used by nobody else.
     let pages = unsafe { std::slice::from_raw_parts_mut(world.at(32 * PAGE), 5 * PAGE) };
@@ -579,11 +580,8 @@ fn reads_from_files(world: &World) {
     world.withdraw(48, 5, Access::None);
     // SAFETY: five pages of the region.
     let pages = unsafe { std::slice::from_raw_parts(world.at(48 * PAGE), 5 * PAGE) };
-    let copy = name.with_extension("copy");
-    std::fs::write(&copy, pages).expect("std writes from the region");
+    let copy = folder.write("copy", pages);
     assert!(std::fs::read(&copy).expect("the copy is there") == content);
-    std::fs::remove_file(&name).expect("made above");
-    std::fs::remove_file(&copy).expect("made above");
 }
 
 fn an_address_is_free_again_after_the_region(test: &str, catcher: Catcher) {
@@ -659,7 +657,7 @@ fn a_region_that_does_not_fit_is_refused() {
     let available = of("MemAvailable:") + of("SwapFree:");
     let bytes = (available + (1 << 30)).next_multiple_of(2 << 20);
     if bytes > 64 << 30 {
-        println!("SKIPPED a_region_that_does_not_fit_is_refused: this machine can hold every region");
+        skip("a_region_that_does_not_fit_is_refused", "this machine can hold every region");
         return;
     }
     for reserve in [Reserve::Lazy, Reserve::Full] {

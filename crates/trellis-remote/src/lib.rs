@@ -26,7 +26,25 @@ pub use server::{Event, Place, Server, ServerOptions, Stop};
 pub use trellis_fabric_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, PORT, Pointer};
 pub use trellis_fabric_protocol::wire::refusals;
 
+use client::{asking, by_lease, waiting};
+use trellis_base::Deadline;
 use trellis_fabric_protocol::wire::datagram::Tags;
+
+/// The waits of this crate.
+pub const WAITS: &[Deadline] = &[
+    paging::PAGE,
+    paging::ROOM,
+    client::DEADLINE,
+    asking::DETOUR,
+    asking::SLICE,
+    waiting::BACKUPS,
+    by_lease::TURN,
+    by_lease::TURN_OF_MANY,
+    by_lease::RELEASE,
+    by_lease::COMMIT,
+    server::SESSION,
+    server::LEASE_TERM,
+];
 
 /// Checksums with the processor's own instruction, if it has one; no keys.
 struct Hardware;

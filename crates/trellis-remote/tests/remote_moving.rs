@@ -380,6 +380,51 @@ fn a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_
     });
 }
 
+/// Loses the first request of this command, however often it is repeated under its number.
+fn losing_the_first(command: Command) -> impl FnMut(&Request) -> Turn + Send {
+    let mut lost = None;
+    move |request| {
+        let number = request.source.request;
+        let is_lost = request.command() == command && *lost.get_or_insert(number) == number;
+        if is_lost { Turn::Lose } else { with_backups(request) }
+    }
+}
+
+#[test]
+fn what_is_not_answered_soon_is_asked_again_otherwise() {
+    in_own_network("what_is_not_answered_soon_is_asked_again_otherwise", &ALONE, || {
+        let between = Between::start(with_backups);
+        // Only the limits of single requests let a call go on.
+        let mut one = client_until(9, Duration::from_secs(3_600));
+        let object = good(one.create(SERVER, 2 * PAGE as u64));
+        assert_eq!(good(one.fetch_add(object, 1)), 0);
+        for command in [Command::Update, Command::Commit] {
+            between.now(losing_the_first(command));
+            good(one.fetch_add(object, 1));
+            between.now(losing_the_first(command));
+            let [first, second] = [object, at(object, PAGE)];
+            let ends = one.batch(&mut [
+                Call::FetchAdd { pointer: first, addend: 1 },
+                Call::FetchAdd { pointer: second, addend: 1 },
+            ]);
+            assert!(ends.iter().all(Result::is_ok), "{command}: {ends:?}");
+        }
+        assert_eq!((eight(&mut one, object), eight(&mut one, at(object, PAGE))), (5, 2));
+        between.now(|request| match request.command() {
+            Command::Release => Turn::Lose,
+            _ => with_backups(request),
+        });
+        assert_eq!(good(one.compare_swap(object, 7, 8)), 5, "nothing changes, and the lease is given back");
+        assert_eq!(good(one.compare_swap(object, 5, 8)), 5);
+        // The host that the switch selects says nothing.
+        between.now(|request| match request.destination.arguments.has(Arguments::DIRECT) {
+            true => Turn::Pass,
+            false => Turn::Lose,
+        });
+        assert_eq!(eight(&mut one, object), 8);
+    });
+}
+
 #[test]
 fn a_range_that_is_elsewhere_for_a_while_is_waited_for() {
     in_own_network("a_range_that_is_elsewhere_for_a_while_is_waited_for", &ALONE, || {

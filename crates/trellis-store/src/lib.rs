@@ -37,6 +37,18 @@ pub use operation::{Applied, Change, Entry, Expect, Guard, Operation, Outcome, R
 pub use store::Store;
 pub use stores::open;
 
+use stores::redis;
+use trellis_base::Deadline;
+
+/// The waits of this crate.
+pub const WAITS: &[Deadline] = &[
+    stores::DEADLINE,
+    redis::connection::CONNECT,
+    redis::loading::LOADING,
+    stores::GRPC_CONNECT,
+    resp::commands::trellis::WAIT,
+];
+
 /// Writes one line for people to standard error, in one write, so that the lines of several processes do not mix. If
 /// standard error cannot be written, the line is dropped and the program continues.
 pub fn complain(sentence: std::fmt::Arguments<'_>) {

@@ -12,39 +12,18 @@ use trellis_base::Random;
 use trellis_store::stores::embedded_durable::EmbeddedDurable;
 use trellis_store::stores::embedded_durable::rescue::{Progress, Report, backup, check, salvage};
 use trellis_store::{Applied, Key, Kind, Outcome, Store, StoreError};
+use trellis_testing::Folder;
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 90;
 const ENTRIES: u64 = 40;
 
-/// A folder, in memory if possible, removed after the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let memory = PathBuf::from("/dev/shm");
-        let memory = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let path = memory.join(format!("trellis-damaged-{}-{test}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let names = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
+/// The names in a folder, in order.
+fn names(folder: &Folder) -> Vec<String> {
+    let names = std::fs::read_dir(folder.path()).unwrap();
+    let mut names: Vec<String> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 fn mode(path: &Path) -> u32 {
@@ -64,11 +43,11 @@ fn quiet() -> impl FnMut(Progress) {
 
 #[test]
 fn the_file_is_its_owners_alone() {
-    let folder = Folder::new("mode");
+    let folder = Folder::in_memory();
     let file = folder.file("store");
     drop(EmbeddedDurable::open(&file).unwrap());
     assert_eq!(mode(&file), 0o600);
-    assert_eq!(folder.names(), ["store"], "what it was made of is gone");
+    assert_eq!(names(&folder), ["store"], "what it was made of is gone");
     // The rights of an older file are restricted, and nothing else about it changes.
     for wide in [0o644, 0o666, 0o640] {
         std::fs::set_permissions(&file, Permissions::from_mode(wide)).unwrap();
@@ -82,7 +61,7 @@ fn the_file_is_its_owners_alone() {
 
 #[test]
 fn a_file_that_is_no_store_is_refused_and_stays_as_it_is() {
-    let folder = Folder::new("none");
+    let folder = Folder::in_memory();
     for (name, content) in [("empty", &b""[..]), ("short", b"redb"), ("text", &[b'x'; 5000])] {
         let file = folder.file(name);
         std::fs::write(&file, content).unwrap();
@@ -100,7 +79,7 @@ fn a_file_that_is_no_store_is_refused_and_stays_as_it_is() {
         assert_eq!(std::fs::read(&file).unwrap(), content);
     }
     assert!(refused(&folder.file("empty")).contains("it is empty"));
-    assert!(refused(&folder.0).contains("it is a folder"));
+    assert!(refused(folder.path()).contains("it is a folder"));
     assert!(refused(&folder.file("no/where")).contains("/no does not exist; make it"));
 }
 
@@ -178,8 +157,8 @@ struct World {
 
 impl World {
     /// Closed properly, or as after the end of its process.
-    fn new(test: &str, is_closed: bool) -> World {
-        let folder = Folder::new(test);
+    fn new(is_closed: bool) -> World {
+        let folder = Folder::in_memory();
         let file = folder.file("store");
         let store = EmbeddedDurable::open(&file).unwrap();
         fill(&store);
@@ -241,8 +220,8 @@ impl World {
 }
 
 /// Every flipped bit in one page or the header is detected if the page is in use, and causes no loss.
-fn one_flipped_bit(test: &str, is_closed: bool) {
-    let world = World::new(test, is_closed);
+fn one_flipped_bit(is_closed: bool) {
+    let world = World::new(is_closed);
     let whole = check(&world.damaged(|_| {}), &mut quiet()).unwrap();
     assert!(whole.is_whole() && whole.commits_back == 0, "{whole:?}");
     let mut noticed = BTreeMap::new();
@@ -274,17 +253,17 @@ fn one_flipped_bit(test: &str, is_closed: bool) {
 
 #[test]
 fn one_flipped_bit_of_a_closed_store_takes_nothing_along() {
-    one_flipped_bit("closed", true);
+    one_flipped_bit(true);
 }
 
 #[test]
 fn one_flipped_bit_of_a_store_whose_process_ended_takes_nothing_along() {
-    one_flipped_bit("killed", false);
+    one_flipped_bit(false);
 }
 
 #[test]
 fn a_header_that_is_damaged_takes_at_most_the_last_commit_along() {
-    let world = World::new("header", true);
+    let world = World::new(true);
     for at in 0..320 {
         for change in [0x01, 0x80, 0xff] {
             let file = world.damaged(|bytes| bytes[at] ^= change);
@@ -303,7 +282,7 @@ fn a_header_that_is_damaged_takes_at_most_the_last_commit_along() {
 
 #[test]
 fn a_page_that_is_gone_takes_along_what_is_in_it_and_says_so() {
-    let world = World::new("gone", true);
+    let world = World::new(true);
     let mut with_losses = 0;
     for first in (PAGE..world.bytes.len()).step_by(PAGE) {
         let what = format!("the page at {first}");
@@ -325,7 +304,7 @@ fn a_page_that_is_gone_takes_along_what_is_in_it_and_says_so() {
 
 #[test]
 fn a_file_that_is_cut_short_or_damaged_at_random_gives_nothing_wrong() {
-    let world = World::new("random", false);
+    let world = World::new(false);
     let mut random = Random::new(1);
     for round in 0..60 {
         let seeds: Vec<usize> = (0..64).map(|_| random.draw() as usize).collect();
@@ -357,12 +336,12 @@ fn a_file_that_is_cut_short_or_damaged_at_random_gives_nothing_wrong() {
             assert!(error.to_string().starts_with("store embedded-durable:"), "{error}");
         }
     }
-    assert_eq!(world.folder.names().iter().filter(|name| name.starts_with('.')).count(), 0, "nothing is left behind");
+    assert_eq!(names(&world.folder).iter().filter(|name| name.starts_with('.')).count(), 0, "nothing is left behind");
 }
 
 #[test]
 fn a_damaged_store_says_which_command_helps() {
-    let world = World::new("sentence", false);
+    let world = World::new(false);
     let whole = check(&world.damaged(|_| {}), &mut quiet()).unwrap();
     let refusals = (PAGE..world.bytes.len()).step_by(PAGE).filter(|first| {
         let file = world.damaged(|bytes| bytes[first + 1000] ^= 4);
@@ -382,7 +361,7 @@ fn a_damaged_store_says_which_command_helps() {
 
 #[test]
 fn a_copy_is_the_same_and_nothing_is_written_over() {
-    let world = World::new("copy", true);
+    let world = World::new(true);
     let (file, copy) = (world.folder.file("store"), world.folder.file("copy"));
     let mut steps = Vec::new();
     let report = backup(&file, &copy, &mut |progress| {
@@ -408,7 +387,7 @@ fn a_copy_is_the_same_and_nothing_is_written_over() {
 
 #[test]
 fn a_file_that_is_open_or_not_there_is_not_looked_through() {
-    let folder = Folder::new("open");
+    let folder = Folder::in_memory();
     let file = folder.file("store");
     assert!(matches!(check(&file, &mut quiet()), Err(StoreError::Missing { .. })));
     let store = EmbeddedDurable::open(&file).unwrap();

@@ -3,54 +3,37 @@
 mod conformance;
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use conformance::{add, append, entries, get, put, put_range};
 use trellis_store::{Applied, Key, Kind, Outcome, StoreError, open};
+use trellis_testing::Folder;
 
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let path = memory().join(format!("trellis-durable-{}-{test}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn url(&self) -> String {
-        format!("embedded-durable:{}/store", self.0.display())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
+/// The address of the store in this folder.
+fn url(folder: &Folder) -> String {
+    format!("embedded-durable:{folder}/store")
 }
 
 #[test]
 fn embedded_durable_is_a_store() {
-    let folder = Folder::new("conformance");
-    let store = open(&folder.url()).unwrap();
+    let folder = Folder::in_memory();
+    let store = open(&url(&folder)).unwrap();
     conformance::run("embedded-durable", &|| Arc::clone(&store));
 }
 
 #[test]
 fn a_file_that_cannot_be_had_is_a_sentence() {
-    let folder = Folder::new("refused");
-    let _store = open(&folder.url()).unwrap();
-    let Err(error) = open(&folder.url()) else { panic!("two have the file") };
+    let folder = Folder::in_memory();
+    let _store = open(&url(&folder)).unwrap();
+    let Err(error) = open(&url(&folder)) else { panic!("two have the file") };
     assert!(matches!(error, StoreError::Denied { .. }), "{error}");
     let Err(error) = open("embedded-durable:relative") else { panic!("a relative path") };
     assert!(matches!(error, StoreError::Address { .. }), "{error}");
-    let Err(error) = open(&format!("embedded-durable:{}/no/where", folder.0.display())) else { panic!("no folder") };
+    let Err(error) = open(&format!("embedded-durable:{folder}/no/where")) else { panic!("no folder") };
     assert!(matches!(error, StoreError::Missing { .. }), "{error}");
     assert!(error.to_string().contains("/no does not exist; make it"), "{error}");
-    let text = folder.0.join("text");
-    std::fs::write(&text, "this is something else, and long enough that nothing is missing at its end").unwrap();
+    let text = folder.write("text", "this is something else, and long enough that nothing is missing at its end");
     let Err(error) = open(&format!("embedded-durable:{}", text.display())) else { panic!("not a store") };
     assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
     assert!(error.to_string().contains("name a file that a store made"), "{error}");
@@ -76,12 +59,12 @@ fn what_was_acknowledged_survives_a_kill() {
             std::io::stdout().flush().unwrap();
         }
     }
-    let folder = Folder::new("kill");
+    let folder = Folder::in_memory();
     for kill_after in [1, 7, 30] {
-        std::fs::remove_file(folder.0.join("store")).ok();
+        std::fs::remove_file(folder.file("store")).ok();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "what_was_acknowledged_survives_a_kill", "--nocapture"])
-            .env("TRELLIS_TEST_STORE", folder.url())
+            .env("TRELLIS_TEST_STORE", url(&folder))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -98,7 +81,7 @@ fn what_was_acknowledged_survives_a_kill() {
             }
         }
         child.wait().unwrap();
-        let store = open(&folder.url()).unwrap();
+        let store = open(&url(&folder)).unwrap();
         let Applied::Done(found) = store
             .apply(
                 &[
@@ -123,10 +106,4 @@ fn what_was_acknowledged_survives_a_kill() {
         let last_page = store.get_many(&[Key::page(1, count % 64)]).unwrap().remove(0).unwrap();
         assert_eq!(last_page, count.to_le_bytes().repeat(512));
     }
-}
-
-/// A folder, in memory if possible: the test is about the end of a process, not of a machine.
-fn memory() -> PathBuf {
-    let memory = PathBuf::from("/dev/shm");
-    if memory.is_dir() { memory } else { std::env::temp_dir() }
 }

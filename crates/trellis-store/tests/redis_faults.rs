@@ -2,7 +2,6 @@
 
 mod conformance;
 mod proxy;
-mod redis_server;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -13,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use conformance::{add, add_within, append, delete, entries, get, put, swap};
 use proxy::{Proxy, Way};
-use redis_server::RedisServer;
 use trellis_store::resp::{Options, Server};
 use trellis_store::{Applied, Change, Expect, Key, Kind, Outcome, Store, StoreError, open};
+use trellis_testing::redis_server::{RedisServer, free_port};
 
 fn counter() -> Key {
     Key::new(1, Kind::Synchronisation, 1)
@@ -239,7 +238,7 @@ fn refused(url: &str) -> StoreError {
 
 #[test]
 fn who_is_not_there_or_no_store_is_a_sentence() {
-    let nobody = format!("redis://127.0.0.1:{}", redis_server::free_port());
+    let nobody = format!("redis://127.0.0.1:{}", free_port());
     let error = refused(&nobody);
     assert!(matches!(error, StoreError::Unreachable { .. }) && error.to_string().contains(&nobody), "{error}");
     assert!(matches!(refused("redis+unix:/nowhere/at/all"), StoreError::Unreachable { .. }));

@@ -1,7 +1,6 @@
 //! Tests the front end, with our own client and with clients of Redis.
 
 mod conformance;
-mod redis_server;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use trellis_base::Random;
 use trellis_store::resp::{COMMANDS, Options, Running, Server};
 use trellis_store::{Applied, Key, Kind, StoreError, open};
+use trellis_testing::{Folder, redis_server::RedisServer, skip};
 
 fn served(store: &str, options: &Options) -> Running {
     Server::bind("127.0.0.1:0", open(store).unwrap(), options).unwrap().start().unwrap()
@@ -65,7 +65,7 @@ fn a_client_beyond_the_limit_hears_why_it_is_refused_and_is_counted() {
 #[test]
 fn a_store_elsewhere_is_served_too() {
     let test = "a_store_elsewhere_is_served_too";
-    let Some(redis) = redis_server::RedisServer::start(test, &[]) else { return };
+    let Some(redis) = RedisServer::start(test, &[]) else { return };
     let server = served(&redis.url(), &Options::default());
     let url = format!("redis://{}", server.address());
     for part in ["steps see", "guard", "every token", "numbered"] {
@@ -77,7 +77,7 @@ fn a_store_elsewhere_is_served_too() {
 #[test]
 fn commands_mean_what_they_mean_in_redis() {
     let server = served("embedded:", &Options::default());
-    let redis = redis_server::RedisServer::start("commands_mean_what_they_mean_in_redis", &[]);
+    let redis = RedisServer::start("commands_mean_what_they_mean_in_redis", &[]);
     let script = include_str!("resp/script.txt");
     for line in script.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (request, expected) = line.split_once(" -> ").expect("a request and its answer");
@@ -181,6 +181,10 @@ fn a_password_is_wanted_before_anything_else() {
         assert!(matches!(error, StoreError::Denied { .. }), "{error}");
         assert!(!error.to_string().contains("wrong@"), "{error}");
     }
+    stream.write_all(b"INFO\r\nQUIT\r\n").unwrap();
+    let mut info = String::new();
+    stream.read_to_string(&mut info).unwrap();
+    assert!(info.contains("\r\nacl_access_denied_auth:2\r\n"), "{info}");
 }
 
 #[test]
@@ -199,7 +203,8 @@ fn other_machines_are_not_let_in_unless_that_is_meant() {
 
 #[test]
 fn a_socket_of_this_machine_is_an_address() {
-    let path = std::env::temp_dir().join(format!("trellis-resp-{}", std::process::id()));
+    let folder = Folder::new();
+    let path = folder.file("socket");
     let address = format!("unix:{}", path.display());
     let server = Server::bind(&address, open("embedded:").unwrap(), &Options::default()).unwrap().start().unwrap();
     assert_eq!(server.address(), address);
@@ -211,7 +216,8 @@ fn a_socket_of_this_machine_is_an_address() {
 
 #[test]
 fn a_socket_that_a_killed_server_left_is_taken_and_one_in_use_is_not() {
-    let path = std::env::temp_dir().join(format!("trellis-resp-left-{}", std::process::id()));
+    let folder = Folder::new();
+    let path = folder.file("socket");
     let address = format!("unix:{}", path.display());
     let bind = || Server::bind(&address, open("embedded:").unwrap(), &Options::default());
     // Closed, but not removed: what remains when a signal ends a server.
@@ -226,7 +232,6 @@ fn a_socket_that_a_killed_server_left_is_taken_and_one_in_use_is_not() {
     std::fs::write(&path, "text").unwrap();
     assert!(bind().is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
-    std::fs::remove_file(&path).unwrap();
 }
 
 /// The keys of clients and those of programs do not collide.
@@ -344,7 +349,7 @@ fn clients_of_redis_are_served() {
     let run = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(["-h", "127.0.0.1", "-p", &port]).args(arguments).output();
         let Ok(output) = output else {
-            println!("SKIPPED clients_of_redis_are_served: {program} is not installed");
+            skip("clients_of_redis_are_served", format_args!("{program} is not installed"));
             return None;
         };
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

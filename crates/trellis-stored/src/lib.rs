@@ -48,3 +48,9 @@ pub use remote_heap::RemoteHeap;
 pub use remote_memory::RemoteMemory;
 /// The result of a change.
 pub use trellis_store::Applied;
+
+use synchronisation::{member, session};
+use trellis_base::Deadline;
+
+/// The waits of this crate.
+pub const WAITS: &[Deadline] = &[paging::PAGE, coherence::log::RELEASE, member::LEASE, session::WAIT];

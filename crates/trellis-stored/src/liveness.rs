@@ -64,7 +64,7 @@ impl Liveness {
     pub(crate) fn gone(&self, members: &[u64], now: Instant) -> Result<Vec<u64>, StoreError> {
         let others: Vec<u64> = members.iter().copied().filter(|member| *member != self.me).collect();
         let mut gone = Vec::new();
-        let mut shortest = member::LEASE;
+        let mut shortest = member::LEASE.time();
         for record in member::records(&*self.store, self.region, &others)? {
             let is_gone = if !record.is_alive {
                 true

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::error::StoredError;
 use super::layout::{PAGE_BYTES, REGION_SPAN};
-use super::synchronisation::WAIT_MAX;
+use super::synchronisation::{WAIT_MAX, member, session};
 
 /// The environment variables and their purposes.
 pub const VARIABLES: [(&str, &str); 9] = [
@@ -69,8 +69,8 @@ impl Default for Settings {
             region_bytes: 64 << 30,
             cache_bytes_max: 256 << 20,
             delay: Duration::ZERO,
-            lease: Duration::from_secs(10),
-            wait_max: Duration::from_secs(3_600),
+            lease: member::LEASE.time(),
+            wait_max: session::WAIT.time(),
             statistics: false,
             heap: String::new(),
         }

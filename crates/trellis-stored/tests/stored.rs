@@ -1,20 +1,17 @@
 //! Tests regions in a real Redis that several processes use: what one releases another finds, even when processes are
 //! killed.
 
-#[path = "../../trellis-store/tests/redis_server/mod.rs"]
-mod redis_server;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis_server::RedisServer;
 use trellis_stored::coherence::Shared;
 use trellis_stored::layout::{PAGE_BYTES, REGION_BASE};
 use trellis_stored::memory::{Memory, Mode};
 use trellis_stored::region;
 use trellis_stored::settings::Settings;
+use trellis_testing::{redis_server::RedisServer, skip};
 
 const ROLE: &str = "TRELLIS_TEST_ROLE";
 const URL: &str = "TRELLIS_TEST_URL";
@@ -24,7 +21,7 @@ const PAGES: usize = 300;
 fn cannot(test: &str) -> bool {
     let missing = trellis_memory::choose(Some(trellis_memory::Catcher::Handler), &trellis_memory::probe()).err();
     if let Some(why) = &missing {
-        println!("SKIPPED {test}: {why}");
+        skip(test, why);
     }
     missing.is_some()
 }

@@ -1,19 +1,16 @@
 //! Tests processes that share a heap in a real Redis and are killed at calls of the store: the next one finds every block
 //! intact, reuses what the dead ones owned, and leaves nothing of releases that were never committed.
 
-#[path = "../../trellis-store/tests/redis_server/mod.rs"]
-mod redis_server;
-
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use redis_server::RedisServer;
 use trellis_store::wrap::{Failing, Fault};
 use trellis_stored::coherence::Shared;
 use trellis_stored::heap::{Heap, Kind, Share};
 use trellis_stored::memory::{HeapMemory, Memory, Mode};
 use trellis_stored::region;
 use trellis_stored::settings::Settings;
+use trellis_testing::{redis_server::RedisServer, skip};
 
 const URL: &str = "TRELLIS_TEST_URL";
 const AT: &str = "TRELLIS_TEST_AT";
@@ -117,7 +114,7 @@ fn killed_at(url: &str, at: u64) -> Output {
 fn processes_that_are_killed_leave_nothing_behind() {
     let test = "processes_that_are_killed_leave_nothing_behind";
     if let Err(why) = trellis_memory::choose(Some(trellis_memory::Catcher::Handler), &trellis_memory::probe()) {
-        return println!("SKIPPED {test}: {why}");
+        return skip(test, why);
     }
     let Some(server) = RedisServer::start(test, &[]) else { return };
     let url = server.url();

@@ -6,13 +6,11 @@
 #[path = "../src/synchronisation/tests/memory.rs"]
 #[allow(dead_code, reason = "the tests within the crate use more of it")]
 mod memory;
-#[path = "../../trellis-store/tests/redis_server/mod.rs"]
-mod redis_server;
 mod stored_processes;
 
 use std::time::Duration;
 
-use redis_server::RedisServer;
+use trellis_testing::redis_server::RedisServer;
 // The paths that `memory` knows from within the crate.
 use trellis_stored::{coherence, error, layout};
 

@@ -37,3 +37,21 @@ pub use error::SwitchError;
 pub use faults::Faults;
 pub use observed::{Counters, Event, EventKind, HotPage};
 pub use switch::Switch;
+
+use lab::wiring;
+use switches::waits;
+use trellis_base::Deadline;
+
+/// The waits of this crate, and those of `trellis switch run`.
+pub const WAITS: &[Deadline] = &[
+    control::messages::TIMEOUT,
+    waits::MEETING,
+    waits::CONNECT,
+    waits::HELLO,
+    waits::ANSWER,
+    waits::DEAD,
+    waits::CONNECTION,
+    waits::COUNT,
+    waits::OPEN_VSWITCH,
+    wiring::LINKS,
+];

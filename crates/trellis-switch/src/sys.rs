@@ -1,8 +1,8 @@
-//! Every system call that Rust's library does not make: namespaces, packet sockets, the monotonic clock.
+//! Every system call that Rust's library does not make: namespaces, packet sockets, the monotonic clock. Only what
+//! `rustix` does not have either is unsafe code.
 //!
-//! Promises that the rest of the crate has no unsafe code. Must never decide anything.
+//! Promises that the rest of the crate has no unsafe code, except `memory`. Must never decide anything.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddrV6, UdpSocket};
@@ -12,43 +12,50 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, netlink, sockopt};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use rustix::time::ClockId;
+
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// The monotonic clock, which the kernel's switch also reads.
 pub(crate) fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a local timespec; the clock exists on every Linux, so that the call cannot fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    let time = rustix::time::clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Moves the calling thread, or for processes its children to come, into new namespaces of these kinds.
+fn unshare(kinds: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the callers ask for namespaces. Only a table of descriptors of its own could harm other threads.
+    Ok(unsafe { rustix::thread::unshare_unsafe(kinds) }?)
 }
 
 /// Moves the calling thread into a network namespace of its own, and returns a descriptor of it.
 pub(crate) fn new_network() -> io::Result<File> {
-    // SAFETY: unshare takes no pointer; it changes this thread alone.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+    unshare(UnshareFlags::NEWNET)?;
     File::open("/proc/thread-self/ns/net")
 }
 
 /// Moves the calling thread into a network namespace.
 pub(crate) fn enter_network(network: BorrowedFd<'_>) -> io::Result<()> {
-    enter(network, libc::CLONE_NEWNET)
+    enter(network, LinkNameSpaceType::Network)
 }
 
 /// Moves the calling thread, or for some kinds its children to come, into a namespace.
-pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
-    // SAFETY: the descriptor is open as long as it is borrowed; setns takes no pointer.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }).map(drop)
+pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: LinkNameSpaceType) -> io::Result<()> {
+    Ok(rustix::thread::move_into_link_name_space(namespace, Some(kind))?)
 }
 
 /// Gives this process, which must have one thread, privileges over what it creates from now on, and over nothing else: a
 /// user namespace in which this user is root.
 pub(crate) fn new_user() -> io::Result<()> {
-    // SAFETY: neither call takes a pointer; they cannot fail.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    // SAFETY: unshare takes no pointer; with more than one thread it refuses.
-    check(unsafe { libc::unshare(libc::CLONE_NEWUSER) })?;
+    let (user, group) = (own_user(), rustix::process::getegid().as_raw());
+    unshare(UnshareFlags::NEWUSER)?;
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {group} 1"))
@@ -56,28 +63,19 @@ pub(crate) fn new_user() -> io::Result<()> {
 
 /// Mounts an empty file system in memory over a folder, for the calling thread and what it starts from now on; no other
 /// process sees it, and it ends with the last of them.
+#[cfg(feature = "openflow")]
 pub(crate) fn own_folder(folder: &str) -> io::Result<()> {
-    let (folder, root, kind) = (CString::new(folder)?, c"/", c"tmpfs");
-    // SAFETY: unshare takes no pointer; it changes this thread alone.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-    // SAFETY: every text ends with a zero byte, and no data is passed.
-    check(unsafe {
-        let flags = libc::MS_REC | libc::MS_PRIVATE;
-        libc::mount(std::ptr::null(), root.as_ptr(), std::ptr::null(), flags, std::ptr::null())
-    })?;
-    // SAFETY: as above.
-    check(unsafe {
-        let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        libc::mount(kind.as_ptr(), folder.as_ptr(), kind.as_ptr(), flags, std::ptr::null())
-    })
-    .map(drop)
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    unshare(UnshareFlags::NEWNS)?;
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("tmpfs", folder, "tmpfs", flags, None::<&std::ffi::CStr>)?)
 }
 
 /// Makes the next child of this process the first of a process namespace: when it ends, all processes in the namespace
 /// end.
 pub(crate) fn new_processes() -> io::Result<()> {
-    // SAFETY: unshare takes no pointer; it affects only future children.
-    check(unsafe { libc::unshare(libc::CLONE_NEWPID) }).map(drop)
+    unshare(UnshareFlags::NEWPID)
 }
 
 /// Whether this process has root's privileges in its user namespace.
@@ -85,30 +83,31 @@ pub(crate) fn is_root() -> bool {
     own_user() == 0
 }
 
+/// Ignores a signal, or leaves it to the kernel's default action.
+fn ignore(signal: libc::c_int, is_ignored: bool) {
+    let action = if is_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: neither action runs code of this process.
+    unsafe { libc::signal(signal, action) };
+}
+
 /// Lets this process's ended children disappear without being waited for.
 pub(crate) fn forget_children() {
-    // SAFETY: ignoring a signal runs no code of this process.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    ignore(libc::SIGCHLD, true);
 }
 
 /// Keeps this process's ended children until they are waited for.
 pub(crate) fn keep_children() {
-    // SAFETY: the kernel's default action runs no code of this process.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    ignore(libc::SIGCHLD, false);
 }
 
 /// Reaps the children that have ended already.
 pub(crate) fn bury_children() {
-    // SAFETY: the call takes numbers and no pointer for the status; it does not wait.
-    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+    while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
 }
 
 /// Ignores interrupts from the terminal, which other processes handle.
 pub(crate) fn ignore_interrupts() {
-    for signal in [libc::SIGINT, libc::SIGQUIT] {
-        // SAFETY: ignoring a signal runs no code of this process.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
+    [libc::SIGINT, libc::SIGQUIT].into_iter().for_each(|signal| ignore(signal, true));
 }
 
 /// Makes a command end when the thread that starts it ends.
@@ -123,11 +122,11 @@ pub(crate) fn end_with_us(command: &mut Command) {
 
 /// The user of this process.
 pub(crate) fn own_user() -> u32 {
-    // SAFETY: the call takes nothing and cannot fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
-/// The process and the user at the other end of a connection.
+/// The process and the user at the other end of a connection. A process that this one cannot see, because it is outside
+/// of its process namespace, has the number 0, for which `rustix` has no value.
 pub(crate) fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
@@ -162,18 +161,13 @@ pub(crate) struct Process(OwnedFd);
 
 impl Process {
     pub(crate) fn open(pid: i32) -> io::Result<Process> {
-        // SAFETY: pidfd_open takes two numbers.
-        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        check(descriptor as libc::c_int)?;
-        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
-        Ok(Process(unsafe { OwnedFd::from_raw_fd(descriptor as libc::c_int) }))
+        let pid = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
+        Ok(Process(rustix::process::pidfd_open(pid, PidfdFlags::empty())?))
     }
 
     pub(crate) fn signal(&self, signal: i32) -> io::Result<()> {
-        let none = std::ptr::null_mut::<libc::siginfo_t>();
-        // SAFETY: the descriptor is open; no information is passed, which the kernel allows.
-        let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, none, 0) };
-        check(result as libc::c_int).map(drop)
+        let signal = Signal::from_named_raw(signal).ok_or(Errno::INVAL)?;
+        Ok(rustix::process::pidfd_send_signal(&self.0, signal)?)
     }
 
     /// Waits until it has ended; returns whether it has.
@@ -184,12 +178,8 @@ impl Process {
 
 /// The number of an interface of the calling thread's network namespace.
 pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
-    let name = CString::new(name)?;
-    // SAFETY: the name ends with a zero byte.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => Err(io::Error::last_os_error()),
-        index => Ok(index),
-    }
+    let any = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    Ok(netdevice::name_to_index(any, name)?)
 }
 
 /// Makes one end of a pair accept frames before packets are built from them, and send packets with complete checksums:
@@ -201,16 +191,16 @@ pub(crate) fn take_frames(interface: &str) -> io::Result<()> {
     let socket = UdpSocket::bind((std::net::Ipv6Addr::UNSPECIFIED, 0))?;
     for (what, value) in [(SET_RECEIVE_OFFLOAD, 1), (SET_SEND_CHECKSUMS, 0)] {
         let mut asked: [u32; 2] = [what, value];
-        // SAFETY: all zeros are a valid request; the name is followed by a zero byte.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        let name = interface.as_bytes();
-        if name.len() >= request.ifr_name.len() {
+        // The name is followed by a zero byte.
+        let (mut ifr_name, name) = ([0; libc::IFNAMSIZ], interface.as_bytes());
+        if name.len() >= ifr_name.len() {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        for (to, from) in ifr_name.iter_mut().zip(name) {
             *to = *from as libc::c_char;
         }
-        request.ifr_ifru.ifru_data = asked.as_mut_ptr().cast();
+        let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: asked.as_mut_ptr().cast() };
+        let mut request = libc::ifreq { ifr_name, ifr_ifru };
         // SAFETY: the request is a local variable; it points to what this call expects, which lives until it returns.
         check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) })?;
     }
@@ -219,19 +209,13 @@ pub(crate) fn take_frames(interface: &str) -> io::Result<()> {
 
 /// The indexes of the readable descriptors; waits at most `timeout`, or until one is readable.
 pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Vec<usize> {
-    let mut polled: Vec<libc::pollfd> = descriptors
-        .iter()
-        .map(|descriptor| libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 })
-        .collect();
-    let time = timeout.map(|timeout| libc::timespec {
-        tv_sec: timeout.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
-    });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the array has as many entries as is passed, and the time is null or lives until the call returns.
-    unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time, std::ptr::null()) };
+    let mut polled: Vec<PollFd<'_>> =
+        descriptors.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)).collect();
+    let time =
+        timeout.map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() });
     // An interrupted call reports nothing, and the caller repeats it.
-    polled.iter().enumerate().filter(|(_, one)| one.revents != 0).map(|(place, _)| place).collect()
+    let _ = poll(&mut polled, time.as_ref());
+    polled.iter().enumerate().filter(|(_, one)| !one.revents().is_empty()).map(|(place, _)| place).collect()
 }
 
 /// Dropped, it makes [`Ringing`] readable.
@@ -254,20 +238,10 @@ pub(crate) fn alarm() -> io::Result<(Alarm, Ringing)> {
 
 /// A socket for UDP that may send from any address and port, including unassigned ones.
 pub(crate) fn bind_freely(address: SocketAddrV6) -> io::Result<UdpSocket> {
-    // SAFETY: socket takes three numbers.
-    let socket = check(unsafe { libc::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
-    let socket = unsafe { UdpSocket::from_raw_fd(socket) };
-    set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_FREEBIND, 1)?;
-    let address = libc::sockaddr_in6 {
-        sin6_family: libc::AF_INET6 as libc::sa_family_t,
-        sin6_port: address.port().to_be(),
-        sin6_flowinfo: 0,
-        sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
-        sin6_scope_id: address.scope_id(),
-    };
-    bind(socket.as_fd(), &address)?;
-    Ok(socket)
+    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_ipv6_freebind(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket.into())
 }
 
 fn set(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -279,45 +253,35 @@ fn set(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: l
     check(result).map(drop)
 }
 
-fn bind<A>(socket: BorrowedFd<'_>, address: &A) -> io::Result<()> {
-    // SAFETY: the address lives until the call returns and is as long as its type; the callers pass socket addresses.
-    let result = unsafe {
-        let size = size_of::<A>() as libc::socklen_t;
-        libc::bind(socket.as_raw_fd(), std::ptr::from_ref(address).cast(), size)
-    };
-    check(result).map(drop)
-}
-
 /// A connection to the kernel's packet filter. It never waits: the kernel's answers are available when `send` returns.
 pub(crate) struct Netlink(OwnedFd);
 
 /// The buffer size in either direction of a socket, unless the kernel's settings allow less.
-const WAITING_BYTES: libc::c_int = 8 << 20;
+const WAITING_BYTES: usize = 8 << 20;
 
 /// Enlarges the buffers of a socket in both directions. The way that needs privileges over the machine is tried first.
 fn widen(socket: BorrowedFd<'_>) -> io::Result<()> {
-    [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)].into_iter().try_for_each(
-        |(forced, asked)| {
-            set(socket, libc::SOL_SOCKET, forced, WAITING_BYTES)
-                .or_else(|_| set(socket, libc::SOL_SOCKET, asked, WAITING_BYTES))
-        },
-    )
+    sockopt::set_socket_send_buffer_size_force(socket, WAITING_BYTES)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, WAITING_BYTES))?;
+    sockopt::set_socket_recv_buffer_size_force(socket, WAITING_BYTES)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, WAITING_BYTES))?;
+    Ok(())
+}
+
+/// The flags of a socket that never waits.
+fn at_once() -> SocketFlags {
+    SocketFlags::CLOEXEC | SocketFlags::NONBLOCK
 }
 
 impl Netlink {
     pub(crate) fn open() -> io::Result<Netlink> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket takes three numbers.
-        let socket = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_NETFILTER) })?;
-        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let protocol = Some(netlink::NETFILTER);
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, at_once(), protocol)?;
         widen(socket.as_fd())?;
         // A refusal need not repeat the refused message.
         set(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
-        // SAFETY: all zeros are a valid address of this kind; the kernel chooses a number for the socket.
-        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-        bind(socket.as_fd(), &address)?;
+        // The kernel chooses a number for the socket.
+        rustix::net::bind(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
         Ok(Netlink(socket))
     }
 
@@ -328,21 +292,16 @@ impl Netlink {
 
     /// Sends messages; the kernel has processed them when this returns.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        // SAFETY: the buffer has the length that is passed.
-        let sent = unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-        usize::try_from(sent).map(drop).map_err(|_| io::Error::last_os_error())
+        rustix::net::send(&self.0, bytes, SendFlags::empty())?;
+        Ok(())
     }
 
     /// The next messages; `None` if there are none now.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        // SAFETY: the buffer has the length that is passed.
-        let bytes = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        match usize::try_from(bytes) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                error => Err(error),
-            },
+        match rustix::net::recv(&self.0, buffer, RecvFlags::empty()) {
+            Ok((bytes, _)) => Ok(Some(bytes)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -361,23 +320,27 @@ impl PacketSocket {
     pub(crate) const OFFLOAD_BYTES: usize = 10;
 
     pub(crate) fn open(interface: u32) -> io::Result<PacketSocket> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // No protocol yet, so that nothing is received before the socket is bound to its interface. SAFETY: socket takes
-        // three numbers.
-        let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        // No protocol yet, so that nothing is received before the socket is bound to its interface.
+        let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, at_once(), None)?;
         set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
         set(socket.as_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
         // A frame with a page uses twice its length: the kernel's default has room for less than thirty, and a home sends
         // twice as many pages to a backup at once.
         widen(socket.as_fd())?;
-        // SAFETY: all zeros are a valid address of this kind.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as libc::c_ushort;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = interface as libc::c_int;
-        bind(socket.as_fd(), &address)?;
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as libc::c_ushort,
+            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_ifindex: interface as libc::c_int,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        // SAFETY: the address lives until the call returns, and its length is that of its type.
+        check(unsafe {
+            let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), bytes)
+        })?;
         Ok(PacketSocket(socket))
     }
 
@@ -400,9 +363,7 @@ impl PacketSocket {
 
     /// The next frame, with the bytes before it; `None` if there is none now.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Option<usize> {
-        // SAFETY: the buffer has the length that is passed.
-        let bytes = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        let bytes = usize::try_from(bytes).ok()?;
+        let (bytes, _) = rustix::net::recv(&self.0, &mut *buffer, RecvFlags::empty()).ok()?;
         if let Some(flags) = buffer[..bytes].first_mut() {
             *flags &= NEEDS_CHECKSUM;
         }
@@ -411,9 +372,7 @@ impl PacketSocket {
 
     /// Sends a frame, with the bytes before it; returns whether there was room.
     pub(crate) fn send(&self, bytes: &[u8]) -> bool {
-        // SAFETY: the buffer has the length that is passed.
-        let sent = unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-        usize::try_from(sent) == Ok(bytes.len())
+        rustix::net::send(&self.0, bytes, SendFlags::empty()) == Ok(bytes.len())
     }
 }
 

@@ -4,8 +4,10 @@ mod conformance;
 #[path = "openflow/scripted.rs"]
 mod scripted;
 
-use std::net::SocketAddr;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use conformance::{Context, READ};
@@ -89,19 +91,28 @@ fn wiring() -> OpenFlowWiring {
     }
 }
 
-/// A controller and the switch that connected to it.
-fn met(wiring: &OpenFlowWiring, script: Script) -> (Result<OpenFlow, SwitchError>, Scripted, Arc<Mutex<Told>>) {
+/// A controller that waits for a switch, its place, and the first connection there.
+fn awaited(wiring: &OpenFlowWiring) -> (JoinHandle<Result<OpenFlow, SwitchError>>, SocketAddr, TcpStream) {
     // The place is chosen first, so that the switch can go there while its controller waits.
-    let chosen = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let chosen = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let wiring = OpenFlowWiring { meeting: Meeting::Listen(chosen), ..wiring.clone() };
-    let told = Arc::new(Mutex::new(Told::default()));
     let controller = std::thread::spawn(move || OpenFlow::open(&wiring));
     let deadline = Instant::now() + TIMEOUT;
-    while std::net::TcpStream::connect(chosen).is_err() {
+    loop {
+        if let Ok(first) = TcpStream::connect(chosen) {
+            return (controller, chosen, first);
+        }
         assert!(Instant::now() < deadline, "nobody waits at {chosen}");
         std::thread::yield_now();
     }
-    // That first one is hung up at once; a switch that comes next is served all the same.
+}
+
+/// A controller and the switch that connected to it.
+fn met(wiring: &OpenFlowWiring, script: Script) -> (Result<OpenFlow, SwitchError>, Scripted, Arc<Mutex<Told>>) {
+    let (controller, chosen, first) = awaited(wiring);
+    // That first one hangs up at once; a switch that comes next is served all the same.
+    drop(first);
+    let told = Arc::new(Mutex::new(Told::default()));
     let switch = Scripted::connect(chosen, script, &told);
     (controller.join().unwrap(), switch, told)
 }
@@ -218,6 +229,64 @@ fn a_switch_of_another_kind_is_left() {
         let sentence = controller.map(|_| ()).unwrap_err().to_string();
         assert!(sentence.contains(why), "{script:?}: {sentence}");
     }
+}
+
+#[test]
+fn a_switch_that_takes_no_connection_is_named() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    // Nobody accepts, and the kernel drops what has no room.
+    rustix::net::listen(&listener, 0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(50)) {
+        waiting.push(stream);
+        assert!(waiting.len() < 100, "the kernel takes all of them");
+    }
+    let meeting = Meeting::Connect("127.0.0.1".to_owned(), address.port());
+    // Twice as long as one attempt takes.
+    let controller = OpenFlow::open(&OpenFlowWiring { meeting, timeout: Duration::from_secs(10), ..wiring() });
+    let sentence = controller.map(|_| ()).unwrap_err().to_string();
+    assert!(sentence.contains(&format!("tcp:{address}")) && sentence.contains("timed out"), "{sentence}");
+}
+
+#[test]
+fn who_connects_and_says_nothing_is_hung_up() {
+    let (controller, chosen, mut silent) = awaited(&wiring());
+    // Hello, a question, and the end.
+    silent.read_to_end(&mut Vec::new()).unwrap();
+    let _switch = Scripted::connect(chosen, WELL, &Arc::default());
+    controller.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_switch_that_is_silent_is_hung_up_and_may_come_again() {
+    let (controller, switch, told) = met(&wiring(), WELL);
+    let controller = controller.unwrap();
+    // No script answers an echo.
+    switch.until_hung_up();
+    let _again = Scripted::connect(controller.address().unwrap(), WELL, &told);
+    let deadline = Instant::now() + TIMEOUT;
+    while controller.connections() < 2 {
+        assert!(Instant::now() < deadline, "it was not told anything");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_switch_that_does_not_answer_is_an_error_of_the_call() {
+    let (controller, _switch, told) = met(&wiring(), WELL);
+    let controller = controller.unwrap();
+    told.lock().unwrap().is_mute = true;
+    let error = controller.set_prefix(home(1), Route { port: 2, is_memory: false }).unwrap_err().to_string();
+    assert!(error.contains("it does not answer"), "{error}");
+}
+
+#[test]
+fn what_no_flow_counts_is_lost() {
+    let (controller, _switch, told) = met(&wiring(), WELL);
+    let controller = controller.unwrap();
+    told.lock().unwrap().uncounted = 3;
+    assert_eq!(controller.counters(2).unwrap().overflowed, 3);
 }
 
 #[test]

@@ -31,6 +31,23 @@ pub use random::random;
 pub use wrap::faulty::Faults;
 pub use wrap::secure::Security;
 
+use links::{tcp::handshake, udp, waits};
+use trellis_base::Deadline;
+
+/// The waits of this crate.
+pub const WAITS: &[Deadline] = &[
+    handshake::UNAUTHENTICATED,
+    handshake::CONFIRMATION,
+    udp::acceptor::GREETING,
+    waits::STALL,
+    waits::CLOSE,
+    waits::FABRIC_WRITES,
+    waits::FABRIC_BROKEN,
+    waits::FABRIC_READS,
+    waits::NAME,
+    udp::probe::RETURN,
+];
+
 /// Bytes of a frame's header. The transport carries them; the protocol defines their meaning.
 pub const HEADER_BYTES: usize = 32;
 

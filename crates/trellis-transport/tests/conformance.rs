@@ -416,6 +416,28 @@ fn closing_flushes_and_the_peer_is_lost_after_the_last_frame(kind: Kind) {
     links[0].close();
 }
 
+/// Nobody polls the peer, and sockets and rings cannot hold all of what it was sent.
+#[test]
+fn a_peer_that_takes_nothing_keeps_no_node_from_leaving() {
+    const BYTES: usize = 2 << 20;
+    let bytes_of_body = body(0, BYTES);
+    for kind in [Kind::Tcp(Security::Plain), Kind::Shm(Security::Plain), Kind::Udp(Security::Plain)] {
+        let links = build(kind, 2);
+        let mut sinks = recorders(2);
+        connect(&links, &mut sinks);
+        for sequence in 0..40 {
+            let frame = header(Form::At, 0, sequence, BYTES);
+            links[0].send(1, &frame, Payload::Pinned(bytes_of_body.as_ptr(), BYTES)).unwrap();
+        }
+        assert!(links[0].statistics().peers[1].queued_bytes > 0, "{kind:?}: all of it was taken");
+        let link = Arc::clone(&links[0]);
+        let closing = std::thread::spawn(move || link.close());
+        wait_until(|| closing.is_finished());
+        let late = header(Form::Nothing, 0, 40, 0);
+        assert_eq!(links[0].send(1, &late, Payload::Nothing), Err(SendError::Closed), "{kind:?}");
+    }
+}
+
 fn a_refused_frame_costs_its_sender_the_connection_and_nobody_else(kind: Kind) {
     let links = build(kind, 3);
     let mut sinks = recorders(3);

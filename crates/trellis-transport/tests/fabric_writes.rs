@@ -264,6 +264,23 @@ fn a_node_that_leaves_ends_its_writes_first() {
     }
 }
 
+#[test]
+fn a_peer_that_does_not_poll_keeps_no_node_from_leaving() {
+    for provider in PROVIDERS {
+        let (links, memories) = pair(provider, 4);
+        let body = Payload::Pinned(memories[0].bytes.as_ptr(), PAGE_BYTES);
+        links[0].send_placed(1, &page_header(0, PAGE_BYTES), body, 0).expect("room for a page");
+        let link = Arc::clone(&links[0]);
+        let closing = std::thread::spawn(move || link.close());
+        let start = Instant::now();
+        while !closing.is_finished() {
+            assert!(start.elapsed().as_secs() < HANG_SECONDS, "{provider}: the test hangs");
+            std::thread::yield_now();
+        }
+        links[1].close();
+    }
+}
+
 /// A receiver that does not poll is woken by its readiness when something was written to it.
 #[test]
 fn whoever_sleeps_is_woken_by_a_write() {

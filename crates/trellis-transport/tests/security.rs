@@ -282,6 +282,9 @@ fn a_crowd_of_silent_strangers_keeps_no_node_out() {
     scene.expect_others_go_on();
 }
 
+/// An address at which nobody listens: its port is never given to a socket that asks for any.
+const NOBODY: &str = "127.0.0.1:1";
+
 /// Node 0 under attack, and node 2, which communicates with it all the time. The test plays node 1.
 struct Scene {
     security: Security,
@@ -308,7 +311,9 @@ impl Node {
 
 impl Scene {
     fn new(security: Security) -> Scene {
-        let (mut ports, addresses) = listeners(3);
+        let (mut ports, mut addresses) = listeners(3);
+        // Node 2 dials node 1 all the time. A port that is only free may become that of another test.
+        addresses[1] = NOBODY.to_owned();
         let other_address = ports[2].local_addr().unwrap();
         let two = Tcp::start(options(2, &addresses, ports.pop(), security)).unwrap();
         ports.pop();

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::NodeId;
 use trellis_memory::{Catcher, RegionOptions};
 use trellis_transport::links::tcp::question::{self, AskError};
@@ -189,7 +190,7 @@ impl Door<'_> {
 
     /// Whether somebody still listens here; for a door at which this process was answered before.
     fn is_open(&self) -> bool {
-        let asked = question::ask(&self.address, None, self.secret.bytes(), b"configuration 0", LOOK_MAX);
+        let asked = question::ask(&self.address, None, self.secret.bytes(), b"configuration 0", LOOK.time());
         !matches!(asked, Err(AskError::Unreachable { source, .. }) if source.kind() == ErrorKind::ConnectionRefused)
     }
 
@@ -241,7 +242,13 @@ const LOOKS: u32 = 3;
 /// Between two of these looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// How long one of them may take: whoever does not answer at once may be busy, and is there.
-const LOOK_MAX: Duration = Duration::from_secs(1);
+pub(crate) const LOOK: Deadline = Deadline {
+    who: "a process that joins a cluster",
+    waits_for: "the coordinator, to say that it is still there",
+    limit: Limit::seconds(1),
+    then: "it counts as there, until `start_seconds_max` is over",
+    tested: "crates/trellis/src/join.rs who_says_nothing_is_there_and_who_does_not_listen_is_not",
+};
 /// The longest answer to one question.
 const ANSWER_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;
 /// The answer of a node that has a link and nothing else yet.
@@ -579,4 +586,20 @@ fn names(node: &Node, peers: &[usize]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_says_nothing_is_there_and_who_does_not_listen_is_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let secret = Secret::random().unwrap();
+        let door = Door { address, secret: &secret, until: Instant::now(), is_known: true };
+        assert!(door.is_open());
+        drop(listener);
+        assert!(!door.is_open());
+    }
 }

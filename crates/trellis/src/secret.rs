@@ -10,13 +10,21 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use trellis_base::{Deadline, Limit};
+
 use crate::config::Config;
 
 /// How many bytes a secret has.
 pub const SECRET_BYTES: usize = 32;
 
 /// How long a launcher may take to fill the pipe; it fills it before it starts the node, so this is never waited for.
-const PIPE_MS_MAX: libc::c_int = 10_000;
+pub(crate) const PIPE: Deadline = Deadline {
+    who: "a node that was started by `trellis run`",
+    waits_for: "the secret",
+    limit: Limit::seconds(10),
+    then: "`SecretError`, which says that the pipe stayed empty",
+    tested: "crates/trellis/src/secret.rs a_pipe_that_stays_empty_is_refused",
+};
 
 /// A cluster's secret.
 pub struct Secret {
@@ -61,6 +69,10 @@ impl Secret {
 
     /// Reads the secret that a launcher put into a pipe, and closes the pipe.
     pub fn from_pipe(pipe: OwnedFd) -> Result<Secret, SecretError> {
+        Secret::from_pipe_within(pipe, PIPE.milliseconds() as libc::c_int)
+    }
+
+    fn from_pipe_within(pipe: OwnedFd, timeout_ms: libc::c_int) -> Result<Secret, SecretError> {
         let refused = |why: &str| {
             SecretError(format!(
                 "TRELLIS_SECRET_FD: {why}; start the program with `trellis run`, or unset the variable"
@@ -72,7 +84,7 @@ impl Secret {
         }
         let mut waiting = libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd.
-        if unsafe { libc::poll(&mut waiting, 1, PIPE_MS_MAX) } <= 0 {
+        if unsafe { libc::poll(&mut waiting, 1, timeout_ms) } <= 0 {
             return Err(refused("the pipe stayed empty"));
         }
         let mut secret = Secret { bytes: [0; SECRET_BYTES] };
@@ -290,6 +302,13 @@ mod tests {
         let missing = Secret::from_file(&folder.join("none")).unwrap_err().to_string();
         assert!(missing.starts_with("secret_file: ") && missing.contains("cannot be read"), "{missing}");
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_that_stays_empty_is_refused() {
+        let (pipe, _launcher) = std::io::pipe().unwrap();
+        let why = Secret::from_pipe_within(pipe.into(), 1).unwrap_err().to_string();
+        assert!(why.contains("the pipe stayed empty"), "{why}");
     }
 
     #[test]

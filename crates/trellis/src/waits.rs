@@ -1,12 +1,17 @@
 //! The waits of a node: what a thread of it may wait for, for how long, and what it hears when that was too long.
 //!
 //! Promises: a node waits for another one, or for a thread of its own program, only as [`Wait`] says; each kind has a limit and
-//! an error that names who is in the way. `docs/reference/waits.md` has the table that is made here.
+//! an error that names who is in the way. `docs/reference/waits.md` has the table that is made here; its other table
+//! has [`WAITS`].
 
 use std::fmt;
 use std::time::Duration;
 
+use trellis_base::Deadline;
+
 use crate::config::Config;
+use crate::runtime::{consistency, failure, leases, pages, waiters};
+use crate::{join, secret};
 
 /// What a thread waits for. A page or the number of an object goes with it where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +75,18 @@ pub enum Limit {
 
 /// How long the others have to say how they stand to an object.
 const INQUIRY_MAX: Duration = Duration::from_secs(1);
+
+/// The waits of a node that are none of these: those of its own threads for each other, and those without a peer.
+pub const WAITS: &[Deadline] = &[
+    secret::PIPE,
+    join::LOOK,
+    waiters::SLOT,
+    consistency::TURN,
+    pages::HOLD,
+    leases::SERVER,
+    leases::WHERE,
+    failure::GRACE,
+];
 
 /// One row of the table.
 struct Row {

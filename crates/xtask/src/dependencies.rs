@@ -14,15 +14,16 @@ use crate::workspace::Workspace;
 
 /// Our crates, and those of our crates that each may depend on. Tests may also depend on `trellis-testing` or
 /// `trellis-base`.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("trellis-base", &[]),
     ("trellis-testing", &[]),
     ("trellis-cluster-protocol", &["trellis-base"]),
     ("trellis-fabric-protocol", &["trellis-base"]),
     ("trellis-memory", &[]),
     ("trellis-transport", &["trellis-base"]),
-    ("trellis-store", &[]),
+    ("trellis-store", &["trellis-base"]),
     ("trellis-switch", &["trellis-base"]),
+    ("trellis-output", &[]),
     ("trellis-record", &[]),
     ("trellis-cache", &["trellis-memory", "trellis-store"]),
     (
@@ -37,7 +38,14 @@ const LAYERS: [(&str, &[&str]); 13] = [
         ],
     ),
     ("trellis-stored", &["trellis-base", "trellis-cache", "trellis-memory", "trellis-remote", "trellis-store"]),
-    ("trellis-command", &["trellis", "trellis-base", "trellis-fabric-protocol", "trellis-store", "trellis-switch"]),
+    (
+        "trellis-check",
+        &["trellis-base", "trellis-cluster-protocol", "trellis-fabric-protocol", "trellis-output", "trellis-transport"],
+    ),
+    (
+        "trellis-command",
+        &["trellis", "trellis-base", "trellis-fabric-protocol", "trellis-output", "trellis-store", "trellis-switch"],
+    ),
 ];
 /// The crate that tests of all layers may use.
 const TESTING: &str = "trellis-testing";

@@ -1,4 +1,5 @@
-//! Optional features that an ordinary build omits: stores with heavy clients, the link `fabric`, the switch `bpf`.
+//! Optional features that an ordinary build omits: stores with heavy clients, the link `fabric`, the switches `bpf` and
+//! `openflow`.
 //!
 //! Promises: a wrong name is refused with the list of valid ones before anything is built. System packages that a
 //! feature needs are installed first. It must never build in the folder of the ordinary build, which would then
@@ -14,13 +15,14 @@ use crate::workspace::Workspace;
 
 /// The features of the command and of the library, and the system packages that they need.
 ///
-/// `bpf` is only for the command: no library creates labs.
+/// The switches `bpf` and `openflow` are only for the command: the library has none.
 const FEATURES: &[(&str, &[Needed])] = &[
     ("bpf", &[setup::BPF_COMPILER, setup::KERNEL_HEADERS]),
     ("bigtable", &[]),
     ("datastore", &[]),
     ("etcd", &[setup::PROTOBUF, setup::PROTOBUF_TYPES]),
     ("spanner", &[]),
+    ("openflow", &[]),
     ("stores", &[setup::PROTOBUF, setup::PROTOBUF_TYPES]),
     ("fabric", &[setup::PACKAGE_FINDER, setup::FABRIC]),
 ];
@@ -76,7 +78,7 @@ mod tests {
         let error = needed(&["etc".to_owned()]).map(|_| ()).unwrap_err().to_string();
         assert_eq!(
             error,
-            "there is no feature `etc`; there are bpf, bigtable, datastore, etcd, spanner, stores, fabric"
+            "there is no feature `etc`; there are bpf, bigtable, datastore, etcd, spanner, openflow, stores, fabric"
         );
         assert_eq!(needed(&["etcd".to_owned(), "bigtable".to_owned()]).unwrap().len(), 2);
     }
@@ -92,8 +94,8 @@ mod tests {
             let features = manifest["features"].as_table().unwrap().keys().map(String::as_str);
             // What an ordinary build has is not chosen by name.
             let theirs: Vec<&str> = features.filter(|name| !["default", "bench"].contains(name)).collect();
-            let expected: Vec<&str> =
-                known.iter().copied().filter(|name| *name != "bpf" || package == "trellis-cli").collect();
+            let is_here = |name: &&str| package == "trellis-cli" || !["bpf", "openflow"].contains(name);
+            let expected: Vec<&str> = known.iter().copied().filter(is_here).collect();
             assert_eq!(theirs, expected, "{package}");
         }
     }

@@ -1,5 +1,6 @@
 //! Tests of what is behind cargo features: the link `fabric`, with the providers of libfabric that need no hardware,
-//! the stores with heavy clients, each against its server, and the switch `bpf`, in namespaces of this machine.
+//! the stores with heavy clients, each against its server, and the switches `bpf` and `openflow`, in namespaces of this
+//! machine.
 //!
 //! Promises: everything is built once, with all features, in the common target folder, which contains an ordinary
 //! build again at the end. It must never rely on a server or on hardware of this machine: tests start what they need.
@@ -18,14 +19,16 @@ const TESTS: &[(&str, &[&str])] = &[
     ("trellis", &["fabric"]),
     ("trellis-store", &["trellis_store", "bigtable", "datastore", "etcd", "spanner"]),
     ("trellis-stored", &["stored_stores"]),
-    ("trellis-switch", &["trellis_switch", "bpf", "memory"]),
-    ("trellis-cli", &["stores", "controllers", "lab", "in_kernel", "bench_switch"]),
+    ("trellis-switch", &["trellis_switch", "bpf", "memory", "openflow"]),
+    ("trellis-cli", &["stores", "controllers", "files", "lab", "lab_openflow", "in_kernel", "bench_switch"]),
 ];
 /// Programs of which only some tests need one: the package, the program, and the common part of their names.
 const SOME_TESTS: &[(&str, &str, &str)] = &[
     ("trellis-transport", "conformance", "fabric_"),
     ("trellis-cli", "fabric", "a_program"),
+    ("trellis-cli", "fabric", "open_vswitch"),
     ("trellis-cli", "parts", "a_program"),
+    ("trellis-cli", "parts", "open_vswitch"),
 ];
 
 /// The `trellis check` commands over the link with processes.

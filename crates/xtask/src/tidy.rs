@@ -23,10 +23,14 @@ const UNSAFE_FILES: &str = include_str!("../assets/unsafe-files.txt");
 /// The page of the documentation that links to all others.
 const INDEX: &str = "docs/README.md";
 
-/// The page that names every wait.
-const WAITS: &str = "docs/reference/waits.md";
 /// Folders whose waits users of a product never meet: tests, measurements, tasks.
-const WITHOUT_WAITS: [&str; 5] = ["/tests", "/bench/", "/reproduce/", "crates/xtask/", "/model.rs"];
+const WITHOUT_WAITS: [&str; 6] =
+    ["/tests", "/bench/", "/reproduce/", "crates/trellis-check/", "crates/xtask/", "/model.rs"];
+/// How the limit of a wait is called, as a time and as a number, and pauses after which something is repeated.
+const TIMES: [&str; 7] = ["TIMEOUT", "_TIME", "DEADLINE", "DEAD_AFTER", "_FOR", "GRACE", "LEASE"];
+const NUMBERS: [&str; 2] = ["_MS_MAX", "_NS_MAX"];
+const PAUSES: [&str; 6] =
+    ["AGAIN_NS_MAX", "ATTEMPT_NS_MAX", "FULL_FOR", "HEARTBEAT_NS_MAX", "OVERTAKEN_NS_MAX", "RESEND_NS_MAX"];
 
 /// The page that gives each concept its word, and the heading above the retired words.
 const GLOSSARY: &str = "docs/reference/glossary.md";
@@ -111,66 +115,49 @@ fn has_part(line: &str, word: &str) -> bool {
     })
 }
 
-/// Limits of waits that the page of waits omits or states wrongly, and rows of that page without a limit in the
-/// sources.
+/// Limits of waits that are no `Deadline`, so that the documentation lacks them, and tests of limits that do not exist.
 fn wait_violations(files: &[File]) -> Vec<String> {
-    let Some(page) = files.iter().find(|file| file.path == WAITS) else { return vec![format!("{WAITS} is missing")] };
     let mut wrong = Vec::new();
-    let mut named = BTreeSet::new();
     for file in files.iter().filter(|file| file.path.starts_with("crates/") && file.path.contains("/src/")) {
         if !file.path.ends_with(".rs") || WITHOUT_WAITS.iter().any(|folder| file.path.contains(folder)) {
             continue;
         }
-        let source = file.path.trim_start_matches("crates/");
-        for (name, limit) in file.text.lines().filter_map(limit_of_a_wait) {
-            let row = page
-                .text
-                .lines()
-                .find(|row| row.contains(&format!("`{source}`")) && row.contains(&format!("`{name}`")));
-            match row {
-                Some(row) if row.contains(&limit) => {}
-                Some(_) => wrong.push(format!("{WAITS}: {name} of {source} is {limit}; say so")),
-                None => wrong
-                    .push(format!("{}: {name} ({limit}) is not in {WAITS}; say there who waits for whom", file.path)),
+        for (number, line) in numbered(&file.text) {
+            if let Some(name) = limit_of_a_wait(line) {
+                wrong.push(format!("{}:{number}: {name} is the limit of a wait; make it a `Deadline`", file.path));
             }
-            named.insert((source, name));
-        }
-    }
-    for row in page.text.lines().filter(|row| row.starts_with('|') && row.contains(".rs` ")) {
-        let words: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
-        let source = words.iter().rposition(|word| word.ends_with(".rs")).unwrap_or(0);
-        for name in &words[source + 1..] {
-            if !named.contains(&(words[source], *name)) {
-                wrong.push(format!("{WAITS}: {} has no {name} (any more); remove it", words[source]));
+            let tested = line.trim().strip_prefix("tested: \"").and_then(|tested| tested.strip_suffix("\","));
+            let test = tested.filter(|tested| tested.starts_with("crates/")).map(|tested| tested.split_once(' '));
+            let is_there =
+                |(path, name): (&str, &str)| files.iter().any(|file| file.path == path && has_test(&file.text, name));
+            if test.is_some_and(|test| !test.is_some_and(is_there)) {
+                wrong.push(format!("{}:{number}: there is no such test; name one as `PATH NAME`", file.path));
             }
         }
     }
     wrong
 }
 
-/// The name and the length of `const …TIMEOUT: Duration = Duration::from_secs(20);`, or of `const …_MS_MAX: u64 = 20_000;`.
-fn limit_of_a_wait(line: &str) -> Option<(&str, String)> {
+/// The name in `const …TIMEOUT: Duration = Duration::from_secs(20);`, or in `const …_MS_MAX: u64 = 20_000;`.
+fn limit_of_a_wait(line: &str) -> Option<&str> {
     let (head, value) = line.split_once(": ").filter(|(head, _)| head.contains("const "))?;
     let name = head.rsplit_once("const ")?.1;
-    let plain = |number: &str| number.trim_end_matches(");").trim_end_matches(';').replace('_', "");
-    if let Some(number) = value.strip_prefix("u64 = ") {
-        let nanoseconds_each = match name {
-            _ if name.ends_with("_NS_MAX") => 1,
-            _ if name.ends_with("_MS_MAX") => 1_000_000,
-            _ => return None,
-        };
-        let milliseconds = plain(number).parse::<u64>().ok()? * nanoseconds_each / 1_000_000;
-        return Some((name, format!("{milliseconds} ms")));
-    }
-    let (unit, number) = value.strip_prefix("Duration = Duration::from_")?.split_once('(')?;
-    let ends = ["TIMEOUT", "_TIME", "DEADLINE", "_TIME_FAILED", "DEAD_AFTER", "_FOR", "GRACE", "LEASE"];
-    let is_limit = ends.iter().any(|end| name.ends_with(end));
-    let unit = match unit {
-        "secs" => "s",
-        "millis" => "ms",
-        _ => return None,
-    };
-    is_limit.then(|| (name, format!("{} {unit}", plain(number))))
+    let (_, value) = value.split_once(" = ")?;
+    let is_limit = value.starts_with("Duration::from_") && ends_with_any(name, &TIMES)
+        || value.starts_with(|digit: char| digit.is_ascii_digit()) && ends_with_any(name, &NUMBERS);
+    (is_limit && !PAUSES.contains(&name)).then_some(name)
+}
+
+/// Whether a file has a test with this name.
+fn has_test(text: &str, name: &str) -> bool {
+    let head = format!("fn {name}(");
+    let mut lines = text.lines().map(str::trim);
+    let mut is_test = false;
+    lines.any(|line| {
+        let is_it = is_test && line.starts_with(&head);
+        is_test = line == "#[test]" || is_test && line.starts_with("#[");
+        is_it
+    })
 }
 
 fn read_all(root: &Path) -> Result<Vec<File>> {
@@ -546,23 +533,34 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_the_page_does_not_name_is_found() {
-        let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
-        let source = |text: &str| file("crates/a/src/b.rs", text);
-        let page = |row: &str| file(WAITS, row);
-        let timeout = "    pub(super) const TIMEOUT: Duration = Duration::from_secs(20);\n";
-        let row = "| a | b | 20 s | | `a/src/b.rs` `TIMEOUT` |\n";
-        assert_eq!(wait_violations(&[source(timeout), page(row)]), Vec::<String>::new());
-        let count = |files: &[File]| wait_violations(files).len();
-        assert_eq!(count(&[source(timeout), page("")]), 1, "it is not named");
-        assert_eq!(count(&[source(&timeout.replace("20", "30")), page(row)]), 1, "it is another one");
-        assert_eq!(count(&[source(""), page(row)]), 1, "it is no more");
-        let (number, row) =
-            ("const STALL_MS_MAX: u64 = 1_500;", "| `x` | it | 1500 ms | ends | `a/src/b.rs` `STALL_MS_MAX` |");
-        assert_eq!(wait_violations(&[source(number), page(row)]), Vec::<String>::new());
-        assert_eq!(count(&[source(&number.replace("1_500", "2_000")), page(row)]), 1, "it is another one");
-        assert_eq!(count(&[source("const PAUSE: Duration = Duration::from_secs(1);"), page("")]), 0, "a pause");
-        assert_eq!(count(&[file("crates/a/src/tests.rs", timeout), page("")]), 0, "a test");
+    fn the_limit_of_a_wait_is_a_deadline_and_its_test_is_there() {
+        let count = |text: &str| {
+            let test =
+                file("crates/a/tests/c.rs", "    #[test]\n    #[cfg(unix)]\n    fn it_ends() {}\nfn helper() {}\n");
+            wait_violations(&[file("crates/a/src/b.rs", text), test]).len()
+        };
+        for limit in [
+            "    pub(super) const TIMEOUT: Duration = Duration::from_secs(20);",
+            "const STALL_MS_MAX: u64 = 1_500;",
+            "const LEAVE_NS_MAX: Nanoseconds = 1_000;",
+        ] {
+            assert_eq!(count(limit), 1, "{limit}");
+        }
+        for other in [
+            "const PAUSE: Duration = Duration::from_secs(1);",
+            "const AGAIN_NS_MAX: Nanoseconds = 1_000;",
+            "const TIMEOUT: Deadline = Deadline {",
+            "const FRAMES_MAX: u64 = 7;",
+        ] {
+            assert_eq!(count(other), 0, "{other}");
+        }
+        let tested = |what: &str| count(&format!("    tested: \"{what}\",\n"));
+        assert_eq!([tested("crates/a/tests/c.rs it_ends"), tested("it takes a day")], [0, 0]);
+        assert_eq!([tested("crates/a/tests/c.rs helper"), tested("crates/a/tests/d.rs it_ends")], [1, 1]);
+        assert_eq!(
+            wait_violations(&[file("crates/a/src/tests.rs", "const TIMEOUT: Duration = Duration::from_secs(1);")]),
+            Vec::<String>::new()
+        );
     }
 
     #[test]

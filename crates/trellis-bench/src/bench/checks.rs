@@ -15,8 +15,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use serde_json::Value;
 
-use crate::bench::figures::Figures;
-use trellis_base::statistics::quantile;
+use crate::bench::figures::{Figures, p50};
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::scratch::Scratch;
 use trellis_command::terminal::Progress;
@@ -170,9 +169,7 @@ fn one_round(programs: &[PathBuf]) -> Result<Vec<Vec<Times>>, Failure> {
 }
 
 fn told(rounds: &[Vec<Vec<Times>>]) -> Figures {
-    let median = |of: &dyn Fn(&[Vec<Times>]) -> f64| {
-        quantile(&mut rounds.iter().map(|round| of(round)).collect::<Vec<_>>(), 0.5)
-    };
+    let median = |of: &dyn Fn(&[Vec<Times>]) -> f64| p50(rounds.iter().map(|round| of(round)));
     let mut figures = Figures::new("checks");
     let mut largest = [f64::NEG_INFINITY; DIFFERENCES.len()];
     let mut rows = Vec::new();

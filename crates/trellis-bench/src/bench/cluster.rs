@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::bench::raw_link::Connection;
 use trellis_command::exit::{self, Failure};
@@ -35,6 +36,13 @@ pub(crate) struct Common {
 fn setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("has no equals sign; accepted: key=value, such as link=udp")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// The settings of what has none of these options.
+impl Default for Common {
+    fn default() -> Common {
+        Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: false }
+    }
 }
 
 impl Common {
@@ -69,7 +77,7 @@ impl<T: Serialize> ClusterPlan<'_, T> {
         let connection = if self.with_connection { Some(Connection::make()?) } else { None };
         let ends: Vec<RawFd> = connection.iter().flat_map(|c| c.ends.iter().map(TcpStream::as_raw_fd)).collect();
         let assignment = Assignment { task: self.task, connections: ends.clone() };
-        let text = serde_json::to_string(&assignment).map_err(|error| trellis_command::exit::not_json(&error))?;
+        let text = serde_json::to_string(&assignment).map_err(exit::not_json)?;
         let program = std::env::current_exe().map_err(|error| {
             Failure::new(exit::SYSTEM, format!("cannot find this executable to start it as a node: {error}"))
         })?;
@@ -103,6 +111,11 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             code => Err(Failure::new(code, "the benchmark's output was closed")),
         }
     }
+}
+
+/// The number `name` of each node.
+pub(crate) fn numbers<'a>(found: &'a [Value], name: &'a str) -> impl Iterator<Item = f64> + 'a {
+    found.iter().filter_map(move |node| node[name].as_f64())
 }
 
 fn answer_of<R: DeserializeOwned>(node: usize, bytes: &[u8]) -> Result<R, Failure> {

@@ -12,10 +12,9 @@ use trellis_base::Random;
 use trellis_memory::diff;
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::Figures;
+use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task, shuffled};
 use crate::bench::raw_link;
-use trellis_base::statistics::quantile;
 use trellis_command::exit::{self, Ending, Failure};
 
 const EXAMPLE: &str = "Example:\n  trellis bench consistency --json";
@@ -213,7 +212,7 @@ fn diff_us(rounds: usize, spread: Spread) -> Result<f64, Failure> {
     if pages.iter().zip(&copies).any(|(page, copy)| page.0 != copy.0) {
         return Err(Failure::new(exit::CLUSTER, "a page that got all diffs of another differs from it"));
     }
-    Ok(median_of(samples))
+    Ok(p50(samples))
 }
 
 /// Runs a node's part.
@@ -257,10 +256,6 @@ fn us(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e6
 }
 
-fn median_of(mut samples: Vec<f64>) -> f64 {
-    quantile(&mut samples, 0.5)
-}
-
 fn false_sharing(rounds: usize, member: &Member) -> Found {
     let node = member.cluster.node();
     let mut samples = Vec::new();
@@ -279,7 +274,7 @@ fn false_sharing(rounds: usize, member: &Member) -> Found {
             return Err(format!("word {other} is wrong in round {round}").into());
         }
     }
-    Ok(json!({ "round_us": median_of(samples) }))
+    Ok(json!({ "round_us": p50(samples) }))
 }
 
 /// The value that is stored to the lowest byte of a word; it differs from that of the round before.
@@ -313,7 +308,7 @@ fn sparse(rounds: usize, member: &Member) -> Found {
         }
     }
     let mib = (SPARSE_PAGES * PAGE_BYTES) as f64 / f64::from(1 << 20);
-    Ok(json!({ "mib_per_second": mib / (median_of(samples) / 1e6) }))
+    Ok(json!({ "mib_per_second": mib / (p50(samples) / 1e6) }))
 }
 
 fn empty_barriers(rounds: usize, member: &Member) -> Found {
@@ -324,7 +319,7 @@ fn empty_barriers(rounds: usize, member: &Member) -> Found {
             member.cluster.barrier(1)?;
             samples.push(us(start));
         }
-        Ok(median_of(samples))
+        Ok(p50(samples))
     };
     let empty = measure()?;
     if member.cluster.node() == 1 {
@@ -375,7 +370,7 @@ fn hand_over(rounds: usize, member: &Member) -> Found {
             taken.saturating_sub(released) as f64 / 1000.0
         })
         .collect();
-    Ok(json!({ "handoff_us": median_of(samples) }))
+    Ok(json!({ "handoff_us": p50(samples) }))
 }
 
 fn busy_home(rounds: usize, member: &Member) -> Found {
@@ -388,7 +383,7 @@ fn busy_home(rounds: usize, member: &Member) -> Found {
             _ = load(member, page * PAGE_WORDS);
             samples.push(us(start));
         }
-        median_of(samples)
+        p50(samples)
     };
     let fill = |value: u64| (0..SPARSE_PAGES).for_each(|page| store(member, page * PAGE_WORDS, value));
     let is_home = member.cluster.node() == 0;
@@ -434,7 +429,7 @@ fn readers(rounds: usize, member: &Member) -> Found {
         samples.push(us(start));
     }
     // An adaptive protocol learns in the first rounds.
-    Ok(json!({ "round_us": median_of(samples.split_off(samples.len() / 4)) }))
+    Ok(json!({ "round_us": p50(samples.split_off(samples.len() / 4)) }))
 }
 
 fn first_stores(rounds: usize, member: &Member) -> Found {
@@ -460,7 +455,7 @@ fn first_stores(rounds: usize, member: &Member) -> Found {
     if first.is_empty() {
         return Ok(json!({}));
     }
-    Ok(json!({ "store_us": median_of(first), "again_us": median_of(again), "faults": faults }))
+    Ok(json!({ "store_us": p50(first), "again_us": p50(again), "faults": faults }))
 }
 
 #[cfg(test)]

@@ -9,10 +9,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::Figures;
+use crate::bench::cluster::{ClusterPlan, Common, numbers};
+use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task};
-use trellis_base::statistics::quantile;
 use trellis_command::exit::{Ending, Failure};
 
 const EXAMPLES: &str = "\
@@ -70,8 +69,7 @@ pub(crate) fn run(arguments: &DelayArguments) -> Ending {
         plain.push(written(arguments, "dynamic(forward)")?);
         delay.push(written(arguments, &delayed)?);
     }
-    let median =
-        |rounds: &[Written], of: fn(&Written) -> f64| quantile(&mut rounds.iter().map(of).collect::<Vec<_>>(), 0.5);
+    let median = |rounds: &[Written], of: fn(&Written) -> f64| p50(rounds.iter().map(of));
     let per_page = |rounds: &[Written]| median(rounds, |one| one.per_page);
     let mut figures = Figures::new("delay");
     figures.add("plain_writes_per_page", per_page(&plain), "stores for each page that travelled, without delay");
@@ -93,8 +91,8 @@ fn written(arguments: &DelayArguments, protocol: &str) -> Result<Written, Failur
     let settings = vec![("region_bytes", "64KiB".to_owned()), ("coherence", protocol.to_owned())];
     let common = &arguments.common;
     let found = ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()?;
-    let writes = || found.iter().filter_map(|node| node["writes"].as_f64());
-    let pages: f64 = found.iter().filter_map(|node| node["pages_in"].as_f64()).sum();
+    let writes = || numbers(&found, "writes");
+    let pages: f64 = numbers(&found, "pages_in").sum();
     let all: f64 = writes().sum();
     Ok(Written {
         // If the page was never transferred, all stores count as one transfer's.

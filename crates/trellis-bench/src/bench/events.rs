@@ -14,12 +14,12 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use trellis_base::Random;
-use trellis_check::say;
+use trellis_command::terminal::say;
 
 use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::figures::p50;
 use crate::bench::least_squares;
 use crate::bench::node::{Found, Member, Task, WorkError, shuffled};
-use trellis_base::statistics::quantile;
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal;
 
@@ -200,9 +200,9 @@ pub(crate) fn run(arguments: &EventsArguments) -> Ending {
     let found = fitted(all)?;
     terminal::clear_line();
     if arguments.common.json {
-        let mut object = serde_json::to_value(&found).map_err(|error| trellis_command::exit::not_json(&error))?;
+        let mut object = serde_json::to_value(&found).map_err(exit::not_json)?;
         object["benchmark"] = "events".into();
-        say!("{}", serde_json::to_string_pretty(&object).map_err(|error| trellis_command::exit::not_json(&error))?);
+        say!("{}", serde_json::to_string_pretty(&object).map_err(exit::not_json)?);
     } else {
         say!("{}", crate::reproduce::aligned(&found.table()));
         say!("{}", found.model.sentence());
@@ -225,7 +225,7 @@ pub(crate) fn measure(nodes: usize, samples: usize, common: &Common) -> Result<V
     let sum =
         |series: usize, name: &str| found.iter().filter_map(|node| node["series"][series][name].as_f64()).sum::<f64>();
     // The first series have no page: they count the messages of the barriers around each series.
-    let barriers = quantile(&mut (0..EMPTY_SERIES).map(|series| sum(series, "messages")).collect::<Vec<_>>(), 0.5);
+    let barriers = p50((0..EMPTY_SERIES).map(|series| sum(series, "messages")));
     let of = |(index, situation): (usize, Situation)| {
         let (flushes, handled) = situation.flushes_and_handled();
         Measured {
@@ -348,7 +348,7 @@ pub(crate) fn one_series(member: &Member, pages: &[usize], store: bool, who: usi
     // … and none prepares the next series before every node has read them again.
     cluster.barrier(5)?;
     Ok(json!({
-        "us_p50": quantile(&mut samples, 0.5), "messages": counted.messages_out, "pages": counted.pages_in,
+        "us_p50": p50(samples), "messages": counted.messages_out, "pages": counted.pages_in,
     }))
 }
 

@@ -5,12 +5,17 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
-use trellis_check::say;
+use trellis_base::statistics::quantile;
+use trellis_command::terminal::say;
 
 use trellis_command::chart::number;
-use trellis_command::exit::not_json;
 use trellis_command::exit::{self, Ending};
 use trellis_command::terminal;
+
+/// The sample in the middle; NaN if there are none.
+pub(crate) fn p50(samples: impl IntoIterator<Item = f64>) -> f64 {
+    quantile(&mut samples.into_iter().collect::<Vec<_>>(), 0.5)
+}
 
 /// One number or word.
 struct Figure {
@@ -51,7 +56,7 @@ impl Figures {
     pub(crate) fn print(&self, json: bool) -> Ending {
         terminal::clear_line();
         if json {
-            say!("{}", serde_json::to_string_pretty(self).map_err(|error| not_json(&error))?);
+            say!("{}", serde_json::to_string_pretty(self).map_err(exit::not_json)?);
         } else {
             say!("{}", self.table().trim_end());
         }

@@ -11,9 +11,8 @@ use trellis_base::Random;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::events::{EMPTY_SERIES, empty_series, one_series, touch};
-use crate::bench::figures::Figures;
+use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task, shuffled};
-use trellis_base::statistics::quantile;
 use trellis_command::exit::Ending;
 
 const EXAMPLES: &str = "\
@@ -54,7 +53,7 @@ pub(crate) fn run(arguments: &ForwardArguments) -> Ending {
     ];
     let found = ClusterPlan { nodes: NODES, common, settings, task: &task, with_connection: false }.run::<Value>()?;
     let sum = |series: usize| found.iter().filter_map(|node| node["series"][series]["messages"].as_f64()).sum::<f64>();
-    let barriers = quantile(&mut (0..EMPTY_SERIES).map(sum).collect::<Vec<_>>(), 0.5);
+    let barriers = p50((0..EMPTY_SERIES).map(sum));
     let messages = |series: usize| (sum(series) - barriers) / samples as f64;
     let us = |series: usize| found[1]["series"][series]["us_p50"].as_f64().unwrap_or(f64::NAN);
     let [known, off, after] = [0, 1, 2].map(|series| EMPTY_SERIES + series);

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::cluster::{ClusterPlan, Common, numbers};
 use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task, WorkError};
 use trellis_command::exit::{Ending, Failure};
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &IdleArguments) -> Ending {
     let common = &arguments.common;
     let settings = vec![("region_bytes", "64KiB".to_owned())];
     let found = ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()?;
-    let shares: Vec<f64> = found.iter().filter_map(|node| node["cpu_share"].as_f64()).collect();
+    let shares: Vec<f64> = numbers(&found, "cpu_share").collect();
     let mut figures = Figures::new("idle");
     figures.add("cpu_percent_max", shares.iter().copied().fold(0.0, f64::max) * 100.0, "busiest node (% of one core)");
     figures.add("cpu_percent_mean", shares.iter().sum::<f64>() / nodes as f64 * 100.0, "mean node (% of one core)");

@@ -11,8 +11,7 @@ use clap::Args;
 
 use crate::bench::cluster::Common;
 use crate::bench::fault;
-use crate::bench::figures::Figures;
-use trellis_base::statistics::quantile;
+use crate::bench::figures::{Figures, p50};
 use trellis_command::exit::{Ending, Failure};
 
 const EXAMPLE: &str = "Example:\n  trellis bench links --rounds 5 --json";
@@ -53,9 +52,9 @@ pub(crate) fn run(arguments: &LinksArguments) -> Ending {
         local_fault.push(local);
         round_trip.push(memory_round_trip_us());
     }
-    let (tcp, udp, shm) = (quantile(&mut tcp, 0.5), quantile(&mut udp, 0.5), quantile(&mut shm, 0.5));
-    let round_trip = quantile(&mut round_trip, 0.5);
-    let floor = round_trip + quantile(&mut local_fault, 0.5);
+    let (tcp, udp, shm) = (p50(tcp), p50(udp), p50(shm));
+    let round_trip = p50(round_trip);
+    let floor = round_trip + p50(local_fault);
     let mut figures = Figures::new("links");
     figures.add("tcp_read_us_p50", tcp, "read fault over tcp (µs, median)");
     figures.add("udp_read_us_p50", udp, "read fault over udp (µs, median)");
@@ -77,7 +76,7 @@ fn fabric(arguments: &LinksArguments, provider: &str) -> Ending {
         let common = arguments.common.with("link", "fabric").with("fabric_provider", provider);
         fabric.push(figures_over(arguments, &common)?.0);
     }
-    let (tcp, fabric) = (quantile(&mut tcp, 0.5), quantile(&mut fabric, 0.5));
+    let (tcp, fabric) = (p50(tcp), p50(fabric));
     let mut figures = Figures::new("links");
     figures.add("tcp_read_us_p50", tcp, "read fault over tcp (µs, median)");
     figures.add("fabric_read_us_p50", fabric, "read fault over fabric, 4 KiB by a one-sided read (µs, median)");
@@ -124,7 +123,7 @@ fn memory_round_trip_us() -> f64 {
             batches.push(start.elapsed().as_secs_f64() * 1e6 / TRIPS as f64);
         }
     });
-    quantile(&mut batches, 0.5)
+    p50(batches)
 }
 
 fn await_word(word: &Apart, value: u64) {

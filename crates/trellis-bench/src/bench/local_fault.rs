@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &LocalFaultArguments) -> Ending {
 /// Measures everything that this benchmark reports.
 pub(crate) fn figures(samples: usize) -> Result<Figures, Failure> {
     let task = Task::LocalFault(LocalFaultTask { samples });
-    let common = Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: false };
+    let common = Common::default();
     let plan = ClusterPlan { nodes: 1, common: &common, settings: Vec::new(), task: &task, with_connection: false };
     let found = plan.run::<Value>()?.pop().unwrap_or_default();
     let mut figures = Figures::new("local-fault");

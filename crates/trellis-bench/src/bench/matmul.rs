@@ -1,23 +1,24 @@
 //! `trellis bench matmul`: a product of matrices with three plain loops, on one node and on several, in one run.
 //!
 //! Promises: the time begins when node 0 has filled the factors, so every page that a node uses is fetched within it;
-//! nothing is prefetched. A wrong product is an error and never a figure.
+//! nothing is prefetched. A wrong product is an error and never a figure. The loops are those of `examples/matmul`.
 
-use std::ops::Range;
+#[path = "../../../../examples/matmul/product.rs"]
+mod product;
+
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use trellis::Cluster;
 use trellis::config::{Config, Sources};
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::{Layer, Waiting};
 
-use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::Figures;
+use crate::bench::cluster::{ClusterPlan, Common, numbers};
+use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task, WorkError};
-use trellis_base::statistics::quantile;
+use product::{Layout, Matrices};
 use trellis_command::exit::{self, Ending, Failure};
 
 const EXAMPLES: &str = "\
@@ -88,10 +89,6 @@ pub(crate) struct Product {
 }
 
 const PAGE_BYTES: usize = 4096;
-const PER_PAGE: usize = PAGE_BYTES / size_of::<f64>();
-/// Up to this size every element is checked, above it a sample.
-const CHECKED_WHOLE: usize = 256;
-const SAMPLE: usize = 4096;
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &MatmulArguments) -> Ending {
@@ -110,13 +107,13 @@ pub(crate) fn run(arguments: &MatmulArguments) -> Ending {
         pages.push(found.pages);
         messages.push(found.messages);
     }
-    let (one, many) = (quantile(&mut one, 0.5), quantile(&mut many, 0.5));
+    let (one, many) = (p50(one), p50(many));
     let mut figures = Figures::new("matmul");
     figures.add("seconds_1_node_p50", one, "one node (s, median)");
     figures.add("seconds_p50", many, "all nodes, with every fetch (s, median)");
     figures.add("speedup", one / many, "one node / all nodes");
-    figures.add("pages_in", quantile(&mut pages, 0.5), "pages fetched by all nodes");
-    figures.add("messages", quantile(&mut messages, 0.5), "messages sent by all nodes");
+    figures.add("pages_in", p50(pages), "pages fetched by all nodes");
+    figures.add("messages", p50(messages), "messages sent by all nodes");
     figures.tell("size", size, "rows and columns");
     figures.tell("order", arguments.order.name(), "order of the loops");
     figures.tell("locked", arguments.lock, "rows locked while they are calculated");
@@ -153,151 +150,22 @@ pub(crate) fn product(
     more: &[(&'static str, String)],
     common: &Common,
 ) -> Result<Product, Failure> {
-    let region_bytes = (3 * Layout::new(task.size).bytes).max(64 << 10);
+    let region_bytes = (3 * Layout::new(task.size, PAGE_BYTES).bytes).max(64 << 10);
     let mut settings = vec![("region_bytes", region_bytes.to_string()), ("page_bytes", PAGE_BYTES.to_string())];
     settings.extend_from_slice(more);
     let wrapped = Task::Matmul(task.clone());
     let found = ClusterPlan { nodes, common, settings, task: &wrapped, with_connection: false }.run::<Value>()?;
-    let sum = |name: &str| found.iter().filter_map(|node| node[name].as_f64()).sum();
     Ok(Product {
         seconds: found[0]["seconds"].as_f64().unwrap_or(f64::NAN),
-        pages: sum("pages_in"),
-        messages: sum("messages"),
+        pages: numbers(&found, "pages_in").sum(),
+        messages: numbers(&found, "messages").sum(),
     })
-}
-
-/// How the matrices lie in the region: a row begins on a page, or several whole rows fill one, so that no page holds
-/// rows of two nodes.
-struct Layout {
-    size: usize,
-    /// Elements from the start of one row to the next.
-    pitch: usize,
-    rows_per_page: usize,
-    /// Bytes of one matrix; whole pages.
-    bytes: usize,
-}
-
-impl Layout {
-    fn new(size: usize) -> Layout {
-        let pitch = if size <= PER_PAGE { size.next_power_of_two() } else { size.next_multiple_of(PER_PAGE) };
-        let bytes = (size * pitch * size_of::<f64>()).next_multiple_of(PAGE_BYTES);
-        Layout { size, pitch, rows_per_page: (PER_PAGE / pitch).max(1), bytes }
-    }
-
-    /// The rows of one worker.
-    fn rows(&self, worker: usize, workers: usize) -> Range<usize> {
-        let units = self.size.div_ceil(self.rows_per_page);
-        let first = |worker: usize| self.size.min(units * worker / workers * self.rows_per_page);
-        first(worker)..first(worker + 1)
-    }
-}
-
-/// Small whole numbers: their products and sums are exact in any order.
-fn factor(row: usize, column: usize, matrix: usize) -> f64 {
-    ((row * 7 + column * 13 + matrix * 5) % 19) as f64 - 9.0
-}
-
-/// The matrices in a cluster's region.
-struct Matrices<'a> {
-    cluster: &'a Cluster,
-    layout: Layout,
-}
-
-impl<'a> Matrices<'a> {
-    /// Rows of one of the factors.
-    fn factor(&self, matrix: usize, rows: &Range<usize>) -> &'a [f64] {
-        let pitch = self.layout.pitch;
-        // SAFETY: the factors are not written after they were filled.
-        unsafe { self.cluster.region().slice(self.offset(matrix, rows.start), rows.len() * pitch) }
-    }
-
-    /// Rows of a matrix that only this worker uses now.
-    fn place(&self, matrix: usize, rows: &Range<usize>) -> &'a mut [f64] {
-        let pitch = self.layout.pitch;
-        // SAFETY: node 0 alone fills the factors before the first barrier; after it each worker has its own rows of
-        // the product, and after the second one node 0 has all of them.
-        unsafe { self.cluster.region().slice_mut(self.offset(matrix, rows.start), rows.len() * pitch) }
-    }
-
-    fn offset(&self, matrix: usize, row: usize) -> usize {
-        matrix * self.layout.bytes + row * self.layout.pitch * size_of::<f64>()
-    }
-
-    fn fill(&self) {
-        for matrix in 0..2 {
-            let place = self.place(matrix, &(0..self.layout.size));
-            for (row, elements) in place.chunks_mut(self.layout.pitch).enumerate() {
-                for (column, element) in elements[..self.layout.size].iter_mut().enumerate() {
-                    *element = factor(row, column, matrix);
-                }
-            }
-        }
-    }
-
-    fn calculate(&self, task: &MatmulTask, rows: Range<usize>) -> Result<(), trellis::WaitError> {
-        match task.order {
-            Order::Ijk => self.calculate_ijk(rows, task.lock),
-            Order::Kij => self.calculate_kij(rows, task.lock),
-        }
-    }
-
-    fn calculate_ijk(&self, rows: Range<usize>, lock: bool) -> Result<(), trellis::WaitError> {
-        let (size, pitch) = (self.layout.size, self.layout.pitch);
-        let right = self.factor(1, &(0..size));
-        for row in rows {
-            let rows = row..row + 1;
-            let left = self.factor(0, &rows);
-            let _stays = if lock { Some(self.lock(&rows)?) } else { None };
-            for (column, element) in self.place(2, &rows)[..size].iter_mut().enumerate() {
-                let mut sum = 0.0;
-                for k in 0..size {
-                    sum += left[k] * right[k * pitch + column];
-                }
-                *element = sum;
-            }
-        }
-        Ok(())
-    }
-
-    /// A row is complete only after the last k, so all rows stay locked from the beginning to the end.
-    fn calculate_kij(&self, rows: Range<usize>, lock: bool) -> Result<(), trellis::WaitError> {
-        let (size, pitch) = (self.layout.size, self.layout.pitch);
-        let (left, right) = (self.factor(0, &rows), self.factor(1, &(0..size)));
-        let _stays = if lock && !rows.is_empty() { Some(self.lock(&rows)?) } else { None };
-        let product = self.place(2, &rows);
-        for k in 0..size {
-            let line = &right[k * pitch..][..size];
-            for (elements, left) in product.chunks_mut(pitch).zip(left.chunks(pitch)) {
-                for (element, factor) in elements[..size].iter_mut().zip(line) {
-                    *element += left[k] * factor;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps the pages of rows of the product here until the guard is dropped.
-    fn lock(&self, rows: &Range<usize>) -> Result<trellis::RangeGuard<'a>, trellis::WaitError> {
-        let bytes = rows.len() * self.layout.pitch * size_of::<f64>();
-        self.cluster.region().lock_range(self.offset(2, rows.start), bytes)
-    }
-
-    /// Returns an element that is wrong for these factors.
-    fn first_wrong(&self) -> Option<(usize, usize)> {
-        let (size, pitch) = (self.layout.size, self.layout.pitch);
-        let product = self.factor(2, &(0..size));
-        let step = if size <= CHECKED_WHOLE { 1 } else { (size * size / SAMPLE) | 1 };
-        (0..size * size).step_by(step).map(|n| (n / size, n % size)).find(|&(row, column)| {
-            let sum: f64 = (0..size).map(|k| factor(row, k, 0) * factor(k, column, 1)).sum();
-            product[row * pitch + column] != sum
-        })
-    }
 }
 
 /// Runs a node's part.
 pub(crate) fn node(task: &MatmulTask, member: &Member) -> Found {
     let cluster = &member.cluster;
-    let matrices = Matrices { cluster, layout: Layout::new(task.size) };
+    let matrices = Matrices { cluster, layout: Layout::new(task.size, PAGE_BYTES) };
     if cluster.node() == 0 {
         cluster.phase("fill");
         matrices.fill();
@@ -311,7 +179,7 @@ pub(crate) fn node(task: &MatmulTask, member: &Member) -> Found {
     let seconds = start.elapsed().as_secs_f64();
     let counted = cluster.counters().since(&before);
     if cluster.node() == 0
-        && let Some((row, column)) = matrices.first_wrong()
+        && let Some((row, column)) = matrices.first_wrong(false)
     {
         return Err(format!("the product is wrong in row {row}, column {column}").into());
     }
@@ -322,11 +190,16 @@ pub(crate) fn node(task: &MatmulTask, member: &Member) -> Found {
 /// Computes the rows of this node, divided among its threads.
 fn calculate_with_threads(task: &MatmulTask, matrices: &Matrices) -> Result<(), WorkError> {
     let (node, workers) = (matrices.cluster.node(), matrices.cluster.nodes() * task.threads);
-    let rows_of = |thread: usize| matrices.layout.rows(node * task.threads + thread, workers);
+    let calculate = |thread: usize| {
+        let rows = matrices.layout.rows(node * task.threads + thread, workers);
+        match task.order {
+            Order::Ijk => matrices.calculate_ijk(rows, task.lock),
+            Order::Kij => matrices.calculate_kij(rows, task.lock),
+        }
+    };
     std::thread::scope(|scope| {
-        let others: Vec<_> =
-            (1..task.threads).map(|thread| scope.spawn(move || matrices.calculate(task, rows_of(thread)))).collect();
-        matrices.calculate(task, rows_of(0))?;
+        let others: Vec<_> = (1..task.threads).map(|thread| scope.spawn(move || calculate(thread))).collect();
+        calculate(0)?;
         for other in others {
             other.join().map_err(|_| "a thread that calculates panicked")??;
         }
@@ -341,7 +214,7 @@ mod tests {
     #[test]
     fn every_row_has_one_worker_and_no_page_has_two() {
         for size in [1, 2, 100, 256, 512, 513, 1024] {
-            let layout = Layout::new(size);
+            let layout = Layout::new(size, PAGE_BYTES);
             assert!(layout.pitch >= size && layout.bytes >= size * layout.pitch * 8);
             assert!(layout.bytes.is_multiple_of(PAGE_BYTES));
             for workers in 1..=5 {
@@ -376,14 +249,14 @@ mod tests {
     fn both_orders_are_right_and_a_wrong_element_is_found() {
         let cluster = trellis::Cluster::join(trellis::Config::default()).expect("a cluster of one node");
         for (size, order, threads) in [(7, Order::Ijk, 1), (40, Order::Kij, 3), (600, Order::Kij, 2)] {
-            let matrices = Matrices { cluster: &cluster, layout: Layout::new(size) };
+            let matrices = Matrices { cluster: &cluster, layout: Layout::new(size, PAGE_BYTES) };
             matrices.fill();
             matrices.place(2, &(0..size)).fill(0.0);
             let task = MatmulTask { size, order, lock: false, threads };
             calculate_with_threads(&task, &matrices).expect("calculates");
-            assert_eq!(matrices.first_wrong(), None, "{task:?}");
+            assert_eq!(matrices.first_wrong(false), None, "{task:?}");
             matrices.place(2, &(0..1))[0] += 1.0;
-            assert_eq!(matrices.first_wrong(), Some((0, 0)), "{task:?}");
+            assert_eq!(matrices.first_wrong(false), Some((0, 0)), "{task:?}");
         }
         cluster.leave().expect("leaves");
     }

@@ -12,10 +12,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::Figures;
+use crate::bench::cluster::{ClusterPlan, Common, numbers};
+use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task, WorkError};
-use trellis_base::statistics::quantile;
 use trellis_command::exit::{Ending, Failure};
 
 const EXAMPLES: &str = "\
@@ -113,7 +112,7 @@ pub(crate) fn run(arguments: &ProducerConsumerArguments) -> Ending {
 
 /// The median of each number.
 pub(crate) fn median(rounds: &[Item]) -> Item {
-    let of = |number: fn(&Item) -> f64| quantile(&mut rounds.iter().map(number).collect::<Vec<_>>(), 0.5);
+    let of = |number: fn(&Item) -> f64| p50(rounds.iter().map(number));
     Item { us: of(|item| item.us), messages: of(|item| item.messages), packets: of(|item| item.packets) }
 }
 
@@ -133,7 +132,7 @@ pub(crate) fn item(task: &ProducerConsumerTask, spin: Option<u32>, common: &Comm
     let wrapped = Task::ProducerConsumer(task.clone());
     let found = ClusterPlan { nodes: 2, common, settings, task: &wrapped, with_connection: false }.run::<Value>()?;
     let items = task.items as f64;
-    let sum = |name: &str| found.iter().filter_map(|node| node[name].as_f64()).sum::<f64>() / items;
+    let sum = |name| numbers(&found, name).sum::<f64>() / items;
     Ok(Item {
         us: found[1]["seconds"].as_f64().unwrap_or(f64::NAN) * 1e6 / items,
         messages: sum("messages"),

@@ -8,7 +8,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::cluster::{ClusterPlan, Common, numbers};
 use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task};
 use trellis_command::exit::{Ending, Failure};
@@ -50,13 +50,16 @@ pub(crate) fn figures(nodes: usize, count: u64, common: &Common) -> Result<Figur
     let settings = vec![("region_bytes", "64KiB".to_owned())];
     let plan = ClusterPlan { nodes, common, settings, task: &task, with_connection: false };
     let found = plan.run::<Value>()?;
-    let most = |name: &str| found.iter().filter_map(|node| node[name].as_f64()).fold(0.0, f64::max);
-    let sum = |name: &str| found.iter().filter_map(|node| node[name].as_f64()).sum::<f64>();
+    let seconds = numbers(&found, "seconds").fold(0.0, f64::max);
     let mut figures = Figures::new("thrash");
-    figures.add("increments_per_second", count as f64 / most("seconds"), "increments per second");
-    figures.add("seconds", most("seconds"), "time to the last increment (s)");
+    figures.add("increments_per_second", count as f64 / seconds, "increments per second");
+    figures.add("seconds", seconds, "time to the last increment (s)");
     figures.tell("count", count, "increments");
-    figures.add("messages_per_increment", sum("messages") / count as f64, "messages sent per increment, all nodes");
+    figures.add(
+        "messages_per_increment",
+        numbers(&found, "messages").sum::<f64>() / count as f64,
+        "messages sent per increment, all nodes",
+    );
     figures.tell("nodes", nodes, "nodes");
     figures.tell("catch", found[0]["catch"].clone(), "catcher");
     Ok(figures)

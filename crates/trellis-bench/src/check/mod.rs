@@ -98,8 +98,7 @@ fn run<R: serde::de::DeserializeOwned>(
     words: usize,
     task: &Task,
 ) -> Result<Vec<R>, exit::Failure> {
-    let common =
-        Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: settings.to_vec(), json: false };
+    let common = Common { set: settings.to_vec(), ..Common::default() };
     let region_bytes = (words * 8).next_multiple_of(1 << 20).max(1 << 20);
     let settings = vec![
         ("coherence", protocol.to_owned()),

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::{Reproduced, Settings};
 use crate::bench::cluster::ClusterPlan;
+use crate::bench::figures::p50;
 use crate::bench::node::Task;
 use crate::bench::thrash;
 use crate::bench::workloads::{DotTask, SortTask};
-use trellis_base::statistics::quantile;
 use trellis_command::chart::{Axis, Plot, Series, Style};
 use trellis_command::exit::{self, Failure};
 use trellis_command::scratch::Scratch;
@@ -24,7 +24,7 @@ pub(super) fn figure4(settings: &mut Settings) -> Result<Reproduced, Failure> {
             settings.progress.step(&format!("figure 4: {nodes} nodes, run {} of {}", run + 1, settings.runs));
             seconds.extend(thrash::figures(nodes, COUNT, settings.common)?.get("seconds"));
         }
-        let median = quantile(&mut seconds, 0.5);
+        let median = p50(seconds);
         let paper = match nodes {
             1..=4 => "plot",
             5 | 6 => "timed out",
@@ -158,7 +158,7 @@ fn scaling(
             workers.push(found.iter().map(|node| seconds(node, "worker_seconds")).sum::<f64>() / nodes as f64 * 1e3);
             wholes.push(seconds(&found[0], "whole_seconds") * 1e3);
         }
-        let (worker, whole) = (quantile(&mut workers, 0.5), quantile(&mut wholes, 0.5));
+        let (worker, whole) = (p50(workers), p50(wholes));
         worker_points.push((nodes as f64, worker));
         whole_points.push((nodes as f64, whole));
         let ratio = format!("{:.2}", whole / whole_points[0].1);

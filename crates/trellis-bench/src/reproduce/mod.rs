@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value};
-use trellis_check::say;
+use trellis_command::terminal::say;
 
 use crate::bench::cluster::Common;
 use trellis_command::exit::{self, Ending, Failure};
@@ -106,8 +106,8 @@ fn libivy(arguments: &LibivyArguments) -> Ending {
     let experiments = chosen(arguments.experiment);
     let progress = &mut Progress::default();
     let mut settings = Settings { runs: arguments.runs as usize, common: &arguments.common, progress };
-    let all = make(&experiments, &arguments.directory, &mut settings, |experiment, settings| experiment.run(settings))?;
-    print_json(&arguments.common, &all)
+    let run = |experiment: &Experiment, settings: &mut Settings| experiment.run(settings);
+    show(&experiments, &arguments.directory, &mut settings, run, |_| Map::new())
 }
 
 /// The experiment that was named, or all of them.
@@ -118,32 +118,31 @@ fn chosen<E: ValueEnum>(named: Option<E>) -> Vec<E> {
     }
 }
 
-/// Runs experiments one after the other, and prints each as soon as it is done unless JSON is wanted. Returns the
-/// JSON by the names of the experiments.
-fn make<E: ValueEnum>(
+/// Runs experiments one after the other. Prints each as soon as it is done, or, if JSON is wanted, one object at the
+/// end: the JSON of each by its name, and what `more` makes of all of them.
+fn show<E: ValueEnum>(
     experiments: &[E],
     directory: &Path,
     settings: &mut Settings,
     mut run: impl FnMut(&E, &mut Settings) -> Result<Reproduced, Failure>,
-) -> Result<Map<String, Value>, Failure> {
+    more: impl FnOnce(&Map<String, Value>) -> Map<String, Value>,
+) -> Ending {
     let mut all = Map::new();
     for experiment in experiments {
         let result = run(experiment, settings)?;
         settings.progress.clear();
         let written = write_pictures(directory, result.pictures)?;
-        let mut json = result.json;
-        json["pictures"] = written.clone().into();
-        all.insert(name_of(experiment), json);
-        if !settings.common.json {
+        if settings.common.json {
+            let mut json = result.json;
+            json["pictures"] = written.into();
+            all.insert(name_of(experiment), json);
+        } else {
             print_result(result.title, &result.table, &result.remark, &written);
         }
     }
-    Ok(all)
-}
-
-fn print_json(common: &Common, all: &Map<String, Value>) -> Ending {
-    if common.json {
-        say!("{}", serde_json::to_string_pretty(all).map_err(|error| trellis_command::exit::not_json(&error))?);
+    if settings.common.json {
+        all.extend(more(&all));
+        say!("{}", serde_json::to_string_pretty(&all).map_err(exit::not_json)?);
     }
     Ok(exit::FINE)
 }
@@ -171,7 +170,7 @@ fn write_pictures(directory: &Path, pictures: Vec<(String, Picture)>) -> Result<
     for (name, picture) in pictures {
         existing_directory(directory)?;
         let file = directory.join(name);
-        trellis_command::files::write(&file, &picture.into_file())?;
+        trellis_command::files::write(&file, picture.into_file())?;
         written.push(file.display().to_string());
     }
     Ok(written)

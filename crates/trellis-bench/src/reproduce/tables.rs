@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{Reproduced, Settings};
+use crate::bench::figures::p50;
 use crate::bench::{fault, local_fault};
 use trellis_command::chart::number;
 use trellis_command::exit::Failure;
@@ -52,8 +53,7 @@ pub(super) fn table4(settings: &mut Settings) -> Result<Reproduced, Failure> {
         writes.extend(found.get("write_us_p50"));
         floors.extend(found.get("floor_us"));
     }
-    let median = |samples: &mut Vec<f64>| trellis_base::statistics::quantile(samples, 0.5);
-    let (read, write, floor) = (median(&mut reads), median(&mut writes), median(&mut floors));
+    let (read, write, floor) = (p50(reads), p50(writes), p50(floors));
     let row = |what: &str, paper: &str, ours: f64, times: &str| {
         vec![what.to_owned(), paper.to_owned(), number((ours * 100.0).round() / 100.0), times.to_owned()]
     };

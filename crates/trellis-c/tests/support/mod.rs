@@ -16,6 +16,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use trellis_testing::{is_installed, skip};
+
 pub(crate) use addresses::addresses;
 
 /// How long a cluster may run before the test considers it stuck. Far more than any of them needs.
@@ -76,14 +78,9 @@ pub(crate) const CPP_OF_LIBIVY: Language =
 pub(crate) fn compilers(test: &str, language: &Language) -> Vec<&'static str> {
     let (there, missing): (Vec<_>, Vec<_>) = language.compilers.iter().partition(|name| is_installed(name));
     for name in missing {
-        println!("SKIPPED {test} with {name}: it is not installed");
+        skip(format_args!("{test} with {name}"), "it is not installed");
     }
     there
-}
-
-pub(crate) fn is_installed(program: &str) -> bool {
-    let asked = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    asked.is_ok_and(|status| status.success())
 }
 
 /// Compiles with the first compiler of the language; None, after reporting it, if there is none.

@@ -10,13 +10,13 @@ use super::{Bound, json_text};
 use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
 use crate::pages::{Instance, Locks, Wishes};
-use crate::say;
 use crate::synchronisation::{Program, SyncInstance};
 use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_output::lines::say;
 
 #[derive(Args, Debug)]
 pub(super) struct Explore {

@@ -4,15 +4,17 @@
 //! shortest cycle that was found. It must never check a history of which a part is missing.
 
 use super::explore::protocols;
-use super::json_text;
 use super::real::{HistoryRequest, Host};
+use super::{json_text, refused};
 use crate::history::check::{Checked, check};
 use crate::history::record::RecordPlan;
 use crate::history::{History, log};
-use crate::say;
 use clap::{Args, value_parser};
 use std::io::BufReader;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use trellis_output::exit::{self, Failure};
+use trellis_output::files;
+use trellis_output::lines::say;
 
 #[derive(Args, Debug)]
 pub(super) struct HistoryArguments {
@@ -41,24 +43,26 @@ pub(super) struct HistoryArguments {
     keep: Option<PathBuf>,
 }
 
-pub(super) fn run(chosen: &HistoryArguments, host: Option<&mut dyn Host>, json: bool) -> Result<bool, String> {
+pub(super) fn run(chosen: &HistoryArguments, host: Option<&mut dyn Host>, json: bool) -> Result<bool, Failure> {
     if !chosen.files.is_empty() {
         let mut history = History::default();
         for file in &chosen.files {
             let name = file.display().to_string();
-            let opened = std::fs::File::open(file).map_err(|error| format!("{name}: {error}"))?;
-            log::read(&name, &mut BufReader::new(opened), &mut history)?;
+            let opened = std::fs::File::open(file).map_err(|error| refused(format!("{name}: {error}")))?;
+            log::read(&name, &mut BufReader::new(opened), &mut history).map_err(refused)?;
         }
         return Ok(judge("logs", &history, json));
     }
     let Some(host) = host else {
-        return Err("this command starts no processes; use `trellis check history`, or name log files".into());
+        let sentence = "this command starts no processes; use `trellis check history`, or name log files";
+        return Err(refused(sentence.into()));
     };
     let mut passed = true;
-    for protocol in protocols(&chosen.protocol)? {
+    for protocol in protocols(&chosen.protocol).map_err(refused)? {
         let mut plan = RecordPlan::new(chosen.nodes, chosen.threads, chosen.operations);
         plan.seed = chosen.seed;
-        let history = host.history(&HistoryRequest { protocol, plan, settings: chosen.set.clone() })?;
+        let request = HistoryRequest { protocol, plan, settings: chosen.set.clone() };
+        let history = host.history(&request).map_err(refused)?;
         if let Some(folder) = &chosen.keep {
             keep(folder, &protocol.to_string(), &history)?;
         }
@@ -67,12 +71,11 @@ pub(super) fn run(chosen: &HistoryArguments, host: Option<&mut dyn Host>, json: 
     Ok(passed)
 }
 
-fn keep(folder: &std::path::Path, protocol: &str, history: &History) -> Result<(), String> {
+fn keep(folder: &Path, protocol: &str, history: &History) -> Result<(), Failure> {
     let file = folder.join(format!("{}.history", protocol.replace(['(', ')', ',', ' '], "-")));
-    let told = |error: std::io::Error| format!("{}: {error}", file.display());
-    std::fs::create_dir_all(folder).map_err(told)?;
-    let mut opened = std::io::BufWriter::new(std::fs::File::create(&file).map_err(told)?);
-    log::write(&mut opened, &history.threads).map_err(told)
+    std::fs::create_dir_all(folder)
+        .map_err(|error| Failure::new(exit::FILE, format!("cannot make {}: {error}", folder.display())))?;
+    files::write_with(&file, |to| log::write(to, &history.threads))
 }
 
 fn judge(name: &str, history: &History, json: bool) -> bool {

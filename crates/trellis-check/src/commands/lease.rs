@@ -4,13 +4,14 @@
 //! short.
 
 use super::json_text;
+use super::simulated::{Replayed, print_replay};
 use crate::explore::Options;
 use crate::leases::explore::Orders;
 use crate::leases::{Fault, shapes, swarm};
-use crate::say;
 use crate::simulate::FAILURES_MAX;
 use clap::Args;
 use std::io::IsTerminal;
+use trellis_output::lines::say;
 
 /// The name of leases of remote memory in `--protocol`.
 pub(super) const LEASE: &str = "lease";
@@ -86,19 +87,8 @@ pub(super) fn run_replay(seed: &str, lines: usize, json: bool) -> Option<Result<
     let number = seed.strip_prefix(LEASE)?.strip_prefix(':')?;
     let Ok(number) = number.parse() else { return Some(Err(format!("{seed}: `{number}` is not a number"))) };
     let outcome = swarm::run(number, Fault::None, true);
-    let what = outcome.complaint().unwrap_or_else(|| "passed".to_string());
-    if json {
-        let (seed, scenario) = (json_text(seed), json_text(&outcome.cluster));
-        let (steps, result) = (outcome.steps, json_text(&what));
-        say!("{{\"seed\": {seed}, \"scenario\": {scenario}, \"steps\": {steps}, \"result\": {result}}}");
-    } else {
-        say!("{seed}: {}", outcome.cluster);
-        let before = outcome.story.len().saturating_sub(lines);
-        if before > 0 {
-            say!("  … {before} lines before");
-        }
-        outcome.story[before..].iter().for_each(|line| say!("  {line}"));
-        say!("{what}; {} steps", outcome.steps);
-    }
+    let result = outcome.complaint().unwrap_or_else(|| "passed".to_string());
+    let swarm::Outcome { cluster, steps, story, .. } = &outcome;
+    print_replay(&Replayed { seed, cluster, steps: *steps, story, result: &result }, lines, json);
     Some(Ok(outcome.problem.is_none()))
 }

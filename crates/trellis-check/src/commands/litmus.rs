@@ -9,10 +9,10 @@ use crate::litmus::oracle::{Memory, allowed};
 use crate::litmus::simulate::{simulate, tell};
 use crate::litmus::{Failure, LitmusOptions, LitmusReport, Progress, generate};
 use crate::release::{litmus as released, shapes};
-use crate::say;
 use clap::{Args, value_parser};
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use trellis_output::lines::say;
 
 /// The default number of runs of each test on real processes.
 const REAL_RUNS: u64 = 1_000;

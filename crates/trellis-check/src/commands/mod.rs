@@ -1,9 +1,9 @@
 //! The command line: `trellis-check …`, and `trellis check …` with the same commands.
 //!
 //! Promises: exit status 0 when everything passed (for `mutants`: when each was noticed), 1 when something did not, 2
-//! when the command makes no sense, with a sentence on standard error. With `--json` there is one object per line on
-//! standard output and nothing else. When the reader of the output went away, the status is 141, without a message. It
-//! must never decide what a result means: the modules that produce it do.
+//! when the command makes no sense, 74 when a file cannot be written, with a sentence on standard error. With `--json`
+//! there is one object per line on standard output and nothing else. It must never decide what a result means: the
+//! modules that produce it do.
 
 /// Shows progress on standard error. Errors are ignored: a closed terminal is no reason to stop the work.
 macro_rules! progress {
@@ -26,16 +26,9 @@ mod simulated;
 use crate::explore::Options;
 use crate::litmus::json_text;
 use clap::{Args, Subcommand};
-use std::fmt;
-use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
-
-/// The status of a command whose reader went away, as in a shell: 128 + SIGPIPE.
-const READER_GONE: u8 = 141;
-/// The status when a file, or standard output, cannot be written.
-const FILE: u8 = 74;
-/// The status of a command that makes no sense.
-const USAGE: u8 = 2;
+use trellis_output::exit::{self, Failure};
+use trellis_output::lines::whole_line;
 
 /// The arguments of `trellis check`.
 #[derive(Args, Debug)]
@@ -58,39 +51,6 @@ struct Bound {
 impl Bound {
     fn options(self) -> Options {
         Options { states_max: self.states_max, ..Options::default() }
-    }
-}
-
-/// Why a command ends early: its status and a sentence.
-#[derive(Debug)]
-struct Refusal {
-    code: u8,
-    sentence: String,
-}
-
-impl From<String> for Refusal {
-    fn from(sentence: String) -> Refusal {
-        Refusal { code: USAGE, sentence }
-    }
-}
-
-/// Prints one line on standard output, formatted as by `println!`. Ends the process if that fails: with 141 and
-/// without a message when the reader went away, as programs in a pipe do.
-#[macro_export]
-macro_rules! say {
-    ($($argument:tt)*) => { $crate::commands::print_line(::std::format_args!($($argument)*)) };
-}
-
-/// See [`say!`](crate::say).
-pub fn print_line(line: fmt::Arguments<'_>) {
-    let mut output = std::io::stdout().lock();
-    if let Err(error) = output.write_fmt(line).and_then(|()| output.write_all(b"\n")) {
-        if error.kind() == ErrorKind::BrokenPipe {
-            std::process::exit(READER_GONE.into());
-        }
-        // If this cannot be printed either, the status reports it.
-        let _ = writeln!(std::io::stderr(), "trellis: cannot write to standard output: {error}");
-        std::process::exit(FILE.into());
     }
 }
 
@@ -120,22 +80,27 @@ enum Command {
 pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode {
     let json = arguments.json;
     let result = match &arguments.command {
-        Command::Explore(chosen) => explore::run(chosen, json).map_err(Refusal::from),
+        Command::Explore(chosen) => explore::run(chosen, json).map_err(refused),
         Command::Sync(chosen) => Ok(explore::run_sync(chosen, json)),
         Command::Changes(chosen) => Ok(explore::run_changes(chosen, json)),
-        Command::Litmus(chosen) => litmus::run(chosen, host, json).map_err(Refusal::from),
-        Command::History(chosen) => history::run(chosen, host, json).map_err(Refusal::from),
-        Command::Mutants(chosen) => mutants::run(chosen, json).map_err(Refusal::from),
-        Command::Swarm(chosen) => simulated::run_swarm(chosen, json).map_err(Refusal::from),
-        Command::Replay(chosen) => simulated::run_replay(chosen, json).map_err(Refusal::from),
+        Command::Litmus(chosen) => litmus::run(chosen, host, json).map_err(refused),
+        Command::History(chosen) => history::run(chosen, host, json),
+        Command::Mutants(chosen) => mutants::run(chosen, json).map_err(refused),
+        Command::Swarm(chosen) => simulated::run_swarm(chosen, json).map_err(refused),
+        Command::Replay(chosen) => simulated::run_replay(chosen, json).map_err(refused),
         Command::Scale(chosen) => scale::run(chosen, host, json),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(Refusal { code, sentence }) => {
-            let _ = writeln!(std::io::stderr(), "trellis check: {sentence}");
-            ExitCode::from(code)
+        Err(failure) => {
+            whole_line(format_args!("trellis check: {failure}"));
+            ExitCode::from(failure.code)
         }
     }
+}
+
+/// A command that makes no sense.
+fn refused(sentence: String) -> Failure {
+    Failure::new(exit::USAGE, sentence)
 }

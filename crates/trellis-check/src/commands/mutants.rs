@@ -12,9 +12,9 @@ use crate::leases::faults::FAULTS;
 use crate::mutants::{
     self, Fits, TABLE, markdown, mutants_of, noticed, release_mutants_of, try_leases, try_mutant, try_release,
 };
-use crate::say;
 use clap::Args;
 use trellis_cluster_protocol::coherence::Protocol;
+use trellis_output::lines::say;
 
 /// The name of locks, barriers and words, and changes of protocols in `--protocol`.
 const SYNCHRONISATION: &str = "synchronisation";

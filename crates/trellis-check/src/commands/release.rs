@@ -4,17 +4,18 @@
 //! short.
 
 use super::json_text;
+use super::simulated::{Replayed, print_replay};
 use crate::explore::Options;
 use crate::release::explore::Orders;
 use crate::release::scripts::{Program, Size, homes, setup};
 use crate::release::{Fault, Setup, swarm};
-use crate::say;
 use crate::simulate::Seed;
 use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{Home, Manager};
+use trellis_output::lines::say;
 
 /// The options of `explore` for protocols with release consistency.
 #[derive(Args, Debug)]
@@ -126,19 +127,8 @@ pub(super) fn run_swarm(protocol: Protocol, first: u64, seeds: u64, json: bool) 
 pub(super) fn run_replay(seed: Seed, lines: usize, json: bool) -> Option<bool> {
     let protocol = seed.protocol.filter(|protocol| protocol.is_release_consistent())?;
     let outcome = swarm::run(protocol, seed.number, Fault::None, true);
-    let what = outcome.complaint().unwrap_or_else(|| "passed".to_string());
-    if json {
-        let (seed, scenario) = (json_text(&seed.to_string()), json_text(&outcome.cluster));
-        let (steps, result) = (outcome.steps, json_text(&what));
-        say!("{{\"seed\": {seed}, \"scenario\": {scenario}, \"steps\": {steps}, \"result\": {result}}}");
-    } else {
-        say!("{seed}: {}", outcome.cluster);
-        let before = outcome.story.len().saturating_sub(lines);
-        if before > 0 {
-            say!("  … {before} lines before");
-        }
-        outcome.story[before..].iter().for_each(|line| say!("  {line}"));
-        say!("{what}; {} steps", outcome.steps);
-    }
+    let result = outcome.complaint().unwrap_or_else(|| "passed".to_string());
+    let swarm::Outcome { cluster, steps, story, .. } = &outcome;
+    print_replay(&Replayed { seed: &seed.to_string(), cluster, steps: *steps, story, result: &result }, lines, json);
     Some(outcome.problem.is_none())
 }

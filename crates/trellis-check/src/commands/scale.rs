@@ -5,13 +5,14 @@
 
 use super::explore::protocols;
 use super::real::Host;
-use super::{FILE, Refusal, json_text};
-use crate::say;
+use super::{json_text, refused};
 use crate::scale::{self, ScaleRow, Workload, chart, scale};
 use clap::{Args, ValueEnum, value_parser};
-use std::fs::File;
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use trellis_output::exit::Failure;
+use trellis_output::files;
+use trellis_output::lines::say;
 
 #[derive(Args, Debug)]
 pub(super) struct Scale {
@@ -56,13 +57,24 @@ enum WorkloadName {
 }
 
 /// Simulates all sizes; prints each row when it is ready, and draws at the end.
-pub(super) fn run(chosen: &Scale, host: Option<&mut dyn Host>, json: bool) -> Result<bool, Refusal> {
+pub(super) fn run(chosen: &Scale, host: Option<&mut dyn Host>, json: bool) -> Result<bool, Failure> {
     if json && chosen.chart {
-        return Err("--chart: with --json there are objects and nothing else; choose one of them".to_string().into());
+        let sentence = "--chart: with --json there are objects and nothing else; choose one of them";
+        return Err(refused(sentence.into()));
     }
-    let options = options(chosen)?;
-    options.check()?;
-    let drawing = chosen.svg.as_deref().map(|file| begin(file, host)).transpose()?;
+    let options = options(chosen).map_err(refused)?;
+    options.check().map_err(refused)?;
+    let drawing = match (&chosen.svg, host) {
+        (None, _) => None,
+        (Some(file), Some(host)) => {
+            files::expect_writable(file)?;
+            Some((file, host))
+        }
+        (Some(_), None) => {
+            let sentence = "this command draws no files; use `trellis check scale --svg`, or --chart";
+            return Err(refused(sentence.into()));
+        }
+    };
     if !json {
         say!(
             "{:8} {:34} {:>5} {:>10} {:>10} {:>12} {:>10}",
@@ -75,30 +87,14 @@ pub(super) fn run(chosen: &Scale, host: Option<&mut dyn Host>, json: bool) -> Re
             "us/o"
         );
     }
-    let rows = scale(&options, &mut |row| print_row(row, json))?;
+    let rows = scale(&options, &mut |row| print_row(row, json)).map_err(refused)?;
     if !json && (chosen.chart || std::io::stdout().is_terminal()) {
         chart::lines(&rows).iter().for_each(|line| say!("{line}"));
     }
-    if let Some((name, mut file, host)) = drawing {
-        file.write_all(host.picture_of(&rows).as_bytes()).map_err(|error| unwritten(name, &error))?;
+    if let Some((file, host)) = drawing {
+        files::write(file, host.picture_of(&rows))?;
     }
     Ok(true)
-}
-
-/// Opens the file of a picture early, so that no simulation is run for a picture that cannot be written.
-fn begin<'a, 'h>(
-    name: &'a Path,
-    host: Option<&'h mut dyn Host>,
-) -> Result<(&'a Path, File, &'h mut dyn Host), Refusal> {
-    let Some(host) = host else {
-        return Err("this command draws no files; use `trellis check scale --svg`, or --chart".to_string().into());
-    };
-    let file = File::create(name).map_err(|error| unwritten(name, &error))?;
-    Ok((name, file, host))
-}
-
-fn unwritten(name: &Path, error: &std::io::Error) -> Refusal {
-    Refusal { code: FILE, sentence: format!("--svg {}: {error}", name.display()) }
 }
 
 fn options(chosen: &Scale) -> Result<scale::Options, String> {

@@ -5,11 +5,11 @@
 
 use super::explore::protocols;
 use super::{json_text, lease, release};
-use crate::say;
 use crate::simulate::{Seed, Swarm as Sum, replay, swarm};
 use clap::{Args, value_parser};
 use std::io::IsTerminal;
 use trellis_cluster_protocol::coherence::Protocol;
+use trellis_output::lines::say;
 
 #[derive(Args, Debug)]
 pub(super) struct Swarm {
@@ -112,4 +112,30 @@ pub(super) fn run_replay(chosen: &Replay, json: bool) -> Result<bool, String> {
         say!("{result}; trace hash {:016x}, {} steps", outcome.trace_hash, outcome.tally.steps);
     }
     Ok(outcome.passed())
+}
+
+/// The run of a seed.
+pub(super) struct Replayed<'a> {
+    pub(super) seed: &'a str,
+    pub(super) cluster: &'a str,
+    pub(super) steps: u64,
+    pub(super) story: &'a [String],
+    pub(super) result: &'a str,
+}
+
+/// Prints the last lines of a run, and how it ended.
+pub(super) fn print_replay(replayed: &Replayed<'_>, lines: usize, json: bool) {
+    let Replayed { seed, cluster, steps, story, result } = replayed;
+    if json {
+        let (seed, scenario, result) = (json_text(seed), json_text(cluster), json_text(result));
+        say!("{{\"seed\": {seed}, \"scenario\": {scenario}, \"steps\": {steps}, \"result\": {result}}}");
+        return;
+    }
+    say!("{seed}: {cluster}");
+    let before = story.len().saturating_sub(lines);
+    if before > 0 {
+        say!("  … {before} lines before");
+    }
+    story[before..].iter().for_each(|line| say!("  {line}"));
+    say!("{result}; {steps} steps");
 }

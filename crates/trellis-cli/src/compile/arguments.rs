@@ -302,12 +302,12 @@ mod tests {
 
     #[test]
     fn response_files_are_read_and_kept() {
-        let path = std::env::temp_dir().join(format!("trellis-response-{}", std::process::id()));
-        std::fs::write(&path, "-c \"a file.c\" -DX='1 2'\n").expect("a file in the temporary folder");
+        let folder = trellis_testing::Folder::new();
+        let path = folder.write("response", "-c \"a file.c\" -DX='1 2'\n");
         let plain = parse(&format!("@{}", path.display()));
         assert_eq!(words(&plain), format!("@{}", path.display()));
         assert!(!plain.links);
-        std::fs::write(&path, "--mode full\n-c a\\ file.c").expect("a file in the temporary folder");
+        folder.write("response", "--mode full\n-c a\\ file.c");
         let ours = parse(&format!("@{}", path.display()));
         assert_eq!((ours.mode, words(&ours)), (Mode::Full, "-c a file.c".to_owned()));
         std::fs::remove_file(&path).expect("the file is there");

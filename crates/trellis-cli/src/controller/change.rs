@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use trellis_base::{Deadline, Limit};
 use trellis_controller::control::{Answer, Remote, Request};
 use trellis_controller::ranges::{Moved, RangeStatus, Status};
 use trellis_controller::records::Wish;
@@ -17,9 +18,31 @@ use trellis_command::terminal::say;
 /// How often progress is polled.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long nothing may move before a drain reports that it is stuck.
-const STUCK_MIN: Duration = Duration::from_secs(3);
+pub(crate) const STUCK: Deadline = Deadline {
+    who: "`trellis controller drain`",
+    waits_for: "anything to move",
+    limit: Limit::seconds(3),
+    then: "refused, with what is missing, unless something can still move",
+    tested: "crates/trellis-cli/tests/operators.rs a_drain_that_has_nowhere_to_go_ends_with_what_is_missing",
+};
 /// How long it may take until a controller leads again.
-const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const LEADER: Deadline = Deadline {
+    who: "`trellis controller …`",
+    waits_for: "a controller that leads",
+    limit: Limit::seconds(10),
+    then: "refused; where to look",
+    tested: "crates/trellis-cli/src/controller/change.rs a_cluster_that_nobody_leads_is_said",
+};
+
+/// What takes long is limited by the user.
+#[cfg(test)]
+pub(crate) const DONE: Deadline = Deadline {
+    who: "`trellis controller move --wait`, `drain`",
+    waits_for: "what was decided, until it is done",
+    limit: Limit::Other("`--timeout`, an hour by default"),
+    then: "refused, with what is left and at which host; it goes on",
+    tested: "crates/trellis-cli/src/controller/change.rs who_waited_long_enough_hears_what_goes_on",
+};
 
 /// How long a command waits for what was decided.
 #[derive(Clone, Copy, Debug, Args)]
@@ -257,7 +280,7 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
         if seen != places {
             (seen, since) = (places, Instant::now());
         }
-        if since.elapsed() >= STUCK_MIN
+        if since.elapsed() >= STUCK.time()
             && let Some(sentence) = hindrance(&status, host)
         {
             return Err(refused(sentence));
@@ -360,9 +383,13 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// The status from the leading controller. While none is known to lead, it is asked again for [`LEADER_TIMEOUT`]:
-/// another one takes over, or the same one leads again.
+/// The status from the leading controller. While none is known to lead, it is asked again for [`LEADER`]: another one
+/// takes over, or the same one leads again.
 pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
+    status_within(controller, LEADER.time())
+}
+
+fn status_within(controller: &mut Remote, limit: Duration) -> Result<Status, Failure> {
     let began = Instant::now();
     loop {
         match controller.ask(&Request::Status).map_err(refused)? {
@@ -370,11 +397,11 @@ pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
             Answer::Status(Status { leader: Some(leader), .. }) => {
                 return Err(refused(format!("this controller does not lead; ask the one of host {leader:#x}")));
             }
-            Answer::Status(_) if began.elapsed() < LEADER_TIMEOUT => std::thread::sleep(LOOK),
+            Answer::Status(_) if began.elapsed() < limit => std::thread::sleep(LOOK),
             Answer::Status(_) => {
                 return Err(refused(format!(
                     "no controller has led for {} s; look whether their records can be written, and ask again",
-                    LEADER_TIMEOUT.as_secs()
+                    limit.as_secs_f64()
                 )));
             }
             other => return Err(other_version(other)),
@@ -473,6 +500,23 @@ mod tests {
         );
         assert_eq!(of(vec![without_room.clone(), left(0x1004, true, true, Some(0x1002))]), None, "one goes");
         assert_eq!(of(vec![without_room, left(0x1004, true, false, None)]), None, "one will go");
+    }
+
+    #[test]
+    fn a_cluster_that_nobody_leads_is_said() {
+        let path = std::env::temp_dir().join(format!("trellis-no-leader-{}", std::process::id()));
+        let listener = trellis_switch::control::listen(&path, "controller", "--control").expect("a socket");
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("it is asked");
+            let mut lines = trellis_switch::control::Lines::new(stream, Duration::from_secs(60)).expect("a socket");
+            while let Ok(Some(Request::Status)) = lines.receive() {
+                lines.send(&Answer::Status(Status::default())).expect("it is waited for");
+            }
+        });
+        let mut controller = Remote::open(&path).expect("it listens");
+        std::fs::remove_file(&path).expect("it is there");
+        let sentence = status_within(&mut controller, Duration::from_millis(1)).expect_err("nobody leads").to_string();
+        assert!(sentence.contains("no controller has led for 0.001 s; look whether"), "{sentence}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The decisions of the process are made by `trellis-controller`. This module has the command line, the output for
 //! operators, and the search for the process of a host.
 
-mod change;
+pub(crate) mod change;
 mod run;
 mod show;
 

@@ -11,12 +11,11 @@ use clap::Args;
 use serde_json::json;
 use trellis::config::Config;
 use trellis::transport::links::udp::{Interface, try_multicast};
-use trellis_command::say;
+use trellis_command::terminal::say;
 use trellis_memory::{Capabilities, Catcher, choose, probe};
 use trellis_store::stores::{KINDS, StoreKind};
 
 use trellis_command::chart::byte_text;
-use trellis_command::exit::not_json;
 use trellis_command::exit::{self, Ending};
 
 const EXAMPLES: &str = "\
@@ -49,7 +48,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
     let advice = advice(&capabilities, &machine);
     if arguments.json {
         let object = as_json(&capabilities, &machine, &chosen, &advice);
-        say!("{}", serde_json::to_string_pretty(&object).map_err(|error| not_json(&error))?);
+        say!("{}", serde_json::to_string_pretty(&object).map_err(exit::not_json)?);
     } else {
         say!("{}", as_text(&capabilities, &machine, &chosen, &advice).trim_end());
     }

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use trellis::remote::HostPrefix;
+use trellis_base::{Deadline, Limit};
 use trellis_controller::control::forget_sockets;
 use trellis_switch::lab::space::Process;
 
@@ -17,7 +17,13 @@ use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::{self, say};
 
 /// How long ended processes are waited for.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const END: Deadline = Deadline {
+    who: "`trellis lab kill`",
+    waits_for: "processes that were killed",
+    limit: Limit::seconds(10),
+    then: "exit status 71, with their numbers",
+    tested: "only the kernel can keep a killed process",
+};
 /// How often a host is searched for processes that were started while others were ended.
 const ROUNDS_MAX: usize = 100;
 
@@ -130,6 +136,9 @@ fn table(lab: &Description, processes: &[Vec<i32>]) -> String {
     if lab.is_without_switch {
         text += "nothing passes: the switch did not start again; `trellis lab restart` tries once more\n";
     }
+    if lab.refused > 0 {
+        text += &format!("requests to the lab that were refused: {}; whoever sent them was told why\n", lab.refused);
+    }
     text += &format!(
         "{:<7}{:<24}{:>5}{:>6}{:>11}{:>12}{:>12}{:>9}{:>9}\n",
         "host", "prefix", "port", "side", "processes", "in", "out", "refused", "lost"
@@ -212,7 +221,7 @@ fn signal_host(keeper: &Keeper, host: &HostDescription, signal: Signal) -> Resul
         }
     }
     for (pid, process) in &done {
-        if signal == Signal::Kill && !process.wait(END_TIMEOUT) {
+        if signal == Signal::Kill && !process.wait(END.time()) {
             let sentence = format!("process {pid} in host {} does not end; it waits for the kernel", host.name);
             return Err(Failure::new(exit::SYSTEM, sentence));
         }
@@ -264,7 +273,7 @@ pub(super) fn down(arguments: &DownArguments) -> Ending {
     let process = keeper.process();
     let refused = |what: String| Failure::new(exit::SYSTEM, format!("cannot end the lab {}: {what}", lab.name));
     process.signal(libc::SIGKILL).map_err(|error| refused(error.to_string()))?;
-    if !process.wait(TIMEOUT) {
+    if !process.wait(TIMEOUT.time()) {
         return Err(refused(format!("its keeper, process {}, does not end; a process in it waits", process.pid())));
     }
     // Sockets of its processes for other processes of this machine are outside of the lab.
@@ -314,12 +323,13 @@ mod tests {
             mtu_bytes: 9000,
             faults: String::new(),
             is_without_switch: false,
+            refused: 0,
             hosts: vec![host],
         };
         let text = table(&lab, &[vec![7, 8]]);
         let words: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
         assert_eq!(words, ["c1", "fd00:1:1::/48", "1", "0", "2", "8", "9", "2", "1"]);
-        let text = table(&Description { is_without_switch: true, ..lab }, &[Vec::new()]);
-        assert!(text.contains("`trellis lab restart` tries once more"), "{text}");
+        let text = table(&Description { is_without_switch: true, refused: 3, ..lab }, &[Vec::new()]);
+        assert!(text.contains("`trellis lab restart` tries once more") && text.contains("refused: 3;"), "{text}");
     }
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use trellis_switch::control::{Lines, NOT_UNDERSTOOD};
+use trellis_switch::control::{Lines, Refusals};
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::{Counters, Faults, SwitchError};
 
@@ -20,6 +20,7 @@ struct Kept {
     faults: String,
     lease: Option<Duration>,
     rootless: bool,
+    refusals: Refusals,
 }
 
 /// Runs the hidden subcommand.
@@ -63,7 +64,8 @@ fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
     faults_of(&order.faults)?;
     let lab = Lab::up(&plan).map_err(|error| failure(&error))?;
     let lease = order.lease_milliseconds.map(Duration::from_millis);
-    let kept = Kept { lab, faults: order.faults, lease, rootless: order.rootless };
+    let kept =
+        Kept { lab, faults: order.faults, lease, rootless: order.rootless, refusals: Refusals::new("lab", None) };
     prepare(&kept)?;
     Ok((kept, listener))
 }
@@ -84,15 +86,15 @@ fn faults_of(text: &str) -> Result<Faults, Failure> {
 
 fn serve(kept: &mut Kept, stream: &UnixStream) -> std::io::Result<()> {
     let user = space::peer(stream).map_err(std::io::Error::other)?.1;
-    let mut lines = Lines::new(stream.try_clone()?, TIMEOUT)?;
+    let mut lines = Lines::new(stream.try_clone()?, TIMEOUT.time())?;
     if user != space::own_user() {
         let sentence =
             format!("user {user} may not use this lab; ask as user {}, to whom it belongs", space::own_user());
-        return lines.send(&Answer::Refused { code: exit::SYSTEM, sentence });
+        return kept.refusals.refuse(&mut lines, sentence, |sentence| Answer::Refused { code: exit::SYSTEM, sentence });
     }
     lines.is_impatient()?;
-    let refusal = Answer::Refused { code: exit::USAGE, sentence: NOT_UNDERSTOOD.to_owned() };
-    let Some(request) = lines.receive_or_refuse::<Request>(&refusal)? else { return Ok(()) };
+    let refusal = |sentence| Answer::Refused { code: exit::USAGE, sentence };
+    let Some(request) = kept.refusals.receive(&mut lines, refusal)? else { return Ok(()) };
     if matches!(request, Request::Switch) {
         lines.send(&Answer::Done)?;
         stream.set_read_timeout(None)?;
@@ -136,6 +138,7 @@ fn describe(kept: &Kept) -> Result<Description, SwitchError> {
         mtu_bytes: lab.plan().mtu_bytes,
         faults: kept.faults.clone(),
         is_without_switch: lab.running().is_err(),
+        refused: kept.refusals.count() + lab.control().refused(),
         hosts: lab.hosts().iter().map(|host| describe_host(lab, host)).collect::<Result<_, _>>()?,
     })
 }

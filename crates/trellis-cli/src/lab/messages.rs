@@ -4,16 +4,22 @@
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use trellis_base::{Deadline, Limit};
 use trellis_switch::control::Lines;
 use trellis_switch::lab::space::{self, Process};
 
 use trellis_command::exit::{self, Failure};
 
 /// Longer than a keeper needs for anything.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Deadline = Deadline {
+    who: "`trellis lab …`",
+    waits_for: "the lab's process, to answer or to end",
+    limit: Limit::seconds(20),
+    then: "exit status 71, with the lab's name",
+    tested: "crates/trellis-switch/src/control/lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
+};
 
 /// The lab that shall be kept.
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +73,8 @@ pub(super) struct Description {
     pub(super) faults: String,
     /// Whether a restart of the switch failed.
     pub(super) is_without_switch: bool,
+    /// Requests of other users, or that were not understood.
+    pub(super) refused: u64,
     pub(super) hosts: Vec<HostDescription>,
 }
 
@@ -167,7 +175,7 @@ fn ask(lab: &str, stream: UnixStream, request: &Request) -> Result<Answer, Failu
     let failed = |error: std::io::Error| {
         Failure::new(exit::SYSTEM, format!("the keeper of the lab {lab} does not answer: {error}"))
     };
-    let mut lines = Lines::new(stream, TIMEOUT).map_err(failed)?;
+    let mut lines = Lines::new(stream, TIMEOUT.time()).map_err(failed)?;
     lines.is_impatient().and_then(|()| lines.ask(request)).map_err(failed)
 }
 

@@ -5,11 +5,11 @@
 //! everything that runs in the lab and removes its networks. So `down` only ends the keeper, and a crash leaves
 //! nothing behind.
 
-mod hosts;
+pub(crate) mod hosts;
 pub(crate) mod keeper;
-mod messages;
+pub(crate) mod messages;
 mod run;
-mod up;
+pub(crate) mod up;
 
 use clap::{Args, Subcommand};
 use trellis_switch::SwitchError;

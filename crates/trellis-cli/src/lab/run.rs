@@ -1,7 +1,8 @@
 //! `trellis lab run`: runs a command in a host.
 //!
-//! The command has the standard streams of this command, and its status becomes that of this command. It ends when
-//! this command or the lab does.
+//! The command has the standard streams of this command, and its status becomes that of this command. A signal that asks
+//! this command to end is passed on, and this command ends after the other one. If this command is killed, or the lab
+//! ends, the other one is killed.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -13,6 +14,7 @@ use trellis_switch::lab::space;
 
 use super::messages::{Description, HostDescription, Keeper};
 use super::{Which, failure};
+use trellis_command::ending::PassedOn;
 use trellis_command::exit::{self, Ending, Failure};
 
 /// Run a command in a host
@@ -43,12 +45,18 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let switch = space::hand_down(&mut command, switch);
     command.env("TRELLIS_SWITCH", switch);
     space::end_with_us(&mut command);
+    let signals = PassedOn::block(&mut command)?;
     let mut child = command.spawn().map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
         Failure::new(code, format!("cannot run {} in host {}: {error}", program.to_string_lossy(), host.name))
     })?;
     space::ignore_interrupts();
-    let status = child.wait().map_err(|error| Failure::new(exit::SYSTEM, format!("cannot wait: {error}")))?;
+    let process = space::Process::open(child.id() as i32);
+    let passed_on = signals.wait(&mut child, |signal| {
+        // A command that has ended needs no signal.
+        let _ = process.as_ref().map(|process| process.signal(signal));
+    });
+    let status = passed_on.map_err(|error| Failure::new(exit::SYSTEM, format!("cannot wait: {error}")))?;
     let signal = status.signal().map(|signal| 128 + signal);
     Ok(status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILED))
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use trellis_base::{Deadline, Limit};
 use trellis_switch::lab::space;
 use trellis_switch::switches::{self, Attach, KINDS};
 
@@ -17,7 +18,13 @@ use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::say;
 
 /// How long the process of a lab may take to make it: longer than anything that it waits for itself.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const READY: Deadline = Deadline {
+    who: "`trellis lab up`",
+    waits_for: "the lab's process, to make the lab",
+    limit: Limit::seconds(120),
+    then: "the process and its hosts are ended; exit status 71",
+    tested: "crates/trellis-cli/src/lab/up.rs a_process_that_reports_nothing_is_given_up",
+};
 /// The longest report of a keeper.
 const REPORT_BYTES_MAX: usize = 65_536;
 
@@ -34,7 +41,7 @@ pub(super) struct UpArguments {
     servers: u16,
     /// The switch that joins them: bpf (in the kernel), nft (in the kernel's packet filter, works without root), user
     /// (a thread, works without root, with every fault on purpose) or openflow (Open vSwitch); bpf where that is
-    /// possible, else user
+    /// possible, else user. The default build has neither bpf nor openflow
     #[arg(long, value_name = "SWITCH")]
     switch: Option<String>,
     /// Where the switch bpf sees frames: tc or xdp; tc by default, as hosts of a lab are behind pairs of interfaces
@@ -70,6 +77,7 @@ impl UpArguments {
             let sentence = format!("the switch {switch} takes root; without, give --switch {}", names.join(" or "));
             return Err(Failure::new(exit::CONFIGURATION, sentence));
         }
+        kind.built().map_err(|error| failure(&error))?;
         Ok(Order {
             name: self.which.name.clone(),
             socket: socket_name(&self.which.name),
@@ -119,10 +127,10 @@ fn start(order: &Order) -> Result<Report, Failure> {
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
     let stdout = keeper.stdout.take().expect("it was asked for");
-    let Some(line) = report_within(stdout, READY_TIMEOUT).map_err(|error| failed(error.to_string()))? else {
+    let Some(line) = report_within(stdout, READY.time()).map_err(|error| failed(error.to_string()))? else {
         // The hosts of the lab end with their first process. It is not waited for, because something in it hangs.
         let _ = keeper.kill();
-        return Err(failed(format!("it did not report within {} s", READY_TIMEOUT.as_secs())));
+        return Err(failed(format!("it did not report within {} s", READY.time().as_secs())));
     };
     match serde_json::from_str(&line) {
         Ok(Report::Ready) => Ok(Report::Ready),
@@ -156,4 +164,24 @@ fn report_within(mut pipe: ChildStdout, time: Duration) -> std::io::Result<Optio
         }
     }
     Ok(Some(String::from_utf8_lossy(&report).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_reports_nothing_is_given_up() {
+        let start = |script: &str| {
+            Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("every machine has a shell")
+        };
+        let mut silent = start("exec sleep 600");
+        let stdout = silent.stdout.take().expect("it was asked for");
+        assert_eq!(report_within(stdout, Duration::from_millis(10)).expect("a pipe"), None);
+        silent.kill().and_then(|()| silent.wait()).expect("it runs");
+        let mut reports = start("echo ready");
+        let stdout = reports.stdout.take().expect("it was asked for");
+        assert_eq!(report_within(stdout, Duration::from_secs(60)).expect("a pipe").as_deref(), Some("ready\n"));
+        reports.wait().expect("it ends");
+    }
 }

@@ -141,8 +141,8 @@ mod tests {
     fn what_gains_rights_is_refused() {
         use std::os::unix::fs::PermissionsExt;
 
-        let file = std::env::temp_dir().join(format!("trellis-gains-{}", std::process::id()));
-        fs::write(&file, "").unwrap();
+        let folder = trellis_testing::Folder::new();
+        let file = folder.write("program", "");
         let refusal = |mode| {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             privileged(&file)
@@ -154,7 +154,6 @@ mod tests {
             assert!(refusal(0o2755).is_some_and(|why| why.contains("set-group-ID")));
             assert_eq!(refusal(0o2745), None, "nobody of the group executes it");
         }
-        fs::remove_file(&file).unwrap();
     }
 
     #[test]

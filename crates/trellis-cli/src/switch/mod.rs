@@ -4,6 +4,8 @@
 //! sends it again.
 
 mod change;
+#[cfg(feature = "openflow")]
+mod meet;
 mod run;
 mod show;
 

@@ -4,25 +4,26 @@
 //! loaded into it, and the next switch takes the socket over.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgGroup, Args, value_parser};
-use trellis_switch::control::{self, PortDescription, Server};
-use trellis_switch::switches::openflow::{COUNTED_PAGES, Meeting, OpenFlow, OpenFlowPort, OpenFlowWiring};
+use trellis_switch::control::{self, PortDescription, Refusals, Server};
 use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 
+#[cfg(feature = "openflow")]
+use super::meet::{Meeting, meet};
 use super::{default_socket, failure};
 use trellis_command::ending::Ends;
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::announce;
 
-/// How long the connection of a switch of another program is awaited.
-const MEETING_TIMEOUT: Duration = Duration::from_secs(60);
+/// Where a switch of another program is met; this build refuses every place.
+#[cfg(not(feature = "openflow"))]
+type Meeting = String;
 
 /// Run a switch, until SIGINT or SIGTERM
 ///
@@ -47,7 +48,7 @@ pub(super) struct RunArguments {
     host: Vec<String>,
     /// The kind of switch [default: bpf where this build has it and the user is root, else user]
     #[arg(long, value_name = "KIND")]
-    switch: Option<String>,
+    pub(super) switch: Option<String>,
     /// Grant leases to the first host that asks, for this long
     #[arg(long, value_name = "MILLISECONDS")]
     lease: Option<u64>,
@@ -57,12 +58,12 @@ pub(super) struct RunArguments {
     attach: Attach,
     /// Control a switch of another program by OpenFlow 1.3: ptcp:6653 or ptcp:PORT:ADDRESS if it connects to its
     /// controller, tcp:HOST:PORT if it waits, punix:FILE, unix:FILE. Hosts are listed with the switch's port numbers
-    /// in place of interfaces
+    /// in place of interfaces. The default build has no OpenFlow
     #[arg(long, value_name = "PLACE")]
     meet: Option<Meeting>,
     /// Room for redirects
     #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS, value_parser = value_parser!(u32).range(1..))]
-    redirects: u32,
+    pub(super) redirects: u32,
     /// The socket for commands to the switch
     #[arg(long, value_name = "SOCKET", env = "TRELLIS_SWITCH", default_value_os_t = default_socket())]
     control: PathBuf,
@@ -70,10 +71,10 @@ pub(super) struct RunArguments {
 
 /// A line of the list of hosts.
 #[derive(Debug, PartialEq, Eq)]
-struct Listed {
+pub(super) struct Listed {
     is_memory: bool,
-    interface: String,
-    hardware_address: [u8; 6],
+    pub(super) interface: String,
+    pub(super) hardware_address: [u8; 6],
     prefix: Prefix,
 }
 
@@ -82,17 +83,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let listed = listed(arguments)?;
     // Before any thread starts: no thread may be interrupted by the signals.
     let ends = Ends::listen()?;
-    if let Some(Meeting::ListenFile(file)) = arguments.meet.clone() {
-        // Until the other program has connected, there is nothing else to end.
-        ends.by(move || {
-            // The file may not exist yet, and a file that is not a socket belongs to others.
-            if std::fs::symlink_metadata(&file).is_ok_and(|about| about.file_type().is_socket()) {
-                let _ = std::fs::remove_file(file);
-            }
-            std::process::exit(128 + libc::SIGTERM);
-        });
-    }
-    let (switch, ports) = open(arguments, cluster, &listed)?;
+    let (switch, ports) = open(arguments, cluster, &listed, &ends)?;
     let control = arguments.control.display();
     let listener = control::listen(&arguments.control, "switch", "--control")
         .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot listen at {control}: {error}")))?;
@@ -103,7 +94,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     });
     let name = switch.name();
     let life = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let server = Server::new(switch, ports, life);
+    let server = Server::new(switch, ports, life, Refusals::new("switch", Some(trellis_store::complain)));
     announce(format_args!("switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything()));
     let thread = std::thread::Builder::new().name("switch socket".to_owned());
     let serves = thread.spawn(move || {
@@ -125,9 +116,10 @@ fn open(
     arguments: &RunArguments,
     cluster: Cluster,
     listed: &[Listed],
+    ends: &Ends,
 ) -> Result<(Arc<dyn Switch>, Vec<PortDescription>), Failure> {
     let switch: Arc<dyn Switch> = match &arguments.meet {
-        Some(meeting) => meet(arguments, meeting, cluster, listed)?.into(),
+        Some(meeting) => meet(arguments, meeting, cluster, listed, ends)?.into(),
         None => make(arguments, cluster, listed)?.into(),
     };
     let mut told = Vec::new();
@@ -163,36 +155,10 @@ fn make(arguments: &RunArguments, cluster: Cluster, listed: &[Listed]) -> Result
     switches::open(kind, &wiring).map_err(|error| failure(&error))
 }
 
-/// Connects to a switch of another program.
-fn meet(
-    arguments: &RunArguments,
-    meeting: &Meeting,
-    cluster: Cluster,
-    listed: &[Listed],
-) -> Result<Box<dyn Switch>, Failure> {
-    let refused = |sentence: String| Failure::new(exit::CONFIGURATION, sentence);
-    if let Some(kind) = arguments.switch.as_deref().filter(|&kind| kind != "openflow") {
-        return Err(refused(format!("the switch {kind} is met nowhere; --meet is for --switch openflow")));
-    }
-    let port = |(listed, number): (&Listed, u16)| {
-        let at_switch = listed.interface.parse().map_err(|_| {
-            let named = &listed.interface;
-            refused(format!(
-                "`{named}` is not a number of a port of the switch; with --meet, give numbers in place of interfaces"
-            ))
-        })?;
-        Ok(OpenFlowPort { number, at_switch, host_mac: listed.hardware_address })
-    };
-    let switch = OpenFlow::open(&OpenFlowWiring {
-        cluster,
-        meeting: meeting.clone(),
-        datapath: None,
-        ports: listed.iter().zip(1..).map(port).collect::<Result<_, Failure>>()?,
-        redirects_max: arguments.redirects,
-        counted_pages_max: COUNTED_PAGES,
-        timeout: MEETING_TIMEOUT,
-    });
-    Ok(Box::new(switch.map_err(|error| failure(&error))?))
+/// Refuses a switch of another program.
+#[cfg(not(feature = "openflow"))]
+fn meet(_: &RunArguments, _: &Meeting, _: Cluster, _: &[Listed], _: &Ends) -> Result<Box<dyn Switch>, Failure> {
+    Err(failure(&trellis_switch::SwitchError::NotBuilt { name: "openflow" }))
 }
 
 fn cluster(text: &str) -> Result<Cluster, Failure> {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use trellis_testing::skip;
 
 pub(crate) struct Lab {
     pub(crate) name: String,
@@ -22,7 +23,7 @@ impl Lab {
         let output = lab.ask("up", &[&hosts, more].concat());
         let told = String::from_utf8_lossy(&output.stderr);
         if output.status.code() == Some(71) && told.contains("user namespace") {
-            println!("SKIPPED {test}: {}", told.trim());
+            skip(test, told);
             // There is nothing to end.
             std::mem::forget(lab);
             return None;

@@ -5,12 +5,13 @@ pub(crate) mod node;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use trellis_testing::{Folder, skip};
 
 /// Far beyond what any test needs: only a hanging test reaches it.
 const WATCHDOG_TIME: Duration = Duration::from_secs(60);
@@ -47,6 +48,28 @@ pub(crate) fn start_command(arguments: &[&str]) -> Run {
     let mut command = command(arguments);
     command.stdin(Stdio::null());
     Run::start(command)
+}
+
+/// The JSON that a successful run printed.
+#[track_caller]
+pub(crate) fn json_of(run: &Ended) -> Value {
+    assert_eq!(run.code, Some(0), "{run:?}");
+    serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", run.stdout))
+}
+
+#[track_caller]
+pub(crate) fn number(found: &Value, field: &str) -> f64 {
+    found[field].as_f64().unwrap_or_else(|| panic!("{field} is not a number in {found}"))
+}
+
+/// Whether the catcher works here; a test that needs it prints that it was skipped and why.
+pub(crate) fn catcher_works(test: &str, catcher: &str) -> bool {
+    let found = json_of(&start_command(&["doctor", "--json"]).finish());
+    let answer = &found["catchers"][catcher];
+    if answer["works"] != true {
+        skip(test, format_args!("the catcher {catcher} does not work here: {}", answer["why"]));
+    }
+    answer["works"] == true
 }
 
 /// Starts `trellis run` with these arguments.
@@ -258,30 +281,7 @@ pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// A folder that is removed with this value.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Folder {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("trellis-cli-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).expect("folder");
-        Folder(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// The process number that a script wrote into a file here.
-    pub(crate) fn pid(&self, name: &str) -> i32 {
-        fs::read_to_string(self.0.join(name)).expect("pid file").trim().parse().expect("a pid")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// The process number that a script wrote into a file.
+pub(crate) fn pid_in(folder: &Folder, name: &str) -> i32 {
+    fs::read_to_string(folder.file(name)).expect("pid file").trim().parse().expect("a pid")
 }

@@ -12,13 +12,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trellis::remote::leased::{Bytes, Events, Leased};
 use trellis::remote::{Client, Pointer};
 use trellis_base::Random;
 use trellis_switch::lab::Lab;
+use trellis_testing::Folder;
 
 use super::inside::{LONG, good, number, prefix, written};
 
@@ -76,7 +77,7 @@ pub(crate) struct Rack {
     /// By their hosts. Declared before the lab, so that they end before it.
     processes: BTreeMap<&'static str, Process>,
     pub(crate) lab: Lab,
-    folder: PathBuf,
+    folder: Folder,
     times: Times,
     memory: &'static str,
     /// The hosts of controllers, and the address of the records for each of them.
@@ -89,14 +90,11 @@ pub(crate) struct Rack {
 impl Rack {
     /// A lab without processes yet, whose switch takes commands.
     pub(crate) fn new(lab: Lab, times: Times, memory: &'static str) -> Rack {
-        // The number of this process is 1 in its namespace, as in that of another run of the same test.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos();
-        let folder = std::env::temp_dir().join(format!("trellis-rack-{}-{now:x}", lab.plan().name));
-        std::fs::create_dir(&folder).expect("a folder");
-        let listener = UnixListener::bind(folder.join("switch")).expect("a socket");
+        let folder = Folder::new();
+        let listener = UnixListener::bind(folder.file("switch")).expect("a socket");
         let control = Arc::clone(lab.control());
         std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(control.serve(stream))));
-        let records = format!("embedded-durable:{}", folder.join("records").display());
+        let records = format!("embedded-durable:{folder}/records");
         let (processes, controllers) = (BTreeMap::new(), vec![(CONTROLLER, records)]);
         Rack { processes, lab, folder, times, memory, controllers, leader_term: "500ms", asked: Cell::new(CONTROLLER) }
     }
@@ -107,12 +105,12 @@ impl Rack {
     }
 
     fn socket(&self, host: &str) -> PathBuf {
-        self.folder.join(format!("controller-{host}"))
+        self.folder.file(format!("controller-{host}"))
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
-        command.args(arguments).env("TRELLIS_SWITCH", self.folder.join("switch"));
+        command.args(arguments).env("TRELLIS_SWITCH", self.folder.file("switch"));
         command.env("TRELLIS_CONTROLLER", self.socket(self.asked.get())).stdin(Stdio::null());
         command
     }
@@ -321,8 +319,8 @@ fn complete(range: &Value) -> Option<usize> {
 
 impl Drop for Rack {
     fn drop(&mut self) {
+        // Before their sockets and files.
         self.processes.clear();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -7,7 +7,7 @@ pub mod pictures;
 
 use std::path::{Path, PathBuf};
 
-use crate::say;
+use crate::terminal::say;
 use clap::Args;
 use trellis::record::Record;
 
@@ -41,11 +41,11 @@ pub struct ReportArguments {
 pub fn report(arguments: &ReportArguments) -> Ending {
     let records = read_records(&arguments.directory)?;
     if arguments.json {
-        say!("{}", serde_json::to_string_pretty(&figures(&records)).map_err(|error| exit::not_json(&error))?);
+        say!("{}", serde_json::to_string_pretty(&figures(&records)).map_err(exit::not_json)?);
         return Ok(exit::FINE);
     }
     let file = arguments.output.clone().unwrap_or_else(|| arguments.directory.join("report.html"));
-    crate::files::write(&file, &page::html(&records))?;
+    crate::files::write(&file, page::html(&records))?;
     say!("{}", file.display());
     Ok(exit::FINE)
 }

@@ -10,11 +10,11 @@ mod guard;
 mod joining;
 mod memory;
 mod output;
-mod requests;
+pub(crate) mod requests;
 mod signals;
 mod status;
 mod stdin;
-mod supervise;
+pub(crate) mod supervise;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -485,16 +485,23 @@ impl JoinedNode {
 pub fn joined_nodes() -> Result<Vec<JoinedNode>, Failure> {
     let mut nodes = Vec::new();
     for launcher in requests::launchers()? {
-        // A launcher that has just ended has no nodes.
-        let answer = requests::ask(launcher, &Request::List).unwrap_or_default();
-        nodes.extend(answer.lines().filter_map(|line| JoinedNode::of_line(line, launcher)));
+        match requests::ask(launcher, &Request::List) {
+            Ok(Some(answer)) => nodes.extend(answer.lines().filter_map(|line| JoinedNode::of_line(line, launcher))),
+            // A launcher that has just ended has no nodes.
+            Ok(None) => {}
+            Err(failure) => trellis_store::complain(format_args!("{failure}")),
+        }
     }
     Ok(nodes)
 }
 
 /// Asks a node to leave; returns false if it has ended.
-pub fn ask_to_leave(node: &JoinedNode) -> bool {
-    requests::ask(node.launcher, &Request::Leave(node.pid)).is_some_and(|answer| answer == "asked")
+///
+/// # Errors
+///
+/// The sentence of a launcher that refuses the request.
+pub fn ask_to_leave(node: &JoinedNode) -> Result<bool, Failure> {
+    Ok(requests::ask(node.launcher, &Request::Leave(node.pid))?.is_some_and(|answer| answer == "asked"))
 }
 
 /// The exit code of the run, or the sentence about the first cause of its failure.

@@ -1,10 +1,12 @@
 //! The launcher's loop: waits for nodes, signals and output at once, and ends everything when one node fails.
 //!
 //! One thread, one `poll`, no sleep without a deadline. A failed run is over within two seconds: SIGTERM at once,
-//! SIGKILL after [`TERMINATE_TIME`]. When the loop returns, no process that a node started is left.
+//! SIGKILL after [`TERMINATE`]. When the loop returns, no process that a node started is left.
 
 use std::io;
 use std::time::{Duration, Instant};
+
+use trellis_base::{Deadline, Limit};
 
 use crate::exit::Failure;
 use crate::run::JoinedNode;
@@ -18,17 +20,55 @@ use crate::run::signals::{self, Signals};
 use crate::run::status::NodeStatus;
 use crate::run::stdin::Relay;
 
+const LAUNCHER: &str = "`trellis run`";
+/// The launcher waits for its nodes, and passes everything on that they write.
+pub(crate) const NODES: Deadline = Deadline {
+    who: LAUNCHER,
+    waits_for: "its nodes, and who reads their output",
+    limit: Limit::Other("as long as they run; a node that waits for long is reported (above)"),
+    then: "its exit status is theirs",
+    tested: "nothing but their end, or a signal, ends it",
+};
 /// How long a reported consequence (exit status 70) waits for its cause to appear.
-const DECIDE_TIME: Duration = Duration::from_millis(300);
+pub(crate) const DECIDE: Deadline = Deadline {
+    who: LAUNCHER,
+    waits_for: "the cause, when a node says that another one failed",
+    limit: Limit::milliseconds(300),
+    then: "the first node that ended badly is named",
+    tested: "crates/trellis-cli/tests/run.rs a_consequence_whose_cause_does_not_come_is_named",
+};
 /// How long nodes have between SIGTERM and SIGKILL.
-const TERMINATE_TIME: Duration = Duration::from_millis(1000);
+pub(crate) const TERMINATE: Deadline = Deadline {
+    who: LAUNCHER,
+    waits_for: "nodes that were sent SIGTERM",
+    limit: Limit::milliseconds(1_000),
+    then: "SIGKILL",
+    tested: "crates/trellis-cli/tests/run.rs a_killed_node_ends_the_others_even_if_they_refuse",
+};
 /// How long nodes have to follow a forwarded SIGINT, SIGTERM or SIGQUIT before the launcher ends them.
-const ASKED_TIME: Duration = Duration::from_millis(800);
+pub(crate) const ASKED: Deadline = Deadline {
+    who: LAUNCHER,
+    waits_for: "nodes that were passed on a signal",
+    limit: Limit::milliseconds(800),
+    then: "the run is ended",
+    tested: "crates/trellis-cli/tests/run.rs a_second_ctrl_c_kills_and_one_is_enough_in_the_end",
+};
 /// How long processes that the nodes left running (such as a `tee`) may take to finish by themselves.
-const LEFTOVER_TIME: Duration = Duration::from_millis(500);
-
+pub(crate) const LEFTOVER: Deadline = Deadline {
+    who: LAUNCHER,
+    waits_for: "processes that nodes left behind",
+    limit: Limit::milliseconds(500),
+    then: "SIGTERM, and after the same time SIGKILL",
+    tested: "crates/trellis-cli/tests/run.rs what_a_node_leaves_running_is_ended_after_a_clean_run",
+};
 /// The time between SIGTERM and SIGKILL for these processes after a failed run, which must end soon.
-const LEFTOVER_TIME_FAILED: Duration = Duration::from_millis(150);
+pub(crate) const LEFTOVER_FAILED: Deadline = Deadline {
+    who: LAUNCHER,
+    waits_for: "such processes after a failed run, which were sent SIGTERM",
+    limit: Limit::milliseconds(150),
+    then: "SIGKILL",
+    tested: "crates/trellis-cli/tests/run.rs what_refuses_to_end_after_a_failed_run_is_killed",
+};
 
 /// The stage of ending the nodes.
 enum Stage {
@@ -277,7 +317,7 @@ impl<'a> Supervisor<'a> {
         }
         self.signal_all(signal);
         if matches!(self.stage, Stage::Running | Stage::Deciding(_)) {
-            self.stage = Stage::Asked(Instant::now() + ASKED_TIME);
+            self.stage = Stage::Asked(Instant::now() + ASKED.time());
         }
     }
 
@@ -333,7 +373,7 @@ impl<'a> Supervisor<'a> {
         let is_consequence = seen[cause].may_have_a_cause(cause);
         match self.stage {
             Stage::Deciding(at) if is_consequence && now < at => {}
-            Stage::Running if is_consequence && seen.len() > 1 => self.stage = Stage::Deciding(now + DECIDE_TIME),
+            Stage::Running if is_consequence && seen.len() > 1 => self.stage = Stage::Deciding(now + DECIDE.time()),
             _ => self.terminate(now),
         }
     }
@@ -344,7 +384,7 @@ impl<'a> Supervisor<'a> {
         self.signal_all(libc::SIGTERM);
         // A stopped node cannot follow SIGTERM.
         self.signal_all(libc::SIGCONT);
-        self.stage = Stage::Terminating(now + TERMINATE_TIME);
+        self.stage = Stage::Terminating(now + TERMINATE.time());
     }
 
     fn kill(&mut self) {
@@ -374,7 +414,7 @@ impl<'a> Supervisor<'a> {
     fn sweep(&mut self) -> Result<(), Failure> {
         let failed = !matches!(self.stage, Stage::Running);
         let (grace, timeout) =
-            if failed { (Duration::ZERO, LEFTOVER_TIME_FAILED) } else { (LEFTOVER_TIME, LEFTOVER_TIME) };
+            if failed { (Duration::ZERO, LEFTOVER_FAILED.time()) } else { (LEFTOVER.time(), LEFTOVER.time()) };
         let (terminate_at, kill_at) = (Instant::now() + grace, Instant::now() + grace + timeout);
         let mut terminated = false;
         loop {

@@ -11,7 +11,17 @@
 //! Must never lead on an assumption: only what the store has confirmed counts. It has no clock and calls no store: `now`
 //! is on its own host's clock, and its caller carries out [`Action`]s, one at a time.
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
+
+/// The limit of what controllers owe each other.
+pub(crate) const SILENCE: Deadline = Deadline {
+    who: "a controller that does not lead",
+    waits_for: "the one that leads, to renew that",
+    limit: Limit::Other("`--leader-term`, in [Controllers](controller.md)"),
+    then: "it leads itself",
+    tested: "crates/trellis-controller/src/leadership/tests.rs another_takes_over_when_the_leader_is_gone",
+};
 
 /// The bytes of the record that name the leader: random number, turn, host, zeros. A guard compares these.
 pub const NAME_BYTES: usize = 16;

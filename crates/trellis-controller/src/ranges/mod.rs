@@ -11,7 +11,7 @@
 mod near;
 mod parts;
 mod policy;
-mod range;
+pub(crate) mod range;
 mod replicas;
 mod status;
 

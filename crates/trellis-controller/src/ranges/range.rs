@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::controller::{Controller, Input, Record};
 use trellis_fabric_protocol::lease::parts::{Part, Within};
@@ -21,7 +22,13 @@ use crate::event::Event;
 use crate::records::{RangeRecord, Wish, WithinRecord, Write};
 
 /// How long the switch is waited for before the new home is informed.
-const ROUTE_TIMEOUT: Nanoseconds = 5_000_000;
+pub(crate) const ROUTE: Deadline = Deadline {
+    who: "a controller",
+    waits_for: "the switch, to send requests for a range to its new home",
+    limit: Limit::milliseconds(5),
+    then: "the new home is told all the same",
+    tested: "crates/trellis-controller/src/ranges/tests/copies.rs a_silent_switch_keeps_no_new_home_from_its_range",
+};
 
 /// A waiting effect.
 #[derive(Clone, Debug)]
@@ -260,7 +267,7 @@ impl Range {
                 }
                 Pending::Route(home) => {
                     *next_ticket += 1;
-                    self.wait = Wait::Route(ticket, now + ROUTE_TIMEOUT);
+                    self.wait = Wait::Route(ticket, now + ROUTE.nanoseconds());
                     return orders.push(Order::Route { ticket, place: Place { home, ..self.place() } });
                 }
             }

@@ -126,20 +126,13 @@ impl Refusals {
         });
         let times = &mut self.counts[place].1;
         *times += 1;
-        is_power_of_ten(*times).then_some(Refusal { sender, why, times: *times })
+        trellis_base::is_worth_reporting(*times).then_some(Refusal { sender, why, times: *times })
     }
 
     /// How many there were.
     pub fn total(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()
     }
-}
-
-fn is_power_of_ten(mut number: u64) -> bool {
-    while number > 1 && number.is_multiple_of(10) {
-        number /= 10;
-    }
-    number == 1
 }
 
 #[cfg(test)]

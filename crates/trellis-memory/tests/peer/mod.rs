@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use trellis_memory::{
     Access, Catcher, Detection, FAULT_BATCH, Fault, FaultServer, Region, RegionOptions, Reserve, choose, probe,
 };
+use trellis_testing::skip;
 
 /// A process has 16 slots for regions, and some tests count them: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -270,7 +271,7 @@ pub(crate) fn works(test: &str, catcher: Catcher) -> bool {
     match choose(Some(catcher), &probe()) {
         Ok(_) => true,
         Err(why) => {
-            println!("SKIPPED {test}: {why}");
+            skip(test, why);
             false
         }
     }

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::memory_server::WINDOW;
 use trellis_fabric_protocol::wire::address::{Address, Arguments, Destination, Host, HostPrefix, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
@@ -22,9 +23,9 @@ use trellis_fabric_protocol::wire::datagram::{
 use trellis_transport::links::ipv6::{Ask, NoAnswer, PARTS_MAX, Verdict};
 
 use super::super::{Hardware, RemoteError};
-use super::Client;
 use super::by_lease::{Changes, can_be};
 use super::waiting::{Wait, places};
+use super::{CLIENT, Client};
 
 /// The pause before another attempt when a server answers that it is too early: initially, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -34,9 +35,21 @@ const BUSY_WITHOUT_LEASE: u32 = 2;
 /// In how many new sessions a request is sent.
 const GREETED_MAX: u32 = 3;
 /// How long one home is asked while others wait for their turn.
-const SLICE: Duration = Duration::from_millis(50);
+pub(crate) const SLICE: Deadline = Deadline {
+    who: CLIENT,
+    waits_for: "one home, while the call has requests to others",
+    limit: Limit::milliseconds(50),
+    then: "the others are asked, and this one again, within the call's deadline",
+    tested: "crates/trellis-remote/tests/remote_moving.rs who_is_silent_does_not_make_others_silent",
+};
 /// How long a request may be delivered to the host that the switch selects.
-const DETOUR_MAX: Duration = Duration::from_millis(30);
+pub(crate) const DETOUR: Deadline = Deadline {
+    who: CLIENT,
+    waits_for: "the host that the switch selects; each request that goes along adds 100 µs",
+    limit: Limit::milliseconds(30),
+    then: "the home is asked, within the call's deadline",
+    tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
+};
 /// The additional time for each request that is sent with it.
 const DETOUR_EACH: Duration = Duration::from_micros(100);
 
@@ -226,7 +239,7 @@ impl Client {
         // A silent host must not delay the requests to others.
         let is_only_one = runs.len() == 1 && waits.iter().all(|wait| wait.end.is_some() || wait.number.is_some());
         for run in runs {
-            let until = if is_only_one { deadline } else { deadline.min(Instant::now() + SLICE) };
+            let until = if is_only_one { deadline } else { deadline.min(Instant::now() + SLICE.time()) };
             let here: Vec<usize> = run.iter().map(|(_, place)| *place).collect();
             is_told_to_wait |= self.ask_these(run[0].0, wanted, &here, waits, Arguments::DIRECT, until, take);
         }
@@ -253,7 +266,7 @@ impl Client {
         for (number, &place) in here.iter().enumerate() {
             waits[place].number = Some(first.wrapping_add(number as u64));
         }
-        let timeout = DETOUR_MAX + DETOUR_EACH * u32::try_from(here.len()).unwrap_or(u32::MAX);
+        let timeout = DETOUR.time() + DETOUR_EACH * u32::try_from(here.len()).unwrap_or(u32::MAX);
         let until = deadline.min(Instant::now() + timeout);
         self.ask_these(first, wanted, &here, waits, Arguments::NONE, until, take)
     }

@@ -11,27 +11,48 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::incarnation_of;
 use trellis_fabric_protocol::wire::address::{Arguments, Host, HostPrefix, PAGE_BYTES, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Extent, Operation, Reply, Status, TagKind};
 use trellis_transport::links::ipv6::NoAnswer;
 
-use super::Client;
 use super::asking::{End, Failure, Take, Wanted, moved_to, pieces};
 use super::waiting::{Wait, Way, places};
+use super::{CLIENT, Client};
 
 /// The number of pages that are taken at the same time.
 const PAGES_MAX: usize = 16;
-/// How long a page that another client holds is waited for under one number, alone and beside others.
-const TURN: Duration = Duration::from_millis(20);
-const TURN_OF_MANY: Duration = Duration::from_millis(4);
+/// How long a page that another client holds is waited for under one number.
+pub(crate) const TURN: Deadline = Deadline {
+    who: CLIENT,
+    waits_for: "a page that another client holds, under one number",
+    limit: Limit::milliseconds(20),
+    then: "it is asked for under another number, within the call's deadline",
+    tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
+};
+/// The same beside others.
+pub(crate) const TURN_OF_MANY: Deadline =
+    Deadline { waits_for: "such a page, while others of the same call wait", limit: Limit::milliseconds(4), ..TURN };
 /// How long the answer to RELEASE is waited for; it is not needed.
-const RELEASE_FOR: Duration = Duration::from_millis(20);
+pub(crate) const RELEASE: Deadline = Deadline {
+    who: CLIENT,
+    waits_for: "the answer to RELEASE",
+    limit: Limit::milliseconds(20),
+    then: "the lease ends by itself",
+    tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
+};
 /// How long a commit is waited for before it is sent under another number.
-const COMMIT_FOR: Duration = Duration::from_millis(100);
+pub(crate) const COMMIT: Deadline = Deadline {
+    who: CLIENT,
+    waits_for: "a commit, under one number",
+    limit: Limit::milliseconds(100),
+    then: "it is sent under another number, within the call's deadline",
+    tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
+};
 
 /// Whether this request can be done under leases of its pages, one after the other.
 pub(super) fn can_be(wanted: &Wanted<'_>) -> bool {
@@ -175,7 +196,7 @@ impl Client {
         }
         let asked: Vec<Wanted<'_>> =
             here.iter().map(|&place| Wanted::plain(pages[place].pointer, Command::Update, Operation::Plain)).collect();
-        let turn = if is_alone { TURN } else { TURN_OF_MANY };
+        let turn = if is_alone { TURN.time() } else { TURN_OF_MANY.time() };
         let first = self.exchange.numbers(asked.len());
         let mut said: Vec<Option<Said>> = here.iter().map(|_| None).collect();
         let asks: Vec<&Wanted<'_>> = asked.iter().collect();
@@ -238,7 +259,7 @@ impl Client {
         here.iter().for_each(|&place| pages[place].step = Step::Over);
         if !asked.is_empty() {
             let first = self.exchange.numbers(asked.len());
-            let until = deadline.min(Instant::now() + RELEASE_FOR);
+            let until = deadline.min(Instant::now() + RELEASE.time());
             // A lease whose release is lost expires.
             self.ask_as(first, &asked.iter().collect::<Vec<_>>(), Arguments::DIRECT, until, &mut |_, _, _| true);
         }
@@ -253,7 +274,7 @@ impl Client {
         let mut said: Vec<Option<Said>> = here.iter().map(|_| None).collect();
         let asked: Vec<Wanted<'_>> = here.iter().map(|&place| pages[place].commit()).collect();
         let first = self.exchange.numbers(asked.len());
-        let until = deadline.min(Instant::now() + COMMIT_FOR);
+        let until = deadline.min(Instant::now() + COMMIT.time());
         let asks: Vec<&Wanted<'_>> = asked.iter().collect();
         let silent = self.ask_as(first, &asks, Arguments::DIRECT, until, &mut |number, reply, _| {
             said[number] = Some(match reply.status {

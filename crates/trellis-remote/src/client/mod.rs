@@ -12,18 +12,18 @@
 //! waits until its deadline or takes a lease itself: a range that has backups, a page that another client holds, and a
 //! range that moves or whose home restarts or is replaced.
 
-mod asking;
+pub(crate) mod asking;
 mod batch;
-mod by_lease;
+pub(crate) mod by_lease;
 mod by_page;
 mod sessions;
 #[cfg(test)]
 mod tests;
-mod waiting;
+pub(crate) mod waiting;
 
 use std::time::Duration;
 
-use trellis_base::Random;
+use trellis_base::{Deadline, Limit, Random};
 use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Host, HostPrefix, Pointer};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Operation, Reply, Status, WRITE_BYTES_MAX};
@@ -34,6 +34,16 @@ use asking::{End, Wanted, pieces};
 pub use batch::{Call, Outcome};
 use sessions::Sessions;
 use waiting::Homes;
+
+const CLIENT: &str = "a client of memory servers";
+/// How long a call takes at most.
+pub(crate) const DEADLINE: Deadline = Deadline {
+    who: CLIENT,
+    waits_for: "the answer to a call",
+    limit: Limit::Setting("ClientOptions::deadline", Duration::from_secs(10)),
+    then: "`RemoteError`, which names the host or the pointer",
+    tested: "crates/trellis-remote/tests/remote.rs a_client_says_which_server_is_silent",
+};
 
 /// The identity of a client, and its way of sending requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +65,7 @@ impl ClientOptions {
         ClientOptions {
             prefix,
             port: trellis_fabric_protocol::wire::address::PORT,
-            deadline: Duration::from_secs(10),
+            deadline: DEADLINE.time(),
             piece_bytes: 4096,
         }
     }

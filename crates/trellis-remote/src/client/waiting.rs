@@ -6,14 +6,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::wire::address::Host;
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::NoAnswer;
 
+use super::CLIENT;
 use super::asking::{End, Failure, Wanted};
 
 /// How long a home that has backups is asked for leases at once.
-const BACKUPS_FOR: Duration = Duration::from_secs(10);
+pub(crate) const BACKUPS: Deadline = Deadline {
+    who: CLIENT,
+    waits_for: "a home that has backups, to take changes without a lease again",
+    limit: Limit::seconds(10),
+    then: "a change is tried without a lease again",
+    tested: "crates/trellis-remote/src/client/waiting.rs a_home_that_had_backups_is_tried_without_a_lease_again",
+};
 /// How many incarnations of granting homes are remembered for a range: of its home, and of its parts'.
 const INCARNATIONS_MAX: usize = 16;
 
@@ -124,7 +132,7 @@ struct Known {
 impl Homes {
     /// Records that a home refuses changes without a lease.
     pub(super) fn has_backups(&mut self, home: Host, now: Instant) {
-        self.0.entry(home).or_default().backups_until = Some(now + BACKUPS_FOR);
+        self.0.entry(home).or_default().backups_until = Some(now + BACKUPS.time());
     }
 
     /// Whether it did so recently.
@@ -164,5 +172,14 @@ mod tests {
             assert!(homes.granted(home, incarnation));
         }
         assert!(homes.granted(home, 3), "so much is remembered, and no more");
+    }
+
+    #[test]
+    fn a_home_that_had_backups_is_tried_without_a_lease_again() {
+        let (mut homes, home, now) = (Homes::default(), Host(7), Instant::now());
+        assert!(!homes.wants_leases(home, now));
+        homes.has_backups(home, now);
+        assert!(homes.wants_leases(home, now + Duration::from_millis(9_999)) && !homes.wants_leases(Host(8), now));
+        assert!(!homes.wants_leases(home, now + Duration::from_secs(10)));
     }
 }

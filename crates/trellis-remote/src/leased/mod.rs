@@ -24,6 +24,7 @@ use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::{Endpoint, NoAnswer};
 
+use super::client::DEADLINE;
 use super::{Client, ClientOptions, RemoteError, nanoseconds, random_number};
 use state::{End, Heard, Keeps, Kind, State};
 
@@ -49,8 +50,8 @@ pub struct LeasedOptions {
 impl LeasedOptions {
     /// For an object: port 5000, 10 s, and 20 ms until a datagram is sent again.
     pub fn new(prefix: HostPrefix, object: Pointer) -> LeasedOptions {
-        let (deadline, retry) = (Duration::from_secs(10), Duration::from_millis(20));
-        LeasedOptions { prefix, object, port: PORT, deadline, retry }
+        let retry = Duration::from_millis(20);
+        LeasedOptions { prefix, object, port: PORT, deadline: DEADLINE.time(), retry }
     }
 }
 

@@ -43,6 +43,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 use trellis_memory::{MapError, Region};
 
@@ -50,6 +51,8 @@ use trellis_cache::fault_threads::FaultThreads;
 use trellis_cache::frames::{self, Measure, Table, runs};
 use trellis_cache::readahead::ReadAhead;
 use trellis_record::{FaultKind, LiveCounters};
+
+use crate::client::DEADLINE;
 
 pub use events::Events;
 
@@ -64,6 +67,22 @@ const CLEANERS: usize = 2;
 const BATCH_PAGES_MAX: usize = 16;
 /// The minimum memory in which pages are cached.
 pub const ROOM_BYTES_MIN: usize = 1 << 20;
+/// A thread that touches a page waits as long as the thread that asks for it.
+pub(crate) const PAGE: Deadline = Deadline {
+    who: "a thread at a page of a memory server",
+    waits_for: "the server",
+    limit: DEADLINE.limit,
+    then: "the process ends (exit status 70), with the host",
+    tested: "crates/trellis-cli/tests/remote_paging.rs a_server_that_is_killed_ends_the_program_with_a_sentence",
+};
+/// A page is fetched into memory that another page has left.
+pub(crate) const ROOM: Deadline = Deadline {
+    waits_for: "room in the cache, where another thread returns pages to a server",
+    limit: Limit::Other("as long as that waits for the server"),
+    then: "it waits",
+    tested: "the wait of the other thread ends it",
+    ..PAGE
+};
 /// How long a granted page stays although another process wants it: the time of a wake-up on another core.
 const HOLD: Duration = Duration::from_micros(100);
 

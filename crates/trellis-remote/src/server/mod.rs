@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::parts::{Within, is_part};
 use trellis_fabric_protocol::lease::server::Server as Leased;
 use trellis_fabric_protocol::lease::{Party, Placement, Timing};
@@ -52,6 +53,22 @@ use held::{Hand, Held};
 use parts::{Where, names};
 use placed::Placed;
 
+/// How long a client may be silent until its session ends.
+pub(crate) const SESSION: Deadline = Deadline {
+    who: "a memory server",
+    waits_for: "a client with a session, to say something",
+    limit: Limit::Setting("ServerOptions::session_silence_max", Duration::from_secs(60)),
+    then: "the session ends",
+    tested: "crates/trellis-remote/tests/remote.rs a_client_that_was_silent_greets_before_it_changes_something",
+};
+/// How long a client may keep a page without renewing its lease or copy.
+pub(crate) const LEASE_TERM: Deadline = Deadline {
+    who: "a memory server",
+    waits_for: "a client that has a page which another one wants",
+    limit: Limit::Setting("ServerOptions::lease_term", Duration::from_secs(10)),
+    then: "its lease ends, and what it commits later is refused",
+    tested: "crates/trellis-remote/tests/remote_leases.rs who_is_silent_loses_the_lease_and_its_late_commit_is_fenced",
+};
 /// How often an idle server checks whether it must stop, and how often time passes for what it remembers.
 const TICK: Duration = Duration::from_millis(250);
 /// The maximum length of a datagram.
@@ -103,8 +120,8 @@ impl ServerOptions {
             quota_bytes: None,
             port: PORT,
             least: TagKind::Checksum,
-            session_silence_max: Duration::from_secs(60),
-            lease_term: Duration::from_secs(10),
+            session_silence_max: SESSION.time(),
+            lease_term: LEASE_TERM.time(),
             controllers: Vec::new(),
             backup_bytes: 0,
             tenure: Duration::from_millis(500),

@@ -11,7 +11,7 @@
 //! Must never answer a client that has not given the password, except that the password is required. Must never listen
 //! beyond this machine unless the options allow it.
 
-mod commands;
+pub(crate) mod commands;
 mod connection;
 mod poll;
 mod reply;

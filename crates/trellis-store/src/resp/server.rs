@@ -87,6 +87,8 @@ pub(super) struct Shared {
     pub(super) clients: AtomicUsize,
     /// The number of connections that were refused because there were [`Options::clients_max`] clients.
     pub(super) rejected: AtomicU64,
+    /// The number of refused attempts to give the password.
+    pub(super) denied: AtomicU64,
     pub(super) loops: Vec<Mailbox>,
     clients_max: usize,
     limits: Limits,
@@ -207,6 +209,7 @@ impl Server {
             started: Instant::now(),
             clients: AtomicUsize::new(0),
             rejected: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
             loops,
             clients_max: options.clients_max,
             limits: Limits { parts_max: 1 << 20, bytes_max: can.call_bytes_max.saturating_add(REQUEST_EXTRA_BYTES) },

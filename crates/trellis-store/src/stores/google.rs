@@ -6,7 +6,6 @@
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use gcp_auth::{Token, TokenProvider};
 use tonic::metadata::{Ascii, MetadataValue};
@@ -14,9 +13,9 @@ use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request};
 
 use crate::error::StoreError;
-use crate::stores::address;
 use crate::stores::grpc::failure::{Failure, answer};
-use crate::stores::grpc::{CONNECT_MS_MAX, request_max};
+use crate::stores::grpc::request_max;
+use crate::stores::{GRPC_CONNECT, address};
 
 const SCOPES: [&str; 1] = ["https://www.googleapis.com/auth/cloud-platform"];
 
@@ -82,7 +81,7 @@ impl Service {
 
 fn limited(endpoint: Endpoint) -> Endpoint {
     endpoint
-        .connect_timeout(Duration::from_millis(CONNECT_MS_MAX))
+        .connect_timeout(GRPC_CONNECT.time())
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .tcp_nodelay(true)

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use trellis_base::{Deadline, Limit};
+
 use crate::error::StoreError;
 use crate::store::Store;
 
@@ -36,7 +38,21 @@ const ACCEPTED: &str = "embedded:, embedded:NAME, embedded-durable:/PATH, redis:
     datastore://PROJECT[/NAMESPACE], etcd://HOST:PORT[,HOST:PORT]; those with // and redis+unix take ?deadline=SECONDS";
 
 /// The time within which a store must answer, unless its address says otherwise (`?deadline=SECONDS`).
-pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const DEADLINE: Deadline = Deadline {
+    who: "a client of a store",
+    waits_for: "the store",
+    limit: Limit::Setting("?deadline=SECONDS", Duration::from_secs(10)),
+    then: "an error that names the store; a program whose memory lies there ends (exit status 70)",
+    tested: "crates/trellis-store/tests/redis_faults.rs a_server_that_gets_no_further_with_loading_is_an_error",
+};
+/// How long connecting to a store with gRPC may take. The documentation lists it in every build.
+pub(crate) const GRPC_CONNECT: Deadline = Deadline {
+    who: "a client of etcd, Bigtable, Datastore or Spanner",
+    waits_for: "a connection",
+    limit: Limit::seconds(3),
+    then: "the next member, or an error of the store",
+    tested: "the library for gRPC keeps this limit",
+};
 const DEADLINE_SECONDS_MAX: u64 = 3_600;
 
 /// A kind of store, identified by the scheme of its addresses.
@@ -82,7 +98,7 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
         return Err(address(url, "it names no kind of store"));
     };
     let (without, deadline) = match scheme {
-        "embedded" | "embedded-durable" => (url.to_owned(), DEADLINE),
+        "embedded" | "embedded-durable" => (url.to_owned(), DEADLINE.time()),
         _ => with_deadline(url)?,
     };
     let (url, rest) = (without.as_str(), without.get(scheme.len() + 1..).unwrap_or(rest));
@@ -130,12 +146,12 @@ pub fn deadline(text: &str) -> Result<Duration, String> {
 
 /// An address without its deadline, and the deadline.
 fn with_deadline(url: &str) -> Result<(String, Duration), StoreError> {
-    let Some((before, question)) = url.split_once('?') else { return Ok((url.to_owned(), DEADLINE)) };
+    let Some((before, question)) = url.split_once('?') else { return Ok((url.to_owned(), DEADLINE.time())) };
     let (said, others): (Vec<&str>, Vec<&str>) =
         question.split('&').partition(|option| option.split('=').next() == Some("deadline"));
     let without = if others.is_empty() { before.to_owned() } else { format!("{before}?{}", others.join("&")) };
     match said[..] {
-        [] => Ok((without, DEADLINE)),
+        [] => Ok((without, DEADLINE.time())),
         [option] => {
             let text = option.split_once('=').map_or("", |(_, text)| text);
             Ok((without, deadline(text).map_err(|reason| address(url, &reason))?))
@@ -210,7 +226,7 @@ mod tests {
     #[test]
     fn a_deadline_is_taken_from_the_address_and_the_rest_stays() {
         let of = |url| with_deadline(url).expect("it is one");
-        assert_eq!(of("redis://h:1/2"), ("redis://h:1/2".to_owned(), DEADLINE));
+        assert_eq!(of("redis://h:1/2"), ("redis://h:1/2".to_owned(), DEADLINE.time()));
         assert_eq!(of("redis://h:1/2?deadline=90"), ("redis://h:1/2".to_owned(), Duration::from_secs(90)));
         assert_eq!(of("etcd://h:1?tls&deadline=3"), ("etcd://h:1?tls".to_owned(), Duration::from_secs(3)));
         for wrong in ["deadline=0", "deadline", "deadline=3601", "deadline=1s", "deadline=1&deadline=2"] {

@@ -2,6 +2,8 @@
 //!
 //! If a server cannot be started here, one line `SKIPPED STORE TEST: reason` says so.
 
+use trellis_testing::skip;
+
 use super::{Server, built, installed};
 
 /// A kind of store.
@@ -39,7 +41,7 @@ impl Kind {
                 Some(Server::start(&[&[program], self.arguments(), more].concat()))
             }
             Err(why) => {
-                println!("SKIPPED {} {test}: {why}", self.name());
+                skip(format_args!("{} {test}", self.name()), why);
                 None
             }
         }

@@ -10,6 +10,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
 use trellis_store::{Applied, Atomic, Capabilities, Change, Expect, Guard, Key, Operation, Outcome, Refused, Store};
 
 use super::entry::{self, LogEntry, Notice, Patch, Pending};
@@ -24,7 +25,13 @@ const TRIM_STEP: u64 = 512;
 /// The number of entries that an acquire reads; a process that is further behind drops all its copies.
 pub const ENTRIES_READ_MAX: u64 = 256;
 /// How long another process is given to finish its own release before it is helped, where helping can do no harm.
-const TIMEOUT: Duration = Duration::from_millis(50);
+pub(crate) const RELEASE: Deadline = Deadline {
+    who: "a process that reads a release",
+    waits_for: "the process that is writing it",
+    limit: Limit::milliseconds(50),
+    then: "it is finished in its place",
+    tested: "crates/trellis-stored/src/coherence/tests.rs a_helper_that_ends_at_any_call_is_helped_in_turn",
+};
 /// The maximum number of bytes that this process puts into one call, whatever the store accepts.
 const CALL_BYTES_MAX: usize = 8 << 20;
 /// The maximum size of a staged chunk.
@@ -440,7 +447,7 @@ impl Coherence {
     fn help(&self, found: Option<Vec<u8>>) -> Result<(), StoredError> {
         let Some(found) = found else { return Ok(()) };
         let timeout = match self.limits.atomic {
-            Atomic::Call => TIMEOUT,
+            Atomic::Call => RELEASE.time(),
             Atomic::Control => self.who.lease,
         };
         let nothing = [keys::nothing_pending(self.who.region)];

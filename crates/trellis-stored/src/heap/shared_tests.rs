@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use trellis_base::Random;
 use trellis_store::Applied;
 use trellis_store::stores::embedded::Embedded;
 use trellis_store::wrap::Counted;
+use trellis_testing::redis_server::RedisServer;
 
 use super::tests::{Words, size, with_seed};
 use super::*;
@@ -303,54 +303,9 @@ fn everything_can_be_allocated_by_one_and_then_by_the_other() {
     }
 }
 
-/// A redis server on a socket of its own, or `None` with the reason on standard error.
-struct Redis {
-    child: std::process::Child,
-    folder: std::path::PathBuf,
-}
-
-impl Redis {
-    fn start(test: &str) -> Option<Redis> {
-        let folder = std::env::temp_dir().join(format!("trellis-heap-{}-{test}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let socket = folder.join("socket");
-        let mut command = std::process::Command::new("redis-server");
-        command
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
-            .arg(&socket)
-            .arg("--dir")
-            .arg(&folder);
-        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-        let Ok(child) = command.spawn() else {
-            std::fs::remove_dir_all(&folder).unwrap();
-            println!("SKIPPED {test}: redis-server is not installed");
-            return None;
-        };
-        let redis = Redis { child, folder };
-        let deadline = std::time::Instant::now() + Duration::from_secs(30);
-        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            assert!(std::time::Instant::now() < deadline, "redis-server does not answer within 30 s");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Some(redis)
-    }
-
-    fn url(&self) -> String {
-        format!("redis+unix:{}", self.folder.join("socket").display())
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 #[test]
 fn processes_share_a_heap_on_redis() {
-    let Some(redis) = Redis::start("processes_share_a_heap_on_redis") else { return };
-    let store = trellis_store::open(&redis.url()).unwrap();
+    let Some(redis) = RedisServer::start("processes_share_a_heap_on_redis", &[]) else { return };
+    let store = trellis_store::open(&redis.socket_url()).unwrap();
     with_seed("processes_share_a_heap_on_redis", |seed| at_random(&store, seed, super::tests::operations() / 50));
 }

@@ -26,6 +26,7 @@ pub(crate) mod tests;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use trellis_base::{Deadline, Limit};
 use trellis_memory::{Catcher, Fault, FaultServer, Region, RegionOptions, Reserve};
 use trellis_store::Store;
 
@@ -37,6 +38,14 @@ use super::layout::PAGE_BYTES;
 use super::lines::Lines;
 use super::readahead::ReadAhead;
 
+/// A page is fetched once, and into memory that another page has left.
+pub(crate) const PAGE: Deadline = Deadline {
+    who: "a thread at a page in a store",
+    waits_for: "the page, or room in the cache, where another thread fetches or writes back pages",
+    limit: Limit::Other("as long as that waits for the store"),
+    then: "it waits",
+    tested: "the wait of the other thread ends it",
+};
 /// The threads that serve faults: this many pages may be waited for at once.
 const SERVERS: usize = 4;
 /// The threads that fetch ahead.

@@ -11,13 +11,20 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use trellis_base::{Deadline, Limit};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Store, StoreError};
 
 use super::{record, slots};
 use crate::end;
 
 /// How long a process may give no heartbeat before others may replace it.
-pub const LEASE: Duration = Duration::from_secs(10);
+pub const LEASE: Deadline = Deadline {
+    who: "a process with synchronisation in a store",
+    waits_for: "another process without a sign of life",
+    limit: Limit::Setting("TRELLIS_STORE_LEASE_MS", Duration::from_secs(10)),
+    then: "it is replaced, and its locks are given on",
+    tested: "crates/trellis-stored/src/synchronisation/tests/locks.rs a_process_that_ends_at_any_call_is_replaced",
+};
 
 /// The shortest lease: with less, a process that merely waits for a processor would be replaced.
 pub const LEASE_MIN: Duration = Duration::from_millis(10);

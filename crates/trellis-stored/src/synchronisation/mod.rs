@@ -47,7 +47,7 @@ pub mod process;
 mod read_write_lock;
 mod record;
 mod semaphore;
-mod session;
+pub(crate) mod session;
 mod slots;
 mod watch;
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
 use trellis_store::{Applied, Guard, Operation, Outcome, Refused, Store, StoreError};
 
 use super::barrier::Known;
@@ -22,6 +23,15 @@ use super::watch::Watch;
 use crate::coherence::Shared;
 use crate::error::StoredError;
 use trellis_cache::this_thread;
+
+/// The limit of waits that have none of their own.
+pub(crate) const WAIT: Deadline = Deadline {
+    who: "a thread with synchronisation in a store",
+    waits_for: "whom the object's name says",
+    limit: Limit::Setting("TRELLIS_STORE_WAIT_SECONDS_MAX", Duration::from_secs(3_600)),
+    then: "an error that names the object and who has it",
+    tested: "crates/trellis-c/tests/stored_synchronisation.rs every_function_answers_as_the_header_says",
+};
 
 /// No wait is longer, whatever its limit.
 pub const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
@@ -42,7 +52,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let clock = Arc::new(SystemClock);
-        Options { wait_max: Duration::from_secs(3_600), has_beat_thread: true, is_alone: false, clock }
+        Options { wait_max: WAIT.time(), has_beat_thread: true, is_alone: false, clock }
     }
 }
 
@@ -132,7 +142,7 @@ impl Session {
     /// use trellis_stored::synchronisation::{Options, Session, member};
     ///
     /// let store = trellis_store::open("embedded:")?;
-    /// let (region, lease) = (1, member::LEASE);
+    /// let (region, lease) = (1, member::LEASE.time());
     /// let member = member::join(&*store, region, lease)?;
     /// let who = Identity { name: "shop".to_owned(), region, member, lease, is_private: false };
     /// let shared = Coherence::new(store, who, Arc::new(NoCopies), 0);
@@ -147,7 +157,7 @@ impl Session {
     pub fn new(shared: Arc<dyn Shared>, options: Options) -> Result<Session, SynchronisationError> {
         let me = shared.member();
         let (store, region) = (shared.store(), shared.region());
-        let lease = if options.is_alone { member::LEASE } else { lease_of(store, region, me)? };
+        let lease = if options.is_alone { member::LEASE.time() } else { lease_of(store, region, me)? };
         let core = Core {
             me,
             lease,

@@ -13,10 +13,6 @@ use serde::{Deserialize, Serialize};
 /// The maximum length of a line: 60,000 ranges, or 100,000 redirects or events, are shorter.
 const LINE_BYTES_MAX: u64 = 32 << 20;
 
-/// What a process is told whose request is not understood.
-pub const NOT_UNDERSTOOD: &str = "the request is not understood: the command and the process that it asks are of different \
-                                  versions; start the process again, or use the command that belongs to it";
-
 /// A connection with lines in both directions.
 pub struct Lines {
     reader: BufReader<UnixStream>,
@@ -85,19 +81,6 @@ impl Lines {
         }
     }
 
-    /// Like [`Lines::receive`]. A peer whose line is not understood gets `refusal` before the error is returned.
-    ///
-    /// # Errors
-    ///
-    /// See the module.
-    pub fn receive_or_refuse<T: for<'a> Deserialize<'a>>(&mut self, refusal: &impl Serialize) -> io::Result<Option<T>> {
-        let received = self.receive();
-        if received.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidData) {
-            self.send(refusal)?;
-        }
-        received
-    }
-
     fn late(&self, error: io::Error, what: &str) -> io::Error {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -140,16 +123,5 @@ mod tests {
         assert!(lines.receive::<u32>().is_err());
         drop(other);
         assert_eq!(lines.receive::<u32>().expect("the end"), None);
-    }
-
-    #[test]
-    fn a_peer_whose_line_is_not_understood_hears_that() {
-        let (one, other) = UnixStream::pair().expect("a pair of sockets");
-        let mut server = Lines::new(one, Duration::from_secs(60)).expect("a socket");
-        let mut client = Lines::new(other, Duration::from_secs(60)).expect("a socket");
-        client.send(&"a word").expect("it is taken");
-        let refused = server.receive_or_refuse::<u32>(&NOT_UNDERSTOOD).expect_err("a word is not a number");
-        assert_eq!(refused.kind(), ErrorKind::InvalidData);
-        assert_eq!(client.receive::<String>().expect("an answer").as_deref(), Some(NOT_UNDERSTOOD));
     }
 }

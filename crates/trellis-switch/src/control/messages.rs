@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use trellis_base::{Deadline, Limit};
 
 use crate::address::{Classes, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
@@ -12,7 +13,13 @@ use crate::error::SwitchError;
 use crate::observed::{Counters, Event, EventKind, HotPage};
 
 /// Longer than a switch needs for any request.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Deadline = Deadline {
+    who: "`trellis switch …`, a controller",
+    waits_for: "the switch's answer",
+    limit: Limit::seconds(20),
+    then: "exit status 71, or an event of the controller, with the socket",
+    tested: "crates/trellis-switch/src/control/lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
+};
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]

@@ -155,7 +155,7 @@ impl Remote {
 }
 
 fn connected(stream: UnixStream) -> io::Result<Lines> {
-    let lines = Lines::new(stream, TIMEOUT)?;
+    let lines = Lines::new(stream, TIMEOUT.time())?;
     lines.is_impatient()?;
     Ok(lines)
 }

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::lines::{Lines, NOT_UNDERSTOOD};
+use super::lines::Lines;
 use super::messages::{self, Answer, Description, PageCount, PageRedirect, PortDescription, Request, TIMEOUT};
+use super::refusals::Refusals;
 use crate::address::Page;
 use crate::entries::Rule;
 use crate::error::SwitchError;
@@ -28,6 +29,7 @@ pub struct Server {
     /// The switch and its boot id; `None` while it is being restarted.
     switch: RwLock<Option<(Arc<dyn Switch>, u64)>>,
     ports: Vec<PortDescription>,
+    refusals: Refusals,
     next: AtomicU64,
     /// What each connection has not fetched yet, by its number.
     waiting: Mutex<BTreeMap<u64, Waiting>>,
@@ -41,12 +43,17 @@ struct Waiting {
     pages: Option<HashMap<(Page, u16), u64>>,
 }
 
+/// The answer to a request that is refused before it reaches the switch.
+fn refused(sentence: String) -> Answer {
+    Answer::Refused { is_full: false, sentence }
+}
+
 impl Server {
     /// A switch and its hosts; `life` is a random boot id from its starter.
     #[must_use]
-    pub fn new(switch: Arc<dyn Switch>, ports: Vec<PortDescription>, life: u64) -> Arc<Server> {
+    pub fn new(switch: Arc<dyn Switch>, ports: Vec<PortDescription>, life: u64, refusals: Refusals) -> Arc<Server> {
         let switch = RwLock::new(Some((switch, life)));
-        Arc::new(Server { switch, ports, next: AtomicU64::new(0), waiting: Mutex::default() })
+        Arc::new(Server { switch, ports, refusals, next: AtomicU64::new(0), waiting: Mutex::default() })
     }
 
     /// Serves a connection on a thread of its own, until it is closed.
@@ -60,11 +67,16 @@ impl Server {
             let owner = sys::own_user();
             let sentence =
                 format!("user {user} may not use this switch; ask as user {owner}, to whom it belongs, or as root");
-            return Lines::new(stream, TIMEOUT)?.send(&Answer::Refused { is_full: false, sentence });
+            return self.refusals.refuse(&mut Lines::new(stream, TIMEOUT.time())?, sentence, refused);
         }
-        let lines = Lines::new(stream, TIMEOUT)?;
+        let lines = Lines::new(stream, TIMEOUT.time())?;
         let server = Arc::clone(self);
         std::thread::Builder::new().name("switch control".to_owned()).spawn(move || server.converse(lines)).map(drop)
+    }
+
+    /// The number of requests that were refused before they reached the switch.
+    pub fn refused(&self) -> u64 {
+        self.refusals.count()
     }
 
     /// Releases the switch; when this returns, no request uses it any more. Until there is another one, all requests are
@@ -105,8 +117,7 @@ impl Server {
         let me = self.next.fetch_add(1, Ordering::Relaxed);
         // A peer that sends an invalid request, or is gone, is not answered any more.
         let mut known = None;
-        let refusal = Answer::Refused { is_full: false, sentence: NOT_UNDERSTOOD.to_owned() };
-        while let Ok(Some(request)) = lines.receive_or_refuse(&refusal) {
+        while let Ok(Some(request)) = self.refusals.receive(&mut lines, refused) {
             let held = self.switch.read().unwrap_or_else(PoisonError::into_inner);
             let answer = match &*held {
                 None => Answer::Refused { is_full: false, sentence: AWAY.to_owned() },

@@ -17,7 +17,7 @@ mod alone;
 mod namespace;
 mod plan;
 pub mod space;
-mod wiring;
+pub(crate) mod wiring;
 
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -137,7 +137,8 @@ impl Lab {
             host: host.plan.number,
             is_memory: host.plan.role == Role::Server,
         };
-        let control = control::Server::new(Arc::clone(&switch), hosts.iter().map(port).collect(), 1);
+        let refusals = control::Refusals::new("switch", None);
+        let control = control::Server::new(Arc::clone(&switch), hosts.iter().map(port).collect(), 1, refusals);
         Ok(Lab { plan: plan.clone(), switch: Some(switch), control, hosts, lives: 1, middle })
     }
 

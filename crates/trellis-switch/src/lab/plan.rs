@@ -91,7 +91,7 @@ impl Plan {
             let (least, most) = (MTU_BYTES.start(), MTU_BYTES.end());
             return refused(format!("an MTU of {} bytes is not possible; give {least} to {most}", self.mtu_bytes));
         }
-        switches::kind(&self.switch).map(drop)
+        switches::kind(&self.switch)?.built().map(drop)
     }
 
     /// The cluster of its hosts, derived from its name, so that captures of two labs cannot be confused.
@@ -158,5 +158,7 @@ mod tests {
         assert!(sentence(plan("a", u16::MAX, 1)).contains("65536 hosts"));
         assert!(sentence(Plan { mtu_bytes: 1000, ..plan("a", 1, 1) }).contains("1280 to 65535"));
         assert!(sentence(Plan { switch: "hub".to_owned(), ..plan("a", 1, 1) }).contains("accepted: "));
+        let openflow = Plan { switch: "openflow".to_owned(), ..plan("a", 1, 1) };
+        assert_eq!(openflow.check().is_ok(), cfg!(feature = "openflow"));
     }
 }

@@ -10,6 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::thread::LinkNameSpaceType;
+
 use crate::error::SwitchError;
 use crate::sys;
 
@@ -65,10 +67,10 @@ pub fn enter(keeper: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError
             .map_err(|error| SwitchError::system(format!("enter the {what} namespace of the lab"), &error))
     };
     if let Some(user) = user {
-        enter("user", &user, libc::CLONE_NEWUSER)?;
+        enter("user", &user, LinkNameSpaceType::User)?;
     }
-    enter("process", &processes, libc::CLONE_NEWPID)?;
-    enter("network", &network, libc::CLONE_NEWNET)
+    enter("process", &processes, LinkNameSpaceType::ProcessID)?;
+    enter("network", &network, LinkNameSpaceType::Network)
 }
 
 /// Makes a command end when this process ends.

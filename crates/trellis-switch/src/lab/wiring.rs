@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
+
 use super::namespace::Network;
 use super::{Host, HostPlan, Plan};
 use crate::entries::Port;
@@ -20,7 +22,13 @@ const SWITCH_MAC: &str = "02:bb:ff:ff:ff:ff";
 /// The neighbour's address; there are no other addresses of this kind.
 const SWITCH_ADDRESS: &str = "fe80::bb";
 /// How long the kernel may take to report that interfaces are up.
-const LINKS_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const LINKS: Deadline = Deadline {
+    who: "`trellis lab up`",
+    waits_for: "interfaces to be up",
+    limit: Limit::seconds(20),
+    then: "the lab ends, with the interface",
+    tested: "the kernel brings interfaces up, unless it is overloaded",
+};
 /// The routing table of what a host accepts.
 const ACCEPTED_TABLE: u32 = 100;
 
@@ -63,7 +71,7 @@ pub(super) fn join(plan: &Plan, middle: &Network, hosts: &[Host]) -> Result<(), 
 
 /// Waits until the kernel reports that both ends of all pairs are up: until then it drops what is sent here.
 fn wait_for_links() -> Result<(), SwitchError> {
-    let deadline = Instant::now() + LINKS_TIMEOUT;
+    let deadline = Instant::now() + LINKS.time();
     loop {
         let output = Command::new("ip").args(["-brief", "link", "show", "type", "veth"]).output();
         let output =
@@ -73,7 +81,7 @@ fn wait_for_links() -> Result<(), SwitchError> {
         if Instant::now() > deadline {
             return Err(SwitchError::System {
                 attempt: format!("bring up {}", down.split_whitespace().next().unwrap_or_default()),
-                cause: format!("it is not up after {} s", LINKS_TIMEOUT.as_secs()),
+                cause: format!("it is not up after {} s", LINKS.time().as_secs()),
                 hint: "the machine may be overloaded; try again with fewer hosts".to_owned(),
             });
         }

@@ -20,9 +20,11 @@ use directory::Entry;
 pub mod bpf;
 mod directory;
 pub mod nft;
+#[cfg(feature = "openflow")]
 pub mod openflow;
 mod runs;
 pub mod user;
+pub mod waits;
 mod worker;
 
 /// The default capacity for redirects.
@@ -46,8 +48,24 @@ pub const KINDS: [SwitchKind; 4] = [
     SwitchKind { name: "bpf", is_built: cfg!(feature = "bpf"), is_rootless: false, what: "in the kernel, the fastest" },
     SwitchKind { name: "user", is_built: true, is_rootless: true, what: "a thread, with every fault on purpose" },
     SwitchKind { name: "nft", is_built: true, is_rootless: true, what: "in the kernel's packet filter" },
-    SwitchKind { name: "openflow", is_built: true, is_rootless: false, what: "Open vSwitch, told over OpenFlow 1.3" },
+    SwitchKind {
+        name: "openflow",
+        is_built: cfg!(feature = "openflow"),
+        is_rootless: false,
+        what: "Open vSwitch, told over OpenFlow 1.3",
+    },
 ];
+
+impl SwitchKind {
+    /// This kind, if this build includes it.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::NotBuilt`] if not.
+    pub fn built(self) -> Result<SwitchKind, SwitchError> {
+        if self.is_built { Ok(self) } else { Err(SwitchError::NotBuilt { name: self.name }) }
+    }
+}
 
 /// Where the switch `bpf` is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +140,7 @@ pub fn open(name: &str, wiring: &Wiring) -> Result<Box<dyn Switch>, SwitchError>
         "bpf" => Ok(Box::new(bpf::Bpf::open(wiring)?)),
         "nft" => Ok(Box::new(nft::Nft::open(wiring)?)),
         "user" => Ok(Box::new(user::User::open(wiring)?)),
+        #[cfg(feature = "openflow")]
         "openflow" => Ok(Box::new(openflow::OpenFlow::start(wiring)?)),
         name => Err(SwitchError::NotBuilt { name }),
     }
@@ -266,21 +285,31 @@ mod tests {
     #[test]
     fn what_is_no_switch_is_answered_with_what_is() {
         let sentence = kind("hub").unwrap_err().to_string();
-        let built = if cfg!(feature = "bpf") { "bpf, user" } else { "user" };
-        assert_eq!(sentence, format!("there is no switch `hub` here; accepted: {built}, nft, openflow"));
+        let bpf = if cfg!(feature = "bpf") { "bpf, " } else { "" };
+        let openflow = if cfg!(feature = "openflow") { ", openflow" } else { "" };
+        assert_eq!(sentence, format!("there is no switch `hub` here; accepted: {bpf}user, nft{openflow}"));
     }
 
-    #[cfg(not(feature = "bpf"))]
     #[test]
     fn a_switch_that_is_not_compiled_in_names_the_next_step() {
-        let wiring =
-            Wiring { cluster: Cluster::new(1), ports: Vec::new(), redirects_max: REDIRECTS, attach: Attach::Auto };
-        let sentence = open("bpf", &wiring).map(|_| ()).unwrap_err().to_string();
-        assert_eq!(
-            sentence,
-            "this build was made without the switch bpf; `cargo xtask install --prefix PREFIX --features bpf` installs one \
-             that has it"
-        );
+        let missing: Vec<&str> = [("bpf", cfg!(feature = "bpf")), ("openflow", cfg!(feature = "openflow"))]
+            .into_iter()
+            .filter(|(_, is_built)| !is_built)
+            .map(|(name, _)| name)
+            .collect();
+        let refused: Vec<&str> = KINDS.iter().filter(|kind| kind.built().is_err()).map(|kind| kind.name).collect();
+        assert_eq!(refused, missing);
+        for name in missing {
+            let wiring =
+                Wiring { cluster: Cluster::new(1), ports: Vec::new(), redirects_max: REDIRECTS, attach: Attach::Auto };
+            assert_eq!(
+                open(name, &wiring).map(|_| ()).unwrap_err().to_string(),
+                format!(
+                    "this build was made without the switch {name}; `cargo xtask install --prefix PREFIX --features \
+                     {name}` installs one that has it"
+                )
+            );
+        }
     }
 
     #[test]

@@ -29,6 +29,10 @@ pub(crate) struct Told {
     /// The order of arrival: `flow`, `barrier`, `packet`.
     pub(crate) order: Vec<&'static str>,
     pub(crate) packets: Vec<PacketOut>,
+    /// It answers nothing from now on.
+    pub(crate) is_mute: bool,
+    /// Packets that arrived at every port and that no flow counts.
+    pub(crate) uncounted: u64,
 }
 
 /// A connection of the switch.
@@ -48,6 +52,11 @@ impl Scripted {
     /// Sends a packet to the controller, as a flow with this cookie does.
     pub(crate) fn hand_over(&mut self, cookie: u64, in_port: u32, data: Vec<u8>) {
         send(&mut self.stream, 0, packet_in(cookie, in_port, data));
+    }
+
+    /// Waits until the controller ends the connection.
+    pub(crate) fn until_hung_up(mut self) {
+        self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -94,6 +103,9 @@ impl Talking {
     }
 
     fn hear(&mut self, Message { number, body }: Message) {
+        if self.told.lock().unwrap().is_mute {
+            return;
+        }
         let answer = match body {
             Body::FeaturesRequest => Body::FeaturesReply(Features {
                 datapath: self.script.datapath,
@@ -149,7 +161,10 @@ impl Talking {
 
     fn answer(&self, question: &Question) -> Answer {
         match question {
-            Question::PortStats(port) => Answer::PortStats(vec![PortStats { port: *port, ..PortStats::default() }]),
+            Question::PortStats(port) => {
+                let packets_in = self.told.lock().unwrap().uncounted;
+                Answer::PortStats(vec![PortStats { port: *port, packets_in, ..PortStats::default() }])
+            }
             Question::Flows(_) => Answer::Flows(Vec::<FlowStats>::new()),
             other => panic!("{other:?} is never asked"),
         }

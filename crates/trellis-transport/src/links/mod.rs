@@ -46,6 +46,7 @@ pub mod ipv6;
 pub mod shm;
 pub mod tcp;
 pub mod udp;
+pub(crate) mod waits;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -75,7 +75,7 @@ impl Node {
 
     /// The protocol of `page`.
     pub(crate) fn protocol_of(&self, page: PageIndex) -> Protocol {
-        lock(self.shard_of(page)).protocol.protocol(page)
+        lock(self.shard_of(page)).node.protocol.protocol(page)
     }
 
     /// Whether the protocols are, or may be, others than at the start.
@@ -187,7 +187,7 @@ impl Node {
             loop {
                 let ticket = self.waiters.take();
                 let mut shard = lock(self.shard_of(run.first()));
-                let Some(page) = run.pages().find(|&page| shard.protocol.is_pending(page)) else { break };
+                let Some(page) = run.pages().find(|&page| shard.node.protocol.is_pending(page)) else { break };
                 shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
                 drop(shard);
                 self.wait_for_change(&ticket, page)?;
@@ -212,7 +212,7 @@ impl Node {
             let now = self.now();
             // Locks whose time is over end before this looks.
             self.release_due(&mut shard);
-            if let Some(held) = shard.locks.in_use(run, now) {
+            if let Some(held) = shard.node.locks.in_use(run, now) {
                 return Some(format!(
                     "this node's program holds or waits for a lock of {held}; give it back before the protocol changes"
                 ));
@@ -249,7 +249,7 @@ impl Node {
     /// The first pages of `run` in a row that cannot change their protocol yet; empty at its end where there are none.
     fn away(&self, run: PageRange) -> Range<u32> {
         let shard = lock(self.shard_of(run.first()));
-        let is_away = |page: &PageIndex| !shard.protocol.may_change(*page);
+        let is_away = |page: &PageIndex| !shard.node.protocol.may_change(*page);
         match run.pages().find(is_away) {
             Some(first) => {
                 first.0
@@ -264,11 +264,11 @@ impl Node {
         let ticket = self.waiters.take();
         loop {
             let mut shard = lock(self.shard_of(page));
-            if shard.protocol.may_change(page) {
+            if shard.node.protocol.may_change(page) {
                 return Ok(());
             }
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-            if shard.protocol.access(page) < Access::Write {
+            if shard.node.protocol.access(page) < Access::Write {
                 self.step(&mut shard, Input::Fault { page, write: true, wish: PageRange::one(page) });
             }
             drop(shard);
@@ -293,11 +293,12 @@ impl Node {
         }
         for run in runs(pages.clone()) {
             let mut shard = lock(self.shard_of(run.first()));
-            for page in run.pages().filter(|&page| shard.protocol.access(page) != Access::None).collect::<Vec<_>>() {
+            for page in run.pages().filter(|&page| shard.node.protocol.access(page) != Access::None).collect::<Vec<_>>()
+            {
                 // A thread for which it was granted runs on whatever happens: at its home the view stays as it is.
                 self.step(&mut shard, Input::Resumed { page });
             }
-            shard.timers.forget_held(run);
+            shard.node.timers.forget_held(run);
             shard.change(run, protocol);
             if let Err(error) = self.open_again(&shard, run) {
                 self.fail(format!("cannot change the access to pages: {error}"));
@@ -319,7 +320,7 @@ impl Node {
         if !self.geometry.marks {
             return Ok(());
         }
-        let is_open = |page: PageIndex| shard.protocol.access(page) == Access::Write;
+        let is_open = |page: PageIndex| shard.node.protocol.access(page) == Access::Write;
         for page in run.pages().filter(|&page| is_open(page)) {
             self.region.upgrade(page.0 as usize, 1)?;
         }

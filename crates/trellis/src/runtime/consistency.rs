@@ -8,9 +8,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_cluster_protocol::coherence::{Input, Ranges};
-use trellis_cluster_protocol::node::{Found, Knowledge};
+use trellis_cluster_protocol::node::{self, Found, Knowledge};
 use trellis_cluster_protocol::wire;
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
@@ -24,6 +25,14 @@ use crate::cluster::WaitError;
 use crate::waits::Wait;
 use trellis_record::LiveCounters;
 
+/// One thread of a node publishes at a time.
+pub(crate) const TURN: Deadline = Deadline {
+    who: "a thread of a node",
+    waits_for: "another thread that sends its stores home (`hlrc`)",
+    limit: Limit::Other("as long as that sends, above"),
+    then: "it waits",
+    tested: "the wait of the other thread ends it",
+};
 /// Bytes of pages that a node has sent to homes and that are not acknowledged: as much as fits a link's queue several
 /// times over, and enough to keep it busy.
 const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
@@ -154,9 +163,9 @@ impl Node {
         let early = self.poll_early();
         for shard in &self.shards {
             let mut shard = lock(shard);
-            let publishers = shard.protocol.publishers();
+            let publishers = shard.node.protocol.publishers();
             if publishers > 0 {
-                let owed_already = shard.protocol.publishing();
+                let owed_already = shard.node.protocol.publishing();
                 self.consistency.unpublished.fetch_add(publishers - owed_already, Ordering::AcqRel);
                 self.step(&mut shard, Input::Publish { unacknowledged_max, together_max });
             }
@@ -181,7 +190,7 @@ impl Node {
         let mut pages_max = CARRIED_PAGES_MAX.min(CARRIED_BYTES_MAX / self.config.page_bytes) as u32;
         for shard in &self.shards {
             let mut shard = lock(shard);
-            if pages_max > 0 && shard.protocol.has_carryable() {
+            if pages_max > 0 && shard.node.protocol.has_carryable() {
                 self.step(&mut shard, Input::Carry { to, pages_max });
                 pages_max = pages_max.saturating_sub(shard.sent);
             }
@@ -191,7 +200,7 @@ impl Node {
     pub(super) fn homes_that_owe_an_answer(&self) -> String {
         let mut homes: Vec<NodeId> = Vec::new();
         for shard in &self.shards {
-            homes.extend(lock(shard).protocol.awaited_from());
+            homes.extend(lock(shard).node.protocol.awaited_from());
         }
         homes.sort_unstable();
         homes.dedup();
@@ -260,8 +269,8 @@ impl Node {
         let mut stored = Vec::new();
         for shard in &self.shards {
             let mut guard = lock(shard);
-            let Shard { open_pages, protocol, .. } = &mut *guard;
-            let found = |page| found(protocol, page);
+            let Shard { open_pages, node, .. } = &mut *guard;
+            let found = |page| found(&node.protocol, page);
             let protect = |page: PageIndex| self.region.downgrade(page.0 as usize, 1);
             open_pages.examine(found, |page| self.differs_from_twin(page), protect, &mut stored)?;
             for page in stored.drain(..) {
@@ -274,7 +283,7 @@ impl Node {
     /// Stores to these pages must be noticed from now on: they are protected, or they stay open and are compared.
     pub(super) fn notice_stores(&self, shard: &mut Shard, range: PageRange) -> Result<(), MapError> {
         let protect = |run: PageRange| self.region.downgrade(run.first().0 as usize, run.count() as usize);
-        let Shard { open_pages, protocol, .. } = shard;
+        let Shard { open_pages, node: node::Shard { protocol, .. }, .. } = shard;
         if protocol.is_watched(range.first()) {
             self.consistency.watch(range.first());
         }
@@ -291,7 +300,7 @@ impl Node {
             let first = PageIndex(chunk * CHUNK_PAGES);
             let shard = lock(self.shard_of(first));
             let mut there = PageRange::around(first, first.0, pages).pages();
-            if !there.any(|page| shard.protocol.is_watched(page)) {
+            if !there.any(|page| shard.node.protocol.is_watched(page)) {
                 self.consistency.forget(chunk);
             }
         }
@@ -401,7 +410,7 @@ impl Node {
             let started = self.now();
             let ticket = self.waiters.take();
             let mut shard = lock(self.shard_of(run.first()));
-            if !shard.protocol.protocol(run.first()).is_release_consistent() {
+            if !shard.node.protocol.protocol(run.first()).is_release_consistent() {
                 continue;
             }
             shard.waiting.push(Waiting::Thread { page: run.first(), ticket: ticket.name() });

@@ -6,8 +6,8 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::membership::Message;
 use trellis_cluster_protocol::{NodeId, wire};
 use trellis_store::complain;
@@ -16,7 +16,13 @@ use super::{EPOCH, Node};
 use crate::launch::EXIT_CLUSTER;
 
 /// How long the program has to react to an error before the process is ended.
-const GRACE: Duration = Duration::from_millis(1000);
+pub(crate) const GRACE: Deadline = Deadline {
+    who: "a node that is to end",
+    waits_for: "the program, to react to the error",
+    limit: Limit::seconds(1),
+    then: "exit status 70",
+    tested: "crates/trellis-cli/tests/run.rs a_stopped_member_is_named",
+};
 
 /// The first failure of a node.
 #[derive(Default)]
@@ -88,7 +94,7 @@ impl Node {
 
     /// Gives the program time to end by itself, then ends it.
     pub(super) fn end_unless_program_does(&self) {
-        std::thread::sleep(GRACE);
+        std::thread::sleep(GRACE.time());
         if !self.left.load(Ordering::Acquire) {
             self.end_after_failure();
         }

@@ -69,10 +69,10 @@ impl Node {
         let ticket = self.waiters.take();
         let wish = self.wish(page, fault.write);
         let mut shard = lock(self.shard_of(page));
-        let before = shard.protocol.access(page);
-        let event = Event::of(&shard.protocol, page, fault.write);
+        let before = shard.node.protocol.access(page);
+        let event = Event::of(&shard.node.protocol, page, fault.write);
         let mut asked_anybody = false;
-        while shard.protocol.access(page) < needed {
+        while shard.node.protocol.access(page) < needed {
             shard.waiting.push(Waiting::Fault { page, ticket: ticket.name() });
             let early = self.poll_early();
             asked_anybody |= self.ask(&mut shard, page, &wish) || !ticket.is_done();
@@ -86,7 +86,7 @@ impl Node {
             ticket.rearm();
             shard = lock(self.shard_of(page));
             // Said also by a thread that has to ask again: it may be the last one that the page stayed for.
-            let resumes = shard.timers.looks(page, || self.now());
+            let resumes = shard.node.timers.looks(page, || self.now());
             self.resume(&mut shard, resumes);
         }
         drop(shard);
@@ -135,9 +135,9 @@ impl Node {
     pub(super) fn give_up_late(&self, wait: Wait, since: u64) {
         let (Wait::ReadFault(page) | Wait::WriteFault(page)) = wait else { return };
         let page = PageIndex(page as u32);
-        let waited = self.now().saturating_sub(since);
-        if waited >= self.limit_now_ns(wait) {
-            let seconds = waited / 1_000_000_000;
+        let limit = self.limit_now_ns(wait);
+        if self.now().saturating_sub(since) >= limit {
+            let seconds = limit / 1_000_000_000;
             self.fail(format!("page {} did not come within {seconds} s; {}", page.0, self.who_has_page(page)));
             self.end_after_failure();
         }
@@ -175,7 +175,7 @@ impl Node {
         let page = PageIndex(fault.page as u32);
         let wish = self.wish(page, fault.write);
         let mut shard = lock(self.shard_of(page));
-        let event = Event::of(&shard.protocol, page, fault.write);
+        let event = Event::of(&shard.node.protocol, page, fault.write);
         self.enter();
         shard.waiting.push(Waiting::Kernel { page, since, event, asked: false, is_noted: false });
         self.ask(&mut shard, page, &wish);
@@ -249,7 +249,7 @@ impl Node {
         for page in run.pages() {
             let ticket = self.waiters.take();
             let mut shard = lock(self.shard_of(page));
-            if shard.protocol.access(page) >= needed || !shard.protocol.is_pending(page) {
+            if shard.node.protocol.access(page) >= needed || !shard.node.protocol.is_pending(page) {
                 continue;
             }
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });

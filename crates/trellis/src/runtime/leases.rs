@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{Demand, EventDemand, Operation};
 use trellis_fabric_protocol::wire::address::{Cluster, Host, HostPrefix, Pointer};
@@ -25,6 +26,22 @@ use crate::waits::Wait;
 use trellis_record::{FaultKind, LiveCounters};
 use trellis_remote::paging::{self, Paging, objects};
 
+/// The limit of calls of memory servers.
+pub(crate) const SERVER: Deadline = Deadline {
+    who: "a node whose region lies at memory servers",
+    waits_for: "a server",
+    limit: Limit::Other("`silence_seconds_max`"),
+    then: "the node ends (exit status 70); the server, and which part of the region lies there",
+    tested: "the pages of a program without a cluster end it in the same way, which is tested",
+};
+/// A node that joined late hears at once where the region lies.
+pub(crate) const WHERE: Deadline = Deadline {
+    waits_for: "the manager, to say where that is",
+    limit: Limit::Other("`start_seconds_max`"),
+    then: "`WaitError::TooLong`; the manager",
+    tested: "the manager says it, or ends the cluster because it cannot",
+    ..SERVER
+};
 /// The event that is set when the words below say where the region is; nothing else of ours uses words or events where
 /// pages are leased.
 const KNOWN: u64 = RESERVED_FIRST;

@@ -10,22 +10,22 @@
 
 mod breakdown;
 mod change;
-mod consistency;
+pub(crate) mod consistency;
 mod diffs;
 mod elastic;
-mod failure;
+pub(crate) mod failure;
 mod faults;
 mod heap;
-mod leases;
+pub(crate) mod leases;
 mod members;
 mod ordered;
-mod pages;
+pub(crate) mod pages;
 mod progress;
 mod range_locks;
 mod recorder;
 mod sink;
 mod synchronisation;
-mod waiters;
+pub(crate) mod waiters;
 mod watchdog;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use trellis_cluster_protocol::coherence::{
-    Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges,
-};
+use trellis_base::{Deadline, Limit};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Event, Geometry, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{Departures, OpenPages, RangeLocks, Resumes, STORED_IN_A_ROW, Timers};
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::node::{self, OpenPages, Order, Resumes, STORED_IN_A_ROW};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
 use super::diffs::{Pieces, joined};
 use super::ordered::lock;
@@ -19,21 +18,23 @@ use trellis_record::LiveCounters;
 /// wake-up on another core.
 const WAKE_UP_NS: u64 = 100_000;
 /// The same for a thread that sleeps and was not seen to run yet, on a machine with more threads than cores.
-const HOLD_NS_MAX: u64 = 5_000_000;
+pub(crate) const HOLD: Deadline = Deadline {
+    who: "a page that has just come",
+    waits_for: "the thread that asked for it",
+    limit: Limit::milliseconds(5),
+    then: "the page may go on to others",
+    tested: "crates/trellis-cluster-protocol/src/node/timers.rs a_page_that_is_wanted_stays_no_longer_than_its_bound",
+};
 /// Places in which a shard remembers whom it asked for a page; a power of two. A newer page takes the place of an
 /// older one: this is for the sentences of errors.
 const ASKED_PLACES: u32 = 64;
 
-/// The protocols of some chunks, and who waits for their pages.
+/// What the protocol crate decides about the pages of some chunks, and who waits for them.
 pub(super) struct Shard {
-    pub(super) protocol: Ranges,
+    pub(super) node: node::Shard<Ranges>,
     effects: Vec<Effect>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
-    /// Pages that stay for threads, and what the protocol wants to be told later.
-    pub(super) timers: Timers,
-    /// Calls of the program that wait for locked pages, or hold them.
-    pub(super) locks: RangeLocks,
     /// Pages whose protocol is being changed: threads that need them wait.
     pub(super) frozen: Range<u32>,
     /// Whom this node asked for pages.
@@ -42,10 +43,6 @@ pub(super) struct Shard {
     is_timed: bool,
     /// Messages that the last step sent.
     pub(super) sent: u32,
-    /// Nodes that have gone.
-    pub(super) departures: Departures,
-    /// What they would have answered.
-    pub(super) answered: Vec<(NodeId, Message)>,
     /// Dropped pages that differ from their twins.
     pub(super) changed: Vec<PageIndex>,
     pub(super) open_pages: OpenPages,
@@ -78,17 +75,13 @@ impl Shard {
         let nobody = Asked { page: PageIndex(u32::MAX), node: NodeId(u16::MAX), is_locked: false };
         let geometry = geometry(config, pages, shard, marks);
         let mut this = Shard {
-            protocol: Ranges::new(config.coherence, geometry),
+            node: node::Shard::new(Ranges::new(config.coherence, geometry), geometry, NodeId(config.manager as u16)),
             effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
-            timers: Timers::default(),
-            locks: RangeLocks::default(),
             frozen: 0..0,
             asked: [nobody; ASKED_PLACES as usize],
             is_timed: is_timed(config.coherence),
             sent: 0,
-            departures: Departures::new(geometry.nodes, geometry.me.0 >= geometry.founders),
-            answered: Vec::new(),
             changed: Vec::new(),
             open_pages: OpenPages::new(geometry, STORED_IN_A_ROW),
         };
@@ -104,7 +97,7 @@ impl Shard {
 
     /// These pages, all of one chunk of this shard, have another protocol from now on; see [`Ranges::change`].
     pub(super) fn change(&mut self, run: PageRange, protocol: Protocol) {
-        self.protocol.change(run, protocol).expect("the region's protocols were counted");
+        self.node.protocol.change(run, protocol).expect("the region's protocols were counted");
         self.is_timed |= is_timed(protocol);
     }
 
@@ -207,7 +200,7 @@ impl Node {
         let mut effects = std::mem::take(&mut shard.effects);
         // Only layers look at the time.
         let now = if shard.is_timed { self.now() } else { self.recent() };
-        shard.protocol.step(now, input, &mut effects);
+        shard.node.protocol.step(now, input, &mut effects);
         shard.sent = 0;
         let mut index = 0;
         while index < effects.len() {
@@ -217,7 +210,11 @@ impl Node {
                     self.send_diffs(message, &effects[index..index + count], pieces);
                     shard.sent += count as u32;
                 }
-                _ => self.carry_out(shard, effect, now, pieces),
+                Effect::Send { to, message } if message.carried().is_some() => {
+                    shard.sent += 1;
+                    self.send_page_carried(to, message);
+                }
+                _ => self.carry_out(shard, effect, pieces),
             }
             index += count;
         }
@@ -226,12 +223,39 @@ impl Node {
         while let Some(page) = shard.changed.pop() {
             self.step(shard, Input::Changed { page });
         }
-        while let Some((from, message)) = shard.answered.pop() {
-            self.step(shard, Input::Message { from, message });
+        while let Some(input) = shard.node.next_answer() {
+            self.step(shard, input);
         }
     }
 
-    fn carry_out(&self, shard: &mut Shard, effect: Effect, now: u64, pieces: Option<Pieces<'_>>) {
+    fn carry_out(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
+        shard.sent += u32::from(matches!(effect, Effect::Send { .. }));
+        let mut now = 0;
+        let clock = || {
+            now = self.now();
+            now
+        };
+        match shard.node.order(effect, clock, HOLD.nanoseconds()) {
+            Order::CarryOut(effect) => self.change_pages(shard, effect, pieces),
+            Order::Send { to, message } => {
+                if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
+                    && requester == self.me
+                {
+                    shard.note_asked(demand, to, false);
+                }
+                self.send(to, &wire::Message::Coherence(message));
+            }
+            Order::Granted { call, .. } => self.wake_call(shard, call),
+            Order::WakeAt(due) => self.progress.wake_at(now, due),
+            Order::Nothing => {}
+            Order::Lost { to, message } => {
+                self.fail(format!("{message} is for {to}, which has gone, and no node is left to answer it"));
+            }
+        }
+    }
+
+    /// Carries out an effect on memory, on threads that wait for pages, and on what other nodes must know.
+    fn change_pages(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
         let place = |range: PageRange| (range.first().0 as usize, range.count() as usize);
         let done = match effect {
             Effect::Revoke(range) => {
@@ -267,7 +291,7 @@ impl Node {
                     _ => trellis_memory::Access::Read,
                 };
                 self.note_before_opening(shard, range);
-                if shard.protocol.is_watched(range.first()) {
+                if shard.node.protocol.is_watched(range.first()) {
                     self.consistency.watch(range.first());
                 }
                 self.region.install(place(range).0, place(range).1, access, zero)
@@ -275,21 +299,6 @@ impl Node {
             Effect::Upgrade(range) => {
                 self.note_before_opening(shard, range);
                 self.region.upgrade(place(range).0, place(range).1)
-            }
-            Effect::Send { to, message } if message.carried().is_some() => {
-                shard.sent += 1;
-                self.send_page_carried(to, message);
-                Ok(())
-            }
-            Effect::Send { to, message } => {
-                shard.sent += 1;
-                if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
-                    && requester == self.me
-                {
-                    shard.note_asked(demand, to, false);
-                }
-                self.send_of_page(shard, to, message);
-                Ok(())
             }
             Effect::SendTwins { to, message } => {
                 shard.sent += 1;
@@ -300,21 +309,12 @@ impl Node {
                 self.wake(shard, range);
                 Ok(())
             }
-            Effect::Hold(page) => {
-                self.hold(shard, page);
-                Ok(())
-            }
-            Effect::Alarm { page, purpose, after } => {
-                self.set_alarm(shard, page, purpose, after);
-                Ok(())
-            }
-            Effect::Locked { call, .. } => {
-                self.locked(shard, call, now);
-                Ok(())
-            }
             Effect::Violation { from, what } => {
                 self.refuse_frame(from, what);
                 Ok(())
+            }
+            Effect::Send { .. } | Effect::Hold(_) | Effect::Alarm { .. } | Effect::Locked { .. } => {
+                unreachable!("the shard orders something else for these")
             }
         };
         if let Err(error) = done {
@@ -341,7 +341,7 @@ impl Node {
         while index < shard.waiting.len() {
             match shard.waiting[index] {
                 Waiting::Fault { page, ticket } if range.contains(page) => {
-                    shard.timers.wake(page);
+                    shard.node.timers.wake(page);
                     self.waiters.signal(ticket, 0);
                 }
                 Waiting::Thread { page, ticket } if range.contains(page) => {
@@ -355,7 +355,7 @@ impl Node {
                     // The kernel lets the thread look again; it faults again if that was not enough.
                     self.region.wake(page.0 as usize, 1);
                     // Nobody tells when that thread runs on. Usually nobody asks, either, so no timer is set.
-                    shard.timers.hold(page, self.now(), WAKE_UP_NS);
+                    shard.node.timers.hold(page, self.now(), WAKE_UP_NS);
                 }
                 _ => {
                     index += 1;
@@ -364,13 +364,6 @@ impl Node {
             }
             shard.waiting.swap_remove(index);
         }
-    }
-
-    /// Somebody else wants `page` now: it stays until its thread ran on, but not for ever.
-    fn hold(&self, shard: &mut Shard, page: PageIndex) {
-        let now = self.now();
-        let due = shard.timers.hold(page, now, HOLD_NS_MAX);
-        self.progress.wake_at(now, due);
     }
 
     /// Carries out what follows when a thread runs on for which a page was granted.
@@ -382,34 +375,23 @@ impl Node {
         }
     }
 
-    /// Tells the protocol about `page` again once `after` has passed; an earlier alarm of this purpose is forgotten.
-    fn set_alarm(&self, shard: &mut Shard, page: PageIndex, purpose: Purpose, after: u64) {
-        let now = self.now();
-        let due = now.saturating_add(after);
-        shard.timers.set_alarm(page, purpose, due);
-        if purpose == Purpose::Expiry {
-            shard.locks.time_begins(page, now);
-        }
-        self.progress.wake_at(now, due);
-    }
-
     /// Serves every shard's pages and alarms whose time has come; returns when the next one's does.
     pub(super) fn release_held(&self) -> Option<u64> {
         let mut next: Option<u64> = None;
         for shard in &self.shards {
             let mut shard = lock(shard);
             self.release_due(&mut shard);
-            next = next.into_iter().chain(shard.timers.next_due()).min();
+            next = next.into_iter().chain(shard.node.timers.next_due()).min();
         }
         next
     }
 
     pub(super) fn release_due(&self, shard: &mut Shard) {
-        if shard.timers.is_empty() {
+        if shard.node.timers.is_empty() {
             return;
         }
         let now = self.now();
-        while let Some(input) = shard.timers.pop_due(now) {
+        while let Some(input) = shard.node.pop_due(now) {
             self.step(shard, input);
         }
     }

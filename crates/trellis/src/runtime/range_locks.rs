@@ -110,15 +110,14 @@ impl Node {
     pub(crate) fn unlock_all_ranges(&self) {
         for shard in &self.shards {
             let mut shard = lock(shard);
-            while let Some(input) = shard.locks.pop() {
+            while let Some(input) = shard.node.locks.pop() {
                 self.step(&mut shard, input);
             }
         }
     }
 
     /// The protocol gave a call its pages.
-    pub(super) fn locked(&self, shard: &mut Shard, call: u32, now: u64) {
-        shard.locks.granted(call, now);
+    pub(super) fn wake_call(&self, shard: &mut Shard, call: u32) {
         if let Some(ticket) = shard.forget_waiting_call(call) {
             self.waiters.signal(ticket, 0);
         }
@@ -136,14 +135,14 @@ impl Node {
             ticket.rearm();
             shard = lock(self.shard_of(rest.first()));
         }
-        let range = shard.protocol.alike(rest.first(), rest);
+        let range = shard.node.protocol.alike(rest.first(), rest);
         self.refuse_unlockable(&shard, range)?;
         let number = self.lock_calls.fetch_add(1, Ordering::Relaxed);
         // Locks that ended by themselves and are never given back. One that ends from now on is still held for the call.
         let now = self.now();
         self.release_due(&mut shard);
         let call = RangeLockCall { range, number, thread: this_thread(), stay };
-        let input = shard.locks.call(call, now).map_err(|held| {
+        let input = shard.node.locks.call(call, now).map_err(|held| {
             WaitError::Misuse(format!(
                 "this thread holds {held} already, and would wait for itself; give them back before, or lock them together"
             ))
@@ -164,7 +163,7 @@ impl Node {
         let now = self.now();
         let mut shard = lock(self.shard_of(range.first()));
         shard.forget_waiting_call(call);
-        let given_back = shard.locks.give_back(call, now);
+        let given_back = shard.node.locks.give_back(call, now);
         if let Some(input) = given_back.input {
             self.step(&mut shard, input);
         }
@@ -183,7 +182,7 @@ impl Node {
     fn who_locks(&self, range: PageRange) -> String {
         let missing = {
             let shard = lock(self.shard_of(range.first()));
-            range.pages().find(|&page| shard.protocol.access(page) < Access::Write)
+            range.pages().find(|&page| shard.node.protocol.access(page) < Access::Write)
         };
         match missing {
             Some(page) => format!("page {} did not come: {}", page.0, self.who_has_page(page)),
@@ -192,9 +191,11 @@ impl Node {
     }
 
     fn refuse_unlockable(&self, shard: &Shard, run: PageRange) -> Result<(), WaitError> {
-        let Some(page) = run.pages().find(|&page| !shard.protocol.protocol(page).can_lock()) else { return Ok(()) };
-        let refused = shard.protocol.alike(page, run);
-        let protocol = shard.protocol.protocol(page);
+        let Some(page) = run.pages().find(|&page| !shard.node.protocol.protocol(page).can_lock()) else {
+            return Ok(());
+        };
+        let refused = shard.node.protocol.alike(page, run);
+        let protocol = shard.node.protocol.protocol(page);
         let pages = match refused.count() {
             1 => format!("page {} is", page.0),
             _ => format!("pages {} to {} are", refused.first().0, refused.end() - 1),

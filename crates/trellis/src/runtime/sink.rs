@@ -158,7 +158,9 @@ impl Node {
     /// Whether the bytes of these pages were asked for and may be overwritten.
     fn expects(&self, range: PageRange) -> bool {
         let shard = lock(self.shard_of(range.first()));
-        range.pages().all(|page| shard.protocol.is_pending(page) && shard.protocol.access(page) == Access::None)
+        range
+            .pages()
+            .all(|page| shard.node.protocol.is_pending(page) && shard.node.protocol.access(page) == Access::None)
     }
 }
 

@@ -8,11 +8,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use trellis_base::{Deadline, Limit};
+
 use crate::launch::Activity;
 use crate::waits::Wait;
 
 /// The maximum number of threads of one node that wait at the same time. One more sleeps until it gets a slot.
 pub(crate) const WAITERS_MAX: usize = 1024;
+/// The wait of one more.
+pub(crate) const SLOT: Deadline = Deadline {
+    who: "a thread of a node",
+    waits_for: "a place to wait, where 1,024 threads of the node wait already",
+    limit: Limit::Other("until one of those goes on, which each does at its own limit at the latest"),
+    then: "it waits. Where all of those wait for this thread, their limits end that",
+    tested: "crates/trellis/src/runtime/waiters.rs threads_without_a_slot_sleep_until_slots_are_given_back",
+};
 
 // What a slot's word says in its low bits. Above them it counts how often the slot was taken: whoever signals changes
 // both with one instruction, or nothing.

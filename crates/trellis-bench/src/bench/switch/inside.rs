@@ -33,7 +33,7 @@ enum Report {
     Failed { code: u8, sentence: String },
 }
 
-/// The switch with this name, and whether it is to work without root rights.
+/// The switch with this name, which this build has, and whether it is to work without root rights.
 pub(crate) fn choose(name: Option<&str>, rootless: bool) -> Result<(SwitchKind, bool), Failure> {
     let rootless = rootless || !space::is_root();
     let works = |kind: &&SwitchKind| kind.is_built && (kind.is_rootless || !rootless);
@@ -44,7 +44,7 @@ pub(crate) fn choose(name: Option<&str>, rootless: bool) -> Result<(SwitchKind, 
         let sentence = format!("the switch {} takes root; without, give --switch {}", kind.name, names.join(" or "));
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }
-    Ok((kind, rootless))
+    Ok((kind.built().map_err(|error| failure(&error))?, rootless))
 }
 
 /// An error of the switch or the lab, with the exit code that fits.
@@ -84,7 +84,7 @@ pub fn run(task: &str) -> Ending {
         Ok(found) => Report::Found(found),
         Err(Failure { code, sentence }) => Report::Failed { code, sentence },
     };
-    let line = serde_json::to_string(&report).map_err(|error| trellis_command::exit::not_json(&error))?;
+    let line = serde_json::to_string(&report).map_err(exit::not_json)?;
     let mut output = std::io::stdout().lock();
     writeln!(output, "{line}")
         .and_then(|()| output.flush())
@@ -95,12 +95,12 @@ pub fn run(task: &str) -> Ending {
 fn found(task: &str) -> Result<serde_json::Value, Failure> {
     let task: Task = serde_json::from_str(task)
         .map_err(|error| Failure::new(exit::USAGE, format!("this is not a task for a benchmark: {error}")))?;
-    let json = |error| trellis_command::exit::not_json(&error);
-    match task {
-        Task::Switch(task) => serde_json::to_value(super::measure(&task)?).map_err(json),
-        Task::Paging(task) => serde_json::to_value(crate::bench::remote_paging::measure(&task)?).map_err(json),
-        Task::Paper(task) => serde_json::to_value(crate::reproduce::bluebridge::measure(&task)?).map_err(json),
-    }
+    let json = match task {
+        Task::Switch(task) => serde_json::to_value(super::measure(&task)?),
+        Task::Paging(task) => serde_json::to_value(crate::bench::remote_paging::measure(&task)?),
+        Task::Paper(task) => serde_json::to_value(crate::reproduce::bluebridge::measure(&task)?),
+    };
+    json.map_err(exit::not_json)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::bench::figures::Figures;
-use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::exit::{Ending, Failure};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -176,10 +176,6 @@ const FIGURES: [(&str, &str, &str); 34] = [
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &SwitchArguments) -> Ending {
     let (kind, rootless) = inside::choose(arguments.switch.as_deref(), arguments.rootless)?;
-    if !kind.is_built {
-        let sentence = trellis_switch::SwitchError::NotBuilt { name: kind.name }.to_string();
-        return Err(Failure::new(exit::CONFIGURATION, sentence));
-    }
     let task = SwitchTask::of(arguments, kind.name);
     let found: Found = inside::start(&inside::Task::Switch(task), rootless)?;
     figures(kind.name, rootless, &found, arguments.json).print(arguments.json)

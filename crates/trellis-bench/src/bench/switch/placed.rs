@@ -114,7 +114,7 @@ impl<'a> Placed<'a> {
 
     fn range(&self, range: u16) -> Result<Value, Failure> {
         let told = self.ask(&["status", "--json"])?;
-        let status: Value = serde_json::from_str(&told).map_err(|error| trellis_command::exit::not_json(&error))?;
+        let status: Value = serde_json::from_str(&told).map_err(exit::not_json)?;
         let ranges = status["ranges"].as_array();
         Ok(ranges.and_then(|all| all.iter().find(|one| one["range"] == range)).cloned().unwrap_or_default())
     }

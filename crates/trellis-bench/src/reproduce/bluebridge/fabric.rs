@@ -17,8 +17,8 @@ use trellis_transport::{
 
 use super::measure::PaperTask;
 use super::requests::Requests;
+use crate::bench::figures::p50;
 use crate::bench::switch::served::PAGE_BYTES;
-use trellis_base::statistics::quantile;
 use trellis_command::exit::{self, Failure};
 
 /// The provider that every machine has.
@@ -227,10 +227,7 @@ pub(super) fn over_fabric(task: &PaperTask) -> Result<Requests, Failure> {
         let served = serving.join().unwrap_or_else(|_| Err(Failure::new(exit::FAILED, "the server of a link broke")));
         found.and_then(|found| served.map(|()| found))
     })?;
-    Ok(Requests {
-        over: format!("libfabric, {}", near.provider()),
-        us_p50: found.map(|mut times| quantile(&mut times, 0.5)),
-    })
+    Ok(Requests { over: format!("libfabric, {}", near.provider()), us_p50: found.map(p50) })
 }
 
 fn ask_all(task: &PaperTask, link: &Arc<Fabric>) -> Result<[Vec<f64>; 4], Failure> {

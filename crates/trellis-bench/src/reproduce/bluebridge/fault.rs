@@ -190,8 +190,7 @@ mod tests {
     fn every_page_is_fetched_once_and_the_parts_meet() {
         for catcher in [Catcher::Handler, Catcher::Signal] {
             if let Err(why) = trellis_memory::choose(Some(catcher), &trellis_memory::probe()) {
-                println!("SKIPPED every_page_is_fetched_once_and_the_parts_meet: {why}");
-                return;
+                return trellis_testing::skip("every_page_is_fetched_once_and_the_parts_meet", why);
             }
             let parts = run(catcher, Box::new(Made { wrong: None }), 50).expect("it works");
             assert_eq!(parts.len(), 50);

@@ -16,6 +16,7 @@ use trellis_switch::switches;
 use super::disk::Disk;
 use super::fault::{self, Parts, Source};
 use super::requests::{self, Requests};
+use crate::bench::figures::p50;
 use crate::bench::switch::latency::{Directory, client_in, pages_in, up};
 use crate::bench::switch::served::{self, Answers, PAGE_BYTES, Pages, Served, is_page};
 use trellis_base::statistics::quantile;
@@ -228,11 +229,11 @@ fn faults(task: &PaperTask, lab: &Lab, found: &mut PaperFound) -> Result<(), Fai
             }
         }
     }
-    let read_rounds: Vec<f64> = reads.iter_mut().map(|times| quantile(times, 0.5)).collect();
-    found.read_us_p50 = quantile(&mut reads.concat(), 0.5);
+    let read_rounds: Vec<f64> = reads.iter().map(|times| p50(times.iter().copied())).collect();
+    found.read_us_p50 = p50(reads.concat());
     let rounds = |condition| -> Vec<f64> {
         let runs = all.get(&condition).map_or(&[][..], Vec::as_slice);
-        runs.iter().map(|run| quantile(&mut run.iter().map(Parts::total).collect::<Vec<_>>(), 0.5)).collect()
+        runs.iter().map(|run| p50(run.iter().map(Parts::total))).collect()
     };
     found.directory_over_switch = ratio(&rounds(Condition::WithDirectory), &rounds(Condition::WithoutDirectory));
     for (condition, runs) in &all {
@@ -263,7 +264,7 @@ fn plain_reads(lab: &Lab, pages: Pages) -> Result<Vec<f64>, Failure> {
 
 /// The median of the ratios of runs; NaN if there are none.
 fn ratio(above: &[f64], below: &[f64]) -> f64 {
-    quantile(&mut above.iter().zip(below).map(|(above, below)| above / below).collect::<Vec<_>>(), 0.5)
+    p50(above.iter().zip(below).map(|(above, below)| above / below))
 }
 
 #[cfg(test)]

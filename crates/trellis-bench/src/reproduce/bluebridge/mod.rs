@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
-use super::{Settings, chosen, make, print_json};
+use super::{Settings, chosen, show};
 use crate::bench::cluster::Common;
 use crate::bench::switch::{inside, pinned};
-use trellis_command::exit::{self, Ending, Failure};
+use trellis_command::exit::{Ending, Failure};
 use trellis_command::terminal::Progress;
 
 pub(crate) use measure::{PaperFound, PaperTask};
@@ -87,10 +87,6 @@ const FEW_PAGES: usize = 64;
 pub(super) fn run(arguments: &BluebridgeArguments) -> Ending {
     let experiments = chosen(arguments.experiment);
     let (kind, rootless) = inside::choose(arguments.switch.as_deref(), arguments.rootless)?;
-    if !kind.is_built {
-        let sentence = trellis_switch::SwitchError::NotBuilt { name: kind.name }.to_string();
-        return Err(Failure::new(exit::CONFIGURATION, sentence));
-    }
     let mut progress = Progress::default();
     progress.step("measuring…");
     let task = PaperTask {
@@ -102,17 +98,16 @@ pub(super) fn run(arguments: &BluebridgeArguments) -> Ending {
     };
     let found: PaperFound = inside::start(&inside::Task::Paper(task.clone()), rootless)?;
     // This paper needs no cluster; only the printing is shared.
-    let common =
-        Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: arguments.json };
+    let common = Common { json: arguments.json, ..Common::default() };
     let mut settings = Settings { runs: task.runs as usize, common: &common, progress: &mut progress };
-    let all = make(&experiments, &arguments.directory, &mut settings, |experiment, _| {
+    let run = |experiment: &Experiment, _: &mut Settings| {
         Ok(match experiment {
             Experiment::Figure4 => shown::figure4(&task, &found),
             Experiment::Figure5 => shown::figure5(&task, &found),
             Experiment::Table1 => shown::table1(&task, &found),
         })
-    })?;
-    print_json(&common, &with_summary(&task, &found, all))
+    };
+    show(&experiments, &arguments.directory, &mut settings, run, |_| summary(&task, &found))
 }
 
 /// Measures, in the process for that.
@@ -139,14 +134,10 @@ fn over_fabric(_: &PaperTask) -> Result<requests::Requests, String> {
     Err(format!("this build was made without the link fabric; {next}"))
 }
 
-/// Puts the figures that have a bound before the experiments.
-fn with_summary(task: &PaperTask, found: &PaperFound, all: Map<String, Value>) -> Map<String, Value> {
-    let mut object = Map::new();
+/// The switch, and the figures that have a bound.
+fn summary(task: &PaperTask, found: &PaperFound) -> Map<String, Value> {
+    let mut object = if task.has_faults { shown::summary(found) } else { Map::new() };
     object.insert("switch".to_owned(), task.switch.clone().into());
-    if task.has_faults {
-        object.extend(shown::summary(found));
-    }
-    object.extend(all);
     object
 }
 
@@ -162,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn ratios_stand_in_front() {
+    fn ratios_are_beside_the_experiments() {
         let found = shown::tests::example();
         let task = PaperTask { switch: "user".to_owned(), pages: 4, runs: 1, has_faults: true, has_requests: false };
-        let all = with_summary(&task, &found, Map::new());
+        let all = summary(&task, &found);
         assert_eq!((&all["switch"], &all["fault_over_read"]), (&"user".into(), &1.5.into()));
         assert!(all["fault_in_kernel_over_read"].is_null() && all["fault_in_kernel_left_out"] == "no root");
     }

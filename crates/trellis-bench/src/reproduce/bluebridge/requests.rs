@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use trellis_switch::lab::Lab;
 
 use super::measure::PaperTask;
+use crate::bench::figures::p50;
 use crate::bench::switch::latency::client_in;
 use crate::bench::switch::served::{self, Answers, PAGE_BYTES, Served};
-use trellis_base::statistics::quantile;
 use trellis_command::exit::{self, Failure};
 
 /// The server's memory; every object is deleted before the next one is created.
@@ -58,8 +58,5 @@ pub(super) fn over_udp(task: &PaperTask, lab: &Lab) -> Result<Requests, Failure>
         }
         timed(3, &mut || client.delete(pointer).map_err(served::remote))?;
     }
-    Ok(Requests {
-        over: format!("UDP, switch {}", task.switch),
-        us_p50: times.map(|mut times| quantile(&mut times, 0.5)),
-    })
+    Ok(Requests { over: format!("UDP, switch {}", task.switch), us_p50: times.map(p50) })
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::{Reproduced, Settings};
 use crate::bench::events::{self, Kind, Measured};
-use trellis_base::statistics::quantile;
+use crate::bench::figures::p50;
 use trellis_command::exit::Failure;
 
 /// The paper's milliseconds, measured with two machines.
@@ -74,9 +74,7 @@ pub(super) fn table3(settings: &mut Settings, samples: usize) -> Result<Reproduc
 fn medians(runs: &[Vec<Measured>]) -> Vec<Measured> {
     let mut events = runs.first().cloned().unwrap_or_default();
     for (index, event) in events.iter_mut().enumerate() {
-        let of = |number: fn(&Measured) -> f64| {
-            quantile(&mut runs.iter().map(|run| number(&run[index])).collect::<Vec<_>>(), 0.5)
-        };
+        let of = |number: fn(&Measured) -> f64| p50(runs.iter().map(|run| number(&run[index])));
         event.us_p50 = of(|one| one.us_p50);
         event.messages = of(|one| one.messages);
         event.pages = of(|one| one.pages);

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
-use super::{Reproduced, Settings, chosen, make, name_of, print_json};
+use super::{Reproduced, Settings, chosen, name_of, show};
 use crate::bench::cluster::Common;
 use trellis_command::exit::{Ending, Failure};
 use trellis_command::terminal::Progress;
@@ -78,10 +78,8 @@ pub(super) fn run(arguments: &ChoicesArguments) -> Ending {
     let experiments = chosen(arguments.experiment);
     let progress = &mut Progress::default();
     let mut settings = Settings { runs: arguments.runs as usize, common: &arguments.common, progress };
-    let all = make(&experiments, &arguments.directory, &mut settings, |experiment, settings| {
-        experiment.run(arguments, settings)
-    })?;
-    print_json(&arguments.common, &with_rows(&experiments, all))
+    let run = |experiment: &Experiment, settings: &mut Settings| experiment.run(arguments, settings);
+    show(&experiments, &arguments.directory, &mut settings, run, |all| with_rows(&experiments, all))
 }
 
 impl Experiment {
@@ -101,8 +99,8 @@ impl Experiment {
     }
 }
 
-/// Puts the rows of all experiments, each with the name of its experiment, into one list before the experiments.
-fn with_rows(experiments: &[Experiment], all: Map<String, Value>) -> Map<String, Value> {
+/// The rows of all experiments, each with the name of its experiment, in one list.
+fn with_rows(experiments: &[Experiment], all: &Map<String, Value>) -> Map<String, Value> {
     let mut rows = Vec::new();
     for name in experiments.iter().map(name_of) {
         for row in all[&name]["rows"].as_array().into_iter().flatten() {
@@ -111,10 +109,7 @@ fn with_rows(experiments: &[Experiment], all: Map<String, Value>) -> Map<String,
             rows.push(row);
         }
     }
-    let mut object = Map::new();
-    object.insert("rows".to_owned(), rows.into());
-    object.extend(all);
-    object
+    Map::from_iter([("rows".to_owned(), rows.into())])
 }
 
 #[cfg(test)]
@@ -134,9 +129,8 @@ mod tests {
         let mut all = Map::new();
         all.insert("table1".to_owned(), json!({ "rows": [{ "size": 256 }] }));
         all.insert("table2".to_owned(), json!({ "rows": [{ "pages": 1 }, { "pages": 3 }] }));
-        let object = with_rows(&[Experiment::Table1, Experiment::Table2], all);
+        let object = with_rows(&[Experiment::Table1, Experiment::Table2], &all);
         assert_eq!(object["rows"][0], json!({ "size": 256, "experiment": "table1" }));
         assert_eq!(object["rows"].as_array().map(Vec::len), Some(3));
-        assert_eq!(object["table2"]["rows"][1], json!({ "pages": 3 }));
     }
 }

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use super::super::{Reproduced, Settings};
+use crate::bench::figures::p50;
 use crate::bench::matmul::{self, MatmulTask, Order};
-use trellis_base::statistics::quantile;
 use trellis_command::chart::{Axis, Plot, Series, Style};
 use trellis_command::exit::Failure;
 
@@ -127,9 +127,7 @@ fn measure(settings: &mut Settings, what: &str, sizes: &[usize], processes: &[us
                 found.push(one(settings, size, *order, *memory, *processes)?);
             }
         }
-        let median = |found: &[matmul::Product], of: fn(&matmul::Product) -> f64| {
-            quantile(&mut found.iter().map(of).collect::<Vec<_>>(), 0.5)
-        };
+        let median = |found: &[matmul::Product], of: fn(&matmul::Product) -> f64| p50(found.iter().map(of));
         let mut one_process = f64::NAN;
         for (order, memory, processes, found) in &cells {
             let seconds = median(found, |one| one.seconds);

@@ -11,6 +11,7 @@ use trellis_store::{Applied, Change, Key, Operation};
 
 use super::servers::{Chosen, Front, Kind, Server};
 use super::ycsb::{self, Latency, Run, Said, Workload, Ycsb};
+use crate::bench::figures::p50;
 use trellis_base::statistics::quantile;
 use trellis_command::exit::{self, Failure};
 use trellis_command::terminal::Progress;
@@ -39,13 +40,13 @@ pub(super) struct Runs {
 impl Runs {
     /// The median throughput.
     pub(super) fn throughput(&self) -> f64 {
-        quantile(&mut self.said.iter().map(|said| said.throughput).collect::<Vec<_>>(), 0.5)
+        p50(self.said.iter().map(|said| said.throughput))
     }
 
     /// The medians over the runs.
     pub(super) fn latency(&self, operation: &str) -> Option<Latency> {
         let all: Vec<Latency> = self.said.iter().filter_map(|said| said.latency(operation)).collect();
-        let of = |number: fn(&Latency) -> f64| quantile(&mut all.iter().map(number).collect::<Vec<_>>(), 0.5);
+        let of = |number: fn(&Latency) -> f64| p50(all.iter().map(number));
         let operations = all.iter().map(|one| one.operations).max()?;
         Some(Latency { operations, mean: of(|one| one.mean), p50: of(|one| one.p50), p99: of(|one| one.p99) })
     }
@@ -85,8 +86,7 @@ impl Comparison {
         };
         let (ours, theirs) = (warm(Kind::Embedded)?, warm(Kind::Redis)?);
         let pairs = ours.said.iter().zip(&theirs.said);
-        let mut ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours.throughput / theirs.throughput).collect();
-        Some(quantile(&mut ratios, 0.5)).filter(|_| !ratios.is_empty())
+        Some(p50(pairs.map(|(ours, theirs)| ours.throughput / theirs.throughput))).filter(|ratio| !ratio.is_nan())
     }
 }
 

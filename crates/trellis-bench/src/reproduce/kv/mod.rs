@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
-use super::{Reproduced, Settings, chosen, make, print_json};
+use super::{Reproduced, Settings, chosen, show};
 use crate::bench::cluster::Common;
 use trellis_command::exit::{Ending, Failure};
 use trellis_command::terminal::Progress;
@@ -120,14 +120,11 @@ pub(super) fn run(arguments: &KvArguments) -> Ending {
     let experiments = chosen(arguments.experiment);
     let progress = &mut Progress::default();
     // This paper needs no cluster; only the printing is shared.
-    let common =
-        Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: arguments.json };
+    let common = Common { json: arguments.json, ..Common::default() };
     let mut measured = Measurements { arguments, comparison: None };
     let mut settings = Settings { runs: arguments.runs as usize, common: &common, progress };
-    let all = make(&experiments, &arguments.directory, &mut settings, |experiment, settings| {
-        measured.make(*experiment, settings.progress)
-    })?;
-    print_json(&common, &with_summary(all))
+    let run = |experiment: &Experiment, settings: &mut Settings| measured.make(*experiment, settings.progress);
+    show(&experiments, &arguments.directory, &mut settings, run, summary)
 }
 
 /// Measurements that several figures show are made once.
@@ -155,13 +152,12 @@ impl Measurements<'_> {
     }
 }
 
-/// Puts the figures that have a bound, and the rows of table 6.1, before the experiments.
-fn with_summary(all: Map<String, Value>) -> Map<String, Value> {
-    let mut object = bounds::of(&all);
+/// The figures that have a bound, and the rows of table 6.1.
+fn summary(all: &Map<String, Value>) -> Map<String, Value> {
+    let mut object = bounds::of(all);
     if let Some(rows) = all.get("table6.1").map(|table| table["rows"].clone()) {
         object.insert("rows".to_owned(), rows);
     }
-    object.extend(all);
     object
 }
 
@@ -180,10 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_the_ratio_stand_in_front() {
+    fn rows_and_the_ratio_are_beside_the_experiments() {
         let all = json!({ "figure2.6": { "ycsb_a_throughput_ratio": 0.95 }, "table6.1": { "rows": [1] } });
-        let all = with_summary(all.as_object().expect("an object").clone());
+        let all = summary(all.as_object().expect("an object"));
         assert_eq!((&all["ycsb_a_throughput_ratio"], &all["rows"]), (&json!(0.95), &json!([1])));
-        assert!(all.contains_key("table6.1"));
     }
 }

@@ -9,7 +9,7 @@ use trellis::record::{Breakdown, Counters};
 
 use super::programs::{Built, Program, Said, Way};
 use crate::bench::cluster::Common;
-use trellis_base::statistics::quantile;
+use crate::bench::figures::p50;
 use trellis_command::exit::{self, Failure};
 use trellis_command::run::{self, Output, Plan};
 use trellis_command::terminal::Progress;
@@ -91,7 +91,7 @@ struct Runs {
 
 impl Runs {
     fn median_seconds(&self) -> f64 {
-        quantile(&mut self.said.iter().map(|(said, _)| said.seconds).collect::<Vec<_>>(), 0.5)
+        p50(self.said.iter().map(|(said, _)| said.seconds))
     }
 
     fn are_verified(&self) -> bool {
@@ -278,7 +278,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_the_user_sets_is_set_once() {
-        let common = Common { catcher: "signal".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: true };
+        let common = Common { catcher: "signal".to_owned(), ..Common::default() };
         let found = settings(&common.with("coherence", "ivy"), 1000, "r");
         assert_eq!(found.iter().filter(|(key, _)| key == "coherence").count(), 1);
         assert!(found.contains(&("coherence".to_owned(), "ivy".to_owned())));

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
-use super::{Reproduced, Settings, chosen, make, print_json};
+use super::{Reproduced, Settings, chosen, show};
 use crate::bench::cluster::Common;
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::Progress;
@@ -92,10 +92,8 @@ pub(super) fn run(arguments: &VismiArguments) -> Ending {
     };
     let rows = measure::rows(&request, progress)?;
     let mut settings = Settings { runs: request.runs, common: &arguments.common, progress };
-    let all = make(&experiments, &arguments.directory, &mut settings, |experiment, _| {
-        experiment.show(arguments, &request, &rows)
-    })?;
-    print_json(&arguments.common, &with_rows(&rows, all))?;
+    let run = |experiment: &Experiment, _: &mut Settings| experiment.show(arguments, &request, &rows);
+    show(&experiments, &arguments.directory, &mut settings, run, |_| with_rows(&rows))?;
     refuse_unverified(&rows)
 }
 
@@ -130,7 +128,7 @@ impl Experiment {
                 let mut made = figure::figure3(request, rows);
                 if let Some(file) = &arguments.svg {
                     for (_, picture) in made.pictures.drain(..) {
-                        trellis_command::files::write(file, &picture.into_file())?;
+                        trellis_command::files::write(file, picture.into_file())?;
                     }
                     made.remark = format!("{}\npicture: {}", made.remark, file.display());
                 }
@@ -140,12 +138,10 @@ impl Experiment {
     }
 }
 
-/// Puts the rows and the figures that have a bound before the experiments.
-fn with_rows(rows: &[Row], all: Map<String, Value>) -> Map<String, Value> {
-    let mut object = Map::new();
+/// The rows, and the figures that have a bound.
+fn with_rows(rows: &[Row]) -> Map<String, Value> {
+    let mut object = table::summary(rows);
     object.insert("rows".to_owned(), table::json_of(rows).into());
-    object.extend(table::summary(rows));
-    object.extend(all);
     object
 }
 

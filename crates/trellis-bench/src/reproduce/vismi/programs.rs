@@ -271,39 +271,33 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trellis_testing::Folder;
 
-    fn tree(name: &str, files: &[&str]) -> PathBuf {
-        let root = std::env::temp_dir().join(format!("trellis-vismi-{name}-{}", std::process::id()));
-        for file in files {
-            let path = root.join(file);
-            std::fs::create_dir_all(path.parent().expect("below the root")).expect("a folder");
-            std::fs::write(path, "").expect("a file");
-        }
+    fn tree(files: &[&str]) -> Folder {
+        let root = Folder::new();
+        files.iter().for_each(|file| drop(root.write(file, "")));
         root
     }
 
     #[test]
     fn sources_are_found_beside_an_installed_command() {
-        let root = tree("installed", &["bin/trellis", "lib/libtrellis.so", "share/trellis/parmacs/program.h"]);
-        let sources = Sources::beside(&root.join("bin/trellis"), Path::new("/")).expect("they are there");
-        assert_eq!((sources.macros, sources.headers), (root.join("share/trellis"), root.join("include")));
-        std::fs::remove_dir_all(root).expect("it can be removed");
+        let root = tree(&["bin/trellis", "lib/libtrellis.so", "share/trellis/parmacs/program.h"]);
+        let sources = Sources::beside(&root.file("bin/trellis"), Path::new("/")).expect("they are there");
+        assert_eq!((sources.macros, sources.headers), (root.file("share/trellis"), root.file("include")));
     }
 
     #[test]
     fn sources_are_found_in_the_repository_and_a_missing_library_is_named() {
-        let root = tree("repository", &["target/release/trellis", "examples/parmacs/program.h"]);
-        let command = root.join("target/release/trellis");
+        let root = tree(&["target/release/trellis", "examples/parmacs/program.h"]);
+        let command = root.file("target/release/trellis");
         let refused = Sources::beside(&command, Path::new("/")).expect_err("there is no library");
         assert!(refused.sentence.contains("libtrellis_c.so; build it with"), "{refused}");
-        std::fs::write(root.join("target/release/libtrellis_c.so"), "").expect("a file");
-        assert_eq!(Sources::beside(&command, Path::new("/")).expect("they are there").macros, root.join("parmacs"));
+        root.write("target/release/libtrellis_c.so", "");
+        assert_eq!(Sources::beside(&command, Path::new("/")).expect("they are there").macros, root.file("parmacs"));
         // A command built elsewhere finds them if it runs inside the repository.
-        let elsewhere = tree("elsewhere", &["release/trellis", "release/libtrellis_c.so"]);
-        let found = Sources::beside(&elsewhere.join("release/trellis"), &root.join("target")).expect("they are there");
-        assert_eq!(found.library, elsewhere.join("release/libtrellis_c.so"));
-        std::fs::remove_dir_all(elsewhere).expect("it can be removed");
-        std::fs::remove_dir_all(root).expect("it can be removed");
+        let elsewhere = tree(&["release/trellis", "release/libtrellis_c.so"]);
+        let found = Sources::beside(&elsewhere.file("release/trellis"), &root.file("target")).expect("they are there");
+        assert_eq!(found.library, elsewhere.file("release/libtrellis_c.so"));
     }
 
     #[test]

@@ -24,3 +24,16 @@ fn copies_that_stay_incomplete_are_said_once_and_shown() {
     world.run(15_000);
     assert_eq!((world.range(7).complete.len(), said(&world)), (1, 3));
 }
+
+#[test]
+fn a_silent_switch_keeps_no_new_home_from_its_range() {
+    let mut world = World::new(1);
+    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(1_500);
+    assert_eq!(world.range(7).complete, [8]);
+    world.is_switch_silent = true;
+    world.servers.remove(&7);
+    world.run(1_000);
+    assert_eq!(world.range(7).home, 8);
+    assert!(world.servers[&8].serves(7, 0, world.now), "it was told that it is home");
+}

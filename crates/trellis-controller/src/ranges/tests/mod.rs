@@ -50,6 +50,8 @@ struct World {
     servers: BTreeMap<Host, Played>,
     /// Hosts that neither receive nor send anything.
     cut: BTreeSet<Host>,
+    /// Whether the switch does not say that it has routes.
+    is_switch_silent: bool,
     /// Whether what homes send to backups is lost.
     loses_copies: bool,
     /// How many messages hosts with parts did not accept from each other.
@@ -100,6 +102,7 @@ impl World {
             ranges: Ranges::new(settings.clone(), Kept::default(), 0),
             servers: BTreeMap::new(),
             cut: BTreeSet::new(),
+            is_switch_silent: false,
             loses_copies: false,
             disbelieved: 0,
             loses: None,
@@ -219,7 +222,9 @@ impl World {
                 }
                 Order::Route { ticket, place } => {
                     self.routes.insert(place.number, place.home);
-                    self.fact(Fact::Routed(ticket));
+                    if !self.is_switch_silent {
+                        self.fact(Fact::Routed(ticket));
+                    }
                 }
                 Order::Forget(part) => drop(self.routes.remove(&part)),
                 Order::Redirect { page, to: Some((host, left)) } => {

@@ -8,7 +8,7 @@ mod server;
 mod sorted;
 mod strings;
 mod transactions;
-pub(super) mod trellis;
+pub(crate) mod trellis;
 mod value;
 
 use std::collections::HashMap;

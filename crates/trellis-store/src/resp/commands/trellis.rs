@@ -17,6 +17,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
+
 use super::{After, Call, Failure};
 use crate::capabilities::Atomic;
 use crate::codec;
@@ -31,7 +33,13 @@ const KEPT: Duration = Duration::from_secs(600);
 /// The number of lanes above which old ones are removed.
 const LANES: usize = 4096;
 /// The longest time that a client may wait in one call.
-const WAIT_MS_MAX: u64 = 86_400_000;
+pub(crate) const WAIT: Deadline = Deadline {
+    who: "a client of `store serve --resp` that waits for a change",
+    waits_for: "the change, as long as it asks for and no longer than this",
+    limit: Limit::seconds(86_400),
+    then: "an empty answer",
+    tested: "it takes a day",
+};
 
 /// The last call of each lane.
 pub(in crate::resp) struct Lanes {
@@ -140,7 +148,7 @@ fn known(shared: &Shared, lane: &[u8], number: &[u8]) -> Known {
 pub(super) fn apply(call: &mut Call) -> Result<(), Failure> {
     let flags = call.parts.integer(1)?;
     let (lane, number) = (call.parts.get(2), call.parts.get(3));
-    let milliseconds = (call.parts.integer(4)?.max(0) as u64).min(WAIT_MS_MAX);
+    let milliseconds = (call.parts.integer(4)?.max(0) as u64).min(WAIT.milliseconds());
     let Some((operations, guard)) = codec::decode_call(call.parts.get(5)) else {
         return Err(Failure::Text("TRELLIS protocol these bytes are no call; do both sides have the same version?"));
     };

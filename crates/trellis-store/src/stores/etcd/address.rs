@@ -1,14 +1,11 @@
 //! The address and credentials of an etcd cluster, from the store's address and the variables that `etcdctl` reads.
 
-use std::time::Duration;
-
 use etcd_client::{Channel, Client, ConnectOptions};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::error::StoreError;
-use crate::stores::address;
-use crate::stores::grpc::CONNECT_MS_MAX;
 use crate::stores::grpc::failure::Site;
+use crate::stores::{GRPC_CONNECT, address};
 
 /// The address of a cluster.
 pub(super) struct Address {
@@ -77,7 +74,7 @@ fn endpoint(url: &str, host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endp
     let scheme = if tls.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"));
     let endpoint = endpoint.map_err(|error| address(url, &format!("`{host}` is no HOST:PORT: {error}")))?;
-    let endpoint = endpoint.connect_timeout(Duration::from_millis(CONNECT_MS_MAX)).tcp_nodelay(true);
+    let endpoint = endpoint.connect_timeout(GRPC_CONNECT.time()).tcp_nodelay(true);
     match tls {
         None => Ok(endpoint),
         Some(tls) => endpoint

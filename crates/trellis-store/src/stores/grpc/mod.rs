@@ -21,7 +21,7 @@ tokio::task_local! {
 
 /// The maximum duration of a call, including all its retries.
 pub(super) fn call_max() -> Duration {
-    DEADLINE.try_with(|deadline| *deadline).unwrap_or(crate::stores::DEADLINE)
+    DEADLINE.try_with(|deadline| *deadline).unwrap_or(crate::stores::DEADLINE.time())
 }
 
 /// How long a call is retried while the store cannot be reached: longer than a store takes to restart.
@@ -34,8 +34,6 @@ pub(super) fn request_max() -> Duration {
     call_max() / 2
 }
 
-/// The maximum duration of connecting.
-pub(super) const CONNECT_MS_MAX: u64 = 3_000;
 /// The maximum length of an answer.
 pub(super) const ANSWER_BYTES_MAX: usize = 256 << 20;
 

@@ -8,11 +8,19 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
+
 use super::address::Place;
 use super::reply::{Replies, Reply};
 
 /// How long one address of a host is tried at most.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const CONNECT: Deadline = Deadline {
+    who: "a client of Redis",
+    waits_for: "a connection, at each address of the host",
+    limit: Limit::seconds(3),
+    then: "the next address, within the deadline of the store",
+    tested: "crates/trellis-store/src/stores/redis/connection.rs an_address_that_takes_no_connection_is_given_up",
+};
 
 /// One or more commands that are sent together.
 #[derive(Default)]
@@ -78,7 +86,7 @@ impl Connection {
     pub(super) fn open(place: &Place, timeout: Duration) -> io::Result<Connection> {
         let stream = match place {
             Place::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
-            Place::Tcp(host, port) => Stream::Tcp(connect(host, *port, timeout.min(CONNECT_TIMEOUT))?),
+            Place::Tcp(host, port) => Stream::Tcp(connect(host, *port, timeout.min(CONNECT.time()))?),
         };
         stream.set_timeout(timeout)?;
         Ok(Connection { stream, replies: Replies::default(), timeout })
@@ -190,5 +198,29 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_takes_no_connection_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Nobody accepts, and the kernel drops what has no room.
+        rustix::net::listen(&listener, 0).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut waiting = Vec::new();
+        let error = loop {
+            match connect("127.0.0.1", port, Duration::from_millis(50)) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 100, "the kernel takes all of them");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 }

@@ -6,10 +6,20 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use trellis_base::{Deadline, Limit};
+
 use super::Redis;
 use super::connection::Connection;
 use super::lane::{ask, say_hello};
 
+/// A server that gets on with loading is waited for beyond the store's deadline.
+pub(crate) const LOADING: Deadline = Deadline {
+    who: "a client of Redis",
+    waits_for: "a server that loads its data",
+    limit: Limit::Other("as long as it gets on with that, and then for the deadline of the store"),
+    then: "an error that says how to wait longer",
+    tested: "crates/trellis-store/tests/redis_faults.rs a_server_that_gets_no_further_with_loading_is_an_error",
+};
 /// The interval between two reports of the wait.
 const TOLD_SECONDS: Duration = Duration::from_secs(10);
 

@@ -35,10 +35,10 @@
 //! Must never change a key outside `trellis:`, and never show a password.
 
 mod address;
-mod connection;
+pub(crate) mod connection;
 mod lane;
 mod listing;
-mod loading;
+pub(crate) mod loading;
 mod refusals;
 mod reply;
 mod script;

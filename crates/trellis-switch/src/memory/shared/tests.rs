@@ -1,6 +1,6 @@
 //! Tests shared memory with files in place of the kernel's maps, and threads in place of its program.
 
-use std::os::fd::{AsFd, FromRawFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 
 use super::super::layout::CHUNK_VALUE_BYTES;
@@ -8,12 +8,9 @@ use super::*;
 
 /// A file as long as a chunk.
 fn file() -> OwnedFd {
-    // SAFETY: the name ends with a zero byte; nothing else owns the descriptor.
-    unsafe {
-        let number = libc::memfd_create(c"chunk".as_ptr(), 0);
-        assert!(number >= 0 && libc::ftruncate(number, CHUNK_VALUE_BYTES as libc::off64_t) == 0);
-        OwnedFd::from_raw_fd(number)
-    }
+    let file = rustix::fs::memfd_create("chunk", rustix::fs::MemfdFlags::empty()).expect("memory");
+    rustix::fs::ftruncate(&file, CHUNK_VALUE_BYTES).expect("it grows");
+    file
 }
 
 /// Memory whose first chunk is shared, backed by that file, and whose second one is not.

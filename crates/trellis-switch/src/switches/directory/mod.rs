@@ -443,6 +443,7 @@ impl Directory {
     }
 
     /// The page ranges of all homes.
+    #[cfg(feature = "openflow")]
     pub(in crate::switches) fn all_runs(&self) -> impl Iterator<Item = PageRun> {
         self.homes.iter().flat_map(|(&home, found)| found.runs.all(home)).map(|(run, _)| run)
     }
@@ -514,6 +515,7 @@ impl Directory {
     }
 
     /// Whether redirects were removed to make room since the last query.
+    #[cfg(any(test, feature = "openflow"))]
     pub(in crate::switches) fn take_has_made_room(&mut self) -> bool {
         std::mem::take(&mut self.has_made_room)
     }

@@ -20,16 +20,11 @@ use std::time::{Duration, Instant};
 use super::codec::{self, Answer, Body, Features, Message, NO_BUFFER, PacketIn, PacketOut, WHOLE, port};
 use super::meeting::{Meeting, Place, Stream};
 use crate::error::SwitchError;
+use crate::switches::waits::{ANSWER, DEAD, HELLO};
 use crate::sys;
 
 /// After this much silence an echo is sent.
 const ECHO_AFTER: Duration = Duration::from_secs(5);
-/// After this much silence the peer counts as dead.
-const DEAD_AFTER: Duration = Duration::from_secs(15);
-/// How long hello and features may take.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an answer may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before a switch that could not be reached is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// The maximum number of packets that wait to be passed on; then the switch waits.
@@ -174,7 +169,7 @@ impl Line {
 
     /// The answer to the last message; also an error if an earlier one was refused.
     pub(super) fn wait(&self, sent: &Sent) -> Result<Vec<Answer>, Trouble> {
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let deadline = Instant::now() + ANSWER.time();
         let mut waiting = self.waiting();
         loop {
             let is_over = waiting.slots.get(&sent.last).is_none_or(|slot| slot.end.is_some());
@@ -452,13 +447,13 @@ impl Reading {
             }
             told = told.filter(|told| !self.is_told(told));
             let due = self.listener.due();
-            let silence = if asked { DEAD_AFTER } else { ECHO_AFTER };
+            let silence = if asked { DEAD.time() } else { ECHO_AFTER };
             let timeout = silence.saturating_sub(incoming.heard.elapsed());
             match incoming.wait(&self.ringing, due.map_or(timeout, |due| due.min(timeout)))? {
                 Came::Ring => return Ok(()),
                 Came::Bytes => {}
-                Came::Nothing if incoming.heard.elapsed() >= DEAD_AFTER => {
-                    return Err(format!("it was silent for {} s", DEAD_AFTER.as_secs()));
+                Came::Nothing if incoming.heard.elapsed() >= DEAD.time() => {
+                    return Err(format!("it was silent for {} s", DEAD.time().as_secs()));
                 }
                 Came::Nothing if incoming.heard.elapsed() >= ECHO_AFTER && !asked => {
                     self.line.tell(vec![Body::EchoRequest(Vec::new())]);
@@ -489,7 +484,7 @@ impl Reading {
             let bytes = Message { number: number as u32, body }.encode().map_err(|error| error.to_string())?;
             incoming.stream.write_all(&bytes).map_err(|error| error.to_string())?;
         }
-        let deadline = Instant::now() + HELLO_TIMEOUT;
+        let deadline = Instant::now() + HELLO.time();
         loop {
             while let Some(message) = incoming.next()? {
                 match message.body {

@@ -11,12 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
+
+use crate::switches::waits::CONNECT;
 
 /// The port of OpenFlow.
 pub const PORT: u16 = 6653;
-/// How long connecting, and writing a message, may take.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How they connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +138,7 @@ impl Place {
             Place::Theirs(Meeting::Connect(host, port)) => {
                 let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
                 let address = (host.as_str(), *port).to_socket_addrs()?.next().ok_or_else(none)?;
-                Stream::Tcp(TcpStream::connect_timeout(&address, TIMEOUT)?)
+                Stream::Tcp(TcpStream::connect_timeout(&address, CONNECT.time())?)
             }
             Place::Theirs(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
@@ -171,13 +170,13 @@ impl Stream {
             Stream::Tcp(stream) => {
                 stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))
+                stream.set_read_timeout(Some(CONNECT.time()))?;
+                stream.set_write_timeout(Some(CONNECT.time()))
             }
             Stream::Unix(stream) => {
                 stream.set_nonblocking(false)?;
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))
+                stream.set_read_timeout(Some(CONNECT.time()))?;
+                stream.set_write_timeout(Some(CONNECT.time()))
             }
         }
     }

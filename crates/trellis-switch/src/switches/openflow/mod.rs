@@ -43,6 +43,7 @@ use crate::layout;
 use crate::observed::{Counters, Event, HotPage};
 use crate::switch::Switch;
 use crate::switches::directory::Entry;
+use crate::switches::waits::{CONNECTION, COUNT};
 use crate::switches::{self, Wiring};
 use crate::sys;
 
@@ -51,12 +52,8 @@ pub use meeting::{Meeting, PORT};
 const NAME: &str = "openflow";
 /// The default number of pages that are counted.
 pub const COUNTED_PAGES: usize = 1_024;
-/// Longer than any software switch takes to count the packets that have passed.
-const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The polling interval meanwhile.
 const COUNT_AGAIN: Duration = Duration::from_millis(5);
-/// How long a call waits for a connection.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// All packets, in parts per million.
 const WHOLE_PPM: u32 = 1_000_000;
 
@@ -196,11 +193,11 @@ impl OpenFlow {
                 .collect(),
             redirects_max: wiring.redirects_max,
             counted_pages_max: COUNTED_PAGES,
-            timeout: CONNECTION_TIMEOUT,
+            timeout: CONNECTION.time(),
         })?;
         let controller = switch.connection.address().map_or(0, |address| address.port());
         switch.ovs = Some(Ovs::start(&wiring.ports, controller)?);
-        switch.begin(CONNECTION_TIMEOUT)?;
+        switch.begin(CONNECTION.time())?;
         Ok(switch)
     }
 
@@ -275,7 +272,7 @@ impl OpenFlow {
                 Err(trouble) => trouble,
             };
             match trouble {
-                Trouble::Down => self.shared.line.wait_up(CONNECTION_TIMEOUT)?,
+                Trouble::Down => self.shared.line.wait_up(CONNECTION.time())?,
                 Trouble::Silent => return Err(failed("it does not answer", "see what it is busy with")),
                 Trouble::Refused(kind, code) if (kind, code) == codec::TABLE_FULL => {
                     return Err(SwitchError::Full {
@@ -378,7 +375,7 @@ impl OpenFlow {
     }
 
     fn count(&self, port: u16, number: u32) -> Result<Counters, SwitchError> {
-        let deadline = Instant::now() + COUNT_TIMEOUT;
+        let deadline = Instant::now() + COUNT.time();
         let mut wanted = None;
         loop {
             let stats = self.port_stats(port, number)?;

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use crate::entries::Port;
 use crate::error::SwitchError;
 use crate::lab::space::Process;
+use crate::switches::waits::OPEN_VSWITCH;
 use crate::sys;
 
 /// The required programs, all from Debian's package `openvswitch-switch` except the last.
@@ -33,8 +34,6 @@ const CONTROL: &str = "vswitchd.ctl";
 const BRIDGE: &str = "trellis";
 /// The datapath that receives packets from the interfaces and decides about them in its own process.
 const DATAPATH: &str = "netdev";
-/// How long each of its operations may take.
-const TIMEOUT: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(2);
 /// Disables its logging.
 const SILENT: [&str; 2] = ["-vconsole:off", "-vsyslog:off"];
@@ -91,7 +90,7 @@ impl Ovs {
         let _one = self.talking.lock();
         let wait = || -> io::Result<()> {
             let mut stream = UnixStream::connect(format!("/proc/self/fd/{}/{CONTROL}", self.folder.as_raw_fd()))?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_read_timeout(Some(OPEN_VSWITCH.time()))?;
             stream.write_all(b"{\"method\":\"revalidator/wait\",\"params\":[],\"id\":1}")?;
             let mut answer = Vec::new();
             let mut buffer = [0; 1024];
@@ -150,7 +149,7 @@ impl Running {
 
     /// Waits until it has created its socket, as long as it runs.
     fn wait_for(&self, socket: &str) -> Result<(), SwitchError> {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + OPEN_VSWITCH.time();
         while UnixStream::connect(socket).is_err() {
             let is_over = self.process.wait(AGAIN);
             if is_over || Instant::now() > deadline {
@@ -166,7 +165,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended already. If children are not waited for in this process, none is.
         let _ = self.process.signal(libc::SIGKILL);
-        let _ = self.process.wait(TIMEOUT);
+        let _ = self.process.wait(OPEN_VSWITCH.time());
         let _ = self.child.wait();
     }
 }
@@ -203,7 +202,7 @@ fn start(ports: &[Port], controller: u16) -> Result<(File, Kept), SwitchError> {
     let database_at = format!("unix:{DATABASE_SOCKET}");
     let switch = Running::start("ovs-vswitchd", &[&database_at, &format!("--unixctl={control}"), "--disable-system"])?;
     switch.wait_for(&control)?;
-    let mut arguments = vec![there, format!("--timeout={}", TIMEOUT.as_secs())];
+    let mut arguments = vec![there, format!("--timeout={}", OPEN_VSWITCH.time().as_secs())];
     arguments.extend(bridge(ports, controller));
     run("ovs-vsctl", &arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
     Ok((folder, Kept { _switch: switch, _database: database }))

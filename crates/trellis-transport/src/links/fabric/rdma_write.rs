@@ -17,13 +17,12 @@ use super::packet::Kind;
 use super::peers::{Shared, lock};
 use super::rendezvous::Said;
 use crate::HEADER_BYTES;
+use crate::links::waits::FABRIC_WRITES;
 use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
 
 /// The longest body that is written. A longer one is read: its receiver makes the memory of long runs exist before,
 /// and decides how much of them is in flight.
 const WRITTEN_BODY_BYTES_MAX: usize = 32 << 10;
-/// A peer that does not poll delays the end of this node's link by at most this.
-const WRITES_END_NS_MAX: u64 = 1_000_000_000;
 /// The pause between two checks of writes that have not ended.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 /// Once in so many checks a peer is asked what it has delivered, which also wakes it.
@@ -141,7 +140,7 @@ impl Shared {
         let mut answers = Answers { shared: self, passed_over: vec![Vec::new(); self.peers.len()] };
         loop {
             let awaited: Vec<usize> = (0..self.peers.len()).filter(|&index| self.awaits(index)).collect();
-            if awaited.is_empty() || self.now() - start >= WRITES_END_NS_MAX {
+            if awaited.is_empty() || self.now() - start >= FABRIC_WRITES.nanoseconds() {
                 return answers.passed_over;
             }
             if looks.is_multiple_of(LOOKS_PER_QUESTION) {

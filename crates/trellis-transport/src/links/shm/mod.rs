@@ -117,7 +117,7 @@ pub struct Shm {
     /// The listening socket for peers with a higher number, or why there is none.
     listening: Result<ListeningSocket, String>,
     negotiations: Mutex<Vec<Negotiation>>,
-    /// Processes of this host that were refused: of another user, or without the token.
+    /// Processes of this host that were refused: of another user, without the token, or beyond the maximum.
     unauthenticated: AtomicU64,
 }
 

@@ -39,8 +39,8 @@ const INVITATION_BYTES: usize = 48;
 const OFFER_MARK: [u8; 8] = *b"offer  1";
 const OFFER_BYTES: usize = 40;
 const ANSWER_BYTES_MIN: usize = 9;
-/// The maximum number of open negotiations; further connections are closed.
-const NEGOTIATIONS_MAX: usize = 1024;
+/// The maximum number of open negotiations; further connections are closed and counted.
+pub(super) const NEGOTIATIONS_MAX: usize = 1024;
 
 /// The socket on which this node listens for peers of this host.
 pub(super) struct ListeningSocket {
@@ -236,6 +236,7 @@ impl Shm {
         let Ok(listening) = &self.listening else { return };
         while let Ok(Some(socket)) = sockets::accept(listening.listener.raw(), &self.unauthenticated) {
             if lock(&self.negotiations).len() >= NEGOTIATIONS_MAX {
+                self.unauthenticated.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             // A peer whose connection is closed here stays on tcp.

@@ -15,14 +15,11 @@ use super::receiving::Receiving;
 use super::sending::{Flushed, NotTaken, Sending, Taken};
 use super::{EVENT_TOKEN, LISTENER_TOKEN, Manner, Shm, TCP_TOKEN};
 use crate::HEADER_BYTES;
+use crate::links::waits::Closing;
 use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 
 /// While a thread polls continuously, one poll in so many checks connections and new peers.
 const POLLS_PER_LOOK: u32 = 256;
-/// Leaving ends if nothing was taken for so long: the peer's process is stopped.
-const CLOSE_STALL_MS_MAX: u64 = 1000;
-/// Leaving ends in any case after this.
-const CLOSE_MS_MAX: u64 = 10_000;
 
 /// Not decided yet, or the peer has not come.
 const WAITING: u8 = 0;
@@ -551,8 +548,7 @@ impl Shm {
                 channel.wake_peer();
             }
         }
-        let start = Instant::now();
-        let mut moved = (usize::MAX, start);
+        let (start, mut closing) = (Instant::now(), Closing::new());
         loop {
             let (mut rest, mut done) = (0, true);
             for &peer in &leaving {
@@ -564,12 +560,7 @@ impl Shm {
                     rest += sending.left_to_do();
                 }
             }
-            let now = Instant::now();
-            if rest != moved.0 {
-                moved = (rest, now);
-            }
-            let stalled = now - moved.1 >= Duration::from_millis(CLOSE_STALL_MS_MAX);
-            if done || stalled || now - start >= Duration::from_millis(CLOSE_MS_MAX) {
+            if done || closing.is_over(rest as u64, start.elapsed()) {
                 break;
             }
             // There is no event for the peer taking something.

@@ -4,10 +4,13 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::thread::{Uid, set_thread_res_uid};
 use trellis_base::Random;
 
 use super::channel::{Channel, Draft};
 use super::memory;
+use super::negotiation::NEGOTIATIONS_MAX;
 use super::receiving::Receiving;
 use super::ring::SLOTS;
 use super::sending::{NotTaken, Sending, Taken};
@@ -179,8 +182,8 @@ fn frames_of_every_size_pass_through_many_rounds_of_the_ring() {
     sink.check();
 }
 
-#[test]
-fn a_process_without_the_token_is_counted_and_gets_no_answer() {
+/// Node 0 of two, whose peer does not come.
+fn lonely_link() -> Shm {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let tcp = TcpOptions {
         node: 0,
@@ -192,13 +195,69 @@ fn a_process_without_the_token_is_counted_and_gets_no_answer() {
         admit: Box::new(|_, _| Ok(())),
         refused: Box::new(|_| {}),
     };
-    let link = Shm::start(ShmOptions { tcp, manner: Manner::Prefer, host: None }).unwrap();
-    let one = sockets::connect(&link.listening.as_ref().unwrap().name).unwrap();
-    sockets::send(one.raw(), b"offer  1 and no token", &[]).unwrap();
+    Shm::start(ShmOptions { tcp, manner: Manner::Prefer, host: None }).unwrap()
+}
+
+/// Polls until a process was refused.
+fn poll_until_refused(link: &Shm) {
     let mut sink = Guarded::new();
     while link.statistics().unauthenticated_refused == 0 {
         link.poll(&mut sink);
     }
+}
+
+#[test]
+fn a_process_without_the_token_is_counted_and_gets_no_answer() {
+    let link = lonely_link();
+    let one = sockets::connect(&link.listening.as_ref().unwrap().name).unwrap();
+    sockets::send(one.raw(), b"offer  1 and no token", &[]).unwrap();
+    poll_until_refused(&link);
     assert!(matches!(sockets::receive(one.raw()), Arrived::Over));
+    link.close();
+}
+
+#[test]
+fn processes_beyond_the_maximum_of_negotiations_are_counted_and_turned_away() {
+    // Both ends of every connection are in this process.
+    let wanted = 2 * NEGOTIATIONS_MAX as u64 + 256;
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.current.map(|current| current.max(wanted.min(limit.maximum.unwrap_or(wanted))));
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert!(
+        limit.current.is_none_or(|current| current >= wanted),
+        "this test needs {wanted} descriptors; see `ulimit -Hn`"
+    );
+    let link = lonely_link();
+    let name = link.listening.as_ref().unwrap().name;
+    let mut sink = Guarded::new();
+    let mut silent = Vec::new();
+    for _ in 0..NEGOTIATIONS_MAX {
+        silent.push(sockets::connect(&name).unwrap());
+        link.poll(&mut sink);
+    }
+    assert_eq!(link.statistics().unauthenticated_refused, 0);
+    let one_more = sockets::connect(&name).unwrap();
+    poll_until_refused(&link);
+    assert!(matches!(sockets::receive(one_more.raw()), Arrived::Over));
+    assert!(matches!(sockets::receive(silent[0].raw()), Arrived::Nothing));
+    link.close();
+}
+
+#[test]
+fn a_process_of_another_user_takes_nothing_and_is_counted() {
+    let test = "a_process_of_another_user_takes_nothing_and_is_counted";
+    let link = lonely_link();
+    let name = link.listening.as_ref().unwrap().name;
+    let connected = std::thread::spawn(move || {
+        // This changes the calling thread only, in contrast to the function of the C library.
+        let nobody = Uid::from_raw(65_534);
+        set_thread_res_uid(nobody, nobody, nobody).ok()?;
+        Some(sockets::connect(&name).map(drop).expect_err("the node belongs to another user"))
+    });
+    let Some(error) = connected.join().unwrap() else {
+        return println!("SKIPPED {test}: only root can act as another user");
+    };
+    assert_eq!(error.to_string(), "it runs as another user");
+    poll_until_refused(&link);
     link.close();
 }

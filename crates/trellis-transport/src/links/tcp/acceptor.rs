@@ -483,4 +483,25 @@ mod tests {
         acceptor.expire(start + Duration::from_millis(5_000));
         assert_eq!((acceptor.handshakes.len(), acceptor.peers.unauthenticated.load(Ordering::Relaxed)), (0, 1));
     }
+
+    #[test]
+    fn a_node_that_does_not_confirm_is_hung_up_on() {
+        let mut address = None;
+        let mut acceptor = acceptor(&mut address);
+        let _node = TcpStream::connect(address.unwrap()).unwrap();
+        let start = Instant::now();
+        while acceptor.handshakes.is_empty() {
+            acceptor.accept_some(start);
+        }
+        let card = Rules { node: 1, nodes: 2, security: Security::Sealed }.description(0, false, &[]);
+        let (_, first) = Dialling::start(Carrier::Stream, &[0; 32], &card).unwrap();
+        let Ok((answering, _)) = Answering::read(Carrier::Stream, &[0; 32], &first) else {
+            panic!("it knows the secret");
+        };
+        acceptor.handshakes[0].await_confirmation(1, Box::new(answering), start);
+        acceptor.expire(start + Duration::from_millis(59_999));
+        assert_eq!(acceptor.handshakes.len(), 1);
+        acceptor.expire(start + Duration::from_millis(60_000));
+        assert_eq!((acceptor.handshakes.len(), acceptor.peers.unauthenticated.load(Ordering::Relaxed)), (0, 0));
+    }
 }

@@ -5,7 +5,9 @@
 //!
 //! It must never decide whether an authenticated node is admitted (the acceptor does).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use trellis_base::{Deadline, Limit};
 
 use super::sockets::{self, Received};
 use crate::links::descriptors::Descriptor;
@@ -15,9 +17,21 @@ use crate::wrap::secure::{
 };
 
 /// How long an unauthenticated end may hold a place.
-const UNAUTHENTICATED_MS_MAX: u64 = 5_000;
+pub(crate) const UNAUTHENTICATED: Deadline = Deadline {
+    who: "the link tcp",
+    waits_for: "who connects, or is dialled, to prove that it knows the secret",
+    limit: Limit::seconds(5),
+    then: "the connection is closed; who connected is counted and said, and who was dialled is dialled again",
+    tested: "crates/trellis-transport/src/links/tcp/acceptor.rs a_stranger_is_hung_up_on_when_its_time_is_over",
+};
 /// How long an authenticated node may take for its last message: its process may be stopped.
-const CONFIRMATION_MS_MAX: u64 = 60_000;
+pub(crate) const CONFIRMATION: Deadline = Deadline {
+    who: "the link tcp",
+    waits_for: "a node that has proved it, for its last message",
+    limit: Limit::seconds(60),
+    then: "the connection is closed, and the node may connect again",
+    tested: "crates/trellis-transport/src/links/tcp/acceptor.rs a_node_that_does_not_confirm_is_hung_up_on",
+};
 
 /// A handshake in progress.
 pub(super) struct Handshake {
@@ -115,7 +129,7 @@ impl Handshake {
 
     /// The peer was admitted: now waits for its confirmation.
     pub(super) fn await_confirmation(&mut self, peer: usize, answering: Box<Answering>, now: Instant) {
-        self.deadline = now + Duration::from_millis(CONFIRMATION_MS_MAX);
+        self.deadline = now + CONFIRMATION.time();
         self.step = Step::Confirmation { peer, answering, message: Message::new() };
     }
 
@@ -212,5 +226,5 @@ fn introduce(secret: &[u8; 32], message: &[u8; FIRST_MESSAGE_BYTES]) -> Progress
 }
 
 fn unauthenticated_deadline(now: Instant) -> Instant {
-    now + Duration::from_millis(UNAUTHENTICATED_MS_MAX)
+    now + UNAUTHENTICATED.time()
 }

@@ -20,7 +20,7 @@
 //! (system calls).
 
 pub(in crate::links) mod acceptor;
-mod handshake;
+pub(crate) mod handshake;
 mod input;
 mod output;
 mod peers;

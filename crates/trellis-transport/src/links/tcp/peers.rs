@@ -15,13 +15,10 @@ use super::output::{Output, Queue};
 use super::sockets;
 use crate::HEADER_BYTES;
 use crate::links::descriptors::{Descriptor, Epoll, Event};
+use crate::links::waits::Closing;
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
 
-/// Leaving ends if no byte moved for so long: the peer's process is stopped or its machine is gone.
-const CLOSE_STALL_MS_MAX: u64 = 1000;
-/// Leaving ends in any case after this.
-const CLOSE_MS_MAX: u64 = 10_000;
 /// Up to so many peers are served one by one; for more it is cheaper to ask epoll which are ready.
 const ASKED_ONE_BY_ONE_MAX: usize = 2;
 const NEWS_TOKEN: u64 = u64::MAX;
@@ -242,8 +239,7 @@ impl Peers {
     /// waits until the peer's machine has acknowledged everything. What arrives meanwhile is discarded; otherwise two
     /// nodes that leave at once, each with a full queue, would wait for each other.
     pub(super) fn end_all(&self) {
-        let start = Instant::now();
-        let mut moved = (usize::MAX, start);
+        let (start, mut closing) = (Instant::now(), Closing::new());
         let mut leaving: Vec<(usize, bool)> =
             (0..self.count()).filter(|&peer| self.is_up(peer)).map(|peer| (peer, false)).collect();
         loop {
@@ -253,12 +249,7 @@ impl Peers {
                 rest_bytes += rest.unwrap_or(0);
                 rest.is_some()
             });
-            let now = Instant::now();
-            if rest_bytes != moved.0 {
-                moved = (rest_bytes, now);
-            }
-            let stalled = now - moved.1 >= Duration::from_millis(CLOSE_STALL_MS_MAX);
-            if leaving.is_empty() || stalled || now - start >= Duration::from_millis(CLOSE_MS_MAX) {
+            if leaving.is_empty() || closing.is_over(rest_bytes as u64, start.elapsed()) {
                 break;
             }
             let mut full: Vec<_> = leaving

@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
+use trellis_base::{Deadline, Limit};
+
 use super::UdpOptions;
 use super::delivery::Nanoseconds;
 use super::input::{CONFIRMATION_DATAGRAM_BYTES, HANDSHAKE_MAGIC};
@@ -35,7 +37,14 @@ use crate::wrap::secure::{
 
 /// Answers kept for peers that did not receive them.
 const ANSWERED_MAX: usize = 64;
-const GREETING_NS_MAX: Nanoseconds = 60_000_000_000;
+/// How long a first message is remembered after it was answered.
+pub(crate) const GREETING: Deadline = Deadline {
+    who: "the link udp",
+    waits_for: "a node that has proved that it knows the secret, for its last message",
+    limit: Limit::seconds(60),
+    then: "its answer is forgotten, and the node may begin again",
+    tested: "crates/trellis-transport/src/links/udp/acceptor.rs an_answer_that_is_not_confirmed_is_forgotten",
+};
 /// Maximum datagrams handled before other work.
 const RECEIVES_MAX: usize = 32;
 /// The pause between two attempts: the first, and the maximum.
@@ -130,9 +139,13 @@ impl Acceptor {
                 self.hear_confirmation(index);
             }
             self.receive_first_messages();
-            let now = timer::now();
-            self.answered.retain(|answered| answered.deadline > now);
+            self.forget(timer::now());
         }
+    }
+
+    /// Forgets answers that were not confirmed in time.
+    fn forget(&mut self, now: Nanoseconds) {
+        self.answered.retain(|answered| answered.deadline > now);
     }
 
     fn what_to_wait_for(&self, now: Nanoseconds) -> (Vec<libc::pollfd>, i32) {
@@ -326,7 +339,7 @@ impl Acceptor {
         let mut second = [0; SECOND_DATAGRAM_BYTES];
         second[..SECOND_MAGIC.len()].copy_from_slice(&SECOND_MAGIC);
         second[SECOND_MAGIC.len()..].copy_from_slice(&message);
-        let deadline = timer::now() + GREETING_NS_MAX;
+        let deadline = timer::now() + GREETING.nanoseconds();
         let mut welcome = None;
         match verdict {
             Ok(()) => {
@@ -445,3 +458,46 @@ fn no_answer_sentence(address: &str) -> String {
 }
 
 const _: () = assert!(HANDSHAKE_MAGIC.len() + 1 == SECOND_MAGIC.len());
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::super::multicast::{Group, Multicast, Setting};
+    use super::*;
+    use crate::Security;
+
+    #[test]
+    fn an_answer_that_is_not_confirmed_is_forgotten() {
+        let (security, secret) = (Security::Sealed, [0; 32]);
+        let [own, dialler] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let address = dialler.local_addr().unwrap();
+        let options = UdpOptions {
+            node: 0,
+            addresses: vec![String::new(); 2],
+            socket: None,
+            secret,
+            security,
+            hello: Vec::new(),
+            admit: Box::new(|_, _| Ok(())),
+            refused: Box::new(|_| {}),
+            faults: None,
+            multicast: Multicast::Off,
+        };
+        let setting = Setting { multicast: Multicast::Off, secret, security, faults: None };
+        let peers = Arc::new(Peers::new(0, 2, Group::new(2, setting)).unwrap());
+        let mut acceptor = Acceptor::new(peers, sockets::adopt(own).unwrap(), options);
+        let card = Rules { node: 1, nodes: 2, security }.description(0, false, &[]);
+        let (_, first) = Dialling::start(Carrier::Datagrams, &secret, &card).unwrap();
+        let Ok((answering, description)) = Answering::read(Carrier::Datagrams, &secret, &first) else {
+            panic!("it knows the secret");
+        };
+        let before = timer::now();
+        acceptor.answer(first, address, Box::new(answering), &description, false);
+        let after = timer::now();
+        acceptor.forget(before + GREETING.nanoseconds() - 1);
+        assert!(acceptor.answered.iter().any(|answered| answered.welcome.is_some()), "its place is kept");
+        acceptor.forget(after + GREETING.nanoseconds());
+        assert!(acceptor.answered.is_empty());
+    }
+}

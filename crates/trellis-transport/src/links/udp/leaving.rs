@@ -1,12 +1,13 @@
 //! The end of a link: everything that waits is delivered, and the peers are told.
 //!
-//! Promises: it gives up after a second without progress, or ten in all. Two nodes that leave at once do not wait for
-//! each other.
+//! Promises: it gives up when nobody takes anything any more, and in any case after a time. Two nodes that leave at
+//! once do not wait for each other.
 //!
 //! It must never deliver a frame. What arrives meanwhile is acknowledged, so that its sender can leave too, and
 //! discarded.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::delivery::Nanoseconds;
 use super::input::{Overheard, Step};
@@ -14,11 +15,8 @@ use super::peers::{Peers, lock, try_lock};
 use super::timer;
 use crate::links::Lost;
 use crate::links::tcp::sockets;
+use crate::links::waits::Closing;
 
-/// Leaving ends if nothing was acknowledged for so long: the peer's process is stopped or gone.
-const STALL_NS_MAX: Nanoseconds = 1_000_000_000;
-/// Leaving ends in any case after this.
-const LEAVE_NS_MAX: Nanoseconds = 10_000_000_000;
 /// The maximum number of farewells until one is answered; each waits twice as long as the one before. A peer that
 /// receives none of them learns from its kernel that nothing listens here any more.
 const FAREWELLS_MAX: u32 = 5;
@@ -36,8 +34,7 @@ struct Leaving {
 
 /// Sends what waits and ends every connection. `closed` is set: polls do nothing any more.
 pub(super) fn leave_all(peers: &Peers) {
-    let start = timer::now();
-    let mut moved = (u64::MAX, start);
+    let (start, mut closing) = (timer::now(), Closing::new());
     let mut leaving: Vec<Leaving> = (0..peers.count())
         .filter(|&peer| peers.is_up(peer))
         .map(|peer| Leaving { peer, farewells: 0, next: 0, answered: false })
@@ -50,10 +47,7 @@ pub(super) fn leave_all(peers: &Peers) {
         peers.disperse(now);
         leaving.retain_mut(|one| one.step(peers, now, &mut progress, &mut next));
         progress += leaving.iter().map(|one| u64::from(one.farewells)).sum::<u64>();
-        if progress != moved.0 {
-            moved = (progress, now);
-        }
-        if now - moved.1 >= STALL_NS_MAX || now - start >= LEAVE_NS_MAX {
+        if closing.is_over(progress, Duration::from_nanos(now - start)) {
             break;
         }
         let mut wait: Vec<_> = leaving

@@ -32,7 +32,7 @@
 //! and the timer), `multicast`, `multicast_output` and `multicast_datagram` (one datagram for several peers),
 //! `leaving` (the end), `probe` (tests multicasts), `sockets` and `timer` (system calls).
 
-mod acceptor;
+pub(crate) mod acceptor;
 mod datagram;
 pub mod delivery;
 mod input;
@@ -42,7 +42,7 @@ mod multicast_datagram;
 mod multicast_output;
 mod output;
 mod peers;
-mod probe;
+pub(crate) mod probe;
 mod sockets;
 mod timer;
 

@@ -7,12 +7,21 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use trellis_base::{Deadline, Limit};
+
 use super::sockets;
+use crate::links::descriptors::Descriptor;
 use crate::links::tcp::sockets::{Received, receive, send_whole, wait};
 use crate::wrap::secure::random;
 
 /// How long a datagram may take from this host to itself.
-const WAIT_MS_MAX: u64 = 500;
+pub(crate) const RETURN: Deadline = Deadline {
+    who: "`trellis doctor`",
+    waits_for: "a multicast from this host to itself",
+    limit: Limit::milliseconds(500),
+    then: "the interface is said not to carry multicasts",
+    tested: "crates/trellis-transport/src/links/udp/probe.rs a_multicast_that_does_not_come_back_is_a_sentence",
+};
 
 /// An interface of this machine that is up and has an IPv4 address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,12 +56,17 @@ fn try_one(interface: Ipv4Addr) -> Result<(), String> {
     };
     let sender = sockets::multicast_sender(interface, group).map_err(refused)?;
     send_whole(sender.raw(), &word).map_err(refused)?;
+    await_return(&heard, &word, RETURN.milliseconds() as i32)
+}
+
+/// Waits for what was sent to a group.
+fn await_return(heard: &Descriptor, word: &[u8], timeout_ms: i32) -> Result<(), String> {
     let mut room = [0; 64];
     loop {
         let mut waiting = [libc::pollfd { fd: heard.raw(), events: libc::POLLIN, revents: 0 }];
-        wait(&mut waiting, WAIT_MS_MAX as i32);
+        wait(&mut waiting, timeout_ms);
         match receive(heard.raw(), &mut room) {
-            Received::Bytes(count) if room[..count] == word => return Ok(()),
+            Received::Bytes(count) if room[..count] == *word => return Ok(()),
             // Another process sent it.
             Received::Bytes(_) => {}
             _ => return Err("what was sent to a group there did not come back; a firewall may drop it".to_owned()),
@@ -63,6 +77,19 @@ fn try_one(interface: Ipv4Addr) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_multicast_that_does_not_come_back_is_a_sentence() {
+        let [heard, sender] = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        sender.connect(heard.local_addr().unwrap()).unwrap();
+        let heard = sockets::adopt(heard).unwrap();
+        let why = await_return(&heard, b"word", 1).unwrap_err();
+        assert!(why.contains("did not come back"), "{why}");
+        for text in [b"another", &b"word"[..]] {
+            sender.send(text).unwrap();
+        }
+        assert_eq!(await_return(&heard, b"word", 60_000), Ok(()));
+    }
 
     #[test]
     fn the_loopback_interface_is_found_and_every_answer_is_a_sentence() {

@@ -5,13 +5,13 @@
 //!
 //! | command | behind the header |
 //! |---|---|
-//! | STORE | range, incarnation, 4 B: zero, 8 B: page, 8 B: epoch; nothing where they are zero, or all bytes of the page |
-//! | STORED | range, incarnation, 4 B: zero, 8 B: page, 8 B: epoch |
+//! | STORE | range, incarnation, 4 B: how many pages, 8 B: the first page, 8 B: epoch; nothing where they are zero, or all bytes of the page; several pages only under epoch 0 |
+//! | STORED | range, incarnation, 4 B: how many pages, 8 B: the first page, 8 B: epoch |
 //! | LEASES | range, incarnation, 4 B: entries in all, 8 B: batch, 4 B: the first of these, 4 B: how many; them |
 //! | an entry of it | 8 B: page, 8 B: epoch, party: owner, 2 B: how many readers, 2 B: zero, 8 B: request, parties: readers |
 //! | TAKEN | range, incarnation, 4 B: zero |
 //! | REPORT | range, 2 B: life, 1 B: state, 1 B: settled, incarnation, 2 B: silent host, 2 B: part wanted back, 4 B: zero, 8 B: request, 8 B: call; 8 B each: pages of the range, requests answered so far, bytes that are left for backups, term, tenure |
-//! | PLACED | range, 2 B: life, incarnation, 2 B: home, 2 B: to hand over to, 2 B: how many backups, 1 B: anew, 1 B: zero, 2 B: how many parts, 8 B: request, 8 B: call, 8 B: pages of the range, 8 B: first page within, range that it is within, 2 B: since, 4 B: zero; 2 B for each backup; parts |
+//! | PLACED | range, 2 B: life, incarnation, 2 B: home, 2 B: to hand over to, 2 B: how many backups, 1 B: anew, 1 B: unserved, 2 B: how many parts, 8 B: request, 8 B: call, 8 B: pages of the range, 8 B: first page within, range that it is within, 2 B: since, 4 B: zero; 2 B for each backup; parts |
 //! | a part in it | 2 B: number, 2 B: since, 4 B: pages, 8 B: first page |
 //! | LOCATE | range, 6 B: zero |
 //! | FOLLOW | range, 6 B: zero, 8 B: page, 8 B: for how long |

@@ -18,6 +18,7 @@ use super::packet::{Kind, Packet};
 use super::peers::{LOST, Shared, UP, lock};
 use super::rdma_write::{failure, read_word};
 use super::rendezvous::Said;
+use crate::links::waits::{FABRIC_BROKEN, FABRIC_READS};
 use crate::links::{Link, Lost, Payload, Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
@@ -28,10 +29,6 @@ const POLLS_BUSY: u32 = 64;
 const POLLS_IDLE: u32 = 8;
 /// Parts of one body that are read concurrently.
 const READS_OF_BODY_MAX: usize = 4;
-/// If the fabric does not reach a peer whose tcp connection is up for so long, the peer is lost.
-const BROKEN_NS_MAX: u64 = 1_000_000_000;
-/// If the provider does not return the reads from a lost peer for so long, the endpoint is ended.
-const READS_GIVEN_BACK_NS_MAX: u64 = 5_000_000_000;
 
 /// The state that only the polling thread accesses.
 pub(super) struct Receive {
@@ -630,7 +627,7 @@ impl Poll<'_> {
         }
         let broken = lock(&peer.broken).clone();
         if let Some((since, why)) = broken
-            && self.shared.now().saturating_sub(since) >= BROKEN_NS_MAX
+            && self.shared.now().saturating_sub(since) >= FABRIC_BROKEN.nanoseconds()
         {
             self.leave(index, Lost::Broken { why: format!("libfabric ({}): {why}", self.shared.device.provider()) });
         }
@@ -660,7 +657,7 @@ impl Poll<'_> {
         let inward = self.inward(index);
         let Some((since, why)) = inward.leaving.clone() else { return };
         if let Some(reading) = &inward.reading {
-            if reading.under_way > 0 && now.saturating_sub(since) < READS_GIVEN_BACK_NS_MAX {
+            if reading.under_way > 0 && now.saturating_sub(since) < FABRIC_READS.nanoseconds() {
                 return;
             }
             if reading.under_way > 0 {

@@ -1,87 +1,90 @@
 //! A real `redis-server` for a test: on a free port and a socket, in a folder of its own, ended with the test.
 
-#![allow(dead_code, reason = "each test program uses its part")]
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::{Folder, are_installed};
+
 /// A server.
-pub(crate) struct RedisServer {
+pub struct RedisServer {
     child: Child,
-    pub(crate) port: u16,
-    folder: PathBuf,
+    /// Its port on loopback.
+    pub port: u16,
+    folder: Folder,
     options: Vec<String>,
 }
 
 impl RedisServer {
     /// Starts one; prints why and returns `None` if none is installed.
-    pub(crate) fn start(test: &str, options: &[&str]) -> Option<RedisServer> {
-        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-            println!("SKIPPED {test}: redis-server is not installed");
+    pub fn start(test: &str, options: &[&str]) -> Option<RedisServer> {
+        if !are_installed(test, &["redis-server"]) {
             return None;
         }
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("trellis-redis-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for the server");
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         let child = placeholder();
-        let mut server = RedisServer { child, port: 0, folder, options };
+        let mut server = RedisServer { child, port: 0, folder: Folder::new(), options };
         // Another process may take the port between the check and the server's start.
         while !server.launch(free_port(), &[]) {}
         Some(server)
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// Its address as a store.
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn process(&self) -> u32 {
+    /// Its address as a store, over a socket of this machine.
+    pub fn socket_url(&self) -> String {
+        format!("redis+unix:{}", self.socket().display())
+    }
+
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.join("socket")
+    /// The socket at which it listens as well.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.file("socket")
     }
 
     /// Kills it, as a crash would.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
     }
 
     /// Starts it again on the same port.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.restart_with(&[]);
         self.until("it has loaded what it kept", |answer| !answer.starts_with("-LOADING"));
     }
 
     /// Like `restart`, with more options; it may still be loading its data.
-    pub(crate) fn restart_with(&mut self, more: &[&str]) {
+    pub fn restart_with(&mut self, more: &[&str]) {
         let port = self.port;
         assert!(self.launch(port, more), "the port of the server is free again");
     }
 
     /// What `redis-cli` would print.
-    pub(crate) fn ask(&self, command: &str) -> String {
+    pub fn ask(&self, command: &str) -> String {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server is there");
         ask(stream, command).expect("the server answers")
     }
 
     /// Starts it and waits until it answers; false if it ended instead.
     fn launch(&mut self, port: u16, more: &[&str]) -> bool {
-        let log = std::fs::File::create(self.folder.join("log")).expect("a file for the server's log");
+        let log = std::fs::File::create(self.folder.file("log")).expect("a file for the server's log");
         self.port = port;
         self.child = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--unixsocket"])
             .arg(self.socket())
             .args(["--port", &port.to_string(), "--dir"])
-            .arg(&self.folder)
+            .arg(self.folder.path())
             .args(&self.options)
             .args(more)
             .stdout(log)
@@ -113,9 +116,8 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            println!("{}", std::fs::read_to_string(self.folder.join("log")).unwrap_or_default());
+            println!("{}", std::fs::read_to_string(self.folder.file("log")).unwrap_or_default());
         }
-        std::fs::remove_dir_all(&self.folder).ok();
     }
 }
 
@@ -128,7 +130,7 @@ fn ask(mut stream: impl Read + Write, command: &str) -> std::io::Result<String> 
 }
 
 /// A port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 

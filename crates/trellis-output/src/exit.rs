@@ -22,6 +22,8 @@ pub const CONFIGURATION: u8 = 78;
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The program was not found.
 pub const NOT_FOUND: u8 = 127;
+/// The reader of standard output has gone away; a shell gives this status for SIGPIPE.
+pub const READER_GONE: u8 = 128 + 13;
 
 /// Why a command ends early: the exit code and one sentence that names the fact and the next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +55,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// A value of ours that cannot be written as JSON is a mistake of ours.
-pub fn not_json(error: &serde_json::Error) -> Failure {
+pub fn not_json(error: impl fmt::Display) -> Failure {
     Failure::new(SYSTEM, format!("cannot write the result as JSON: {error}"))
 }
 
