@@ -3,9 +3,11 @@
 //! Promises: every `sh` block of a document runs, in the order of the text, in one shell that ends with the first
 //! command that fails. A block whose paragraph names a file (`heat.cpp`) is saved under this name in the shell's
 //! current folder. Each document gets a home folder, a network and processes of its own, which end with it, and a
-//! copy of the examples; it writes nothing into the repository. The guides that name several hosts are carried out by
-//! a test of `trellis-cli` instead, which has a lab.
+//! copy of the examples; it writes nothing into the repository. Of the programs that only some tasks of the project
+//! need, it finds those that its text, or the README, says to install. The guides that name several hosts are carried
+//! out by a test of `trellis-cli` instead, which has a lab.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -44,6 +46,9 @@ const PROGRAM: &str = "c++ -std=c++20 -O2 examples/hello/hello.cpp $(pkg-config 
 const FILES: [(&str, &[&str]); 5] =
     [("cpp", &[".cpp", ".cc"]), ("c", &[".c"]), ("rust", &[".rs"]), ("toml", &[".toml"]), ("json", &[".json"])];
 
+/// Programs that `cargo xtask install` and `demo` install, as the README says.
+const BY_TASKS: [&str; 8] = ["c++", "cc", "nm", "make", "cmake", "pkg-config", "clang-19", "llvm-config-19"];
+
 /// Far more than any document needs: only a hanging one reaches it.
 const LONGEST_SECONDS: u32 = 1200;
 /// The lines of output that are shown if a document fails.
@@ -66,7 +71,7 @@ how_to_join() {
     until grep -q 'others join with: ' "$HOME/log"; do sleep 0.05; done
     sed -n 's/.*trellis run --join \(.*\) PROGRAM$/\1/p' "$HOME/log"
 }
-ip link set lo up
+"$ip" link set lo up
 cd "$HOME/source/trellis"
 "#;
 
@@ -105,6 +110,8 @@ fn documents(root: &Path) -> Result<Vec<String>> {
 fn carry_out(workspace: &Workspace, name: &str) -> Result<()> {
     let text = std::fs::read_to_string(workspace.root.join(name))?;
     let home = Home::make(&workspace.root)?;
+    let readme = std::fs::read_to_string(workspace.root.join("README.md"))?;
+    let programs = home.programs(&hidden(&(prose(&readme) + &prose(&text))))?;
     std::fs::write(home.0.join("script"), script(name, &text)?)?;
     let user_home = std::env::var("HOME").unwrap_or_default();
     let kept =
@@ -117,10 +124,11 @@ fn carry_out(workspace: &Workspace, name: &str) -> Result<()> {
         command.arg("--map-root-user");
     }
     command.args(["timeout", "--foreground", &LONGEST_SECONDS.to_string(), "bash"]).arg(home.0.join("script"));
-    command.env_clear().env("HOME", &home.0).env("PATH", std::env::var("PATH").unwrap_or_default());
+    command.env_clear().env("HOME", &home.0).env("PATH", programs);
     command.env("CARGO_HOME", kept("CARGO_HOME", ".cargo")).env("RUSTUP_HOME", kept("RUSTUP_HOME", ".rustup"));
     // There is no other network: only crates that the build has fetched are available.
     command.env("CARGO_NET_OFFLINE", "true").env("repository", &workspace.root).env("document", name);
+    command.env("ip", Workspace::find_program("ip").context("`ip` is not there any more")?);
     // Only for the repository: a reader's own builds are in the reader's own folder.
     if let Some(target) = std::env::var_os("CARGO_TARGET_DIR") {
         command.env("built", target);
@@ -156,6 +164,23 @@ impl Home {
         }
         Ok(home)
     }
+
+    /// A folder with all programs of this machine but the hidden ones.
+    fn programs(&self, hidden: &[&str]) -> Result<PathBuf> {
+        let all = self.0.join("programs");
+        std::fs::create_dir(&all).with_context(|| format!("cannot make {}", all.display()))?;
+        for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
+            // A folder that is not there has no programs.
+            for entry in std::fs::read_dir(&folder).into_iter().flatten() {
+                let name = entry?.file_name();
+                let link = all.join(&name);
+                if !hidden.iter().any(|hidden| name == *hidden) && link.symlink_metadata().is_err() {
+                    std::os::unix::fs::symlink(folder.join(&name), link)?;
+                }
+            }
+        }
+        Ok(all)
+    }
 }
 
 impl Drop for Home {
@@ -164,6 +189,26 @@ impl Drop for Home {
             eprintln!("    {} was left behind: {error}", self.0.display());
         }
     }
+}
+
+/// What a document says outside of its blocks.
+fn prose(text: &str) -> String {
+    let mut is_block = false;
+    let is_prose = |line: &&str| {
+        is_block ^= line.starts_with("```");
+        !is_block
+    };
+    text.lines().filter(is_prose).map(|line| format!("{line}\n")).collect()
+}
+
+/// The programs that only some tasks of the project need, and that a text does not say to install.
+fn hidden(prose: &str) -> Vec<&'static str> {
+    let words: BTreeSet<&str> =
+        prose.split(|letter: char| !letter.is_ascii_alphanumeric() && !"+-_".contains(letter)).collect();
+    let is_there = |program: &str, package: &str| {
+        words.contains(program) || words.contains(package) || BY_TASKS.contains(&program)
+    };
+    setup::programs().filter(|(program, package)| !is_there(program, package)).map(|(program, _)| program).collect()
 }
 
 /// The shell script of a document.
@@ -243,6 +288,14 @@ mod tests {
             "cat > a.cpp <<'END OF a.cpp'\nint main() {}\nEND OF a.cpp\nline=16\nc++ a.cpp\n\
              trellis check swarm --seeds 20  # some\n"
         );
+    }
+
+    #[test]
+    fn a_program_is_hidden_unless_the_text_says_to_install_it() {
+        let text = "Install redis-server.\n\n```sh\nm4 x | etcd\n```\n";
+        let hidden = hidden(&prose(text));
+        ["m4", "etcd", "java"].iter().for_each(|name| assert!(hidden.contains(name), "{name}: {hidden:?}"));
+        ["c++", "cc", "redis-server"].iter().for_each(|name| assert!(!hidden.contains(name), "{name}: {hidden:?}"));
     }
 
     #[test]

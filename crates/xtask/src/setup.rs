@@ -73,6 +73,12 @@ pub(crate) const NEEDED: &[Needed] = &[
     spelling::PYTHON,
 ];
 
+/// The programs among what tasks need, each with its package.
+pub(crate) fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_program = |needed: &&Needed| ![LIBRARY, FILE, MODULE].iter().any(|kind| needed.program.starts_with(kind));
+    NEEDED.iter().filter(is_program).map(|needed| (needed.program, needed.package))
+}
+
 /// For the feature `fabric`: the checks build it, users need not.
 pub(crate) const FABRIC: Needed = Needed { program: "pkg-config:libfabric >= 1.17", package: "libfabric-dev" };
 
