@@ -221,6 +221,18 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
             "trellis.toml:2: coherence_ranges: `0-2097152=ivy` ends outside of the region; accepted: at most 1048576, its region_bytes",
         ),
         (
+            "coherence = \"hlrc\"\njoiners_max = 2\n",
+            "trellis.toml:2: joiners_max: under hlrc every node meets in barriers, and a node that joins later does not; set joiners_max = 0, or another coherence",
+        ),
+        (
+            "coherence = \"lock(hlrc)\"\n",
+            "trellis.toml:1: coherence: `lock(hlrc)` is not a protocol; there is ivy, dynamic(forward), dynamic(redirect), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, 500us), each once",
+        ),
+        (
+            "coherence = \"delay(hlrc)\"\n",
+            "trellis.toml:1: coherence: `delay(hlrc)` is not a protocol; there is ivy, dynamic(forward), dynamic(redirect), migrate, hlrc(invalidate), hlrc(update), hlrc(adaptive), and round any but the last three lock(…), lock(…, spin 100us), delay(…), delay(…, 500us), each once",
+        ),
+        (
             "link_faults = \"drop=10%\"\n",
             "trellis.toml:1: link_faults: the link tcp has none, because the kernel makes good what a network loses; set link = udp",
         ),
