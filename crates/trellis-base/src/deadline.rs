@@ -48,11 +48,11 @@ impl Deadline {
     ///
     /// # Panics
     ///
-    /// If something else than time ends the wait.
+    /// If something other than time ends the wait.
     pub const fn time(&self) -> Duration {
         match self.limit {
             Limit::Time(time) | Limit::Setting(_, time) => time,
-            Limit::Other(_) => panic!("something else than time ends this wait"),
+            Limit::Other(_) => panic!("something other than time ends this wait"),
         }
     }
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "something else than time")]
+    #[should_panic(expected = "something other than time")]
     fn what_something_else_ends_has_no_time() {
         let wait = Deadline { who: "", waits_for: "", limit: Limit::Other("it"), then: "", tested: "" };
         let _ = wait.time();

@@ -146,15 +146,15 @@ fn kill(program: &Path, wait: &str, returns: bool, victim: usize, link: &str, co
         let status = cluster.nodes[node].end();
         let (printed, complained) = (cluster.nodes[node].printed(), cluster.nodes[node].complained());
         assert_eq!(status.code(), Some(70), "{case}: node {node} printed {printed} and complained {complained}");
-        let told = match returns {
-            true => printed.split_once("told: ").map_or("", |(_, told)| told).to_owned(),
+        let report = match returns {
+            true => printed.split_once("told: ").map_or("", |(_, report)| report).to_owned(),
             // A complaint during the wait is not about the death: on a slow machine it comes before any node is
             // killed.
             false => complained.lines().filter(|line| !line.ends_with(" at the latest")).collect::<Vec<_>>().join("\n"),
         };
-        assert!(told.contains(&format!("node {victim} (127.0.0.1:")), "{case}: node {node} says {told:?}");
+        assert!(report.contains(&format!("node {victim} (127.0.0.1:")), "{case}: node {node} says {report:?}");
         for other in survivors.iter().filter(|&&other| other != node) {
-            assert!(!told.contains(&format!("node {other} (")), "{case}: node {node} blames a survivor: {told}");
+            assert!(!report.contains(&format!("node {other} (")), "{case}: node {node} blames a survivor: {report}");
         }
     }
     assert_nothing_is_left(&cluster.folder, &before, &case);
@@ -192,8 +192,8 @@ fn a_late_peer_is_named_when_the_deadline_passes() {
         for node in [0, 2] {
             let printed = cluster.nodes[node].until_begun("told: ");
             let complained = (0..NODES).map(|node| cluster.nodes[node].complained()).collect::<Vec<_>>();
-            let is_told = printed.contains("told: gave up after 2 s ") && printed.contains(expected);
-            assert!(is_told, "{wait}, node {node}: {printed}; complaints: {complained:?}");
+            let is_reported = printed.contains("told: gave up after 2 s ") && printed.contains(expected);
+            assert!(is_reported, "{wait}, node {node}: {printed}; complaints: {complained:?}");
         }
     }
 }
@@ -217,9 +217,9 @@ fn the_node_that_owes_the_heap_an_answer_is_named() {
         cluster.write("go");
         for node in (0..NODES).filter(|&node| node != victim) {
             let printed = cluster.nodes[node].until_begun("told: ");
-            let told = printed.split_once("told: ").map_or("", |(_, told)| told).lines().next().unwrap_or("");
+            let report = printed.split_once("told: ").map_or("", |(_, report)| report).lines().next().unwrap_or("");
             let begin = format!("gave up after 2 s waiting for the shared heap: no answer from node {victim} (");
-            assert!(told.starts_with(&begin) && told.ends_with(what), "{wait}, node {node}: {told}");
+            assert!(report.starts_with(&begin) && report.ends_with(what), "{wait}, node {node}: {report}");
         }
     }
 }

@@ -5,7 +5,7 @@
 use trellis_check::changes::ChangeFault;
 use trellis_check::explore::{Model, Options, Report, Verdict, explore};
 use trellis_check::mutants::change_instances;
-use trellis_check::pages::{Instance, Locks, Wishes};
+use trellis_check::pages::{Instance, Locks, Requests};
 use trellis_check::synchronisation::{Program, SyncInstance};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
@@ -65,7 +65,7 @@ fn four_nodes_load_and_store_on_one_page() {
 #[test]
 fn three_nodes_load_and_store_on_two_pages() {
     explore_these(&Protocol::all(), Options::default(), |p| Instance {
-        wishes: Wishes::Both,
+        requests: Requests::Both,
         ..Instance::new(p, 3, 2, 1)
     });
 }
@@ -83,15 +83,15 @@ fn pages_can_have_different_managers() {
     explore_these(&Protocol::all(), Options::default(), |p| Instance {
         home: Home::Interleaved(Interleaved),
         pages: vec![0, 512],
-        wishes: Wishes::Wide,
+        requests: Requests::Wide,
         ..Instance::new(p, 2, 2, 1)
     });
 }
 
 #[test]
-fn runs_of_pages_are_wished_for_and_announced() {
+fn runs_of_pages_are_requested_and_announced() {
     explore_these(&bases(), Options::default(), |p| Instance {
-        wishes: Wishes::Both,
+        requests: Requests::Both,
         prefetches: 1,
         ..Instance::new(p, 2, 2, 1)
     });
@@ -99,7 +99,7 @@ fn runs_of_pages_are_wished_for_and_announced() {
 
 #[test]
 fn a_run_of_three_pages_is_cut_where_it_must_be() {
-    explore_these(&bases(), Options::default(), |p| Instance { wishes: Wishes::Both, ..Instance::new(p, 2, 3, 1) });
+    explore_these(&bases(), Options::default(), |p| Instance { requests: Requests::Both, ..Instance::new(p, 2, 3, 1) });
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn locked_pages_stay_and_everybody_gets_a_turn() {
 fn runs_of_pages_are_locked_without_waiting_in_a_circle() {
     explore_these(&locking(), MUST_END, |p| Instance {
         locks: Locks::Kept,
-        wishes: Wishes::Both,
+        requests: Requests::Both,
         spins: 1,
         ..Instance::new(p, 2, 2, 1)
     });
@@ -162,7 +162,11 @@ fn two_threads_of_a_node_lock_a_page_in_turn_or_give_up() {
 fn a_node_leaves_while_others_go_on() {
     explore_these(&bases(), MUST_END, |p| Instance { leaver: true, ..Instance::new(p, 3, 1, 2) });
     explore_these(&bases(), MUST_END, |p| Instance { leaver: true, ..Instance::new(p, 4, 1, 1) });
-    explore_these(&bases(), MUST_END, |p| Instance { leaver: true, wishes: Wishes::Both, ..Instance::new(p, 3, 2, 1) });
+    explore_these(&bases(), MUST_END, |p| Instance {
+        leaver: true,
+        requests: Requests::Both,
+        ..Instance::new(p, 3, 2, 1)
+    });
 }
 
 #[test]
@@ -176,7 +180,7 @@ fn the_protocol_of_pages_is_changed() {
     for (from, to) in bases().into_iter().flat_map(|from| bases().into_iter().map(move |to| (from, to))) {
         let instance = Instance { change: Some(to), ..Instance::new(from, 3, 1, 1) };
         passes_model(&instance.describe(), &mut instance.model_of_ranges(), MUST_END);
-        let instance = Instance { change: Some(to), wishes: Wishes::Wide, ..Instance::new(from, 2, 2, 1) };
+        let instance = Instance { change: Some(to), requests: Requests::Wide, ..Instance::new(from, 2, 2, 1) };
         passes_model(&instance.describe(), &mut instance.model_of_ranges(), MUST_END);
     }
 }
@@ -205,7 +209,7 @@ fn instances_that_differ_are_described_differently() {
     let plain = Instance::new(Protocol::IVY, 2, 1, 1);
     let locked = || Instance::new("lock(ivy)".parse().expect("a protocol"), 2, 1, 1);
     let different = [
-        Instance { wishes: Wishes::Wide, ..plain.clone() },
+        Instance { requests: Requests::Wide, ..plain.clone() },
         Instance { prefetches: 1, ..plain.clone() },
         Instance { late_faults: true, ..plain.clone() },
         Instance { time_outs: 1, ..plain.clone() },

@@ -25,7 +25,7 @@ const UNFILLED: u64 = 0xDEAD;
 
 /// The next operation of a thread.
 #[derive(Clone, Copy, Default)]
-struct Wish {
+struct NextAccess {
     cell: u32,
     write: bool,
     faulted: bool,
@@ -37,7 +37,7 @@ struct Cluster<N> {
     nodes: Vec<N>,
     views: [[Access; PAGES]; NODES],
     memories: [[u64; PAGES]; NODES],
-    wishes: [Wish; NODES],
+    next: [NextAccess; NODES],
     history: History,
     /// Sender, receiver and message of the messages under way, which arrive in any order.
     messages: Vec<(usize, usize, Message)>,
@@ -57,13 +57,13 @@ impl<N: Coherence> Cluster<N> {
             nodes: (0..nodes).map(|me| start(geometry(me))).collect(),
             views: [[Access::None; PAGES]; NODES],
             memories: [[UNFILLED; PAGES]; NODES],
-            wishes: [Wish::default(); NODES],
+            next: [NextAccess::default(); NODES],
             history: History { threads: (0..nodes).map(|node| Thread { node, operations: Vec::new() }).collect() },
             messages: Vec::new(),
             resumed: Vec::new(),
             random,
         };
-        (0..NODES).for_each(|node| cluster.draw_wish(node));
+        (0..NODES).for_each(|node| cluster.draw_next(node));
         cluster
     }
 
@@ -71,7 +71,7 @@ impl<N: Coherence> Cluster<N> {
     fn run(mut self) -> History {
         for _ in 0..STEPS_MAX {
             let is_done = |node: usize| self.history.threads[node].operations.len() == OPERATIONS;
-            let runnable: Vec<usize> = (0..NODES).filter(|&node| !self.wishes[node].waits && !is_done(node)).collect();
+            let runnable: Vec<usize> = (0..NODES).filter(|&node| !self.next[node].waits && !is_done(node)).collect();
             let (threads, messages) = (runnable.len(), self.messages.len());
             let choices = threads + messages + self.resumed.len();
             let chosen = if choices == 0 { break } else { self.random.index(choices) };
@@ -88,19 +88,19 @@ impl<N: Coherence> Cluster<N> {
         self.history
     }
 
-    fn draw_wish(&mut self, node: usize) {
+    fn draw_next(&mut self, node: usize) {
         let cell = self.random.index(PAGES) as u32;
-        self.wishes[node] = Wish { cell, write: self.random.once_in(2), ..Wish::default() };
+        self.next[node] = NextAccess { cell, write: self.random.once_in(2), ..NextAccess::default() };
     }
 
     /// The thread does its operation in one step if the view allows it, and faults otherwise.
     fn run_thread(&mut self, node: usize) {
-        let Wish { cell, write, faulted, .. } = self.wishes[node];
+        let NextAccess { cell, write, faulted, .. } = self.next[node];
         let needed = if write { Access::Write } else { Access::Read };
         if self.views[node][cell as usize] < needed {
-            self.wishes[node] = Wish { cell, write, faulted: true, waits: true };
+            self.next[node] = NextAccess { cell, write, faulted: true, waits: true };
             let page = PageIndex(cell);
-            return self.step(node, Input::Fault { page, write, wish: PageRange::one(page) });
+            return self.step(node, Input::Fault { page, write, wanted: PageRange::one(page) });
         }
         let word = &mut self.memories[node][cell as usize];
         let operations = &mut self.history.threads[node].operations;
@@ -111,7 +111,7 @@ impl<N: Coherence> Cluster<N> {
             Operation::Read { cell, value: *word }
         });
         self.resumed.extend(faulted.then_some((node, PageIndex(cell))));
-        self.draw_wish(node);
+        self.draw_next(node);
     }
 
     /// The bytes of a grant are read at the supplier only now, as the contract allows.
@@ -141,8 +141,8 @@ impl<N: Coherence> Cluster<N> {
             }
             Effect::Send { to, message } => self.messages.push((node, usize::from(to.0), message)),
             Effect::Wake(range) => {
-                let wish = &mut self.wishes[node];
-                wish.waits &= !range.contains(PageIndex(wish.cell));
+                let next = &mut self.next[node];
+                next.waits &= !range.contains(PageIndex(next.cell));
             }
             Effect::Hold(page) => self.resumed.push((node, page)),
             Effect::Violation { .. } => {} // The history has to show what comes of it.

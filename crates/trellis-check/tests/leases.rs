@@ -9,7 +9,7 @@ use trellis_check::leases::faults::FAULTS;
 use trellis_check::leases::{Fault, Setup, shapes, swarm};
 
 /// Small clusters with more than some ten thousand states, which only the command explores.
-const LEFT_TO_THE_COMMAND: [&str; 6] = ["expiry", "ended", "restart", "failover", "cut-restart", "join-silence"];
+const LEFT_TO_THE_COMMAND: [&str; 6] = ["expiry", "ended", "restart", "failover", "split-restart", "merge-silence"];
 
 fn passes(setup: Setup) -> Report {
     let name = setup.describe();
@@ -55,16 +55,16 @@ fn every_small_cluster_has_a_name_of_its_own() {
 
 #[test]
 fn random_clusters_are_right() {
-    let (mut commits, mut cuts, mut joins) = (0, 0, 0);
+    let (mut commits, mut splits, mut merges) = (0, 0, 0);
     for seed in 0..200 {
         let outcome = swarm::run(seed, Fault::None, false);
         assert_eq!(outcome.complaint(), None);
         commits += outcome.commits;
-        cuts += outcome.parts.0;
-        joins += outcome.parts.1;
+        splits += outcome.parts.0;
+        merges += outcome.parts.1;
     }
     assert!(commits > 1_000, "clusters in which hardly anything is committed ({commits}) say little");
-    assert!(cuts > 50 && joins > 15, "only {cuts} parts were cut, and {joins} joined");
+    assert!(splits > 50 && merges > 15, "only {splits} parts were split off, and {merges} merged");
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn small_clusters_notice_what_they_are_made_for() {
         (Fault::ReaderCountsFromReceipt, "copy-expiry"),
         (Fault::HandsOverNoLeases, "move-owned"),
         (Fault::RepeatKeepsLease, "restart-repeat"),
-        (Fault::CutForgetsLeases, "cut-owned"),
-        (Fault::CutForgetsStaged, "cut-staged"),
-        (Fault::JoinForgetsLeases, "join-owned"),
-        (Fault::JoinForgetsStaged, "join-staged"),
-        (Fault::JoinForgetsTenure, "join-silence"),
+        (Fault::SplitForgetsLeases, "split-owned"),
+        (Fault::SplitForgetsStaged, "split-staged"),
+        (Fault::MergeForgetsLeases, "merge-owned"),
+        (Fault::MergeForgetsStaged, "merge-staged"),
+        (Fault::MergeForgetsHomeLease, "merge-silence"),
     ];
     for (fault, name) in cases {
         let report = explore(&mut Orders::new(Setup { fault, ..small(name) }), Options::default(), &mut |_| {});

@@ -62,10 +62,10 @@ fn jobs_share_the_same_runs() {
 
 #[test]
 fn progress_is_told() {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let options = LitmusOptions::new(vec![Protocol::IVY], 40_000);
-    simulate(&options, &mut |progress: Progress| told.push(progress.runs)).unwrap();
-    assert!(told.len() == 2 && told.is_sorted(), "{told:?}");
+    simulate(&options, &mut |progress: Progress| reported.push(progress.runs)).unwrap();
+    assert!(reported.len() == 2 && reported.is_sorted(), "{reported:?}");
 }
 
 /// A rule to break in any protocol.

@@ -208,14 +208,14 @@ fn unfair(timeout: Option<u32>) -> Outcome {
 
 #[test]
 fn a_node_that_is_overtaken_too_often_or_never_served_is_noticed() {
-    let told = |outcome: Outcome| match outcome.verdict {
+    let reason = |outcome: Outcome| match outcome.verdict {
         Verdict::Broken(what) => what,
         Verdict::Passed => "nothing".to_string(),
     };
     assert_eq!(unfair(Some(0)).verdict, Verdict::Passed);
-    let overtaken = told(unfair(Some(100)));
+    let overtaken = reason(unfair(Some(100)));
     assert!(overtaken.contains("others were served"), "{overtaken}");
-    let deaf = told(unfair(None));
+    let deaf = reason(unfair(None));
     assert!(deaf.contains("wait for ever") || deaf.contains("others were served"), "{deaf}");
 }
 

@@ -19,7 +19,7 @@ Examples:
   trellis leave --all         the same for all of them; of one cluster with --cluster, or of
                               every one with --every-cluster
 
-The program sees the wish (Cluster::is_leave_requested, trellis_leave_requested), finishes its piece of work and leaves; \
+The program sees the request (Cluster::is_leave_requested, trellis_leave_requested), finishes its piece of work and leaves; \
 `trellis run --join` then ends.
 
 Exit codes: 0 listed or asked; 1 there is no such process; 2 wrong command line; 71 refused by the operating system.";

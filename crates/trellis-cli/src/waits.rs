@@ -5,7 +5,7 @@ use trellis_base::{Deadline, Limit};
 use crate::controller::change;
 use crate::lab::{hosts, messages, up};
 
-/// Commands run other programs: the user's, compilers, `ip`, Open vSwitch.
+/// Commands run other programs.
 const PROGRAM: Deadline = Deadline {
     who: "a command",
     waits_for: "a program that it runs: the user's, a compiler, `ip`",

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use inside::{LONG, good, in_a_lab, leased, number, prefix, status};
-use placing::{Placing, TENURE, TERM, Wish, pretend};
+use placing::{Directive, HOME_LEASE, Placing, TERM, pretend};
 use trellis::remote::leased::{Bytes, Events, Leased};
 use trellis::remote::{Client, Event, Host, Pointer, RemoteError, Server, ServerOptions, Stop};
 use trellis_fabric_protocol::lease::controller::Record;
@@ -67,7 +67,7 @@ impl Fabric<'_> {
     fn serve(&mut self, host: &str) {
         let options = ServerOptions {
             lease_term: TERM,
-            tenure: TENURE,
+            home_lease: HOME_LEASE,
             controllers: vec![self.number("c2")],
             backup_bytes: 4 * MEMORY_BYTES,
             ..ServerOptions::new(prefix(self.lab, host), MEMORY_BYTES)
@@ -105,14 +105,14 @@ impl Fabric<'_> {
     fn with_backup(&mut self, home: &str, backup: &str) {
         for host in [home, backup] {
             self.serve(host);
-            self.until(host, "home", |record| record.life.is_some());
+            self.until(host, "home", |record| record.boot_id.is_some());
         }
         self.back(home, backup);
     }
 
     fn back(&self, home: &str, backup: &str) {
         let host = self.number(backup);
-        self.placing.wish(self.number(home), Wish::Back(host));
+        self.placing.set_directive(self.number(home), Directive::Back(host));
         self.until(home, "complete", |record| record.complete.contains(&host));
     }
 }
@@ -161,13 +161,13 @@ fn page(client: &mut Client, object: Pointer, page: u64) -> Vec<u8> {
 fn what_was_acknowledged_survives_its_home() {
     in_a_fabric("what_was_acknowledged_survives_its_home", 2, |fabric| {
         fabric.serve("s1");
-        fabric.until("s1", "home", |record| record.life.is_some());
+        fabric.until("s1", "home", |record| record.boot_id.is_some());
         let mut client = fabric.client();
         let home = Host(fabric.number("s1"));
         // An object from before there was a backup, written without a lease.
         let early = good(client.create_with(home, &[7; 3 * PAGE]));
         fabric.serve("s2");
-        fabric.until("s2", "home", |record| record.life.is_some());
+        fabric.until("s2", "home", |record| record.boot_id.is_some());
         fabric.back("s1", "s2");
         let kept = create(&mut client, home, 5 * PAGE as u64);
         let gone = create(&mut client, home, 200 * PAGE as u64);
@@ -182,7 +182,7 @@ fn what_was_acknowledged_survives_its_home() {
         let fresh = create(&mut client, home, 180 * PAGE as u64);
         fabric.end("s1");
         let heir = fabric.number("s2");
-        fabric.until("s1", "heir", |record| record.home == heir && record.life.is_some());
+        fabric.until("s1", "heir", |record| record.home == heir && record.boot_id.is_some());
         for (number, byte) in [(0, 10), (1, 11), (2, 77), (3, 13), (4, 14)] {
             assert!(page(&mut client, kept, number) == vec![byte; PAGE], "page {number}");
         }
@@ -217,7 +217,7 @@ fn what_was_changed_counts_after_the_home_died_unless_somebody_else_changed_the_
         assert_eq!(good(owner.commit(&[(2, &[5; PAGE])], false)), [0_u64; 0]);
         fabric.end("s1");
         let heir = fabric.number("s2");
-        fabric.until("s1", "heir", |record| record.home == heir && record.life.is_some());
+        fabric.until("s1", "heir", |record| record.home == heir && record.boot_id.is_some());
         commit(&other, 1, 9);
         let mine = [(0, &[6; PAGE][..]), (1, &[7; PAGE]), (2, &[8; PAGE])];
         assert_eq!(good(owner.commit(&mine, true)).len(), 3, "the home of these leases is gone");
@@ -266,7 +266,7 @@ fn who_was_never_named_is_not_believed_to_be_home() {
         for _ in 0..20 {
             pretend(fabric.lab, "c1", backup, home);
         }
-        fabric.until("s1", "heir", |record| record.home == backup && record.life.is_some());
+        fabric.until("s1", "heir", |record| record.home == backup && record.boot_id.is_some());
         assert!(page(&mut fabric.client(), object, 0) == vec![19; PAGE], "the last that was acknowledged");
     });
 }
@@ -287,11 +287,11 @@ fn a_backup_that_lost_its_memory_acknowledges_nothing() {
             commit(&leased, 1, round);
             let after = fabric.until("s1", "any", |_| true);
             assert!(after.incarnation > before.incarnation, "{before:?}, then {after:?}");
-            fabric.placing.wish(fabric.number("s1"), Wish::Back(backup));
+            fabric.placing.set_directive(fabric.number("s1"), Directive::Back(backup));
         }
         fabric.until("s1", "complete", |record| record.complete.contains(&backup));
         fabric.end("s1");
-        fabric.until("s1", "heir", |record| record.home == backup && record.life.is_some());
+        fabric.until("s1", "heir", |record| record.home == backup && record.boot_id.is_some());
         let mut client = fabric.client();
         assert!(page(&mut client, object, 0) == vec![2; PAGE] && page(&mut client, object, 1) == vec![2; PAGE]);
         assert!(page(&mut client, object, 2) == vec![0; PAGE]);
@@ -303,7 +303,7 @@ fn a_range_moves_while_clients_work() {
     in_a_fabric("a_range_moves_while_clients_work", 2, |fabric| {
         for host in ["s1", "s2"] {
             fabric.serve(host);
-            fabric.until(host, "home", |record| record.life.is_some());
+            fabric.until(host, "home", |record| record.boot_id.is_some());
         }
         let home = Host(fabric.number("s1"));
         let object = create(&mut fabric.client(), home, 300 * PAGE as u64);
@@ -354,8 +354,8 @@ fn a_range_moves_while_clients_work() {
         let [first, second] = ["s1", "s2"].map(|host| fabric.number(host));
         for to in [second, first, second] {
             let before = done.load(Ordering::Relaxed);
-            fabric.placing.wish(first, Wish::Move(to));
-            fabric.until("s1", "moved", |record| record.home == to && record.life.is_some());
+            fabric.placing.set_directive(first, Directive::Move(to));
+            fabric.until("s1", "moved", |record| record.home == to && record.boot_id.is_some());
             while done.load(Ordering::Relaxed) < before + 20 {
                 assert!(!workers.iter().any(JoinHandle::is_finished) && !maker.is_finished(), "it failed");
                 std::thread::yield_now();
@@ -381,16 +381,16 @@ fn a_range_moves_while_clients_work() {
 }
 
 #[test]
-fn a_range_that_nobody_has_begins_anew() {
-    in_a_fabric("a_range_that_nobody_has_begins_anew", 1, |fabric| {
+fn a_range_that_nobody_has_is_reset() {
+    in_a_fabric("a_range_that_nobody_has_is_reset", 1, |fabric| {
         fabric.serve("s1");
-        fabric.until("s1", "home", |record| record.life.is_some());
+        fabric.until("s1", "home", |record| record.boot_id.is_some());
         let home = Host(fabric.number("s1"));
         let mut client = fabric.client();
         let lost = good(client.create_with(home, &[1; 100]));
         fabric.end("s1");
         fabric.serve("s1");
-        fabric.until("s1", "anew", |record| record.incarnation > 1 && record.life.is_some());
+        fabric.until("s1", "reset", |record| record.incarnation > 1 && record.boot_id.is_some());
         let answer = status(client.read(lost, &mut [0; 100]));
         assert!(matches!(answer, Status::Stale | Status::Bounds), "{answer:?}");
         let object = good(asked(|| client.create_with(home, &[2; 100])).0);

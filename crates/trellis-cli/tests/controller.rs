@@ -18,9 +18,9 @@ use trellis::remote::leased::{Leased, LeasedOptions};
 use trellis::remote::{Call, Host, Pointer, RemoteError};
 
 /// Rights last long: a busy machine loses none of them.
-const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
+const STEADY: Times = Times { lease_term: Duration::from_secs(20), home_lease: Duration::from_secs(3) };
 /// For a bad network, in which much is sent again.
-const PATIENT: Times = Times { lease_term: Duration::from_secs(2), tenure: Duration::from_millis(1500) };
+const PATIENT: Times = Times { lease_term: Duration::from_secs(2), home_lease: Duration::from_millis(1500) };
 /// The impairments of that network.
 const BAD: &str = "drop=10%,duplicate=5%,delay=300us,jitter=300us,seed=11";
 /// The number of pages in use, unless a test chooses another.
@@ -205,8 +205,8 @@ fn a_controller_that_starts_again_loses_no_lease() {
             ledger.wait_for(SOME);
             for _ in 0..3 {
                 rack.kill(rack::CONTROLLER);
-                // A home serves for a tenure without a controller. If a busy machine needs longer for this many, they
-                // are done after it.
+                // A home serves for the term of a home lease without a controller. If a busy machine needs longer for
+                // this many, they are done after it.
                 let done = ledger.done();
                 while ledger.done() < done + SOME && !ledger.is_over() && !rack.has_said("s1", "is not served") {
                     std::thread::yield_now();

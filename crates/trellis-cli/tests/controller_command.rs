@@ -82,7 +82,7 @@ fn what_cannot_be_is_said_with_what_can() {
     assert!(code == Some(78) && sentence.contains("accepted: embedded:"), "{sentence}");
     let (sentence, code) = run(&["--records", "embedded:", "--switch", "/nowhere/at/all"]);
     assert!(code == Some(1) && sentence.contains("start it with `trellis switch run`"), "{sentence}");
-    let (sentence, code) = run(&["--records", "embedded:", "--tenure", "1ms"]);
+    let (sentence, code) = run(&["--records", "embedded:", "--home-lease", "1ms"]);
     assert!(code == Some(78) && sentence.contains("give 10 ms or more"), "{sentence}");
     let (sentence, code) = run(&["--records", "embedded:", "--leader-term", "1ms"]);
     assert!(code == Some(78) && sentence.contains("give 100 ms or more"), "{sentence}");
@@ -120,7 +120,7 @@ fn a_controller_without_servers_answers() {
     running.says("this controller leads from now on; there are records of 0 ranges");
     let found = status(&control);
     assert_eq!((&found["leads"], &found["leader"], &found["backups"]), (&true.into(), &200.into(), &2.into()));
-    assert_eq!(["ranges", "cuts"].map(|of| found[of].as_array().map(Vec::len)), [Some(0); 2]);
+    assert_eq!(["ranges", "splits"].map(|of| found[of].as_array().map(Vec::len)), [Some(0); 2]);
     let shown = control.display().to_string();
     let ask = |arguments: &[&str]| refused(&[arguments, &["--control", &shown]].concat());
     let pages = ["move", "7", "8", "--pages", "0-63", "--wait"];

@@ -22,9 +22,9 @@ use servers::kinds::Kind;
 use trellis_base::Random;
 
 /// Homes go on for longer than it takes until another controller leads.
-const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(8) };
+const STEADY: Times = Times { lease_term: Duration::from_secs(20), home_lease: Duration::from_secs(8) };
 /// Like [`STEADY`], with leases that end often.
-const STOPPED: Times = Times { lease_term: Duration::from_secs(1), tenure: Duration::from_secs(4) };
+const STOPPED: Times = Times { lease_term: Duration::from_secs(1), home_lease: Duration::from_secs(4) };
 const CONTROLLERS: [&str; 3] = ["c3", "c4", "c5"];
 const PAGES: usize = 64;
 /// The number of commits between two events.

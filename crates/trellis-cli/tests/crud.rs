@@ -20,7 +20,7 @@ the word is 42
 15904 sevens and 4096 eights are there
 that is in 1048576 bytes at POINTER
 this host has 1048576 of 67108864 bytes
-afterwards: READ of POINTER was refused: the object is gone: it was deleted, or its server began anew without it; its memory may hold another one, so drop the pointer
+afterwards: READ of POINTER was refused: the object is gone: it was deleted, or its server was started again or reset without it; its memory may hold another one, so drop the pointer
 ";
 
 /// Compiles an example as a user who has only the library and the headers.

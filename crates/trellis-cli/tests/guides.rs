@@ -468,16 +468,16 @@ impl Machines {
             Place::EachServer(_) => self.hosts.iter().copied().filter(|host| *host > 0x1000).collect(),
         };
         let started = STARTED.into_iter().find(|start| step.text.starts_with(start));
-        let is_anew = started.is_some() && !step.text.contains(" --prefix ");
+        let is_restart = started.is_some() && !step.text.contains(" --prefix ");
         let text = match started {
-            Some(start) if is_anew => with_options(&self.started[start], &step.text),
+            Some(start) if is_restart => with_options(&self.started[start], &step.text),
             Some(start) => {
                 self.started.insert(start, step.text.clone());
                 step.text.clone()
             }
             None => step.text.clone(),
         };
-        let served_before = if is_anew && hosts == [CONTROLLER] { self.served() } else { 0 };
+        let served_before = if is_restart && hosts == [CONTROLLER] { self.served() } else { 0 };
         for host in hosts {
             let text = match step.place {
                 Place::EachHost(first) | Place::EachServer(first) => {
@@ -494,7 +494,7 @@ impl Machines {
                 self.shell(Place::Host(host)).run("STARTED=$!");
             }
         }
-        if is_anew {
+        if is_restart {
             self.controller_says("all servers are there, and what was served is", |status| {
                 has_all(status, "servers", |server| server["heard_ms"].as_u64() < Some(400))
                     && served(status) >= served_before

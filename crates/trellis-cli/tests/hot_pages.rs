@@ -15,7 +15,7 @@ use serde_json::Value;
 use trellis::remote::{Client, Pointer};
 
 /// Long enough that a busy machine loses no rights.
-const TIMES: Times = Times { lease_term: Duration::from_secs(3), tenure: Duration::from_secs(2) };
+const TIMES: Times = Times { lease_term: Duration::from_secs(3), home_lease: Duration::from_secs(2) };
 /// The number of READs in a second from which a page gets a replica. One client on a busy machine achieves it.
 const HOT_FROM: &str = "100";
 
@@ -140,7 +140,7 @@ fn who_asks_any_server_gets_one_that_is_there() {
         let first = good(client.create(trellis::remote::Host::ANYWHERE, 8));
         assert_eq!(first.home(), number(&rack.lab, "s1"));
         rack.kill("s1");
-        // Until its tenure has ended nobody knows that it is gone: the call waits for an answer.
+        // Until its home lease has ended nobody knows that it is gone: the call waits for an answer.
         let second = good(client.create(trellis::remote::Host::ANYWHERE, 8));
         assert_eq!(second.home(), number(&rack.lab, "s2"));
     });

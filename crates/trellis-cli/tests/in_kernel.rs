@@ -437,7 +437,7 @@ fn a_server_that_is_killed_leaves_nothing_in_the_kernel() {
     let lab = lab("killed", 9000);
     let server = host(&lab, "s1");
     let mut before: Option<Pointer> = None;
-    for life in 1..=3_u8 {
+    for round in 1..=3_u8 {
         let (mut child, line) = serve(server, &["--in-kernel", "on"]);
         assert!(line.ends_with("/48 at port 5000, READ and WRITE in the kernel at e0\n"), "{line}");
         let mut client = client(host(&lab, "c1"));
@@ -448,9 +448,9 @@ fn a_server_that_is_killed_leaves_nothing_in_the_kernel() {
             assert!(error.to_string().contains("refused"), "{error}");
         }
         let pointer = client.create(prefix(server).host, 4096).unwrap_or_else(|error| panic!("{error}"));
-        client.write(pointer, &[life; 64]).unwrap_or_else(|error| panic!("{error}"));
+        client.write(pointer, &[round; 64]).unwrap_or_else(|error| panic!("{error}"));
         client.read(pointer, &mut bytes).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(bytes, [life; 64]);
+        assert_eq!(bytes, [round; 64]);
         before = Some(pointer);
         child.kill().expect("it runs");
         child.wait().expect("it ended");

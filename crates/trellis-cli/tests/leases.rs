@@ -178,7 +178,7 @@ fn what_two_servers_keep_is_changed_once_over_a_bad_network() {
     let test = "what_two_servers_keep_is_changed_once_over_a_bad_network";
     let Some(mut lab) = Lab::up(test, "leases-backups", 3, 2, &GRANTS) else { return };
     // No server is considered dead because reports are lost: a lease would then end.
-    lab.serve_with_copies("c3", "16MiB", &["--tenure", "6s"]);
+    lab.serve_with_copies("c3", "16MiB", &["--home-lease", "6s"]);
     assert!(lab.ask("faults", &[FAULTS]).status.success());
     both_count(&lab, 40);
 }

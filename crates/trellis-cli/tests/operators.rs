@@ -17,7 +17,7 @@ use trellis::remote::RemoteError;
 use trellis_fabric_protocol::wire::datagram::Status;
 
 /// Rights last for longer than a controller needs to restart.
-const STEADY: Times = Times { lease_term: Duration::from_secs(5), tenure: Duration::from_secs(3) };
+const STEADY: Times = Times { lease_term: Duration::from_secs(5), home_lease: Duration::from_secs(3) };
 
 /// Three servers, whose ranges have one backup each, with one client that writes and one that reads the pages of
 /// `s1`.
@@ -90,13 +90,13 @@ fn a_drain_that_has_nowhere_to_go_ends_with_what_is_missing() {
 }
 
 #[test]
-fn a_drain_and_a_wish_that_were_answered_outlive_the_controller() {
-    in_use("a_drain_and_a_wish_that_were_answered_outlive_the_controller", |rack, [s1, s2, s3]| {
+fn a_drain_and_a_directive_that_were_answered_outlive_the_controller() {
+    in_use("a_drain_and_a_directive_that_were_answered_outlive_the_controller", |rack, [s1, s2, s3]| {
         for count in [2, 0, 2, 1] {
             rack.ask_until_it_can_be(&["backups", s1, "--count", &count.to_string()]);
             rack.kill(CONTROLLER);
             rack.control(1);
-            assert_eq!(rack.range("s1")["wish"]["Count"], count);
+            assert_eq!(rack.range("s1")["directive"]["Count"], count);
         }
         for drained in [true, false, true] {
             let arguments = ["drain", s3, if drained { "--no-wait" } else { "--cancel" }];
@@ -214,7 +214,7 @@ fn events_are_followed_and_what_nobody_has_is_reset() {
             assert!(Instant::now() < deadline, "{sentence}");
         }
         rack.ask(&["reset", &s1]);
-        says("begun anew and empty");
+        says("reset and empty");
         let before = Instant::now();
         let gone = client(&rack.lab, "c1", LONG).read(lost, &mut [0; 8]);
         assert!(gone.is_err() && before.elapsed() < LONG, "{gone:?}");

@@ -18,7 +18,7 @@ use trellis_base::Random;
 use trellis_switch::lab::Lab;
 
 /// Rights last long: a busy machine loses none of them.
-const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
+const STEADY: Times = Times { lease_term: Duration::from_secs(20), home_lease: Duration::from_secs(3) };
 /// The number of pages of each of two objects, unless a test chooses another.
 const PAGES: usize = 64;
 /// The number of requests between two events.

@@ -129,10 +129,10 @@ fn what_does_not_fit_a_controller_is_one_sentence() {
         (&["--controller", "0xc8", "--in-kernel", "on"], 78, "leave out --in-kernel or --controller"),
         (&["--device", "lo", "--in-kernel", "off"], 78, "leave out --device or --in-kernel off"),
         (&["--port", "0"], 2, "0 is not in 1..=65535"),
-        (&["--controller", "0xc8", "--tenure", "1ms"], 78, "give 10 ms or more"),
-        (&["--controller", "0xc8", "--tenure", "soon"], 2, "write milliseconds or seconds"),
+        (&["--controller", "0xc8", "--home-lease", "1ms"], 78, "give 10 ms or more"),
+        (&["--controller", "0xc8", "--home-lease", "soon"], 2, "write milliseconds or seconds"),
         (&["--backup-memory", "1GiB"], 2, "--controller"),
-        (&["--tenure", "1s"], 2, "--controller"),
+        (&["--home-lease", "1s"], 2, "--controller"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
         command.args(["serve", "--memory", "8KiB", "--prefix", "fd12:3456:7::/48"]).args(arguments);

@@ -3,7 +3,7 @@
 //! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
 //! request nothing else. Three faults in a row, or three loads at the same distance of a few pages, form a *stream*,
 //! upwards or downwards, whose window grows fourfold up to the configured bound. It must never decide who may have a page:
-//! the wish is a hint that the coherence protocol may ignore.
+//! the request is a hint that the coherence protocol may ignore.
 //!
 //! A stream that has reached its full window also reads ahead while the program works on the pages that it has. It requests
 //! the next windows without their first pages. The fault on such a first page costs one short round trip and shows that it
@@ -24,7 +24,7 @@ const WINDOWS_AHEAD: usize = 2;
 
 /// The pages to request because of one fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct Request {
     /// Contains the page that faulted.
     pub range: PageRange,
     /// Request the right to write: the fault was a store, or stores have followed the loads of this stream so far.
@@ -33,10 +33,10 @@ pub struct Wish {
     pub ahead: [Option<PageRange>; WINDOWS_AHEAD],
 }
 
-impl Wish {
+impl Request {
     /// Only the page itself.
-    pub fn only(page: PageIndex, write: bool) -> Wish {
-        Wish { range: PageRange::one(page), write, ahead: [None; WINDOWS_AHEAD] }
+    pub fn only(page: PageIndex, write: bool) -> Request {
+        Request { range: PageRange::one(page), write, ahead: [None; WINDOWS_AHEAD] }
     }
 }
 
@@ -82,10 +82,10 @@ impl Streams {
     }
 
     /// Notes a fault and returns the pages to request.
-    pub fn fault(&mut self, page: PageIndex, write: bool) -> Wish {
+    pub fn fault(&mut self, page: PageIndex, write: bool) -> Request {
         self.clock = self.clock.wrapping_add(1);
         if self.window_pages_max == 1 {
-            return Wish::only(page, write);
+            return Request::only(page, write);
         }
         let (clock, pages, window_max) = (self.clock, self.pages, self.window_pages_max);
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.meets(page.0, write)) {
@@ -94,7 +94,7 @@ impl Streams {
         }
         let oldest = self.streams.iter_mut().max_by_key(|stream| clock.wrapping_sub(stream.used));
         *oldest.expect("there are streams") = Stream::starting_at(page.0, write, clock);
-        Wish::only(page, write)
+        Request::only(page, write)
     }
 }
 
@@ -130,7 +130,7 @@ impl Stream {
         (low..=high).contains(&page)
     }
 
-    fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Wish {
+    fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Request {
         let passed = self.markers.iter().position(|marker| *marker == Some(page.0));
         if passed.is_none() && self.asked_for().contains(&page.0) {
             if write {
@@ -139,9 +139,9 @@ impl Stream {
             // The page was here and another node took it, or it was not granted. The pages behind it may no longer be
             // needed.
             *self = Stream::starting_at(page.0, false, self.used);
-            return Wish::only(page, false);
+            return Request::only(page, false);
         }
-        let mut wish = Wish::only(page, write || self.write);
+        let mut request = Request::only(page, write || self.write);
         self.loaded = Some(page.0).filter(|_| !write);
         if let Some(passed) = passed {
             self.markers.rotate_left(passed + 1);
@@ -159,33 +159,33 @@ impl Stream {
                 PROBATION => GROWTH.min(window_max),
                 window => (window * GROWTH).min(window_max),
             };
-            wish.range = self.window_from(page, pages);
-            (self.first, self.end) = (wish.range.first().0, wish.range.end());
+            request.range = self.window_from(page, pages);
+            (self.first, self.end) = (request.range.first().0, request.range.end());
             self.frontier = if self.downwards { self.first } else { self.end };
             self.markers = [None; WINDOWS_AHEAD];
         }
         if self.window == window_max && window_max > PROBATION {
-            self.read_ahead(&mut wish, pages);
+            self.read_ahead(&mut request, pages);
         }
-        wish
+        request
     }
 
     /// Handles a store to a page that was requested. A store to the page that was just loaded makes the stream request the
     /// right to write from then on. (A store to any other page may hit a page that a neighbour has read since.) Stores to
     /// two neighbours show that the rest of the window will be stored to as well.
-    fn store_behind_loads(&mut self, page: PageIndex) -> Wish {
+    fn store_behind_loads(&mut self, page: PageIndex) -> Request {
         let goes_on = self.stored.is_some_and(|stored| stored.abs_diff(page.0) == 1);
         self.write |= self.loaded == Some(page.0);
         self.stored = Some(page.0);
-        let mut wish = Wish::only(page, true);
+        let mut request = Request::only(page, true);
         if goes_on && (self.first..self.end).contains(&page.0) {
-            wish.range = PageRange::around(page, self.first, self.end);
+            request.range = PageRange::around(page, self.first, self.end);
         }
-        wish
+        request
     }
 
     /// Requests one window for each free marker, each without its first page.
-    fn read_ahead(&mut self, wish: &mut Wish, pages: u32) {
+    fn read_ahead(&mut self, request: &mut Request, pages: u32) {
         let free = self.markers.iter().position(Option::is_none).unwrap_or(WINDOWS_AHEAD);
         for index in free..WINDOWS_AHEAD {
             let (marker, start) = if self.downwards {
@@ -197,7 +197,7 @@ impl Stream {
             let range = self.window_from(PageIndex(start), pages);
             self.frontier = if self.downwards { range.first().0 } else { range.end() };
             self.markers[index] = marker;
-            wish.ahead[index] = Some(range);
+            request.ahead[index] = Some(range);
         }
     }
 
@@ -258,9 +258,9 @@ mod tests {
                     continue;
                 }
                 demanded += 1;
-                let wish = streams.fault(PageIndex(page), false);
-                assert!(wish.range.contains(PageIndex(page)));
-                for range in wish.ahead.into_iter().flatten().chain([wish.range]) {
+                let request = streams.fault(PageIndex(page), false);
+                assert!(request.range.contains(PageIndex(page)));
+                for range in request.ahead.into_iter().flatten().chain([request.range]) {
                     for page in range.pages() {
                         held[page.0 as usize] = true;
                     }
@@ -283,8 +283,8 @@ mod tests {
             for page in order {
                 if !held[page as usize] {
                     faults += 1;
-                    let wish = streams.fault(PageIndex(page), false);
-                    for range in wish.ahead.into_iter().flatten().chain([wish.range]) {
+                    let request = streams.fault(PageIndex(page), false);
+                    for range in request.ahead.into_iter().flatten().chain([request.range]) {
                         range.pages().for_each(|page| held[page.0 as usize] = true);
                     }
                 }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_were_taken_away_are_asked_for_anew_and_alone() {
+    fn pages_that_were_taken_away_are_asked_for_again_and_alone() {
         let mut streams = Streams::new(10_000, 16);
         for page in [100, 101, 102, 106] {
             fault(&mut streams, page);

@@ -119,8 +119,8 @@ impl Run {
         if self.cluster.access(node, page, write) == Outcome::Faulted {
             let before = self.random.below(4) as u32;
             let after = self.random.below(6) as u32;
-            let wish = PageRange::around(PageIndex(page), page.saturating_sub(before), (page + 1 + after).min(PAGES));
-            self.cluster.fault(node, page, write, wish);
+            let wanted = PageRange::around(PageIndex(page), page.saturating_sub(before), (page + 1 + after).min(PAGES));
+            self.cluster.fault(node, page, write, wanted);
         }
     }
 
@@ -182,9 +182,9 @@ impl Run {
         let node = self.random.below(self.nodes.into()) as u16;
         let page = HOT[self.random.index(self.spread)];
         let count = 1 + self.random.below(8) as u32;
-        let wish = PageRange::around(PageIndex(page), page, (page + count).min(PAGES));
+        let wanted = PageRange::around(PageIndex(page), page, (page + count).min(PAGES));
         let (write, announced) = (self.random.once_in(2), self.random.once_in(2));
-        self.cluster.prefetch(node, wish, write, announced);
+        self.cluster.prefetch(node, wanted, write, announced);
     }
 
     fn check_end(&self) {

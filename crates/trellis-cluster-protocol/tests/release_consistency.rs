@@ -389,16 +389,16 @@ impl World {
     fn prefetch(&mut self, node: usize) {
         let pages = self.nodes[node].memory.len();
         let page = self.random.index(pages) as u32;
-        let wish = PageRange::around(PageIndex(page), page, pages as u32);
+        let wanted = PageRange::around(PageIndex(page), page, pages as u32);
         let (write, announced) = (self.random.once_in(2), self.random.once_in(2));
-        self.step(node, Input::Prefetch { wish, write, announced }, &Body::Nothing);
+        self.step(node, Input::Prefetch { wanted, write, announced }, &Body::Nothing);
     }
 
     fn fault(&mut self, node: usize, page: usize, write: bool) {
         let page = PageIndex(page as u32);
-        let wish = PageRange::around(page, 0, self.nodes[node].memory.len() as u32);
-        let wish = if self.random.once_in(2) { wish } else { PageRange::one(page) };
-        self.step(node, Input::Fault { page, write, wish }, &Body::Nothing);
+        let wanted = PageRange::around(page, 0, self.nodes[node].memory.len() as u32);
+        let wanted = if self.random.once_in(2) { wanted } else { PageRange::one(page) };
+        self.step(node, Input::Fault { page, write, wanted }, &Body::Nothing);
     }
 
     fn publish(&mut self, node: usize) {
@@ -442,7 +442,7 @@ impl World {
 
     fn tell(&mut self, from: usize, to: usize, for_lock: Option<usize>) {
         let mut bytes = Vec::new();
-        self.nodes[from].intervals.tell(NodeId(to as u16), &mut bytes);
+        self.nodes[from].intervals.append_notices(NodeId(to as u16), &mut bytes);
         self.network.push((from, to, Packet::Knowledge { bytes, for_lock }));
     }
 

@@ -5,7 +5,7 @@
 //! * `cluster nodes=3 pages=4 [home=manager|interleaved] [manager=0] [protocol=lock(ivy, spin 100us)]`: a new
 //!   cluster. The protocol, which comes last, defaults to that of the folder (`dynamic(forward)` in the folders of
 //!   layers);
-//! * `read n1 p0 [wish=0-3]`, `write n1 p0 [wish=0-3]`: a thread of node 1 touches page 0, and retries by itself when
+//! * `read n1 p0 [wanted=0-3]`, `write n1 p0 [wanted=0-3]`: a thread of node 1 touches page 0, and retries by itself when
 //!   it is woken;
 //! * `prefetch n1 0-3 [write] [guess]`: the program announces an access (or the node guesses it);
 //! * `deliver`: every message that is under way, the oldest first, until none is left; `deliver n0->n1 [kind]`: only
@@ -21,7 +21,7 @@
 //!
 //! * `cluster nodes=3 pages=1 [home=manager|interleaved|first-touch|migrating] [manager=0] [marks]
 //!   [protocol=hlrc(update)]`: a new cluster, by default of `hlrc(invalidate)`; `marks`: the kernel marks stores;
-//! * `read n1 p0.2 [wish=0-3]`, `write n1 p0.2=7 [wish=0-3]`: a thread of node 1 touches word 2 of page 0;
+//! * `read n1 p0.2 [wanted=0-3]`, `write n1 p0.2=7 [wanted=0-3]`: a thread of node 1 touches word 2 of page 0;
 //!   `prefetch`, `deliver` and `state` as above; `place n1 0-3 n2`: the program requests node 2 as the home of pages
 //!   0 to 3;
 //! * `publish n1`: node 1's stores go to the homes; the publication ends with `published`;

@@ -64,36 +64,40 @@ impl Ends {
 
 /// Signals that a command passes on to the program that it runs, instead of ending before it. It starts no thread, so a
 /// command that has entered another process namespace can use it.
-pub struct PassedOn(libc::sigset_t);
+pub struct PassedOn {
+    signals: libc::sigset_t,
+}
 
 impl PassedOn {
     /// Blocks SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 in this thread, which must be the only one, except those that this
-    /// process was started to ignore, as `nohup` does. The program of `command` gets them as usual.
+    /// process was started to ignore, as `nohup` does. The program of `command` starts with the mask as it was.
     pub fn block(command: &mut Command) -> Result<PassedOn, Failure> {
-        // SAFETY: the structures are plain data that the C library fills before they are read; nothing is installed.
-        // Between fork and exec runs one system call, which allocates nothing and takes no lock.
+        // SAFETY: the structures are plain data that the C library fills before they are read, and no handler is
+        // installed. Between fork and exec runs one system call, which allocates nothing and takes no lock.
         unsafe {
-            let mut signals: libc::sigset_t = std::mem::zeroed();
+            // If it is ignored, the kernel does not say when the program ends.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            let (mut signals, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigemptyset(&mut signals);
             libc::sigaddset(&mut signals, libc::SIGCHLD);
             for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
-                let mut action: libc::sigaction = std::mem::zeroed();
-                if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 || action.sa_sigaction != libc::SIG_IGN {
+                if !is_ignored(signal) {
                     libc::sigaddset(&mut signals, signal);
                 }
             }
-            if libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) != 0 {
+            if libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &mut before) != 0 {
                 return Err(Failure::system("block signals"));
             }
-            command.pre_exec(move || match libc::sigprocmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut()) {
+            command.pre_exec(move || match libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error()),
             });
-            Ok(PassedOn(signals))
+            Ok(PassedOn { signals })
         }
     }
 
-    /// Waits for the program; calls `pass` with each of the signals that arrives or has arrived.
+    /// Waits for the program. Calls `pass` with each of the signals that arrives meanwhile, except those that the kernel
+    /// sends to the whole process group when its terminal is gone.
     ///
     /// # Errors
     ///
@@ -103,14 +107,32 @@ impl PassedOn {
             if let Some(status) = program.try_wait()? {
                 return Ok(status);
             }
-            let mut signal = 0;
             // SAFETY: both are valid during the call.
-            match unsafe { libc::sigwait(&self.0, &mut signal) } {
-                0 if signal == libc::SIGCHLD => {}
-                0 => pass(signal),
-                error => return Err(io::Error::from_raw_os_error(error)),
+            let (signal, about) = unsafe {
+                let mut about: libc::siginfo_t = std::mem::zeroed();
+                (libc::sigwaitinfo(&self.signals, &mut about), about)
+            };
+            match signal {
+                libc::SIGCHLD => {}
+                -1 => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+                _ if about.si_code == libc::SI_KERNEL => {}
+                signal => pass(signal),
             }
         }
+    }
+}
+
+/// Whether this process was started to ignore a signal, as by `nohup`.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the structure is plain data, which the C library fills; nothing is installed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
     }
 }
 

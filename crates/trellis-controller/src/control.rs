@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::wire::address::{Cluster, HostPrefix};
-use trellis_switch::control::{Lines, Refusals};
+use trellis_switch::control::{Lines, Refusals, connect_path, is_listening};
 use trellis_switch::lab::space;
 
 use crate::ranges::{Moved, Status};
-use crate::records::Wish;
+use crate::records::Directive;
 
 /// The maximum number of connections at the same time.
 const CONNECTIONS_MAX: usize = 64;
@@ -68,8 +68,8 @@ pub enum Request {
     Backups {
         /// The range.
         range: Host,
-        /// The wish.
-        wish: Option<Wish>,
+        /// The operator's directive.
+        directive: Option<Directive>,
     },
     /// Move everything away from a server, or stop doing so.
     Drain {
@@ -125,7 +125,7 @@ pub fn default_socket(prefix: HostPrefix) -> PathBuf {
 
 /// The sockets in that folder on which a process listens; of one cluster, if it is given.
 pub fn sockets_here(cluster: Option<Cluster>) -> Vec<PathBuf> {
-    sockets(cluster).filter(|path| UnixStream::connect(path).is_ok()).collect()
+    sockets(cluster).filter(|path| is_listening(path)).collect()
 }
 
 /// Removes the sockets on which no process listens, left behind by killed controllers of a cluster.
@@ -133,7 +133,7 @@ pub fn forget_sockets(cluster: Cluster) {
     let is_socket = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
     let is_left = |path: &PathBuf| {
         let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
-        is_socket(path) && UnixStream::connect(path).is_err_and(refused)
+        is_socket(path) && connect_path(path, TIMEOUT.time()).is_err_and(refused)
     };
     // A socket of another user cannot be removed, and does no harm.
     sockets(Some(cluster)).filter(is_left).for_each(|path| drop(fs::remove_file(path)));
@@ -235,7 +235,7 @@ impl Remote {
     ///
     /// A message, if no controller listens.
     pub fn open(path: &Path) -> Result<Remote, String> {
-        let opened = UnixStream::connect(path).and_then(|stream| {
+        let opened = connect_path(path, TIMEOUT.time()).and_then(|stream| {
             let lines = Lines::new(stream, TIMEOUT.time())?;
             lines.is_impatient()?;
             Ok(lines)

@@ -17,7 +17,7 @@ use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::parts::is_part;
 use trellis_fabric_protocol::lease::{Host, Timing};
 use trellis_fabric_protocol::wire::address::{self, Arguments, HostPrefix, Incarnation, PARTS_FROM, Pointer, Source};
-use trellis_fabric_protocol::wire::datagram::{Operation, Request, TagKind, Told, seal};
+use trellis_fabric_protocol::wire::datagram::{ControlMessage, Operation, Request, TagKind, seal};
 use trellis_store::Store;
 use trellis_switch::control::Remote;
 use trellis_transport::links::ipv6::{Endpoint, Way};
@@ -25,7 +25,7 @@ use trellis_transport::links::ipv6::{Endpoint, Way};
 use crate::control::{self, Answer};
 use crate::event::Event;
 use crate::leadership::{self, Action, Leadership, NAME_BYTES, Term};
-use crate::ranges::{Fact, Near, Order, Ranges, Settings, Status};
+use crate::ranges::{Fact, Locality, Order, Ranges, Settings, Status};
 use crate::records;
 use crate::routes::{self, Router};
 use crate::workers::{self, Hardware, Heard, Room, WorkerEvent};
@@ -52,7 +52,7 @@ pub struct Options {
     /// The duration of a lease of a page, as at all servers.
     pub lease_term: Duration,
     /// The duration of a home lease: how long a home answers without hearing from a controller, as at all servers.
-    pub tenure: Duration,
+    pub home_lease: Duration,
     /// How long a silent leader is waited for.
     pub leader_term: Duration,
     /// Whether ranges move from busy servers to others.
@@ -60,7 +60,7 @@ pub struct Options {
     /// The number of requests per second from which a page is also answered by another server; 0 disables this.
     pub hot_from: u64,
     /// Which hosts are local to each other.
-    pub near: Near,
+    pub locality: Locality,
     /// The socket for operators.
     pub control: PathBuf,
 }
@@ -149,7 +149,7 @@ impl Controller {
     ///
     /// As [`ControllerError`] says.
     pub fn open(options: Options) -> Result<Controller, ControllerError> {
-        let timing = timing(options.lease_term, options.tenure)?;
+        let timing = timing(options.lease_term, options.home_lease)?;
         let prefix = options.prefix;
         if is_part(prefix.host.0) {
             let sentence = format!(
@@ -201,7 +201,7 @@ impl Controller {
             backups: options.backups,
             rebalances: options.rebalances,
             hot_from: options.hot_from,
-            near: options.near,
+            locality: options.locality,
         };
         Ok(Controller {
             settings,
@@ -287,7 +287,7 @@ impl Controller {
         }
         for _ in 0..HAPPENINGS {
             match self.room.take(&self.endpoint, self.settings.me)? {
-                Some(Heard::Told(from, told)) => self.step(Fact::Told(from, told), say),
+                Some(Heard::Control(from, message)) => self.step(Fact::Control(from, message), say),
                 Some(Heard::Refused(refusal)) => say(&Event::Refused(refusal)),
                 None => break,
             }
@@ -310,9 +310,9 @@ impl Controller {
     fn happen(&mut self, worker_event: WorkerEvent, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
         let name = self.leading.as_ref().map(|(name, _)| *name);
         match worker_event {
-            WorkerEvent::Told(from, told, place) => {
+            WorkerEvent::Control(from, message, place) => {
                 drop(place);
-                self.step(Fact::Told(from, told), say);
+                self.step(Fact::Control(from, message), say);
             }
             WorkerEvent::Refused(refusal) => say(&Event::Refused(refusal)),
             WorkerEvent::Leadership(fact, complaint) => {
@@ -337,9 +337,9 @@ impl Controller {
             WorkerEvent::NotWritten(of, error) if Some(of) == name => self.yield_to_nobody(&error.to_string(), say),
             // These belong to an earlier name.
             WorkerEvent::Loaded(..) | WorkerEvent::Written(..) | WorkerEvent::NotWritten(..) => {}
-            WorkerEvent::Routes(routes::Told::Done(ticket)) => self.step(Fact::Routed(ticket), say),
-            WorkerEvent::Routes(routes::Told::Hot(counted)) => self.step(Fact::Hot(counted), say),
-            WorkerEvent::Routes(routes::Told::Say(event)) => self.say(&event, say),
+            WorkerEvent::Routes(routes::Report::Done(ticket)) => self.step(Fact::Routed(ticket), say),
+            WorkerEvent::Routes(routes::Report::Hot(counted)) => self.step(Fact::Hot(counted), say),
+            WorkerEvent::Routes(routes::Report::Say(event)) => self.say(&event, say),
             WorkerEvent::Asked((request, answer)) => {
                 self.next_asked += 1;
                 let asked = self.next_asked;
@@ -436,7 +436,7 @@ impl Controller {
         let mut routed = Vec::new();
         for order in orders.drain(..) {
             match order {
-                Order::Tell(to, told) => self.tell(to, &told),
+                Order::Tell(to, message) => self.tell(to, &message),
                 Order::Write(ticket, writes) => {
                     if let Some((name, _)) = &self.leading {
                         let _ = self.jobs.send(workers::Job::Write(*name, ticket, writes));
@@ -470,17 +470,17 @@ impl Controller {
         }
     }
 
-    fn tell(&mut self, to: Host, told: &Told) {
+    fn tell(&mut self, to: Host, message: &ControlMessage) {
         if !self.leadership.leads(self.now()) {
             return;
         }
-        let body = told.encode();
+        let body = message.encode();
         let HostPrefix { cluster, host } = self.settings.me;
         self.sent += 1;
         let source = Source { cluster, host, incarnation: self.incarnation, request: self.sent };
         let pointer = Pointer::to_host(cluster, address::Host(to));
-        let destination = pointer.request(told.command(), Arguments::NO_REPLY);
-        let operation = Operation::Told { bytes: body.len() as u32 };
+        let destination = pointer.request(message.command(), Arguments::NO_REPLY);
+        let operation = Operation::Control { bytes: body.len() as u32 };
         let tag_kind = TagKind::Checksum;
         let request = Request { source, destination, tag_kind, is_once: false, is_release: false, epoch: 0, operation };
         let (mut header, _) = request.encode();
@@ -521,8 +521,15 @@ impl Controller {
         let leader = self.leadership.leader().filter(|leader| *leader != self.settings.me.host.0);
         let Some(ranges) = self.leading.as_mut().and_then(|(_, ranges)| ranges.as_mut()) else {
             if request == control::Request::Status {
-                let (cluster, term, tenure) = (self.settings.me.cluster.number(), timing.term, timing.tenure);
-                return Some(Answer::Status(Status { cluster, leader, backups, term, tenure, ..Status::default() }));
+                let (cluster, term, home_lease) = (self.settings.me.cluster.number(), timing.term, timing.home_lease);
+                return Some(Answer::Status(Status {
+                    cluster,
+                    leader,
+                    backups,
+                    term,
+                    home_lease,
+                    ..Status::default()
+                }));
             }
             return Some(Answer::Refused(not_leading(leader.map(|host| self.prefix(host)))));
         };
@@ -551,8 +558,8 @@ impl Controller {
                     None
                 })
             }
-            control::Request::Backups { range, wish } => {
-                ranges.wish(now, range, wish, asked, &mut orders).map(|()| None)
+            control::Request::Backups { range, directive } => {
+                ranges.set_directive(now, range, directive, asked, &mut orders).map(|()| None)
             }
             control::Request::Drain { host, is_drained } => {
                 ranges.drain(host, is_drained, asked, &mut orders).map(|()| None)
@@ -586,14 +593,14 @@ fn nanoseconds(time: Duration) -> Nanoseconds {
 }
 
 /// The times that servers have with the same options.
-fn timing(lease_term: Duration, tenure: Duration) -> Result<Timing, ControllerError> {
-    let (term, whole) = (nanoseconds(lease_term), nanoseconds(tenure));
+fn timing(lease_term: Duration, home_lease: Duration) -> Result<Timing, ControllerError> {
+    let (term, whole) = (nanoseconds(lease_term), nanoseconds(home_lease));
     if !(1_000_000..=u64::MAX >> 8).contains(&term) {
         let sentence = format!("a lease of {lease_term:?} is not possible; give 1 ms or more");
         return Err(ControllerError::Setting(sentence));
     }
     if !(10_000_000..=u64::MAX >> 8).contains(&whole) {
-        let sentence = format!("a tenure of {tenure:?} is not possible; give 10 ms or more");
+        let sentence = format!("a home lease of {home_lease:?} is not possible; give 10 ms or more");
         return Err(ControllerError::Setting(sentence));
     }
     let retry = (term / 50).min(whole / 15).clamp(1_000_000, 50_000_000);

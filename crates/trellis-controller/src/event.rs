@@ -102,7 +102,7 @@ pub enum Event {
         /// The time since the previous home lease had ended.
         after: Option<Duration>,
         /// Whether the range began empty.
-        is_anew: bool,
+        is_reset: bool,
     },
     /// A silent home is heard again, before another host took over.
     Again {
@@ -183,7 +183,7 @@ pub enum Event {
         backups: usize,
         /// The size of a copy.
         bytes: u64,
-        /// The hosts that were named in the wish and are not backups.
+        /// The hosts that were named in the directive and are not backups.
         hosts: Vec<HostPrefix>,
     },
     /// No server can take what a drained server has.
@@ -199,7 +199,7 @@ pub enum Event {
         server: HostPrefix,
     },
     /// Pages of a range were split off: they have a home and a record of their own from now on.
-    Cut {
+    Split {
         /// The range.
         range: HostPrefix,
         /// The first and the last of them.
@@ -208,7 +208,7 @@ pub enum Event {
         part: HostPrefix,
     },
     /// Pages should be split off, but cannot be.
-    NotCut {
+    NotSplit {
         /// The range.
         range: HostPrefix,
         /// The first and the last of them.
@@ -217,7 +217,7 @@ pub enum Event {
         why: String,
     },
     /// A part was merged into its range again.
-    Joined {
+    Merged {
         /// The range.
         range: HostPrefix,
         /// The first and the last of them.
@@ -312,8 +312,8 @@ impl fmt::Display for Event {
             }
             Event::Times { server, theirs, ours } => write!(
                 f,
-                "server {server} has leases of {:?} and a tenure of {:?}, and this controller {:?} and {:?}; it is not answered: start \
-                 it with the same --lease-term and --tenure",
+                "server {server} has leases of {:?} and a home lease of {:?}, and this controller {:?} and {:?}; it is not answered: start \
+                 it with the same --lease-term and --home-lease",
                 theirs.0, theirs.1, ours.0, ours.1
             ),
             Event::New { range, pages } => write!(f, "range {range}: it is new, with {pages} pages at its own host"),
@@ -335,10 +335,10 @@ impl fmt::Display for Event {
                     }
                 }
             }
-            Event::Home { range, home, incarnation, before, after, is_anew } => {
+            Event::Home { range, home, incarnation, before, after, is_reset } => {
                 write!(f, "range {range}: home is {home}, incarnation {incarnation}")?;
                 if before == home {
-                    f.write_str(if *is_anew { ", begun anew and empty" } else { ", started again" })?;
+                    f.write_str(if *is_reset { ", reset and empty" } else { ", started again" })?;
                 } else {
                     write!(f, ", after {before}")?;
                 }
@@ -348,12 +348,12 @@ impl fmt::Display for Event {
             Event::Unserved { range, home, is_blank: true } => write!(
                 f,
                 "range {range}: nobody has what it held, its home {home} came back without it; `trellis controller reset {range}` \
-                 begins it anew, empty"
+                 makes it begin empty"
             ),
             Event::Unserved { range, home, .. } => write!(
                 f,
                 "range {range}: nobody answers for it; start its home {home} again, or, if what it held is lost, let \
-                 `trellis controller reset {range}` begin it anew, empty"
+                 `trellis controller reset {range}` make it begin empty"
             ),
             Event::Backs { range, host } => write!(f, "range {range}: {host} becomes a backup"),
             Event::Complete { range, backups } => {
@@ -403,13 +403,13 @@ impl fmt::Display for Event {
                 "server {server}: numbers from f000 on name parts of ranges, and no host; it is not answered: start it with another \
                  --prefix"
             ),
-            Event::Cut { range, pages: (first, last), part } => {
+            Event::Split { range, pages: (first, last), part } => {
                 write!(f, "range {range}: pages {first} to {last} are part {part} from now on")
             }
-            Event::NotCut { range, pages: (first, last), why } => {
+            Event::NotSplit { range, pages: (first, last), why } => {
                 write!(f, "range {range}: pages {first} to {last} stay where they are, because {why}")
             }
-            Event::Joined { range, pages: (first, last), part } => {
+            Event::Merged { range, pages: (first, last), part } => {
                 write!(f, "range {range}: pages {first} to {last} are home again, and part {part} is none any more")
             }
             Event::Pulled { range, pages: (first, last), host, per_second } => write!(

@@ -31,13 +31,13 @@ use ranges::range;
 use trellis_base::{Deadline, Limit};
 
 /// The waits of this crate.
-pub const WAITS: &[Deadline] = &[TENURE, leadership::SILENCE, range::ROUTE, control::TIMEOUT];
+pub const WAITS: &[Deadline] = &[HOME_LEASE, leadership::SILENCE, range::ROUTE, control::TIMEOUT];
 
 /// The limit of what controllers, homes and backups owe each other, which the state machines of leases keep.
-const TENURE: Deadline = Deadline {
+const HOME_LEASE: Deadline = Deadline {
     who: "a controller, a server",
     waits_for: "each other, and a home its backups",
-    limit: Limit::Other("a *tenure*, in [Controllers](controller.md)"),
+    limit: Limit::Other("the term of a *home lease*, in [Controllers](controller.md)"),
     then: "another home, and an event that names who was silent",
     tested: "crates/trellis-controller/src/ranges/tests/mod.rs one_that_is_cut_off_is_never_home_beside_another",
 };

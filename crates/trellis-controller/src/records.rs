@@ -38,21 +38,21 @@ pub struct RangeRecord {
     /// The number of pages that clients can name.
     pub pages: u64,
     /// The backups that an operator wants, if not the default.
-    pub wish: Option<Wish>,
+    pub directive: Option<Directive>,
     /// [`controller::Record::incarnation`].
     pub incarnation: u16,
     /// [`controller::Record::home`].
     pub home: Host,
-    /// [`controller::Record::life`].
-    pub life: Option<u16>,
+    /// [`controller::Record::boot_id`].
+    pub boot_id: Option<u16>,
     /// [`controller::Record::backups`].
     pub backups: Vec<Host>,
     /// [`controller::Record::complete`].
     pub complete: Vec<Host>,
     /// [`controller::Record::moving`].
     pub moving: Option<Host>,
-    /// [`controller::Record::anew`].
-    pub anew: bool,
+    /// [`controller::Record::is_reset`].
+    pub is_reset: bool,
     /// [`controller::Record::parts`].
     pub parts: Vec<PartRecord>,
     /// For a part: the range and the pages from which it was split.
@@ -87,7 +87,7 @@ pub struct WithinRecord {
 
 /// The backups that an operator wants for a range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wish {
+pub enum Directive {
     /// This number of backups.
     Count(u16),
     /// These hosts.
@@ -103,22 +103,23 @@ pub struct ServerRecord {
 
 impl RangeRecord {
     /// The record of a range that is not a part, from its state machine.
-    pub fn new(record: &controller::Record, pages: u64, wish: Option<Wish>) -> RangeRecord {
-        let controller::Record { incarnation, home, life, backups, complete, moving, anew, parts } = record.clone();
+    pub fn new(record: &controller::Record, pages: u64, directive: Option<Directive>) -> RangeRecord {
+        let controller::Record { incarnation, home, boot_id, backups, complete, moving, is_reset, parts } =
+            record.clone();
         let part = |Part { number, first, pages, since }| PartRecord { number, first, pages, since };
         let parts = parts.into_iter().map(part).collect();
         let (version, within, returns) = (VERSION, None, false);
         RangeRecord {
             version,
             pages,
-            wish,
+            directive,
             incarnation,
             home,
-            life,
+            boot_id,
             backups,
             complete,
             moving,
-            anew,
+            is_reset,
             parts,
             within,
             returns,
@@ -133,10 +134,10 @@ impl RangeRecord {
 
     /// The record for the range's state machine.
     pub fn of_machine(&self) -> controller::Record {
-        let RangeRecord { incarnation, home, life, backups, complete, moving, anew, parts, .. } = self.clone();
+        let RangeRecord { incarnation, home, boot_id, backups, complete, moving, is_reset, parts, .. } = self.clone();
         let part = |PartRecord { number, first, pages, since }| Part { number, first, pages, since };
         let parts = parts.into_iter().map(part).collect();
-        controller::Record { incarnation, home, life, backups, complete, moving, anew, parts }
+        controller::Record { incarnation, home, boot_id, backups, complete, moving, is_reset, parts }
     }
 }
 
@@ -319,11 +320,11 @@ mod tests {
 
     const NAME: [u8; NAME_BYTES] = *b"0123456789abcdef";
 
-    fn record(incarnation: u16, wish: Option<Wish>) -> RangeRecord {
+    fn record(incarnation: u16, directive: Option<Directive>) -> RangeRecord {
         let mut record = controller::Record::first(7);
         record.incarnation = incarnation;
         (record.backups, record.complete) = (vec![8, 9], vec![9]);
-        RangeRecord::new(&record, 5, wish)
+        RangeRecord::new(&record, 5, directive)
     }
 
     #[test]
@@ -331,7 +332,7 @@ mod tests {
         let store = trellis_store::open("embedded:").expect("a store");
         let region = region(0x12_3456);
         let write_one = |write_this: Write| write(&*store, region, &NAME, &[write_this]);
-        let one = Write::Range(7, record(3, Some(Wish::Hosts(vec![8]))));
+        let one = Write::Range(7, record(3, Some(Directive::Hosts(vec![8]))));
         assert!(matches!(write_one(one.clone()), Err(RecordError::Fenced { .. })), "nobody leads");
         let value = [&NAME[..], &[0; 8]].concat();
         let swap = Action::Swap { expect: None, value: Some(value.clone()) };
@@ -340,10 +341,10 @@ mod tests {
         assert_eq!(carry_out(&*store, region, &Action::Read).0, Fact::Found(Some(value.clone())));
         write_one(one.clone()).expect("written");
         write_one(Write::Range(0x1001, record(1, None))).expect("written");
-        write_one(Write::Range(7, record(4, Some(Wish::Count(2))))).expect("written");
+        write_one(Write::Range(7, record(4, Some(Directive::Count(2))))).expect("written");
         write_one(Write::Server(8, ServerRecord { is_drained: true })).expect("written");
         let kept = load(&*store, region).expect("readable");
-        assert_eq!(kept.ranges, [(7, record(4, Some(Wish::Count(2)))), (0x1001, record(1, None))]);
+        assert_eq!(kept.ranges, [(7, record(4, Some(Directive::Count(2)))), (0x1001, record(1, None))]);
         assert_eq!(kept.servers, [(8, ServerRecord { is_drained: true })]);
         assert_eq!(kept.ranges[0].1.of_machine().backups, [8, 9]);
         assert!(load(&*store, super::region(7)).expect("readable").ranges.is_empty(), "another cluster's are others");

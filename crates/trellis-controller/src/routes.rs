@@ -63,7 +63,7 @@ pub(crate) enum Job {
 }
 
 /// A result of the thread.
-pub(crate) enum Told {
+pub(crate) enum Report {
     /// The switch has the route, or refused it.
     Done(u64),
     /// Requests per second, by range and page; most first.
@@ -123,7 +123,7 @@ fn differences(wanted: &BTreeMap<PageRun, u16>, set: &[(PageRun, u16)]) -> (Vec<
 pub(crate) struct Router {
     at: Option<String>,
     switch: Remote,
-    life: u64,
+    boot_id: u64,
     /// The intended state; `None` while this controller does not lead.
     wanted: Option<Wanted>,
     /// The server that answers requests to any server.
@@ -150,27 +150,27 @@ impl Router {
         (copies, rebalances): (bool, bool),
     ) -> Router {
         let pages = if rebalances { HOT_PAGES_OF_RUNS } else { HOT_PAGES };
-        let (life, counted) = (switch.life(), (copies || rebalances).then(|| (Instant::now(), pages)));
+        let (boot_id, counted) = (switch.boot_id(), (copies || rebalances).then(|| (Instant::now(), pages)));
         let (wanted, anywhere, complaint) = (None, None, None);
-        Router { at, switch, life, wanted, anywhere, counted, is_dirty: false, complaint, leads, told_again: 0 }
+        Router { at, switch, boot_id, wanted, anywhere, counted, is_dirty: false, complaint, leads, told_again: 0 }
     }
 
     /// Does jobs until the channel is closed.
-    pub(crate) fn run(&mut self, jobs: &Receiver<Job>, told: &Sender<Told>) {
+    pub(crate) fn run(&mut self, jobs: &Receiver<Job>, reports: &Sender<Report>) {
         loop {
             match jobs.recv_timeout(LOOK) {
                 Ok(Job::Set { ticket, place }) => {
                     if let Some(range) = self.wanted.as_mut().map(|wanted| wanted.set(place)) {
-                        self.set(range, told);
+                        self.set(range, reports);
                     }
-                    if told.send(Told::Done(ticket)).is_err() {
+                    if reports.send(Report::Done(ticket)).is_err() {
                         return;
                     }
                 }
                 Ok(Job::Forget(part)) => {
                     let of = self.wanted.as_mut().and_then(|wanted| wanted.parts.remove(&part));
                     if let Some((within, ..)) = of {
-                        self.set(within.range, told);
+                        self.set(within.range, reports);
                     }
                 }
                 Ok(Job::All(places)) => {
@@ -179,24 +179,24 @@ impl Router {
                         wanted.set(place);
                     }
                     self.wanted = Some(wanted);
-                    self.tell_all(told);
+                    self.tell_all(reports);
                 }
                 Ok(Job::Redirect { page, to }) => self.redirect(page, to),
                 Ok(Job::Anywhere(host)) => {
                     self.anywhere = Some(host);
-                    self.check(|router| router.try_anywhere(), told);
+                    self.check(|router| router.try_anywhere(), reports);
                 }
                 Ok(Job::Rest) => (self.wanted, self.anywhere) = (None, None),
-                Err(RecvTimeoutError::Timeout) => self.tell_next(told),
+                Err(RecvTimeoutError::Timeout) => self.tell_next(reports),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.look(told);
-            self.count(told);
+            self.look(reports);
+            self.count(reports);
         }
     }
 
     /// Reads how often pages were requested.
-    fn count(&mut self, told: &Sender<Told>) {
+    fn count(&mut self, reports: &Sender<Report>) {
         let is_due = |(since, _): &(Instant, usize)| since.elapsed() >= HOT_OVER && self.wanted.is_some();
         let Some((since, pages_max)) = self.counted.filter(is_due) else { return };
         self.counted = Some((Instant::now(), pages_max));
@@ -212,7 +212,7 @@ impl Router {
             per_second: rate(requests),
             by: by_port.into_iter().filter_map(|(port, count)| Some((host(port)?, rate(count)))).collect(),
         };
-        let _ = told.send(Told::Hot(pages.into_iter().map(rate).collect()));
+        let _ = reports.send(Report::Hot(pages.into_iter().map(rate).collect()));
     }
 
     /// Sends requests for a page to a host that has a copy. Requests that a switch refuses to redirect go to the home.
@@ -232,30 +232,30 @@ impl Router {
     }
 
     /// Sends the next range in turn again.
-    fn tell_next(&mut self, told: &Sender<Told>) {
+    fn tell_next(&mut self, reports: &Sender<Report>) {
         let Some(Wanted { homes, .. }) = &self.wanted else { return };
         let next = homes.range((Bound::Excluded(self.told_again), Bound::Unbounded)).next();
         if let Some(range) = next.or_else(|| homes.first_key_value()).map(|(range, _)| *range) {
             self.told_again = range;
-            self.set(range, told);
+            self.set(range, reports);
         }
     }
 
     /// Checks whether the switch is still the one that was configured; sends again what it lacks.
-    fn look(&mut self, told: &Sender<Told>) {
+    fn look(&mut self, reports: &Sender<Report>) {
         if self.wanted.is_none() {
             return;
         }
         // Sent for the sake of the answer: a switch that was restarted refuses once.
         let _ = self.switch.redirect(Page { home: 0, number: 0 });
-        if self.switch.life() != self.life || self.is_dirty {
-            self.tell_all(told);
+        if self.switch.boot_id() != self.boot_id || self.is_dirty {
+            self.tell_all(reports);
         }
     }
 
-    fn tell_all(&mut self, told: &Sender<Told>) {
-        let life = self.switch.life();
-        if life != self.life {
+    fn tell_all(&mut self, reports: &Sender<Report>) {
+        let boot_id = self.switch.boot_id();
+        if boot_id != self.boot_id {
             // Its ports may have changed.
             if let Some(Ok(switch)) = self.at.as_ref().map(|at| Remote::open(At::Path(at.into()))) {
                 self.switch = switch;
@@ -266,31 +266,31 @@ impl Router {
         let elsewhere = wanted.homes.iter().filter(|(range, home)| range != home).count();
         self.is_dirty = false;
         for range in ranges {
-            self.set(range, told);
+            self.set(range, reports);
             if self.is_dirty {
                 return;
             }
         }
-        self.check(|router| router.try_anywhere(), told);
+        self.check(|router| router.try_anywhere(), reports);
         if self.is_dirty {
             return;
         }
-        self.life = self.switch.life();
+        self.boot_id = self.switch.boot_id();
         self.complaint = None;
         let switch = self.switch.name().to_owned();
-        let _ = told.send(Told::Say(Event::Routes { switch, elsewhere }));
+        let _ = reports.send(Report::Say(Event::Routes { switch, elsewhere }));
     }
 
-    fn set(&mut self, range: Host, told: &Sender<Told>) {
+    fn set(&mut self, range: Host, reports: &Sender<Report>) {
         let Some(wanted) = &self.wanted else { return };
         let Some(home) = wanted.homes.get(&range).copied() else { return };
         let stretches = wanted.stretches(range);
-        self.check(|router| router.try_set(range, home), told);
-        self.check(|router| router.try_set_runs(range, &stretches), told);
+        self.check(|router| router.try_set(range, home), reports);
+        self.check(|router| router.try_set_runs(range, &stretches), reports);
     }
 
     /// Sends something to the switch; a refusal is reported, and the route is sent again later.
-    fn check(&mut self, tells: impl Fn(&Router) -> Result<(), String>, told: &Sender<Told>) {
+    fn check(&mut self, tells: impl Fn(&Router) -> Result<(), String>, reports: &Sender<Report>) {
         if !(self.leads)() {
             // The controller will stop soon, or lead again.
             self.is_dirty = true;
@@ -300,7 +300,7 @@ impl Router {
         self.is_dirty = true;
         if self.complaint.as_ref() != Some(&sentence) {
             self.complaint = Some(sentence.clone());
-            let _ = told.send(Told::Say(Event::Switch { sentence }));
+            let _ = reports.send(Report::Say(Event::Switch { sentence }));
         }
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::wire::address::{Address, HostPrefix};
 use trellis_fabric_protocol::wire::command::Command;
-use trellis_fabric_protocol::wire::datagram::{HEADER_BYTES, Request, Rules, TagKind, Tags, Told};
+use trellis_fabric_protocol::wire::datagram::{ControlMessage, HEADER_BYTES, Request, Rules, TagKind, Tags};
 use trellis_fabric_protocol::wire::refusals::{Reason, Refusal, Refusals};
 use trellis_store::{Store, StoreError};
 use trellis_transport::links::ipv6::Endpoint;
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 64;
 /// An input of the deciding thread.
 pub(crate) enum WorkerEvent {
     /// A message of a host.
-    Told(Host, Told, Place),
+    Control(Host, ControlMessage, Place),
     /// A refused datagram.
     Refused(Refusal),
     /// The store's answer about the leadership.
@@ -47,7 +47,7 @@ pub(crate) enum WorkerEvent {
     /// A write failed, or its result is unknown.
     NotWritten([u8; NAME_BYTES], RecordError),
     /// A result of the thread that configures the switch.
-    Routes(routes::Told),
+    Routes(routes::Report),
     /// A request of an operator.
     Asked(Asked),
     /// The socket failed.
@@ -97,7 +97,7 @@ pub(crate) struct Room {
 /// A received datagram.
 pub(crate) enum Heard {
     /// A message of a host.
-    Told(Host, Told),
+    Control(Host, ControlMessage),
     /// A refused datagram.
     Refused(Refusal),
 }
@@ -111,12 +111,12 @@ impl Room {
     pub(crate) fn take(&mut self, endpoint: &Endpoint, me: HostPrefix) -> std::io::Result<Option<Heard>> {
         while let Some(arrived) = endpoint.receive(&mut self.bytes)? {
             let (source, destination) = (Address(arrived.source), Address(arrived.destination));
-            let told = match self.bytes.get(..arrived.bytes) {
-                Some(payload) => told(source, destination, payload, me),
+            let message = match self.bytes.get(..arrived.bytes) {
+                Some(payload) => control_message(source, destination, payload, me),
                 None => Err(Reason::TooLong(arrived.bytes)),
             };
-            match told {
-                Ok((from, told)) => return Ok(Some(Heard::Told(from, told))),
+            match message {
+                Ok((from, message)) => return Ok(Some(Heard::Control(from, message))),
                 Err(why) => {
                     if let Some(refusal) = self.refusals.count(source, why) {
                         return Ok(Some(Heard::Refused(refusal)));
@@ -135,8 +135,8 @@ pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Work
     loop {
         let worker_event = match room.take(endpoint, me) {
             Ok(Some(Heard::Refused(refusal))) => WorkerEvent::Refused(refusal),
-            Ok(Some(Heard::Told(from, told))) => match Place::take(&places) {
-                Some(place) => WorkerEvent::Told(from, told, place),
+            Ok(Some(Heard::Control(from, message))) => match Place::take(&places) {
+                Some(place) => WorkerEvent::Control(from, message, place),
                 None => continue,
             },
             Ok(None) => {
@@ -152,7 +152,12 @@ pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Work
     }
 }
 
-fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -> Result<(Host, Told), Reason> {
+fn control_message(
+    source: Address,
+    destination: Address,
+    payload: &[u8],
+    me: HostPrefix,
+) -> Result<(Host, ControlMessage), Reason> {
     let rules = Rules { cluster: me.cluster, least: TagKind::Checksum, tags: &Hardware };
     let request =
         Request::decode(source, destination, payload, &rules).map_err(|refused| Reason::NoRequest(refused.why))?;
@@ -162,8 +167,8 @@ fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -
     if !is_heard || request.destination.pointer.home() != me.host {
         return Err(Reason::NotToController(command));
     }
-    let told = payload.get(HEADER_BYTES..).and_then(|payload| Told::decode(command, payload));
-    told.map(|told| (request.source.host.0, told)).ok_or(Reason::NotUnderstood(command))
+    let message = payload.get(HEADER_BYTES..).and_then(|payload| ControlMessage::decode(command, payload));
+    message.map(|message| (request.source.host.0, message)).ok_or(Reason::NotUnderstood(command))
 }
 
 /// Carries out the leadership's deeds in the store.
@@ -216,11 +221,11 @@ pub(crate) fn keep(store: &Arc<dyn Store>, region: u32, jobs: &Receiver<Job>, he
 
 /// Configures the switch.
 pub(crate) fn route(router: &mut routes::Router, jobs: &Receiver<routes::Job>, heard: &Sender<WorkerEvent>) {
-    let (sender, told) = std::sync::mpsc::channel();
+    let (sender, reports) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            for told in told {
-                if heard.send(WorkerEvent::Routes(told)).is_err() {
+            for report in reports {
+                if heard.send(WorkerEvent::Routes(report)).is_err() {
                     return;
                 }
             }

@@ -13,11 +13,11 @@ use trellis_fabric_protocol::lease::{
 const HOME: Host = 1;
 const CONTROLLER: Host = 300;
 const TERM: u64 = 1_000;
-const TENURE: u64 = 600;
+const HOME_LEASE: u64 = 600;
 const RETRY: u64 = 10;
 
 fn timing() -> Timing {
-    Timing::new(TERM, TENURE, RETRY, 0)
+    Timing::new(TERM, HOME_LEASE, RETRY, 0)
 }
 
 fn client(number: u16) -> Party {
@@ -58,11 +58,11 @@ fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) 
         home: HOME,
         backups: backups.to_vec(),
         hand_to: None,
-        anew: true,
+        is_reset: true,
         is_unserved: false,
         parts: Vec::new(),
     };
-    let placed = Message::Placed { request: 1, life: 7, placement, call: 0 };
+    let placed = Message::Placed { request: 1, boot_id: 7, placement, call: 0 };
     let effects = step(&mut server, 1, Party::of(CONTROLLER), placed);
     assert!(server.serves(2), "{effects:?}");
     (server, effects)
@@ -248,7 +248,7 @@ fn what_is_not_answered_is_said_again_ever_more_rarely() {
     assert_eq!(stores(&effects).len(), 64);
     server.home.as_mut().unwrap().until = u64::MAX;
     let (mut now, mut said) = (1, Vec::new());
-    while now < 1 + TENURE {
+    while now < 1 + HOME_LEASE {
         now = server.home.as_ref().unwrap().alarm().unwrap().max(now + 1);
         let mut effects = Vec::new();
         server.step(now, Input::Tick, &mut effects);
@@ -256,7 +256,7 @@ fn what_is_not_answered_is_said_again_ever_more_rarely() {
     }
     let pauses: Vec<u64> = said.windows(2).map(|two| two[1] - two[0]).collect();
     assert!(said[0] == 1 + RETRY && pauses.is_sorted() && pauses.len() < 8, "{said:?}");
-    assert!(pauses.iter().all(|pause| *pause <= TENURE / 3), "{said:?}");
+    assert!(pauses.iter().all(|pause| *pause <= HOME_LEASE / 3), "{said:?}");
     let home = server.home.as_ref().unwrap();
     assert_eq!(home.silent(now, &timing()), Some(2));
     assert_eq!(home.settling.window, 1, "answers do not keep up");
@@ -266,16 +266,16 @@ fn what_is_not_answered_is_said_again_ever_more_rarely() {
 fn one_backups_answers_do_not_hide_that_another_is_silent() {
     let (mut server, effects) = home(1, 0, &[2, 3]);
     assert_eq!(stores(&effects), [0, 0]);
-    for now in 2..=1 + TENURE {
+    for now in 2..=1 + HOME_LEASE {
         step(&mut server, now, Party::of(2), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch: 0 });
     }
     let home = server.home.as_ref().unwrap();
-    assert_eq!((home.silent(TENURE, &timing()), home.silent(1 + TENURE, &timing())), (None, Some(3)));
+    assert_eq!((home.silent(HOME_LEASE, &timing()), home.silent(1 + HOME_LEASE, &timing())), (None, Some(3)));
 }
 
 #[test]
-fn a_range_begins_where_nobody_has_anything_and_anew_when_that_is_lost() {
-    let report = |life, request| Message::Report { request, life, state: State::Blank, call: 0 };
+fn a_range_begins_where_nobody_has_anything_and_is_reset_when_that_is_lost() {
+    let report = |boot_id, request| Message::Report { request, boot_id, state: State::Blank, call: 0 };
     let mut controller = Controller::new(timing(), Record::first(HOME), 0);
     let tell = |controller: &mut Controller, now, fact| {
         let mut effects = Vec::new();
@@ -289,45 +289,46 @@ fn a_range_begins_where_nobody_has_anything_and_anew_when_that_is_lost() {
     let from = Party::of(HOME);
     let (placed, effects) = tell(&mut controller, 1, Fact::Message(from, report(7, 1)));
     let placed = placed.expect("it may begin");
-    assert!(placed.anew && placed.incarnation == 1);
-    assert!(matches!(&effects[0], Effect::Persist(record) if record.life == Some(7) && record.anew));
+    assert!(placed.is_reset && placed.incarnation == 1);
+    assert!(matches!(&effects[0], Effect::Persist(record) if record.boot_id == Some(7) && record.is_reset));
     // A server without memory needs that; no client can have a lease, so it grants one at once.
     let blank = Memory { is_blank: true, ..Memory::default() };
     let mut server = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 4, timing(), 7, HOME) };
     server.step(1, Input::Tick, &mut Vec::new());
-    let not_anew = Placement { anew: false, ..placed.clone() };
-    for (placement, serves) in [(not_anew, false), (placed, true)] {
-        step(&mut server, 2, Party::of(CONTROLLER), Message::Placed { request: 1, life: 7, placement, call: 0 });
+    let not_reset = Placement { is_reset: false, ..placed.clone() };
+    for (placement, serves) in [(not_reset, false), (placed, true)] {
+        step(&mut server, 2, Party::of(CONTROLLER), Message::Placed { request: 1, boot_id: 7, placement, call: 0 });
         assert_eq!(server.serves(3), serves);
     }
     assert_eq!(ask(&mut server, 3, 0, 1, Ask::Update), [(client(0), 1, Status::Ok)]);
     // A server with another boot id and no memory is told nothing until the range is reset.
     assert_eq!(tell(&mut controller, 4, Fact::Message(from, report(8, 1))).0, None);
-    tell(&mut controller, 5, Fact::Anew(HOME));
-    assert_eq!(controller.record.incarnation, 1, "the tenure lasts");
-    tell(&mut controller, 1 + TENURE, Fact::Tick);
-    assert_eq!((controller.record.incarnation, controller.record.anew), (2, true));
-    let placed = tell(&mut controller, 2 + TENURE, Fact::Message(from, report(8, 2))).0.expect("it begins anew");
-    assert!(placed.anew && placed.incarnation == 2 && placed.backups.is_empty());
+    tell(&mut controller, 5, Fact::Reset(HOME));
+    assert_eq!(controller.record.incarnation, 1, "the home lease lasts");
+    tell(&mut controller, 1 + HOME_LEASE, Fact::Tick);
+    assert_eq!((controller.record.incarnation, controller.record.is_reset), (2, true));
+    let placed = tell(&mut controller, 2 + HOME_LEASE, Fact::Message(from, report(8, 2))).0.expect("it is reset");
+    assert!(placed.is_reset && placed.incarnation == 2 && placed.backups.is_empty());
 }
 
 #[test]
-fn a_range_does_not_begin_anew_while_somebody_has_it() {
-    let record = Record { anew: false, life: Some(7), backups: vec![2], complete: vec![2], ..Record::first(HOME) };
+fn a_range_is_not_reset_while_somebody_has_it() {
+    let record =
+        Record { is_reset: false, boot_id: Some(7), backups: vec![2], complete: vec![2], ..Record::first(HOME) };
     let mut controller = Controller::new(timing(), record.clone(), 0);
     let mut effects = Vec::new();
-    controller.step(1, Fact::Anew(HOME), &mut effects);
-    controller.step(TENURE, Fact::Tick, &mut effects);
+    controller.step(1, Fact::Reset(HOME), &mut effects);
+    controller.step(HOME_LEASE, Fact::Tick, &mut effects);
     assert!(controller.is_open && controller.record == record, "a backup has everything");
-    let report = Message::Report { request: 1, life: 4, state: State::Idle, call: controller.call };
-    controller.step(TENURE + 1, Fact::Message(Party::of(2), report), &mut effects);
+    let report = Message::Report { request: 1, boot_id: 4, state: State::Idle, call: controller.call };
+    controller.step(HOME_LEASE + 1, Fact::Message(Party::of(2), report), &mut effects);
     assert_eq!((controller.record.home, controller.begins_at), (2, None));
 }
 
 #[test]
 fn who_asks_for_what_nobody_has_hears_that() {
     // The range has been reset for that boot id, and its home has not reported yet.
-    let record = Record { anew: true, life: Some(7), backups: vec![2], ..Record::first(HOME) };
+    let record = Record { is_reset: true, boot_id: Some(7), backups: vec![2], ..Record::first(HOME) };
     let mut controller = Controller::new(timing(), record, 0);
     let mut backup = Server::new(2, Party::of(CONTROLLER), 10, timing(), 3, HOME);
     backup.memory.incarnation = 1;
@@ -351,14 +352,14 @@ fn who_asks_for_what_nobody_has_hears_that() {
     };
     let read = |backup: &mut Server, now| ask(backup, now, 0, now, Ask::Read)[0].2;
     tell(&mut controller, &mut backup, 1, Fact::Tick);
-    assert_eq!(read(&mut backup, 1), Status::Moved(HOME), "its tenure lasts");
-    tell(&mut controller, &mut backup, TENURE, Fact::Tick);
-    assert_eq!(read(&mut backup, TENURE), Status::Unserved, "this backup lacks some of it");
-    assert_eq!(backup.may_read(TENURE, 0..1), Err(Status::Unserved));
+    assert_eq!(read(&mut backup, 1), Status::Moved(HOME), "its home lease lasts");
+    tell(&mut controller, &mut backup, HOME_LEASE, Fact::Tick);
+    assert_eq!(read(&mut backup, HOME_LEASE), Status::Unserved, "this backup lacks some of it");
+    assert_eq!(backup.may_read(HOME_LEASE, 0..1), Err(Status::Unserved));
     // A home that lost its pages is told so, too, and tells the clients that ask there.
     let mut effects = Vec::new();
-    let report = |life, state| Message::Report { request: 1, life, state, call: 0 };
-    controller.step(TENURE + 1, Fact::Message(Party::of(HOME), report(8, State::Blank)), &mut effects);
+    let report = |boot_id, state| Message::Report { request: 1, boot_id, state, call: 0 };
+    controller.step(HOME_LEASE + 1, Fact::Message(Party::of(HOME), report(8, State::Blank)), &mut effects);
     let placed = effects.iter().find_map(|effect| match effect {
         Effect::Send { to, message: Message::Placed { placement, request: 1, .. }, .. } if *to == Party::of(HOME) => {
             Some(placement.clone())
@@ -367,15 +368,15 @@ fn who_asks_for_what_nobody_has_hears_that() {
     });
     let blank = Memory { is_blank: true, incarnation: 1, ..Memory::default() };
     let mut home = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 10, timing(), 8, HOME) };
-    home.step(TENURE + 1, Input::Tick, &mut Vec::new());
-    let placed = Message::Placed { request: 1, life: 8, placement: placed.expect("it is answered"), call: 0 };
-    step(&mut home, TENURE + 2, Party::of(CONTROLLER), placed);
-    assert!(!home.serves(TENURE + 2), "it may not be home");
-    assert_eq!(read(&mut home, TENURE + 2), Status::Unserved);
+    home.step(HOME_LEASE + 1, Input::Tick, &mut Vec::new());
+    let placed = Message::Placed { request: 1, boot_id: 8, placement: placed.expect("it is answered"), call: 0 };
+    step(&mut home, HOME_LEASE + 2, Party::of(CONTROLLER), placed);
+    assert!(!home.serves(HOME_LEASE + 2), "it may not be home");
+    assert_eq!(read(&mut home, HOME_LEASE + 2), Status::Unserved);
     // The home is heard again, with its pages: hosts to which it gives pages name it.
-    controller.step(TENURE + 3, Fact::Message(Party::of(HOME), report(7, State::Idle)), &mut effects);
+    controller.step(HOME_LEASE + 3, Fact::Message(Party::of(HOME), report(7, State::Idle)), &mut effects);
     assert!(!controller.is_unserved());
     let store = Message::Store { page: 0, pages: 1, incarnation: controller.record.incarnation, epoch: 0 };
-    step(&mut backup, TENURE + 4, Party::of(HOME), store);
-    assert!(matches!(read(&mut backup, TENURE + 4), Status::Moved(HOME)));
+    step(&mut backup, HOME_LEASE + 4, Party::of(HOME), store);
+    assert!(matches!(read(&mut backup, HOME_LEASE + 4), Status::Moved(HOME)));
 }

@@ -16,7 +16,7 @@ const CONTROLLER: Host = 9;
 const HOME: Host = 1;
 const BACKUP: Host = 2;
 const CLIENT: Party = Party { host: 20, incarnation: 0x8001 };
-const LIFE: u16 = 7;
+const BOOT_ID: u16 = 7;
 const PAGES: PageNumber = 10;
 
 fn timing() -> Timing {
@@ -33,7 +33,7 @@ fn placement(incarnation: u16, parts: Vec<Part>) -> Placement {
         home: HOME,
         backups: vec![BACKUP],
         hand_to: None,
-        anew: incarnation == 1,
+        is_reset: incarnation == 1,
         is_unserved: false,
         parts,
     }
@@ -47,12 +47,12 @@ fn hear(server: &mut Server, now: u64, from: Party, message: Message) -> Vec<Eff
 
 /// What the controller answers to the last report.
 fn answer(server: &Server, placement: Placement) -> Message {
-    Message::Placed { request: server.reports, life: LIFE, placement, call: 0 }
+    Message::Placed { request: server.reports, boot_id: BOOT_ID, placement, call: 0 }
 }
 
 /// The home of a range in incarnation 1, whose backup has every page.
 fn home() -> Server {
-    let mut server = Server::new(HOME, Party::of(CONTROLLER), PAGES, timing(), LIFE, HOME);
+    let mut server = Server::new(HOME, Party::of(CONTROLLER), PAGES, timing(), BOOT_ID, HOME);
     let mut effects = Vec::new();
     server.step(1, Input::Tick, &mut effects);
     let placed = answer(&server, placement(1, Vec::new()));
@@ -101,7 +101,7 @@ fn leases_and_versions_go_with_a_part_and_come_back() {
     let stored = Message::Stored { page: 5, pages: 1, incarnation: 1, epoch: done };
     assert!(granted(&hear(&mut range, 3, Party::of(BACKUP), stored)).is_some(), "it is committed");
 
-    let mut of_part = range.cut(4, &part(2), 1);
+    let mut of_part = range.split(4, &part(2), 1);
     assert_eq!((of_part.pages, of_part.own, of_part.memory.incarnation), (5, 1, 2));
     assert_eq!(of_part.memory.stamps.get(&2), Some(&Stamp { incarnation: 1, epoch: done }));
     assert!(!range.memory.stamps.contains_key(&5) && range.memory.stamps.is_empty());
@@ -114,7 +114,7 @@ fn leases_and_versions_go_with_a_part_and_come_back() {
     assert_eq!(granted(&ask(&mut of_part, 6, 1, Ask::Renew(lease))), Some(lease));
     assert_eq!(granted(&ask(&mut range, 7, 9, Ask::Renew(beside))), Some(beside));
 
-    range.join(5, &part(2), of_part);
+    range.merge(5, &part(2), of_part);
     assert_eq!(leased(&range), Some(vec![4, 5, 9]));
     assert_eq!(range.memory.stamps.get(&5), Some(&Stamp { incarnation: 1, epoch: done }));
     assert_eq!(granted(&ask(&mut range, 8, 4, Ask::Renew(lease))), Some(lease));
@@ -126,7 +126,7 @@ fn a_commit_under_way_is_forgotten_and_its_page_is_given_anew() {
     let lease = granted(&ask(&mut range, 1, 4, Ask::Update)).expect("page 4 is free");
     let commit = Ask::Commit { epoch: lease, release: false };
     assert_eq!(granted(&ask(&mut range, 2, 4, commit)), None, "the backup lacks it");
-    let mut of_part = range.cut(4, &part(2), 0);
+    let mut of_part = range.split(4, &part(2), 0);
     let status = |effects: &[Effect]| {
         effects.iter().find_map(|effect| match effect {
             Effect::Send { message: Message::Reply { status, .. }, .. } => Some(*status),
@@ -152,7 +152,7 @@ fn a_commit_under_way_is_forgotten_and_its_page_is_given_anew() {
 #[test]
 fn a_home_gives_no_pages_of_parts() {
     let mut range = home();
-    let _ = range.cut(4, &part(2), 0);
+    let _ = range.split(4, &part(2), 0);
     reported(&mut range, 5);
     // It has missed an incarnation, and sends all pages again.
     let placed = answer(&range, placement(3, vec![part(2)]));
@@ -168,29 +168,29 @@ fn a_home_gives_no_pages_of_parts() {
 }
 
 #[test]
-fn what_cannot_hold_cuts_and_joins_nothing() {
+fn what_cannot_hold_splits_and_merges_nothing() {
     let mut range = home();
     let (with, without) = (placement(2, vec![part(2)]), placement(3, Vec::new()));
-    let unasked = Message::Placed { request: 0, life: 0, placement: with.clone(), call: 5 };
+    let unasked = Message::Placed { request: 0, boot_id: 0, placement: with.clone(), call: 5 };
     assert_eq!(next(&range, &[], &unasked), Step::Hear, "a call");
-    let to_other = Message::Placed { request: 77, life: LIFE, placement: with.clone(), call: 0 };
+    let to_other = Message::Placed { request: 77, boot_id: BOOT_ID, placement: with.clone(), call: 0 };
     assert_eq!(next(&range, &[], &to_other), Step::Hear, "not what this home asked last");
     reported(&mut range, 4);
     let placed = answer(&range, with);
-    assert_eq!(next(&range, &[], &placed), Step::Cut(part(2)));
-    let of_part = range.cut(4, &part(2), 0);
+    assert_eq!(next(&range, &[], &placed), Step::Split(part(2)));
+    let of_part = range.split(4, &part(2), 0);
     assert_eq!(next(&range, &[part(2)], &placed), Step::Hear, "there is one");
     hear(&mut range, 4, Party::of(CONTROLLER), placed);
     reported(&mut range, 5);
     let stale = answer(&range, placement(1, Vec::new()));
     assert_eq!(next(&range, &[part(2)], &stale), Step::Hear, "it was replaced");
-    let joined = answer(&range, without);
-    assert_eq!(next(&range, &[part(2)], &joined), Step::Join(part(2)));
+    let merged = answer(&range, without);
+    assert_eq!(next(&range, &[part(2)], &merged), Step::Merge(part(2)));
     // Another part of the same number and pages: the previous one ends first.
     let other = answer(&range, placement(4, vec![part(4)]));
-    assert_eq!(next(&range, &[part(2)], &other), Step::Join(part(2)));
-    range.join(5, &part(2), of_part);
-    assert_eq!(next(&range, &[], &other), Step::Cut(part(4)));
+    assert_eq!(next(&range, &[part(2)], &other), Step::Merge(part(2)));
+    range.merge(5, &part(2), of_part);
+    assert_eq!(next(&range, &[], &other), Step::Split(part(4)));
 }
 
 #[test]
@@ -200,8 +200,8 @@ fn a_page_is_kept_by_who_has_it() {
     assert_eq!((part_with(&here, 2), part_with(&here, 7)), (None, None));
     assert_eq!(may_keep(&here, &(2..3), 9), Keeps::Yes);
     assert_eq!(may_keep(&here, &(6..7), 2), Keeps::No, "the range's home had not heard of the part");
-    assert_eq!(may_keep(&here, &(6..7), 3), Keeps::Ask, "it has joined it");
-    let of_part = home().cut(4, &part(2), 0);
+    assert_eq!(may_keep(&here, &(6..7), 3), Keeps::Ask, "it has merged it");
+    let of_part = home().split(4, &part(2), 0);
     let store = |incarnation| Message::Store { page: 0, pages: 1, incarnation, epoch: 1 };
     assert!(is_credible(&of_part, &store(2)) && !is_credible(&of_part, &store(3)));
     let over = [Part { first: 6, number: PARTS_FROM + 1, ..part(3) }, part(3)];
@@ -210,7 +210,7 @@ fn a_page_is_kept_by_who_has_it() {
 
 #[test]
 fn bytes_that_were_given_up_are_as_good_as_lost() {
-    let mut of_part = home().cut(4, &part(2), 0);
+    let mut of_part = home().split(4, &part(2), 0);
     of_part.lose_memory(5);
     let mut effects = Vec::new();
     of_part.step(5, Input::Tick, &mut effects);
@@ -221,24 +221,29 @@ fn bytes_that_were_given_up_are_as_good_as_lost() {
 }
 
 fn controller() -> Controller {
-    let record =
-        Record { life: Some(LIFE), anew: false, backups: vec![BACKUP], complete: vec![BACKUP], ..Record::first(HOME) };
+    let record = Record {
+        boot_id: Some(BOOT_ID),
+        is_reset: false,
+        backups: vec![BACKUP],
+        complete: vec![BACKUP],
+        ..Record::first(HOME)
+    };
     Controller::new(timing(), record, 0)
 }
 
 fn settled(controller: &mut Controller, now: u64, incarnation: u16) {
     let state = State::Home { incarnation, is_settled: true, silent: None };
-    let report = Message::Report { request: 1, life: LIFE, state, call: 0 };
+    let report = Message::Report { request: 1, boot_id: BOOT_ID, state, call: 0 };
     controller.step(now, Fact::Message(Party::of(HOME), report), &mut Vec::new());
 }
 
 #[test]
-fn only_what_is_at_rest_is_cut_and_joined() {
+fn only_what_is_at_rest_is_split_and_merged() {
     let mut range = controller();
     let mut effects = Vec::new();
-    assert!(range.cut(1, part(0), &mut effects).is_none(), "its home has said nothing since this controller began");
+    assert!(range.split(1, part(0), &mut effects).is_none(), "its home has said nothing since this controller began");
     settled(&mut range, 1, 1);
-    let mut of_part = range.cut(2, part(0), &mut effects).expect("it is at rest");
+    let mut of_part = range.split(2, part(0), &mut effects).expect("it is at rest");
     assert_eq!(range.record.parts, [part(2)]);
     assert_eq!(effects[0], Effect::Persist(range.record.clone()), "before anybody hears of it");
     let called: Vec<Host> = effects[1..]
@@ -249,26 +254,26 @@ fn only_what_is_at_rest_is_cut_and_joined() {
         })
         .collect();
     assert_eq!(called, [HOME, BACKUP]);
-    let Record { incarnation, home, life, parts, .. } = &of_part.record;
-    assert_eq!((*incarnation, *home, *life, parts.len()), (2, HOME, Some(LIFE), 0));
-    assert_eq!(of_part.until, 2 + timing().tenure, "its home may serve the pages by the tenure of before");
+    let Record { incarnation, home, boot_id, parts, .. } = &of_part.record;
+    assert_eq!((*incarnation, *home, *boot_id, parts.len()), (2, HOME, Some(BOOT_ID), 0));
+    assert_eq!(of_part.until, 2 + timing().home_lease, "its home may serve the pages by the previous home lease");
 
     settled(&mut range, 3, 1);
     assert!(!range.is_at_rest(), "that was said of the incarnation before");
     settled(&mut range, 4, 2);
     assert!(
-        range.cut(5, Part { number: PARTS_FROM + 1, ..part(0) }, &mut effects).is_none(),
+        range.split(5, Part { number: PARTS_FROM + 1, ..part(0) }, &mut effects).is_none(),
         "these pages have a home"
     );
-    assert!(!range.join(5, PARTS_FROM, &of_part, &mut effects), "the part's home has said nothing");
+    assert!(!range.merge(5, PARTS_FROM, &of_part, &mut effects), "the part's home has said nothing");
     settled(&mut of_part, 300, 2);
     of_part.record.incarnation = 6;
-    assert!(!range.join(301, PARTS_FROM, &of_part, &mut effects), "nothing of this incarnation");
+    assert!(!range.merge(301, PARTS_FROM, &of_part, &mut effects), "nothing of this incarnation");
     settled(&mut of_part, 302, 6);
-    assert!(!range.join(303, PARTS_FROM + 1, &of_part, &mut effects), "no part of it");
+    assert!(!range.merge(303, PARTS_FROM + 1, &of_part, &mut effects), "no part of it");
     let elsewhere = Controller { record: Record { home: BACKUP, ..of_part.record.clone() }, ..of_part.clone() };
-    assert!(!range.join(303, PARTS_FROM, &elsewhere, &mut effects), "at another host");
-    assert!(range.join(303, PARTS_FROM, &of_part, &mut effects));
+    assert!(!range.merge(303, PARTS_FROM, &elsewhere, &mut effects), "at another host");
+    assert!(range.merge(303, PARTS_FROM, &of_part, &mut effects));
     assert_eq!((range.record.incarnation, range.record.parts.len()), (7, 0), "above both");
-    assert_eq!(range.until, of_part.until, "until then its home may serve the pages by the part's tenure");
+    assert_eq!(range.until, of_part.until, "until then its home may serve the pages by the part's home lease");
 }

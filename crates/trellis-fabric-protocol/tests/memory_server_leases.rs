@@ -1,4 +1,4 @@
-//! The interface between a memory server and its lease keeper: what is asked, handed over, decided and then done.
+//! The interface between a memory server and its lease server: what is asked, handed over, decided and then done.
 
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod served;

@@ -272,16 +272,16 @@ impl Model {
 
     /// Restarts the server with its memory and its page table.
     fn restart(&mut self) {
-        let lives: BTreeMap<u64, Host> =
+        let makers: BTreeMap<u64, Host> =
             self.served.server.objects().map(|object| (object.first_page, object.maker)).collect();
         self.incarnation += 1;
         let settings = Settings { incarnation: self.incarnation, ..self.settings };
-        let restored = MemoryServer::restored(settings, &self.served.published, |page| lives[&page]);
+        let restored = MemoryServer::restored(settings, &self.served.published, |page| makers[&page]);
         let before = std::mem::replace(&mut self.served.server, restored.expect("a table of a server"));
         assert!(before.objects().eq(self.served.server.objects()));
         for caller in &mut self.callers {
             assert_eq!(self.served.server.quota(caller.client.host), before.quota(caller.client.host));
-            assert_eq!(caller.create(&mut self.served, 1).status, Status::Fenced, "of the life before");
+            assert_eq!(caller.create(&mut self.served, 1).status, Status::Fenced, "of the previous boot");
             let epoch = caller.hello(&mut self.served).epoch;
             assert!(epoch > std::mem::replace(&mut caller.epoch, epoch));
         }

@@ -176,7 +176,7 @@ fn a_server_that_lost_its_memory_knows_no_pointer_of_before() {
         let before = good(client.create_with(SERVER, b"before"));
         server.stop();
         let server = Running::start(SERVER, None);
-        // One in 65,536 lives begins with the generation that the one before had.
+        // One in 65,536 boots begins with the generation that the one before had.
         let mut bytes = [0; 6];
         assert!(matches!(status(client.read(before, &mut bytes)), Status::Bounds | Status::Stale));
         // The session is gone, too; the client opens another one, because this cannot have been done before.

@@ -471,7 +471,7 @@ type Copies = Arc<Mutex<BTreeMap<Command, u32>>>;
 
 /// Has a command done that is refused at first. Where the client had sent it twice before the answer came, it cannot know whether
 /// the first was done, and says so. The second copy is then seen soon.
-fn anew<T>(copies: &Copies, command: Command, mut call: impl FnMut() -> Result<T, RemoteError>) -> T {
+fn repeated<T>(copies: &Copies, command: Command, mut call: impl FnMut() -> Result<T, RemoteError>) -> T {
     call().unwrap_or_else(|error| {
         let deadline = Instant::now() + Duration::from_secs(60);
         while copies.lock().expect("nobody panicked").get(&command) <= Some(&1) {
@@ -505,11 +505,11 @@ fn a_home_that_knows_no_session_is_greeted_where_nothing_can_have_been_done() {
             }
             _ => Turn::Pass,
         });
-        anew(&copies, Command::Write, || one.write(object, &[7]));
-        assert_eq!(anew(&copies, Command::FetchAdd, || one.fetch_add(object, 1)), 7);
-        let made = anew(&copies, Command::CreateWrite, || one.create_with(SERVER, b"anew"));
-        anew(&copies, Command::Delete, || one.delete(made));
-        let again = anew(&copies, Command::Create, || one.create(SERVER, 8));
+        repeated(&copies, Command::Write, || one.write(object, &[7]));
+        assert_eq!(repeated(&copies, Command::FetchAdd, || one.fetch_add(object, 1)), 7);
+        let made = repeated(&copies, Command::CreateWrite, || one.create_with(SERVER, b"anew"));
+        repeated(&copies, Command::Delete, || one.delete(made));
+        let again = repeated(&copies, Command::Create, || one.create(SERVER, 8));
         // What was sent before, and got no answer, may have been done by the home before.
         let (mut chosen, mut sent) = (Chosen::of(&seen), BTreeMap::<Command, u32>::new());
         between.now(move |request| {

@@ -185,6 +185,7 @@ fn a_password_is_wanted_before_anything_else() {
     let mut info = String::new();
     stream.read_to_string(&mut info).unwrap();
     assert!(info.contains("\r\nacl_access_denied_auth:2\r\n"), "{info}");
+    assert!(info.contains("\r\ntrellis_protocol_errors:2\r\n"), "{info}");
 }
 
 #[test]

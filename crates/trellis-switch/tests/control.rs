@@ -77,7 +77,7 @@ fn a_switch_that_was_started_again_is_found_again() {
     context.lab.restart_switch().unwrap();
     let gone = remote.redirect(page).unwrap_err().to_string();
     assert!(gone.contains("the switch at"), "{gone}");
-    assert_eq!((remote.redirect(page).unwrap(), remote.life()), (None, 2));
+    assert_eq!((remote.redirect(page).unwrap(), remote.boot_id()), (None, 2));
     context.goes("c1", context.pointer("s1", READ, 5), "s1");
     std::fs::remove_dir_all(&folder).unwrap();
     let nobody = Remote::open(At::Path(path)).unwrap_err().to_string();
@@ -96,7 +96,7 @@ fn a_connection_that_was_given_outlives_the_switch() {
     let page = context.page("s1", 5);
     let redirect = Redirect { port: context.port("c2"), epoch: 9, until: None };
     assert!(remote.set_redirect(page, redirect).unwrap());
-    assert_eq!((remote.events().unwrap(), remote.life()), (vec![], 1));
+    assert_eq!((remote.events().unwrap(), remote.boot_id()), (vec![], 1));
     context.lab.control().stop();
     let away = remote.set_redirect(page, redirect).unwrap_err().to_string();
     assert!(away.contains("is being started again"), "{away}");
@@ -105,7 +105,7 @@ fn a_connection_that_was_given_outlives_the_switch() {
     let other = Redirect { port: context.port("c3"), ..redirect };
     let began = remote.set_redirect(page, other).unwrap_err().to_string();
     assert!(began.contains("tell it everything anew"), "{began}");
-    assert_eq!((remote.life(), remote.redirect(page).unwrap()), (2, None));
+    assert_eq!((remote.boot_id(), remote.redirect(page).unwrap()), (2, None));
     assert!(remote.set_redirect(page, redirect).unwrap());
     context.goes("c1", context.pointer("s1", READ, 5), "c2");
 }

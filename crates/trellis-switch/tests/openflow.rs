@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use conformance::{Context, READ};
 use scripted::{Script, Scripted, Told, WELL};
 use trellis_switch::switches::openflow::codec::{FlowMod, Instruction};
-use trellis_switch::switches::openflow::{Meeting, OpenFlow, OpenFlowPort, OpenFlowWiring};
+use trellis_switch::switches::openflow::{ConnectionMethod, OpenFlow, OpenFlowPort, OpenFlowWiring};
 use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ fn wiring() -> OpenFlowWiring {
     });
     OpenFlowWiring {
         cluster: CLUSTER,
-        meeting: Meeting::Listen(SocketAddr::from(([127, 0, 0, 1], 0))),
+        method: ConnectionMethod::Listen(SocketAddr::from(([127, 0, 0, 1], 0))),
         datapath: None,
         ports: ports.collect(),
         redirects_max: 16,
@@ -95,7 +95,7 @@ fn wiring() -> OpenFlowWiring {
 fn awaited(wiring: &OpenFlowWiring) -> (JoinHandle<Result<OpenFlow, SwitchError>>, SocketAddr, TcpStream) {
     // The place is chosen first, so that the switch can go there while its controller waits.
     let chosen = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-    let wiring = OpenFlowWiring { meeting: Meeting::Listen(chosen), ..wiring.clone() };
+    let wiring = OpenFlowWiring { method: ConnectionMethod::Listen(chosen), ..wiring.clone() };
     let controller = std::thread::spawn(move || OpenFlow::open(&wiring));
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -108,7 +108,7 @@ fn awaited(wiring: &OpenFlowWiring) -> (JoinHandle<Result<OpenFlow, SwitchError>
 }
 
 /// A controller and the switch that connected to it.
-fn met(wiring: &OpenFlowWiring, script: Script) -> (Result<OpenFlow, SwitchError>, Scripted, Arc<Mutex<Told>>) {
+fn connected(wiring: &OpenFlowWiring, script: Script) -> (Result<OpenFlow, SwitchError>, Scripted, Arc<Mutex<Told>>) {
     let (controller, chosen, first) = awaited(wiring);
     // That first one hangs up at once; a switch that comes next is served all the same.
     drop(first);
@@ -135,7 +135,7 @@ fn flows(told: &Mutex<Told>) -> Vec<String> {
 
 #[test]
 fn a_switch_that_comes_back_is_told_everything_again() {
-    let (controller, switch, told) = met(&wiring(), WELL);
+    let (controller, switch, told) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     let before = flows(&told);
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
@@ -180,7 +180,7 @@ fn frame(source: std::net::Ipv6Addr, destination: std::net::Ipv6Addr) -> Vec<u8>
 #[test]
 fn who_asks_for_a_lease_waits_until_the_switch_knows() {
     const ASKS: u64 = 4 << 56;
-    let (controller, mut switch, told) = met(&wiring(), WELL);
+    let (controller, mut switch, told) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
     for client in [2, 3] {
@@ -225,7 +225,7 @@ fn a_switch_of_another_kind_is_left() {
         (Script { tables: 4, ..WELL }, "it has 4 tables, and 19 are needed"),
         (Script { datapath: 0xcc, ..WELL }, "00000000000000cc, which is another one"),
     ] {
-        let (controller, _switch, _) = met(&short, script);
+        let (controller, _switch, _) = connected(&short, script);
         let sentence = controller.map(|_| ()).unwrap_err().to_string();
         assert!(sentence.contains(why), "{script:?}: {sentence}");
     }
@@ -242,9 +242,9 @@ fn a_switch_that_takes_no_connection_is_named() {
         waiting.push(stream);
         assert!(waiting.len() < 100, "the kernel takes all of them");
     }
-    let meeting = Meeting::Connect("127.0.0.1".to_owned(), address.port());
+    let method = ConnectionMethod::Connect("127.0.0.1".to_owned(), address.port());
     // Twice as long as one attempt takes.
-    let controller = OpenFlow::open(&OpenFlowWiring { meeting, timeout: Duration::from_secs(10), ..wiring() });
+    let controller = OpenFlow::open(&OpenFlowWiring { method, timeout: Duration::from_secs(10), ..wiring() });
     let sentence = controller.map(|_| ()).unwrap_err().to_string();
     assert!(sentence.contains(&format!("tcp:{address}")) && sentence.contains("timed out"), "{sentence}");
 }
@@ -260,7 +260,7 @@ fn who_connects_and_says_nothing_is_hung_up() {
 
 #[test]
 fn a_switch_that_is_silent_is_hung_up_and_may_come_again() {
-    let (controller, switch, told) = met(&wiring(), WELL);
+    let (controller, switch, told) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     // No script answers an echo.
     switch.until_hung_up();
@@ -274,7 +274,7 @@ fn a_switch_that_is_silent_is_hung_up_and_may_come_again() {
 
 #[test]
 fn a_switch_that_does_not_answer_is_an_error_of_the_call() {
-    let (controller, _switch, told) = met(&wiring(), WELL);
+    let (controller, _switch, told) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     told.lock().unwrap().is_mute = true;
     let error = controller.set_prefix(home(1), Route { port: 2, is_memory: false }).unwrap_err().to_string();
@@ -283,7 +283,7 @@ fn a_switch_that_does_not_answer_is_an_error_of_the_call() {
 
 #[test]
 fn what_no_flow_counts_is_lost() {
-    let (controller, _switch, told) = met(&wiring(), WELL);
+    let (controller, _switch, told) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     told.lock().unwrap().uncounted = 3;
     assert_eq!(controller.counters(2).unwrap().overflowed, 3);
@@ -292,7 +292,7 @@ fn what_no_flow_counts_is_lost() {
 #[test]
 fn a_full_table_of_the_switch_says_so() {
     // Redirects that end are in the tables 3 and 10.
-    let (controller, _switch, told) = met(&wiring(), Script { full_table: Some(10), ..WELL });
+    let (controller, _switch, told) = connected(&wiring(), Script { full_table: Some(10), ..WELL });
     let controller = controller.unwrap();
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
     let before = flows(&told);
@@ -306,7 +306,7 @@ fn a_full_table_of_the_switch_says_so() {
 
 #[test]
 fn tables_lead_upwards_and_no_further() {
-    let (controller, _switch, told) = met(&wiring(), WELL);
+    let (controller, _switch, told) = connected(&wiring(), WELL);
     let controller = controller.unwrap();
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
     controller.set_leases(Some(Duration::from_secs(1))).unwrap();

@@ -138,8 +138,8 @@ fn a_sealed_link_shows_nothing_and_a_signed_one_shows_everything() {
 /// again and again: the receiver's copy stays unchanged.
 #[test]
 fn a_page_that_is_sent_again_after_it_changed_changes_nothing_at_the_receiver() {
-    struct Keeper(Vec<u8>, usize);
-    impl Sink for Keeper {
+    struct Buffer(Vec<u8>, usize);
+    impl Sink for Buffer {
         fn place(&mut self, _peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
             let bytes = support::read_header(header).bytes;
             assert_eq!(bytes, self.0.len());
@@ -162,11 +162,11 @@ fn a_page_that_is_sent_again_after_it_changed_changes_nothing_at_the_receiver() 
             let links = &scene.links;
             let mut sinks = recorders(2);
             connect(links, &mut sinks);
-            let mut keeper = Keeper(vec![0; bytes], 0);
+            let mut buffer = Buffer(vec![0; bytes], 0);
             scene.proxy.tamper(Tamper::NoAnswers);
             links[1].send(0, &header(Form::At, 0, 1, bytes), Payload::Pinned(pointer, bytes)).unwrap();
-            let mut poll = |keeper: &mut Keeper| {
-                links[0].poll(keeper);
+            let mut poll = |buffer: &mut Buffer| {
+                links[0].poll(buffer);
                 links[1].poll(&mut sinks[1]);
             };
             // Only what the first window holds passes while no answer does; then the rest is let through.
@@ -174,25 +174,25 @@ fn a_page_that_is_sent_again_after_it_changed_changes_nothing_at_the_receiver() 
                 scene.proxy.tamper(Tamper::Nothing);
             }
             wait_until(|| {
-                poll(&mut keeper);
-                keeper.1 == 1
+                poll(&mut buffer);
+                buffer.1 == 1
             });
             scene.proxy.tamper(Tamper::NoAnswers);
             page.lock().unwrap().fill(0xFF);
             let before = links[0].statistics().packets_duplicate;
             if bytes == 4096 {
                 wait_until(|| {
-                    poll(&mut keeper);
+                    poll(&mut buffer);
                     links[0].statistics().packets_duplicate >= before + 3
                 });
             }
             scene.proxy.tamper(Tamper::Nothing);
             wait_until(|| {
-                poll(&mut keeper);
+                poll(&mut buffer);
                 links[1].statistics().peers[0].queued_bytes == 0
             });
-            assert!(keeper.0 == old, "{security}: the receiver keeps what it had");
-            assert_eq!(keeper.1, 1);
+            assert!(buffer.0 == old, "{security}: the receiver keeps what it had");
+            assert_eq!(buffer.1, 1);
         }
     }
 }

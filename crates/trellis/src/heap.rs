@@ -11,7 +11,7 @@ use trellis_cluster_protocol::heap::{ALIGN_BYTES_MIN, Block};
 
 use crate::cluster::{Cluster, Region, WaitError};
 use crate::config::Config;
-use crate::runtime::{Node, Wish};
+use crate::runtime::{AllocationRequest, Node};
 
 /// Two objects closer than this may be in one line of a processor's cache.
 const CACHE_LINE_BYTES: usize = 64;
@@ -224,8 +224,8 @@ impl Heap<'_> {
             }
         };
         let own_pages = padding == Padding::PerPage;
-        let wish = Wish { bytes: layout.size() as u64, align: layout.align() as u64, home, own_pages };
-        let block = self.node.heap_allocate(wish)?;
+        let request = AllocationRequest { bytes: layout.size() as u64, align: layout.align() as u64, home, own_pages };
+        let block = self.node.heap_allocate(request)?;
         let address = self.node.region.base().wrapping_add(block.offset as usize);
         assert_eq!(address.addr() % layout.align(), 0, "the heap keeps alignments");
         Ok((NonNull::new(address).expect("the region is not at address 0"), block))

@@ -122,8 +122,8 @@ fn join_running(
     let secret = Secret::choose(&config, secret)?;
     let address = config.join.clone().unwrap_or_default();
     let door = Door { address, secret: &secret, until: timeout(&config), is_known: false };
-    let (told, local) = door.read(None, "configuration")?;
-    config.take_from_cluster(&told).map_err(|why| door.refused(why))?;
+    let (settings, local) = door.read(None, "configuration")?;
+    config.take_from_cluster(&settings).map_err(|why| door.refused(why))?;
     if config.nodes.is_empty() || config.manager >= config.nodes.len() {
         return Err(door.refused("it does not say who takes others in".to_owned()));
     }
@@ -270,7 +270,7 @@ fn answer(config: &Config, node: Option<&Node>, meant_for_this: bool, question: 
     }
     let node = || node.ok_or_else(|| NOT_READY.to_owned());
     match (words.next(), meant_for_this) {
-        (Some("configuration"), _) => Ok(piece(config.told_to_joiners(), words.next())),
+        (Some("configuration"), _) => Ok(piece(config.text_for_joiners(), words.next())),
         (Some("place"), true) => {
             let address = words.next().unwrap_or_default();
             if node()?.has_changed_protocols() {
@@ -404,10 +404,10 @@ fn tcp_options(
 
 /// What those are told who ask to join.
 fn answers(config: &Config, this: &ThisNode) -> tcp::Answer {
-    let (told, this) = (config.clone(), Arc::clone(this));
+    let (config, this) = (config.clone(), Arc::clone(this));
     Box::new(move |meant_for_this: bool, question: &[u8]| {
         let node = this.get().and_then(Weak::upgrade);
-        answer(&told, node.as_deref(), meant_for_this, &String::from_utf8_lossy(question))
+        answer(&config, node.as_deref(), meant_for_this, &String::from_utf8_lossy(question))
     })
 }
 

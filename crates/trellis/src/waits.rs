@@ -76,7 +76,7 @@ pub enum Limit {
 /// How long the others have to say how they stand to an object.
 const INQUIRY_MAX: Duration = Duration::from_secs(1);
 
-/// The waits of a node that are none of these: those of its own threads for each other, and those without a peer.
+/// The waits of a node that are none of these.
 pub const WAITS: &[Deadline] = &[
     secret::PIPE,
     join::LOOK,

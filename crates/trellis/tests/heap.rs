@@ -34,11 +34,11 @@ fn free(cluster: &Cluster, offset: usize) {
 }
 
 /// The slot of the region's first pages in which a node tells where its block is.
-fn tell(cluster: &Cluster, slot: usize, offset: usize) {
+fn post(cluster: &Cluster, slot: usize, offset: usize) {
     word(cluster, slot).store(offset as u64, Ordering::Relaxed);
 }
 
-fn told(cluster: &Cluster, slot: usize) -> usize {
+fn posted(cluster: &Cluster, slot: usize) -> usize {
     word(cluster, slot).load(Ordering::Relaxed) as usize
 }
 
@@ -50,10 +50,10 @@ fn what_one_node_allocates_another_reads_and_frees() {
             let length = 40 << (round % 14);
             let mine = cluster.heap().allocate::<u8>(length, Home::Here).unwrap();
             bytes(mine, length).fill((me * 50 + round) as u8);
-            tell(cluster, me, offset_of(cluster, mine));
+            post(cluster, me, offset_of(cluster, mine));
             cluster.barrier(1).unwrap();
             let other = (me + 1) % nodes;
-            let theirs = told(cluster, other);
+            let theirs = posted(cluster, other);
             let block = at(cluster, theirs);
             assert!(bytes(block, length).iter().all(|&byte| byte == (other * 50 + round) as u8));
             assert!(cluster.heap().usable_bytes(block).unwrap() >= length);
@@ -130,18 +130,18 @@ fn memory_that_somebody_had_is_zeroed_on_request_and_moves_with_its_contents() {
                     let block = cluster.heap().allocate_zeroed::<u8>(length, Home::Unspecified).unwrap();
                     assert!(bytes(block, length).iter().all(|&byte| byte == 0));
                     bytes(block, length).fill(7);
-                    tell(cluster, 0, offset_of(cluster, block));
+                    post(cluster, 0, offset_of(cluster, block));
                 }
                 cluster.barrier(0).unwrap();
                 if cluster.node() == 0 {
-                    bytes(at(cluster, told(cluster, 0)), length).fill(9);
-                    free(cluster, told(cluster, 0));
+                    bytes(at(cluster, posted(cluster, 0)), length).fill(9);
+                    free(cluster, posted(cluster, 0));
                 }
                 cluster.barrier(1).unwrap();
                 if cluster.node() == 1 {
                     let heap = cluster.heap();
                     let block = heap.allocate_zeroed::<u8>(length, Home::Unspecified).unwrap();
-                    assert_eq!(offset_of(cluster, block), told(cluster, 0), "the same memory again");
+                    assert_eq!(offset_of(cluster, block), posted(cluster, 0), "the same memory again");
                     assert!(bytes(block, length).iter().all(|&byte| byte == 0));
                     bytes(block, length).iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
                     // SAFETY: nobody else knows the block.
@@ -172,10 +172,10 @@ fn memory_moves_by_the_heap_alone(protocol: &str, home: Home) {
                 if me == 1 {
                     let block = offset_of(cluster, heap.allocate_zeroed::<u8>(length, home).unwrap());
                     assert!(is_zero(block));
-                    tell(cluster, 1, block);
+                    post(cluster, 1, block);
                 }
                 cluster.barrier(0).unwrap();
-                let block = told(cluster, 1);
+                let block = posted(cluster, 1);
                 if me == 2 {
                     bytes(at(cluster, block), length).fill(9);
                     free(cluster, block);
@@ -231,11 +231,11 @@ fn a_region_that_is_full_says_what_there_is_and_has_room_again_after_a_free_else
                 for part in ["in a row", "and this node has allocated", "raise heap_bytes or region_bytes"] {
                     assert!(sentence.contains(part), "{sentence}");
                 }
-                tell(cluster, 0, offset_of(cluster, block));
+                post(cluster, 0, offset_of(cluster, block));
             }
             cluster.barrier(0).unwrap();
             if cluster.node() == 0 {
-                free(cluster, told(cluster, 0));
+                free(cluster, posted(cluster, 0));
                 let again = heap.allocate::<u8>(large, Home::Node(1)).unwrap();
                 free(cluster, offset_of(cluster, again));
                 assert_eq!(heap.statistics().free_bytes, REGION_BYTES as u64 / 2);
@@ -313,9 +313,9 @@ fn what_is_no_block_is_refused_at_every_node_and_changes_nothing() {
                     let length = [100, 100, 100_000][slot];
                     let block = cluster.heap().allocate::<u8>(length, Home::Here).unwrap();
                     bytes(block, length).fill(slot as u8);
-                    tell(cluster, slot, offset_of(cluster, block));
+                    post(cluster, slot, offset_of(cluster, block));
                 }
-                free(cluster, told(cluster, 1));
+                free(cluster, posted(cluster, 1));
             }
             cluster.barrier(0).unwrap();
             let heap = cluster.heap();
@@ -326,9 +326,9 @@ fn what_is_no_block_is_refused_at_every_node_and_changes_nothing() {
                 assert!(error.to_string().contains("freed before"), "{error}");
                 assert!(heap.usable_bytes(at(cluster, offset)).is_err());
             };
-            refused(told(cluster, 1));
-            refused(told(cluster, 0) + 8);
-            refused(told(cluster, 2) + 4096);
+            refused(posted(cluster, 1));
+            refused(posted(cluster, 0) + 8);
+            refused(posted(cluster, 2) + 4096);
             refused(0);
             let stack = 7u64;
             // SAFETY: what is refused is not freed.
@@ -336,7 +336,7 @@ fn what_is_no_block_is_refused_at_every_node_and_changes_nothing() {
             assert!(error.to_string().contains("not in the region"), "{error}");
             let error = heap.allocate::<u8>(1, Home::Node(3)).unwrap_err();
             assert!(error.to_string().contains("nodes 0 to 2"), "{error}");
-            assert!(bytes(at(cluster, told(cluster, 2)), 100_000).iter().all(|&byte| byte == 2));
+            assert!(bytes(at(cluster, posted(cluster, 2)), 100_000).iter().all(|&byte| byte == 2));
             cluster.barrier(1).unwrap();
         },
     );
@@ -363,7 +363,7 @@ fn threads_of_all_nodes_allocate_and_free_at_once() {
                                     let block = cluster.heap().allocate::<u8>(length, Home::Here).unwrap();
                                     bytes(block, length).fill(mine(round, thread, slot) as u8);
                                     // Words by node, so that the table itself is not the matter of the test.
-                                    tell(cluster, me * 1024 + thread * SLOTS + slot, offset_of(cluster, block));
+                                    post(cluster, me * 1024 + thread * SLOTS + slot, offset_of(cluster, block));
                                 }
                             });
                         }
@@ -374,7 +374,7 @@ fn threads_of_all_nodes_allocate_and_free_at_once() {
                             scope.spawn(move || {
                                 let other = (me + thread) % 3;
                                 for slot in (0..SLOTS).filter(|_| thread < 3) {
-                                    let offset = told(cluster, other * 1024 + thread * SLOTS + slot);
+                                    let offset = posted(cluster, other * 1024 + thread * SLOTS + slot);
                                     let length = 16 + (slot * 37 + thread * 101) % 3000;
                                     let expected = ((round * 3 + other) * THREADS + thread) * SLOTS + slot;
                                     let block = bytes(at(cluster, offset), length);
@@ -385,7 +385,7 @@ fn threads_of_all_nodes_allocate_and_free_at_once() {
                         }
                     });
                     for slot in 0..SLOTS {
-                        free(cluster, told(cluster, me * 1024 + 3 * SLOTS + slot));
+                        free(cluster, posted(cluster, me * 1024 + 3 * SLOTS + slot));
                     }
                     cluster.barrier(1).unwrap();
                 }

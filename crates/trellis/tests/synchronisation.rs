@@ -333,7 +333,7 @@ fn barriers_reduce_and_broadcast() {
         assert!(matches!(cluster.broadcast(3, 3, 1u64), Err(WaitError::Misuse(_))));
         let other = if me == 1 { Reduce::Sum } else { Reduce::Or };
         let Err(WaitError::Misuse(why)) = cluster.barrier_reduce(3, other, me) else { panic!("nodes differ") };
-        assert!(why.contains("different wishes"), "{why}");
+        assert!(why.contains("different reductions"), "{why}");
         cluster.barrier(3).unwrap();
     });
 }
@@ -438,19 +438,19 @@ fn other_stuck_waits_say_what_is_missing() {
         let turn = (cluster.node() == 1).then(|| cluster.once(5).begin().unwrap());
         cluster.barrier_of(9, 3).unwrap();
         if cluster.node() == 0 {
-            let told = |result: Result<(), WaitError>, expected: &str| {
+            let explains = |result: Result<(), WaitError>, expected: &str| {
                 let sentence = result.expect_err("nobody lets it through").to_string();
                 assert!(sentence.contains(expected), "{sentence}");
             };
-            told(cluster.rwlock(4).read().map(drop), "read-write lock 4: node 1 (localhost:2) holds it");
-            told(cluster.once(5).begin().map(drop), "once 5: node 1 (localhost:2) does it");
-            told(cluster.semaphore(6).wait(), "semaphore 6: nobody has posted it; its home is node 0");
-            told(cluster.event(7).wait(), "event 7: nobody has set it; its home is node 1");
-            told(cluster.barrier_of(8, 2).map(drop), "1 of 2 participants have come (1 of node 0 (localhost:1))");
+            explains(cluster.rwlock(4).read().map(drop), "read-write lock 4: node 1 (localhost:2) holds it");
+            explains(cluster.once(5).begin().map(drop), "once 5: node 1 (localhost:2) does it");
+            explains(cluster.semaphore(6).wait(), "semaphore 6: nobody has posted it; its home is node 0");
+            explains(cluster.event(7).wait(), "event 7: nobody has set it; its home is node 1");
+            explains(cluster.barrier_of(8, 2).map(drop), "1 of 2 participants have come (1 of node 0 (localhost:1))");
             let mut guard = cluster.lock(1).unwrap();
-            told(cluster.condition(1).wait(&mut guard), "condition 1: nobody has signalled it");
+            explains(cluster.condition(1).wait(&mut guard), "condition 1: nobody has signalled it");
             drop(guard);
-            told(cluster.lock_release(1), "not held");
+            explains(cluster.lock_release(1), "not held");
         }
         meet_patiently(cluster);
         drop(writer);

@@ -48,7 +48,7 @@ fn prove(protocol: Protocol) -> bool {
     let limits = Limits { pages: PAGES, page_bytes: 4096, nodes: 2, epoch: 1 };
     let mut nodes = [start(protocol, NodeId(0)), start(protocol, NodeId(1))];
     let mut network: Vec<(NodeId, NodeId, wire::Encoded)> = Vec::new();
-    let fault = Input::Fault { page: PAGE, write: true, wish: PageRange::one(PAGE) };
+    let fault = Input::Fault { page: PAGE, write: true, wanted: PageRange::one(PAGE) };
     step(&mut nodes[1], NodeId(1), fault, &mut network);
     while !network.is_empty() {
         let (from, to, frame) = network.remove(0);

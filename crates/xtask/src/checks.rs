@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 const COMMANDS: &[&str] = &[
     "mutants",
     "explore --protocol all --nodes 3 --pages 1 --operations 2 --must-end --overtaken-max",
-    "explore --protocol all --nodes 2 --pages 2 --operations 1 --threads 2 --wishes wide",
+    "explore --protocol all --nodes 2 --pages 2 --operations 1 --threads 2 --requests wide",
     "changes --nodes 2 --calls 2 --late 1 --objections 1 --differs",
     "changes --nodes 3 --calls 1 --late 2 --objections 1",
     "swarm --protocol all --seeds 1000",

@@ -60,13 +60,13 @@ const STEPS: [Step; 20] = [
         name: "protocols explored",
         weight: 12,
         work: Work::Check(&[
-            "explore --nodes 2 --pages 2 --operations 2 --home interleaved --wishes wide --must-end",
+            "explore --nodes 2 --pages 2 --operations 2 --home interleaved --requests wide --must-end",
             "explore --nodes 2 --pages 2 --operations 1 --threads 2",
             "explore --nodes 2 --pages 1 --operations 2 --threads 2 --must-end",
             "explore --nodes 3 --pages 1 --operations 3",
             "explore --nodes 4 --pages 1 --operations 2",
-            "explore --nodes 3 --pages 2 --operations 2 --wishes wide",
-            "explore --nodes 2 --pages 2 --operations 2 --prefetches 1 --wishes both",
+            "explore --nodes 3 --pages 2 --operations 2 --requests wide",
+            "explore --nodes 2 --pages 2 --operations 2 --prefetches 1 --requests both",
             "explore --nodes 3 --pages 1 --operations 2 --late-faults --time-outs 1 --eager",
             // These two have more states than the limit: no verdict, but millions of states without a violation.
             "explore --nodes 2 --pages 2 --operations 2 --threads 2",

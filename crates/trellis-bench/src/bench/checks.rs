@@ -153,8 +153,8 @@ pub(crate) fn run(arguments: &ChecksArguments) -> Ending {
         rounds.push(one_round(&programs)?);
     }
     progress.clear();
-    let mut figures = told(&rounds);
-    figures.tell("rounds", arguments.rounds, "rounds");
+    let mut figures = figures_of(&rounds);
+    figures.add_value("rounds", arguments.rounds, "rounds");
     figures.print(arguments.json)
 }
 
@@ -168,7 +168,7 @@ fn one_round(programs: &[PathBuf]) -> Result<Vec<Vec<Times>>, Failure> {
     (0..BUILDS.len()).map(of_build).collect()
 }
 
-fn told(rounds: &[Vec<Vec<Times>>]) -> Figures {
+fn figures_of(rounds: &[Vec<Vec<Times>>]) -> Figures {
     let median = |of: &dyn Fn(&[Vec<Times>]) -> f64| p50(rounds.iter().map(|round| of(round)));
     let mut figures = Figures::new("checks");
     let mut largest = [f64::NEG_INFINITY; DIFFERENCES.len()];
@@ -280,7 +280,7 @@ mod tests {
             let way = |more: f64| [slow + more; KERNELS.len()];
             vec![vec![way(0.2), way(0.0), way(0.1), way(1.0), way(1.4)]; BUILDS.len()]
         };
-        let figures = told(&[round(1.0), round(2.0), round(9.0)]);
+        let figures = figures_of(&[round(1.0), round(2.0), round(9.0)]);
         for (name, value) in [
             ("heap_private_ns_max", 0.2),
             ("line_private_ns_max", 0.1),

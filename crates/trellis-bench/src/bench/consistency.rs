@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
         stores("again_us"),
         "the same where these pages are stored to every time (µs, mean)",
     );
-    figures.tell("rounds", arguments.rounds, "rounds");
+    figures.add_value("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
 }
 

@@ -79,9 +79,9 @@ pub(crate) fn run(arguments: &DelayArguments) -> Ending {
     figures.add("delay_writes_per_second", median(&delay, |one| one.per_second), "stores per second, with delay");
     figures.add("plain_fairness", median(&plain, |one| one.fairness), "slowest node's share of the stores, without");
     figures.add("delay_fairness", median(&delay, |one| one.fairness), "slowest node's share of the stores, with");
-    figures.tell("coherence", delayed, "protocol with delay");
-    figures.tell("nodes", arguments.nodes, "nodes");
-    figures.tell("milliseconds", arguments.milliseconds, "length of each measurement (ms)");
+    figures.add_value("coherence", delayed, "protocol with delay");
+    figures.add_value("nodes", arguments.nodes, "nodes");
+    figures.add_value("milliseconds", arguments.milliseconds, "length of each measurement (ms)");
     figures.print(arguments.common.json)
 }
 

@@ -94,10 +94,10 @@ pub(crate) fn figures(nodes: usize, samples: usize, common: &Common) -> Result<F
     figures.add("upgrade_over_floor", value("upgrade_us_p50") / floor, "upgrade / floor");
     figures.add("messages_per_read", value("messages_per_read"), "messages per read fault, both ways");
     for (name, label) in [("catch", "catcher"), ("link", "link"), ("security", "security")] {
-        figures.tell(name, found[name].clone(), label);
+        figures.add_value(name, found[name].clone(), label);
     }
-    figures.tell("nodes", nodes, "nodes");
-    figures.tell("samples", samples, "samples of each kind");
+    figures.add_value("nodes", nodes, "nodes");
+    figures.add_value("samples", samples, "samples of each kind");
     Ok(figures)
 }
 
@@ -160,9 +160,9 @@ fn compute_until_told(member: &mut Member) -> Result<(), WorkError> {
             }
         });
         let mut word = [0u8; 1];
-        let told = connection.write_all(&[1]).and_then(|()| connection.read_exact(&mut word));
+        let answered = connection.write_all(&[1]).and_then(|()| connection.read_exact(&mut word));
         over.store(true, Ordering::Relaxed);
-        told
+        answered
     })?;
     Ok(())
 }

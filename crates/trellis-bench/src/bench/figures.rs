@@ -43,7 +43,7 @@ impl Figures {
     }
 
     /// Adds a word or a whole number.
-    pub(crate) fn tell(&mut self, name: &'static str, value: impl Into<Value>, label: impl Into<String>) {
+    pub(crate) fn add_value(&mut self, name: &'static str, value: impl Into<Value>, label: impl Into<String>) {
         self.figures.push(Figure { name, label: label.into(), value: value.into() });
     }
 
@@ -109,7 +109,7 @@ mod tests {
         let mut figures = Figures::new("fault");
         figures.add("read_us_p50", 12.345_678, "remote read fault (µs, median)");
         figures.add("nothing", f64::NAN, "no number");
-        figures.tell("catch", "signal", "catcher");
+        figures.add_value("catch", "signal", "catcher");
         assert_eq!(
             serde_json::to_string(&figures).expect("json"),
             r#"{"benchmark":"fault","read_us_p50":12.346,"catch":"signal"}"#

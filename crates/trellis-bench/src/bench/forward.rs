@@ -65,8 +65,8 @@ pub(crate) fn run(arguments: &ForwardArguments) -> Ending {
     figures.add("known_us_p50", us(known), "read fault, owner as believed (µs, median)");
     figures.add("one_hop_us_p50", us(off), "read fault, owner one hop away (µs, median)");
     figures.add("after_us_p50", us(after), "read fault, the next of these pages (µs, median)");
-    figures.tell("coherence", found[0]["coherence"].clone(), "protocol");
-    figures.tell("samples", samples, "faults of each kind");
+    figures.add_value("coherence", found[0]["coherence"].clone(), "protocol");
+    figures.add_value("samples", samples, "faults of each kind");
     figures.print(common.json)
 }
 

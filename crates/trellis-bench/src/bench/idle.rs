@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &IdleArguments) -> Ending {
     figures.add("cpu_percent_max", shares.iter().copied().fold(0.0, f64::max) * 100.0, "busiest node (% of one core)");
     figures.add("cpu_percent_mean", shares.iter().sum::<f64>() / nodes as f64 * 100.0, "mean node (% of one core)");
     figures.add("seconds", arguments.seconds, "measured for (s)");
-    figures.tell("nodes", nodes, "nodes");
+    figures.add_value("nodes", nodes, "nodes");
     figures.print(common.json)
 }
 
@@ -131,8 +131,8 @@ pub(crate) fn memory(arguments: &MemoryArguments) -> Ending {
         small.iter().copied().fold(0.0, f64::max) / 1048576.0,
         "resident with 64 KiB, largest node (MiB)",
     );
-    figures.tell("region_bytes", large_bytes, "large region (B)");
-    figures.tell("nodes", nodes, "nodes");
+    figures.add_value("region_bytes", large_bytes, "large region (B)");
+    figures.add_value("nodes", nodes, "nodes");
     figures.print(common.json)
 }
 

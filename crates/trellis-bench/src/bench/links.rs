@@ -63,8 +63,8 @@ pub(crate) fn run(arguments: &LinksArguments) -> Ending {
     figures.add("memory_round_trip_us_p50", round_trip, "round trip through shared memory, both polling (µs, median)");
     figures.add("shm_floor_us", floor, "floor = that round trip + local fault (µs)");
     figures.add("shm_over_floor", shm / floor, "read fault over shm / floor");
-    figures.tell("samples", arguments.samples, "faults in each round");
-    figures.tell("rounds", arguments.rounds, "rounds");
+    figures.add_value("samples", arguments.samples, "faults in each round");
+    figures.add_value("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
 }
 
@@ -81,9 +81,9 @@ fn fabric(arguments: &LinksArguments, provider: &str) -> Ending {
     figures.add("tcp_read_us_p50", tcp, "read fault over tcp (µs, median)");
     figures.add("fabric_read_us_p50", fabric, "read fault over fabric, 4 KiB by a one-sided read (µs, median)");
     figures.add("fabric_over_tcp", fabric / tcp, "fabric / tcp");
-    figures.tell("provider", provider, "provider of libfabric");
-    figures.tell("samples", arguments.samples, "faults in each round");
-    figures.tell("rounds", arguments.rounds, "rounds");
+    figures.add_value("provider", provider, "provider of libfabric");
+    figures.add_value("samples", arguments.samples, "faults in each round");
+    figures.add_value("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
 }
 

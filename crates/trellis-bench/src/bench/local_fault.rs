@@ -66,7 +66,7 @@ pub(crate) fn figures(samples: usize) -> Result<Figures, Failure> {
     add("handler_fault_us_p99", "catcher handler, read fault (µs, 99 %)");
     add("mprotect_fault_us_p50", "catcher mprotect, read fault (µs, median)");
     add("mprotect_fault_us_p99", "catcher mprotect, read fault (µs, 99 %)");
-    figures.tell("samples", samples, "samples");
+    figures.add_value("samples", samples, "samples");
     Ok(figures)
 }
 

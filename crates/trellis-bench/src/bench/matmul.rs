@@ -114,11 +114,11 @@ pub(crate) fn run(arguments: &MatmulArguments) -> Ending {
     figures.add("speedup", one / many, "one node / all nodes");
     figures.add("pages_in", p50(pages), "pages fetched by all nodes");
     figures.add("messages", p50(messages), "messages sent by all nodes");
-    figures.tell("size", size, "rows and columns");
-    figures.tell("order", arguments.order.name(), "order of the loops");
-    figures.tell("locked", arguments.lock, "rows locked while they are calculated");
-    figures.tell("nodes", nodes, "nodes");
-    figures.tell("rounds", arguments.rounds, "rounds");
+    figures.add_value("size", size, "rows and columns");
+    figures.add_value("order", arguments.order.name(), "order of the loops");
+    figures.add_value("locked", arguments.lock, "rows locked while they are calculated");
+    figures.add_value("nodes", nodes, "nodes");
+    figures.add_value("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
 }
 

@@ -103,10 +103,10 @@ pub(crate) fn run(arguments: &ProducerConsumerArguments) -> Ending {
     figures.add("lock_over_test_and_set_packets", lock.packets / test.packets, "packets, lock / test-and-set");
     figures.add("lock_messages", lock.messages, "messages of an item with locked pages");
     figures.add("test_and_set_messages", test.messages, "messages of an item with test-and-set");
-    figures.tell("pages", arguments.pages, "pages of the buffer");
-    figures.tell("work_us", arguments.work_microseconds, "work on an item, on either side (µs)");
-    figures.tell("items", arguments.items, "items in each round");
-    figures.tell("rounds", arguments.rounds, "rounds");
+    figures.add_value("pages", arguments.pages, "pages of the buffer");
+    figures.add_value("work_us", arguments.work_microseconds, "work on an item, on either side (µs)");
+    figures.add_value("items", arguments.items, "items in each round");
+    figures.add_value("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
 }
 

@@ -68,9 +68,9 @@ pub(crate) fn run(arguments: &StreamArguments) -> Ending {
     );
     figures.add("read_over_raw_tcp", value("read_gb_per_s_p50") / value("raw_tcp_gb_per_s_p50"), "read / plain TCP");
     figures.add("faults_per_round", value("faults_per_round"), "faults per round");
-    figures.tell("region_bytes", bytes, "region (B)");
-    figures.tell("rounds", arguments.rounds, "rounds");
-    figures.tell("catch", found["catch"].clone(), "catcher");
+    figures.add_value("region_bytes", bytes, "region (B)");
+    figures.add_value("rounds", arguments.rounds, "rounds");
+    figures.add_value("catch", found["catch"].clone(), "catcher");
     figures.print(common.json)
 }
 

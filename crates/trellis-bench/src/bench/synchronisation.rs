@@ -86,8 +86,8 @@ pub(crate) fn lock(arguments: &LockArguments) -> Ending {
         quantile(&mut hand_offs, 0.99),
         "from a release to the other node's waiting thread (µs, 99 %)",
     );
-    figures.tell("nodes", nodes, "nodes");
-    figures.tell("samples", hand_offs.len(), "hand-offs");
+    figures.add_value("nodes", nodes, "nodes");
+    figures.add_value("samples", hand_offs.len(), "hand-offs");
     figures.print(common.json)
 }
 
@@ -165,8 +165,8 @@ pub(crate) fn barrier(arguments: &BarrierArguments) -> Ending {
         value("barrier_us_p50") / value("link_rtt_us_p50"),
         "barrier / link round trip",
     );
-    figures.tell("nodes", nodes, "nodes");
-    figures.tell("samples", arguments.samples, "samples");
+    figures.add_value("nodes", nodes, "nodes");
+    figures.add_value("samples", arguments.samples, "samples");
     figures.print(common.json)
 }
 

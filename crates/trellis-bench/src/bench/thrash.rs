@@ -54,14 +54,14 @@ pub(crate) fn figures(nodes: usize, count: u64, common: &Common) -> Result<Figur
     let mut figures = Figures::new("thrash");
     figures.add("increments_per_second", count as f64 / seconds, "increments per second");
     figures.add("seconds", seconds, "time to the last increment (s)");
-    figures.tell("count", count, "increments");
+    figures.add_value("count", count, "increments");
     figures.add(
         "messages_per_increment",
         numbers(&found, "messages").sum::<f64>() / count as f64,
         "messages sent per increment, all nodes",
     );
-    figures.tell("nodes", nodes, "nodes");
-    figures.tell("catch", found[0]["catch"].clone(), "catcher");
+    figures.add_value("nodes", nodes, "nodes");
+    figures.add_value("catch", found[0]["catch"].clone(), "catcher");
     Ok(figures)
 }
 

@@ -105,7 +105,7 @@ fn begin(config: Config, layout: Layout, shared: Option<Globals>, arguments: &mu
         Err(error @ JoinError::Config(_)) => refuse(&error.to_string()),
         Err(error) => end(&error.to_string(), EXIT_CLUSTER),
     };
-    cluster.name_objects(super::synchronisation::told);
+    cluster.name_objects(super::synchronisation::label);
     let workers = Workers::new(cluster.nodes());
     let program = PROGRAM.get_or_init(|| Program { cluster, layout, workers, shared });
     watch_exit();
@@ -154,8 +154,8 @@ fn configuration(shared: Option<&Globals>) -> Result<Config, ConfigError> {
 fn launch_if_alone(arguments: &[*mut c_char]) {
     let nodes = env::var(NODES_VARIABLE).ok();
     let wanted = nodes.as_deref().and_then(|text| text.trim().parse::<usize>().ok());
-    let is_told = [NODE_VARIABLE, STATUS_FD_VARIABLE, "TRELLIS_CONFIG", "TRELLIS_JOIN"];
-    if is_told.iter().any(|name| env::var_os(name).is_some()) || (nodes.is_some() && wanted.is_none()) {
+    let launched_with = [NODE_VARIABLE, STATUS_FD_VARIABLE, "TRELLIS_CONFIG", "TRELLIS_JOIN"];
+    if launched_with.iter().any(|name| env::var_os(name).is_some()) || (nodes.is_some() && wanted.is_none()) {
         return;
     }
     // A bare number is for this module; to the configuration the variable is a list of addresses.

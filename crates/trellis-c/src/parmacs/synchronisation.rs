@@ -40,7 +40,7 @@ const UNDOES_FACTOR: u64 = {
 const NAME_BITS: u64 = (1 << 48) - 1;
 
 /// The text for an object in messages: its address, computed back from [`name`].
-pub(super) fn told(number: u64) -> String {
+pub(super) fn label(number: u64) -> String {
     if number >= OWN_NUMBERS {
         return number.to_string();
     }
@@ -227,9 +227,9 @@ mod tests {
     #[test]
     fn people_are_told_of_addresses() {
         for address in [0x1000_0000_0000usize, 0x1000_0000_a2c8, 0x4000_0008, 0x7fff_ffff_fff8] {
-            assert_eq!(told(name(address as *const c_void)), format!("at {address:#x}"));
+            assert_eq!(label(name(address as *const c_void)), format!("at {address:#x}"));
         }
-        assert_eq!(told(OWN_NUMBERS + 5), (OWN_NUMBERS + 5).to_string());
+        assert_eq!(label(OWN_NUMBERS + 5), (OWN_NUMBERS + 5).to_string());
     }
 
     #[test]

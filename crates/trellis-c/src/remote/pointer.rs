@@ -138,8 +138,8 @@ mod tests {
             let mut text = [0x55; TEXT_BYTES];
             assert_eq!(trellis_remote_format(pointer, text.as_mut_ptr(), 4), status::ARGUMENT);
             assert_eq!(trellis_remote_format(pointer, text.as_mut_ptr(), text.len()), status::OK);
-            let told = std::ffi::CStr::from_ptr(text.as_ptr());
-            assert_eq!(told, c"fd01:203:7:0:1:ffff:ffff:ffff");
+            let written = std::ffi::CStr::from_ptr(text.as_ptr());
+            assert_eq!(written, c"fd01:203:7:0:1:ffff:ffff:ffff");
         }
     }
 }

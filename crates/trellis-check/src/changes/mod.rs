@@ -65,8 +65,8 @@ pub enum ChangeFault {
 
 impl ChangeInstance {
     /// The model of this instance.
-    pub fn model(&self) -> Meetings {
-        Meetings { instance: *self, nodes: Numbered::new(), envelopes: Numbered::new() }
+    pub fn model(&self) -> ChangeModel {
+        ChangeModel { instance: *self, nodes: Numbered::new(), envelopes: Numbered::new() }
     }
 
     /// A description of this instance: its size and its limits.
@@ -103,7 +103,7 @@ struct Node {
 type Envelope = (NodeId, NodeId, Message);
 
 /// The model; see the module's documentation.
-pub struct Meetings {
+pub struct ChangeModel {
     instance: ChangeInstance,
     nodes: Numbered<Node>,
     envelopes: Numbered<Envelope>,
@@ -293,7 +293,7 @@ impl Node {
     }
 }
 
-impl Model for Meetings {
+impl Model for ChangeModel {
     fn initial(&mut self) -> Vec<u8> {
         let ChangeInstance { nodes, late, objections, .. } = self.instance;
         let nodes = (0..nodes).map(|me| self.nodes.number(Node::new(me, nodes))).collect();
@@ -345,7 +345,7 @@ impl Model for Meetings {
     }
 }
 
-impl Meetings {
+impl ChangeModel {
     fn all<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a Node> {
         state.nodes.iter().map(|&number| self.nodes.value(number))
     }

@@ -9,7 +9,7 @@ use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
 use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
-use crate::pages::{Instance, Locks, Wishes};
+use crate::pages::{Instance, Locks, Requests};
 use crate::synchronisation::{Program, SyncInstance};
 use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
@@ -43,8 +43,8 @@ pub(super) struct Explore {
     #[arg(long, default_value_t = 0)]
     manager: u16,
     /// Which pages requests ask for besides the page that a thread waits for.
-    #[arg(long, value_enum, default_value_t = WishName::Narrow)]
-    wishes: WishName,
+    #[arg(long, value_enum, default_value_t = RequestName::Narrow)]
+    requests: RequestName,
     /// Maximum number of announcements of each node.
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
     prefetches: u8,
@@ -142,7 +142,7 @@ enum HomeName {
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
-enum WishName {
+enum RequestName {
     Narrow,
     Wide,
     Both,
@@ -232,7 +232,7 @@ fn shared(chosen: &Explore, protocol: Protocol) -> Result<Shared, String> {
         HomeName::Migrating => Some(Home::Migrating(Migrating)),
         HomeName::All => None,
     };
-    let is_wide = !matches!(chosen.wishes, WishName::Narrow);
+    let is_wide = !matches!(chosen.requests, RequestName::Narrow);
     let (nodes, pages, late_faults) = (chosen.nodes, chosen.pages, chosen.late_faults);
     Ok(Shared { protocol, nodes, pages, home, is_wide, late_faults })
 }
@@ -270,10 +270,10 @@ fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
             }
         },
         threads: chosen.threads,
-        wishes: match chosen.wishes {
-            WishName::Narrow => Wishes::Narrow,
-            WishName::Wide => Wishes::Wide,
-            WishName::Both => Wishes::Both,
+        requests: match chosen.requests {
+            RequestName::Narrow => Requests::Narrow,
+            RequestName::Wide => Requests::Wide,
+            RequestName::Both => Requests::Both,
         },
         prefetches: chosen.prefetches,
         time_outs: chosen.time_outs,

@@ -58,24 +58,31 @@ pub(super) fn run(chosen: &HistoryArguments, host: Option<&mut dyn Host>, json: 
         return Err(refused(sentence.into()));
     };
     let mut passed = true;
-    for protocol in protocols(&chosen.protocol).map_err(refused)? {
+    let protocols = protocols(&chosen.protocol).map_err(refused)?;
+    if let Some(folder) = &chosen.keep {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Failure::new(exit::FILE, format!("cannot make {}: {error}", folder.display())))?;
+        for protocol in &protocols {
+            files::expect_writable(&kept_file(folder, &protocol.to_string()))?;
+        }
+    }
+    for protocol in protocols {
         let mut plan = RecordPlan::new(chosen.nodes, chosen.threads, chosen.operations);
         plan.seed = chosen.seed;
         let request = HistoryRequest { protocol, plan, settings: chosen.set.clone() };
         let history = host.history(&request).map_err(refused)?;
         if let Some(folder) = &chosen.keep {
-            keep(folder, &protocol.to_string(), &history)?;
+            let file = kept_file(folder, &protocol.to_string());
+            files::write_with(&file, |to| log::write(to, &history.threads))?;
         }
         passed &= judge(&protocol.to_string(), &history, json);
     }
     Ok(passed)
 }
 
-fn keep(folder: &Path, protocol: &str, history: &History) -> Result<(), Failure> {
-    let file = folder.join(format!("{}.history", protocol.replace(['(', ')', ',', ' '], "-")));
-    std::fs::create_dir_all(folder)
-        .map_err(|error| Failure::new(exit::FILE, format!("cannot make {}: {error}", folder.display())))?;
-    files::write_with(&file, |to| log::write(to, &history.threads))
+/// Where the history of a protocol is kept.
+fn kept_file(folder: &Path, protocol: &str) -> PathBuf {
+    folder.join(format!("{}.history", protocol.replace(['(', ')', ',', ' '], "-")))
 }
 
 fn judge(name: &str, history: &History, json: bool) -> bool {

@@ -44,7 +44,7 @@ pub(super) fn explore(chosen: &Lease, options: Options, json: bool) -> Result<bo
 /// Runs random clusters; returns whether all passed.
 pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
     let watched = std::io::stderr().is_terminal();
-    let (mut steps, mut operations, mut commits, mut cuts, mut joins, mut runs) = (0, 0, 0, 0, 0, 0);
+    let (mut steps, mut operations, mut commits, mut splits, mut merges, mut runs) = (0, 0, 0, 0, 0, 0);
     let mut complaints = Vec::new();
     for number in first..first + seeds {
         let outcome = swarm::run(number, Fault::None, false);
@@ -52,8 +52,8 @@ pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
         steps += outcome.steps;
         operations += outcome.operations;
         commits += outcome.commits;
-        cuts += outcome.parts.0;
-        joins += outcome.parts.1;
+        splits += outcome.parts.0;
+        merges += outcome.parts.1;
         complaints.extend(outcome.complaint());
         if watched && runs % 64 == 0 {
             progress!("\r\x1b[K{LEASE}: {runs} runs, {} failures ", complaints.len());
@@ -70,11 +70,11 @@ pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
         let complaints = complaints.join(", ");
         say!(
             "{{\"protocol\": \"{LEASE}\", \"runs\": {runs}, \"failures\": [{complaints}], \"steps\": {steps}, \
-             \"operations\": {operations}, \"commits\": {commits}, \"cuts\": {cuts}, \"joins\": {joins}}}"
+             \"operations\": {operations}, \"commits\": {commits}, \"splits\": {splits}, \"merges\": {merges}}}"
         );
     } else {
         say!(
-            "{LEASE}: {runs} runs, {} failures, {operations} operations, {commits} commits, {cuts} cuts, {joins} joins, {steps} steps",
+            "{LEASE}: {runs} runs, {} failures, {operations} operations, {commits} commits, {splits} splits, {merges} merges, {steps} steps",
             complaints.len()
         );
         complaints.iter().for_each(|complaint| say!("  {complaint}"));

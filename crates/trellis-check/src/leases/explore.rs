@@ -15,7 +15,7 @@ use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
 use crate::intern::{Numbered, guarded};
 use crate::leases::ghost::Event;
-use trellis_fabric_protocol::lease::controller::Input as Wish;
+use trellis_fabric_protocol::lease::controller::Input as Directive;
 
 /// A possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,13 +165,13 @@ impl Orders {
                 Blow::Restart(node) => (node, Cause::Restart { keeps: true }),
                 Blow::Blank(node) => (node, Cause::Restart { keeps: false }),
                 Blow::Death(node) => (node, Cause::Death),
-                Blow::Move(to) => (self.setup.controller(), Cause::Wish(0, Wish::Move(to))),
-                Blow::Back(host) => (self.setup.controller(), Cause::Wish(0, Wish::Back(host))),
-                Blow::Drop(host) => (self.setup.controller(), Cause::Wish(0, Wish::Drop(host))),
-                Blow::Cut(first, pages) => (self.setup.controller(), Cause::Cut(first, pages)),
-                Blow::Join => (self.setup.controller(), Cause::Join(0)),
-                Blow::MovePart(to) => (self.setup.controller(), Cause::Wish(1, Wish::Move(to))),
-                Blow::BackPart(host) => (self.setup.controller(), Cause::Wish(1, Wish::Back(host))),
+                Blow::Move(to) => (self.setup.controller(), Cause::Directive(0, Directive::Move(to))),
+                Blow::Back(host) => (self.setup.controller(), Cause::Directive(0, Directive::Back(host))),
+                Blow::Drop(host) => (self.setup.controller(), Cause::Directive(0, Directive::Drop(host))),
+                Blow::Split(first, pages) => (self.setup.controller(), Cause::Split(first, pages)),
+                Blow::Merge => (self.setup.controller(), Cause::Merge(0)),
+                Blow::MovePart(to) => (self.setup.controller(), Cause::Directive(1, Directive::Move(to))),
+                Blow::BackPart(host) => (self.setup.controller(), Cause::Directive(1, Directive::Back(host))),
             },
         })
     }

@@ -9,7 +9,7 @@ use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::client::{Hold, Own};
 use trellis_fabric_protocol::lease::home::{Home, Leased};
 use trellis_fabric_protocol::lease::parts::{self, Part, Step};
-use trellis_fabric_protocol::lease::queue::{Waiter, Wish};
+use trellis_fabric_protocol::lease::queue::{Right, Waiter};
 use trellis_fabric_protocol::lease::server::Server;
 use trellis_fabric_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing};
 
@@ -60,7 +60,7 @@ faults! {
     ReaderCountsFromReceipt = "reader-counts-from-receipt", "a reader counts its term from when the copy arrived";
     NoGrace = "no-grace", "a home that started again gives leases at once";
     RestartKeepsIncarnation = "restart-keeps-incarnation", "a home that started again has the incarnation that it had";
-    ServesForEver = "serves-for-ever", "a home goes on when its tenure has ended";
+    ServesForEver = "serves-for-ever", "a home goes on when its home lease has ended";
     AnswersHandedOver = "answers-handed-over", "a home goes on after it handed over";
     NoFreeze = "no-freeze", "a home that hands over goes on giving leases and taking commits";
     HandsOverNoLeases = "hands-over-no-leases", "a home hands over without its leases and copies";
@@ -72,8 +72,8 @@ faults! {
     BackupTakesOld = "backup-takes-old", "a backup, or a home, takes what a home sends that was replaced";
     BlankAcknowledges = "blank-acknowledges", "a server that lost its memory acknowledges as if it had not";
     NotPersisted = "not-persisted", "the controller says what it has not persisted";
-    NoTimeout = "no-timeout", "the controller gives a range to another while its home's tenure lasts";
-    RestartForgetsTenure = "restart-forgets-tenure", "a controller that started again thinks that no tenure lasts";
+    NoTimeout = "no-timeout", "the controller gives a range to another while its home's home lease lasts";
+    RestartForgetsHomeLease = "restart-forgets-home-lease", "a controller that started again thinks that no home lease lasts";
     KeepsIncarnation = "keeps-incarnation", "a home that takes over has the incarnation of the one before";
     BelievesLateHanded = "believes-late-handed", "the controller believes that a range was handed over in an earlier incarnation";
     RepeatKeepsLease = "repeat-keeps-lease", "a client goes on under an epoch that home acknowledged after it forgot the lease";
@@ -85,18 +85,18 @@ faults! {
     GivenUnheard = "given-unheard", "a page that is on its way to a new backup counts as given";
     ForgetsNewCopy = "forgets-new-copy", "who gave up a copy is taken to have none, also of later ones";
     CompleteAtOnce = "complete-at-once", "a new backup may become home before it has everything";
-    CutForgetsLeases = "cut-forgets-leases", "the home of a part does not know the leases that the range's home gave before the cut";
-    CutForgetsStaged = "cut-forgets-staged", "a page whose commit was under way at the cut is shown before the backups have what home has";
-    CutForgetsTenure = "cut-forgets-tenure", "the controller gives a part to another while the tenure of its range's home before the cut lasts";
-    CutsBlank = "cuts-blank", "a server that lost its memory takes what it cuts from that for a part that it has";
-    JoinForgetsLeases = "join-forgets-leases", "the home of a range does not know the leases of a part that it joins";
-    JoinForgetsStaged = "join-forgets-staged", "a page whose commit was under way at the join is shown before the backups have what home has";
-    JoinForgetsTenure = "join-forgets-tenure", "the controller gives a range to another while the tenure of a joined part's home lasts";
-    JoinForgetsIncarnation = "join-forgets-incarnation", "a range that is joined with a part has a lower incarnation than that had";
-    JoinKeepsRecord = "join-keeps-record", "a part goes on beside the range that it was joined with";
-    JoinsAnyTime = "joins-any-time", "the controller joins a part without hearing of its home that everybody has everything";
-    StaleJoins = "stale-joins", "a placement that was replaced joins parts that there are, or cuts them";
-    KeepsJoined = "keeps-joined", "a backup that has a part keeps what the range's home, which has joined it, gives it of its pages";
+    SplitForgetsLeases = "split-forgets-leases", "the home of a part does not know the leases that the range's home gave before the split";
+    SplitForgetsStaged = "split-forgets-staged", "a page whose commit was under way at the split is shown before the backups have what home has";
+    SplitForgetsHomeLease = "split-forgets-home-lease", "the controller gives a part to another while the home lease of its range's home before the split lasts";
+    SplitsBlank = "splits-blank", "a server that lost its memory takes what it splits off that for a part that it has";
+    MergeForgetsLeases = "merge-forgets-leases", "the home of a range does not know the leases of a part that it merges";
+    MergeForgetsStaged = "merge-forgets-staged", "a page whose commit was under way at the merge is shown before the backups have what home has";
+    MergeForgetsHomeLease = "merge-forgets-home-lease", "the controller gives a range to another while the home lease of a merged part's home lasts";
+    MergeForgetsIncarnation = "merge-forgets-incarnation", "a range that is merged with a part has a lower incarnation than that had";
+    MergeKeepsRecord = "merge-keeps-record", "a part goes on beside the range that it was merged with";
+    MergesAnyTime = "merges-any-time", "the controller merges a part without hearing of its home that everybody has everything";
+    StaleMerges = "stale-merges", "a placement that was replaced merges parts that there are, or splits them off";
+    KeepsMerged = "keeps-merged", "a backup that has a part keeps what the range's home, which has merged it, gives it of its pages";
     BelievesNewer = "believes-newer", "a backup of a part believes a home of which no controller told it";
     ForgetsParts = "forgets-parts", "the range's home answers for the pages of a part";
 }
@@ -109,7 +109,7 @@ pub(super) fn timing(fault: Fault, setup: &Setup, number: usize) -> Timing {
         Fault::HeldTooLong if is_client => Timing { held: 2 * timing.term, ..timing },
         Fault::IgnoresRates if is_client => Timing { held: timing.term, ..timing },
         Fault::NoGrace => Timing { grace: 0, ..timing },
-        Fault::NoTimeout if number == setup.controller() => Timing { tenure: timing.tenure_held / 2, ..timing },
+        Fault::NoTimeout if number == setup.controller() => Timing { home_lease: timing.home_lease_held / 2, ..timing },
         _ => timing,
     }
 }
@@ -193,16 +193,16 @@ pub(super) fn before(fault: Fault, node: &mut Node, now: Nanoseconds, from: Part
             reader.pages.values_mut().for_each(|followed| followed.recalled = 0);
         }
         Machine::Controller(controller) => {
-            if let Message::Report { life, state, .. } = &mut heard
+            if let Message::Report { boot_id, state, .. } = &mut heard
                 && from.host == controller.record.home
             {
                 let record = &mut controller.record;
                 match (fault, &state) {
                     (Fault::BelievesLateHanded, State::Handed(_)) => {
                         *state = State::Handed(record.incarnation);
-                        *life = record.life.unwrap_or(*life);
+                        *boot_id = record.boot_id.unwrap_or(*boot_id);
                     }
-                    (Fault::RestartKeepsIncarnation, State::Idle) => record.life = Some(*life),
+                    (Fault::RestartKeepsIncarnation, State::Idle) => record.boot_id = Some(*boot_id),
                     _ => {}
                 }
             }
@@ -388,7 +388,7 @@ fn keep_places(home: &mut Home, saved: &Home, effects: &[Effect]) {
         let Effect::Send { to, message: Message::Reply { page, ask, status: Status::Ok, .. }, .. } = effect else {
             continue;
         };
-        let is_it = |waiter: &&Waiter| waiter.party == *to && (waiter.wish == Wish::Copy) == (*ask == Ask::Copy);
+        let is_it = |waiter: &&Waiter| waiter.party == *to && (waiter.right == Right::Copy) == (*ask == Ask::Copy);
         let waited = saved.queues.get(page).and_then(|queue| queue.waiters.iter().find(is_it));
         if let Some(waiter) = waited.filter(|_| matches!(ask, Ask::Copy | Ask::Update)) {
             home.queues.entry(*page).or_default().waiters.push_front(*waiter);
@@ -454,7 +454,7 @@ pub(super) fn forgets_parts(fault: Fault) -> bool {
 /// The next step of a server for a message, if a fault changes it.
 pub(super) fn next(fault: Fault, range: &Server, here: &[Part], message: &Message) -> Option<Step> {
     let Message::Placed { request, placement, .. } = message else { return None };
-    if fault != Fault::StaleJoins || *request == 0 || placement.home == range.me {
+    if fault != Fault::StaleMerges || *request == 0 || placement.home == range.me {
         return None;
     }
     let mut range = range.clone();
@@ -463,12 +463,12 @@ pub(super) fn next(fault: Fault, range: &Server, here: &[Part], message: &Messag
 }
 
 /// Applies a fault to the machine of a part that was split off.
-pub(super) fn cut(fault: Fault, part: &mut Server) {
-    part.memory.is_blank &= fault != Fault::CutsBlank;
+pub(super) fn split(fault: Fault, part: &mut Server) {
+    part.memory.is_blank &= fault != Fault::SplitsBlank;
     let Some(home) = &mut part.home else { return };
     match fault {
-        Fault::CutForgetsLeases => home.leased.clear(),
-        Fault::CutForgetsStaged => {
+        Fault::SplitForgetsLeases => home.leased.clear(),
+        Fault::SplitForgetsStaged => {
             home.settling.begin(Vec::new());
             home.hides = false;
         }
@@ -477,11 +477,11 @@ pub(super) fn cut(fault: Fault, part: &mut Server) {
 }
 
 /// Applies a fault to the machine of a part before it is merged.
-pub(super) fn join(fault: Fault, part: &mut Server) {
+pub(super) fn merge(fault: Fault, part: &mut Server) {
     let Some(home) = &mut part.home else { return };
     match fault {
-        Fault::JoinForgetsLeases => home.leased.clear(),
-        Fault::JoinForgetsStaged => {
+        Fault::MergeForgetsLeases => home.leased.clear(),
+        Fault::MergeForgetsStaged => {
             home.staged.clear();
             home.hides = false;
         }

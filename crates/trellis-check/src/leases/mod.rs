@@ -79,9 +79,9 @@ pub enum Blow {
     /// Order: this server is no longer a backup.
     Drop(Host),
     /// Order: split off this number of pages, from this one on, if the controller permits it.
-    Cut(PageNumber, PageNumber),
+    Split(PageNumber, PageNumber),
     /// Order: merge the first part with the range, if the controller permits it.
-    Join,
+    Merge,
     /// Order: move the first part to this server.
     MovePart(Host),
     /// Order: make this server a backup of the first part.

@@ -12,7 +12,7 @@ use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::client::{self, Client};
 use trellis_fabric_protocol::lease::controller::{self, Controller, Record};
 use trellis_fabric_protocol::lease::home::{Context, Home};
-use trellis_fabric_protocol::lease::queue::{Queue, Waiter, Wish};
+use trellis_fabric_protocol::lease::queue::{Queue, Right, Waiter};
 use trellis_fabric_protocol::lease::reader::{self, Reader};
 use trellis_fabric_protocol::lease::server::{self, Server};
 use trellis_fabric_protocol::lease::settling::Settling;
@@ -81,11 +81,11 @@ pub enum Cause {
     /// As home, it changes the last page.
     Change,
     /// The controller receives an operator's request for the range, or for a part.
-    Wish(usize, controller::Input),
+    Directive(usize, controller::Input),
     /// The controller is asked to split off this number of pages, from this one on.
-    Cut(PageNumber, PageNumber),
+    Split(PageNumber, PageNumber),
     /// The controller is asked to merge this one of the parts.
-    Join(usize),
+    Merge(usize),
     /// A reader gives up its copy of a page and asks for another.
     Renounce(PageNumber),
     /// The node restarts.
@@ -136,7 +136,7 @@ pub struct Node {
 }
 
 /// The first boot id of servers.
-const FIRST_LIFE: u16 = 1;
+const FIRST_BOOT_ID: u16 = 1;
 
 impl Node {
     /// Node `number` of a cluster in which the first server is home.
@@ -148,11 +148,11 @@ impl Node {
         let record = Record {
             incarnation: 1,
             home: 0,
-            life: Some(FIRST_LIFE),
+            boot_id: Some(FIRST_BOOT_ID),
             backups: setup.backups.clone(),
             complete: setup.backups.clone(),
             moving: None,
-            anew: false,
+            is_reset: false,
             parts: setup.parts.clone(),
         };
         let belief = Belief { home: 0, incarnation: 1 };
@@ -233,9 +233,9 @@ impl Node {
             }
             Cause::Go => self.go(setup, now, &mut effects, out),
             Cause::Change => self.change(setup, now, &mut effects, out),
-            Cause::Wish(_, wish) => {
+            Cause::Directive(_, directive) => {
                 if let Machine::Controller(controller) = &mut self.machine {
-                    controller.step(now, wish.clone(), &mut effects);
+                    controller.step(now, directive.clone(), &mut effects);
                 }
                 faults::always(setup.fault, self, &mut effects);
             }
@@ -245,8 +245,8 @@ impl Node {
                     reader.step(now, reader::Input::Follow(*page), &mut effects);
                 }
             }
-            Cause::Cut(first, pages) => self.cut(setup, now, *first, *pages, &mut effects),
-            Cause::Join(part) => self.join(setup, now, *part, &mut effects),
+            Cause::Split(first, pages) => self.split(setup, now, *first, *pages, &mut effects),
+            Cause::Merge(part) => self.merge(setup, now, *part, &mut effects),
             Cause::Restart { keeps } => self.restart(setup, now, *keeps, out),
             Cause::Death => {
                 self.is_dead = true;
@@ -321,7 +321,7 @@ impl Node {
         match &mut self.machine {
             Machine::Server(server) => {
                 let memory = keeps.then(|| server.memory.clone());
-                *server = server.restarted(now, server.life + 1, memory);
+                *server = server.restarted(now, server.boot_id + 1, memory);
                 server.memory.is_blank &= setup.fault != super::Fault::BlankAcknowledges;
                 if !keeps {
                     self.bytes.fill(0);
@@ -343,7 +343,7 @@ impl Node {
             Machine::Controller(controller) => {
                 let log = self.log.clone().expect("a controller has a log");
                 *controller = Controller::new(controller.timing, log, now);
-                if setup.fault == super::Fault::RestartForgetsTenure {
+                if setup.fault == super::Fault::RestartForgetsHomeLease {
                     controller.until = now;
                 }
             }
@@ -466,20 +466,20 @@ fn check_turns(now: Nanoseconds, waiting: &BTreeMap<PageNumber, Queue>, home: &H
         let Effect::Send { to, message: Message::Reply { page, ask, status: Status::Ok, .. }, .. } = effect else {
             continue;
         };
-        let wish = match ask {
-            Ask::Copy => Wish::Copy,
-            Ask::Update => Wish::Lease,
+        let right = match ask {
+            Ask::Copy => Right::Copy,
+            Ask::Update => Right::Lease,
             _ => continue,
         };
-        let waits = |who: Party, wish: Wish| {
+        let waits = |who: Party, right: Right| {
             let left = home.queues.get(page).into_iter().flat_map(|queue| &queue.waiters);
-            left.into_iter().any(|waiter| (waiter.party, waiter.wish) == (who, wish))
+            left.into_iter().any(|waiter| (waiter.party, waiter.right) == (who, right))
         };
-        assert!(!waits(*to, wish), "{} was served page {page} and waits still", name(*to));
+        assert!(!waits(*to, right), "{} was served page {page} and waits still", name(*to));
         let first = waiting.get(page).into_iter().flat_map(|queue| &queue.waiters);
-        let first = first.take_while(|waiter| (waiter.party, waiter.wish) != (*to, wish));
-        for Waiter { party, wish, .. } in first.filter(|waiter| now < waiter.until) {
-            assert!(!waits(*party, *wish), "{} is served page {page} before {}", name(*to), name(*party));
+        let first = first.take_while(|waiter| (waiter.party, waiter.right) != (*to, right));
+        for Waiter { party, right, .. } in first.filter(|waiter| now < waiter.until) {
+            assert!(!waits(*party, *right), "{} is served page {page} before {}", name(*to), name(*party));
         }
     }
 }
@@ -487,7 +487,7 @@ fn check_turns(now: Nanoseconds, waiting: &BTreeMap<PageNumber, Queue>, home: &H
 /// A server at the start: the first is home, and everything is settled.
 fn server(setup: &Setup, host: Host) -> Server {
     let timing = faults::timing(setup.fault, setup, usize::from(host));
-    let mut server = Server::new(host, setup.controller_party(), setup.pages, timing, FIRST_LIFE, 0);
+    let mut server = Server::new(host, setup.controller_party(), setup.pages, timing, FIRST_BOOT_ID, 0);
     server.own = setup.pages - setup.leased_pages();
     server.window = setup.window;
     server.memory.incarnation = 1;
@@ -495,17 +495,24 @@ fn server(setup: &Setup, host: Host) -> Server {
     server.report_at = None;
     if host == 0 {
         let (backups, hand_to) = (setup.backups.clone(), None);
-        let placement =
-            Placement { incarnation: 1, home: 0, backups, hand_to, anew: false, is_unserved: false, parts: Vec::new() };
+        let placement = Placement {
+            incarnation: 1,
+            home: 0,
+            backups,
+            hand_to,
+            is_reset: false,
+            is_unserved: false,
+            parts: Vec::new(),
+        };
         let mut effects = Vec::new();
         let context = Context { now: 0, timing: &timing, stamps: &mut server.memory.stamps, effects: &mut effects };
         let settling = Settling::new(server.pages, server.own, server.window);
         let mut home = Home::new(&placement, Some(Vec::new()), settling, &context);
         home.settling.begin(Vec::new());
         home.retry_at = 0;
-        home.until = timing.tenure_held;
+        home.until = timing.home_lease_held;
         server.home = Some(home);
-        server.report_at = Some((timing.tenure_held / 3).max(1));
+        server.report_at = Some((timing.home_lease_held / 3).max(1));
     }
     server
 }
@@ -525,6 +532,6 @@ fn text(effect: &Effect) -> String {
 pub fn name(party: Party) -> String {
     match party.incarnation {
         0 => format!("h{}", party.host),
-        life => format!("h{}.{life}", party.host),
+        incarnation => format!("h{}.{incarnation}", party.host),
     }
 }

@@ -81,7 +81,7 @@ impl Node {
         match &mut self.machine {
             Machine::Server(range) => {
                 for part in &setup.parts {
-                    let mut server = Server { report_at: None, ..range.cut(0, part, 0) };
+                    let mut server = Server { report_at: None, ..range.split(0, part, 0) };
                     server.home.iter_mut().for_each(|home| home.backups.clone_from(&setup.part_backups));
                     let machine = Machine::Server(server);
                     let zeros = vec![0; part.pages as usize];
@@ -194,7 +194,7 @@ impl Node {
                     }
                 };
             }
-            Cause::Tick(unit) | Cause::Wish(unit, _) => *unit,
+            Cause::Tick(unit) | Cause::Directive(unit, _) => *unit,
             Cause::Renounce(page) => *page as usize,
             Cause::Go => self.operation(setup).map_or(0, |operation| operation.page() as usize),
             _ => 0,
@@ -252,13 +252,13 @@ impl Node {
             ((0, _), Message::Store { page, pages, incarnation, .. }) => {
                 match may_keep(&here, &(*page..page + pages), *incarnation) {
                     Keeps::Yes => of_unit(0, envelope.message.clone()),
-                    Keeps::Ask if setup.fault == Fault::KeepsJoined => of_unit(0, envelope.message.clone()),
+                    Keeps::Ask if setup.fault == Fault::KeepsMerged => of_unit(0, envelope.message.clone()),
                     Keeps::Ask => return self.ask(0, now),
                     Keeps::No => return,
                 }
             }
             ((0, _), message) => {
-                self.cut_and_join(setup, now, message);
+                self.split_and_merge(setup, now, message);
                 of_unit(0, message.clone())
             }
             ((number, since), message) => {
@@ -292,15 +292,15 @@ impl Node {
     }
 
     /// Creates and removes the machines of parts according to this message.
-    fn cut_and_join(&mut self, setup: &Setup, now: Nanoseconds, message: &Message) {
+    fn split_and_merge(&mut self, setup: &Setup, now: Nanoseconds, message: &Message) {
         loop {
             let here = self.here();
             let Machine::Server(range) = &mut self.machine else { return };
             match faults::next(setup.fault, range, &here, message).unwrap_or_else(|| next(range, &here, message)) {
                 Step::Hear => return,
-                Step::Cut(part) => {
-                    let mut machine = range.cut(now, &part, 0);
-                    faults::cut(setup.fault, &mut machine);
+                Step::Split(part) => {
+                    let mut machine = range.split(now, &part, 0);
+                    faults::split(setup.fault, &mut machine);
                     let run = part.first as usize..part.end() as usize;
                     let bytes = self.bytes[run.clone()].to_vec();
                     self.bytes[run.clone()].fill(0);
@@ -310,14 +310,14 @@ impl Node {
                     self.units.push(Unit { part, machine, bytes, aside, log: None });
                     self.units.sort_unstable_by_key(|unit| unit.part.first);
                 }
-                Step::Join(part) => {
+                Step::Merge(part) => {
                     let Some(place) = here.iter().position(|other| *other == part) else { return };
                     let unit = self.units.remove(place);
                     let Machine::Server(mut server) = unit.machine else { return };
                     let run = part.first as usize..part.end() as usize;
                     self.bytes[run].copy_from_slice(&unit.bytes);
-                    faults::join(setup.fault, &mut server);
-                    range.join(now, &part, server);
+                    faults::merge(setup.fault, &mut server);
+                    range.merge(now, &part, server);
                 }
             }
         }
@@ -339,7 +339,7 @@ impl Node {
     }
 
     /// The controller splits pages off, if it may.
-    pub(super) fn cut(
+    pub(super) fn split(
         &mut self,
         setup: &Setup,
         now: Nanoseconds,
@@ -353,8 +353,8 @@ impl Node {
         let number = (PARTS_FROM..Host::MAX).find(|number| here.iter().all(|part| part.number != *number));
         let Some(number) = number else { return };
         let part = Part { number, first, pages, since: range.record.incarnation + 1 };
-        let Some(mut machine) = range.cut(now, part, effects) else { return };
-        if setup.fault == Fault::CutForgetsTenure {
+        let Some(mut machine) = range.split(now, part, effects) else { return };
+        if setup.fault == Fault::SplitForgetsHomeLease {
             machine.until = now;
         }
         // Together with what the range's machine persists.
@@ -364,20 +364,20 @@ impl Node {
     }
 
     /// The controller merges a part, if it may.
-    pub(super) fn join(&mut self, setup: &Setup, now: Nanoseconds, place: usize, effects: &mut Vec<Effect>) {
+    pub(super) fn merge(&mut self, setup: &Setup, now: Nanoseconds, place: usize, effects: &mut Vec<Effect>) {
         let Machine::Controller(range) = &mut self.machine else { return };
         let Some(Unit { part, machine: Machine::Controller(other), .. }) = self.units.get_mut(place) else { return };
         let (until, incarnation) = (range.until, range.record.incarnation);
-        if setup.fault == Fault::JoinsAnyTime {
+        if setup.fault == Fault::MergesAnyTime {
             range.settled = Some(incarnation);
             other.settled = Some(other.record.incarnation);
         }
-        if !range.join(now, part.number, other, effects) {
+        if !range.merge(now, part.number, other, effects) {
             return;
         }
         match setup.fault {
-            Fault::JoinForgetsTenure => range.until = until,
-            Fault::JoinForgetsIncarnation => {
+            Fault::MergeForgetsHomeLease => range.until = until,
+            Fault::MergeForgetsIncarnation => {
                 range.record.incarnation = incarnation + 1;
                 for effect in effects {
                     match effect {
@@ -391,7 +391,7 @@ impl Node {
             }
             _ => {}
         }
-        if setup.fault != Fault::JoinKeepsRecord {
+        if setup.fault != Fault::MergeKeepsRecord {
             self.units.remove(place);
         }
     }

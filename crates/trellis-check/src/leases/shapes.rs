@@ -18,7 +18,7 @@ const FAST: u64 = 4;
 const RATE_ERROR_PPM: u32 = 333_333;
 
 /// The page is split off.
-const CUT: Blow = Blow::Cut(0, 1);
+const SPLIT: Blow = Blow::Split(0, 1);
 
 /// A read.
 const READ: Operation = Operation::Read(0);
@@ -33,8 +33,8 @@ fn change(release: bool) -> Vec<Operation> {
 const NEVER: u64 = 1_000;
 
 /// The timing of explored clusters. Without losses, no retries are needed.
-fn timing(term: u64, tenure: u64) -> Timing {
-    Timing { renew: NEVER, ..Timing::new(term, tenure, NEVER, RATE_ERROR_PPM) }
+fn timing(term: u64, home_lease: u64) -> Timing {
+    Timing { renew: NEVER, ..Timing::new(term, home_lease, NEVER, RATE_ERROR_PPM) }
 }
 
 /// Owners renew their lease after a tick.
@@ -189,34 +189,34 @@ pub fn small() -> Vec<Setup> {
         // A client owns the page while the range moves.
         Setup { ticks: 1, blows: vec![Blow::Move(1)], ..setup("move-owned", 2, &[1], two(look(), look())) },
         // The page is split off while a client owns it.
-        Setup { blows: vec![CUT], ..setup("cut-owned", 1, &[], two(look(), change(true))) },
+        Setup { blows: vec![SPLIT], ..setup("split-owned", 1, &[], two(look(), change(true))) },
         // The page is split off while a commit is under way to a backup.
-        Setup { blows: vec![CUT], ..setup("cut-staged", 2, &[1], vec![change(true)]) },
+        Setup { blows: vec![SPLIT], ..setup("split-staged", 2, &[1], vec![change(true)]) },
         // The page is split off while the home restarts.
-        Setup { blows: vec![CUT, Blow::Restart(0)], ..setup("cut-restart", 1, &[], two(change(true), vec![READ])) },
+        Setup { blows: vec![SPLIT, Blow::Restart(0)], ..setup("split-restart", 1, &[], two(change(true), vec![READ])) },
         // The page is split off while the controller restarts.
-        Setup { blows: vec![CUT, Blow::Restart(2)], ..setup("cut-controller", 1, &[], vec![change(true)]) },
+        Setup { blows: vec![SPLIT, Blow::Restart(2)], ..setup("split-controller", 1, &[], vec![change(true)]) },
         // The home is not heard for a while and does not know that the part has been merged.
         with_part(Setup {
             timing: timing(6, 6),
             ticks: 2,
-            blows: vec![Blow::Join],
-            ..setup("join-silence", 2, &[1], vec![])
+            blows: vec![Blow::Merge],
+            ..setup("merge-silence", 2, &[1], vec![])
         }),
         // The part is merged while a client owns the page.
-        with_part(Setup { blows: vec![Blow::Join], ..setup("join-owned", 1, &[], two(look(), change(true))) }),
+        with_part(Setup { blows: vec![Blow::Merge], ..setup("merge-owned", 1, &[], two(look(), change(true))) }),
         // The part is merged while a commit is under way to a backup.
-        with_part(Setup { blows: vec![Blow::Join], ..setup("join-staged", 2, &[1], vec![change(true)]) }),
+        with_part(Setup { blows: vec![Blow::Merge], ..setup("merge-staged", 2, &[1], vec![change(true)]) }),
         // The part gets the range's backup, which lacks what was committed.
         Setup {
             part_backups: Vec::new(),
-            blows: vec![Blow::BackPart(1), Blow::Join],
-            ..with_part(setup("join-lacking", 2, &[1], vec![change(true)]))
+            blows: vec![Blow::BackPart(1), Blow::Merge],
+            ..with_part(setup("merge-lacking", 2, &[1], vec![change(true)]))
         },
         // The part is merged while the home restarts.
         with_part(Setup {
-            blows: vec![Blow::Join, Blow::Restart(0)],
-            ..setup("join-restart", 1, &[], two(change(true), vec![READ]))
+            blows: vec![Blow::Merge, Blow::Restart(0)],
+            ..setup("merge-restart", 1, &[], two(change(true), vec![READ]))
         }),
         // The part moves.
         with_part(Setup {
@@ -272,13 +272,13 @@ pub fn larger() -> Vec<Setup> {
             ..setup("silence-commit", 2, &[1], two(change(false), vec![READ]))
         },
         // The page is split off, and a message arrives twice.
-        Setup { duplicates: 1, blows: vec![CUT], ..setup("cut-twice", 2, &[1], two(change(true), vec![READ])) },
+        Setup { duplicates: 1, blows: vec![SPLIT], ..setup("split-twice", 2, &[1], two(change(true), vec![READ])) },
         // The part is merged, and a message arrives twice, or at another host.
         with_part(Setup {
             duplicates: 1,
             misrouted: 1,
-            blows: vec![Blow::Join],
-            ..setup("join-twice", 2, &[1], two(change(true), vec![READ]))
+            blows: vec![Blow::Merge],
+            ..setup("merge-twice", 2, &[1], two(change(true), vec![READ]))
         }),
     ]
 }

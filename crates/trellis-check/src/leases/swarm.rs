@@ -14,7 +14,7 @@ use crate::intern::guarded;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use trellis_base::Random;
-use trellis_fabric_protocol::lease::controller::{Input as Wish, Record};
+use trellis_fabric_protocol::lease::controller::{Input as Directive, Record};
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::lease::{Host, Message, PageNumber, State, Timing};
 
@@ -52,14 +52,14 @@ const RATE: u64 = 1_000;
 /// The maximum error of a rate, in thousandths.
 const RATE_ERROR: u64 = 50;
 const TERM: u64 = 1_000;
-const TENURE: u64 = 1_200;
+const HOME_LEASE: u64 = 1_200;
 const RETRY: u64 = 60;
 /// The maximum number of events at an instant; with more, time does not advance.
 const AT_ONCE_MAX: u32 = 100_000;
 /// The beginning of the calm.
 const CALM: u64 = 12_000;
 /// The end of the run; every client must have finished.
-const END: u64 = CALM + 30 * TENURE;
+const END: u64 = CALM + 30 * HOME_LEASE;
 
 /// The faults of a run.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, FaultMix) {
     let home_changes = if random.once_in(4) { 1 + random.below(6) as u8 } else { 0 };
     let all_pages = pages + u64::from(home_changes > 0);
     let clients = (0..1 + random.below(3)).map(|_| script(random, pages, all_pages)).collect();
-    let timing = Timing::new(TERM * RATE, TENURE * RATE, RETRY * RATE, RATE_ERROR as u32 * 1_000);
+    let timing = Timing::new(TERM * RATE, HOME_LEASE * RATE, RETRY * RATE, RATE_ERROR as u32 * 1_000);
     let mut setup = Setup {
         name: "swarm".to_string(),
         pages: all_pages,
@@ -201,7 +201,7 @@ impl World {
         // is half done when the next event happens.
         let burst = random.once_in(2).then(|| random.below(CALM - 6_000));
         let mut at = || match burst {
-            Some(begin) => begin + 50 + random.below(2 * TENURE),
+            Some(begin) => begin + 50 + random.below(2 * HOME_LEASE),
             None => 50 + random.below(CALM - 2_000),
         };
         let mut blows_at: Vec<u64> = (0..fault_mix.blows).map(|_| at()).collect();
@@ -397,22 +397,22 @@ impl World {
                 }
                 let to_host = to as Host;
                 let unit = self.random.index(1 + self.nodes[self.setup.controller()].units.len());
-                let wish = match self.random.below(6) {
-                    0 | 1 => Wish::Back(to_host),
-                    2 if self.is_dispensable(to) => Wish::Drop(to_host),
+                let directive = match self.random.below(6) {
+                    0 | 1 => Directive::Back(to_host),
+                    2 if self.is_dispensable(to) => Directive::Drop(to_host),
                     // There is a home with its memory, or a backup: the order is void, or the reset keeps the whole
                     // content.
-                    3 if unit == 0 && self.is_home_with_memory(to) => Wish::Anew(to_host),
-                    _ => Wish::Move(to_host),
+                    3 if unit == 0 && self.is_home_with_memory(to) => Directive::Reset(to_host),
+                    _ => Directive::Move(to_host),
                 };
-                return self.step(self.setup.controller(), &Cause::Wish(unit, wish));
+                return self.step(self.setup.controller(), &Cause::Directive(unit, directive));
             }
             _ => Cause::Restart { keeps: true },
         };
         self.step(node, &cause)?;
         if !self.nodes[node].is_dead && self.random.once_in(2) {
             // A restart takes a while.
-            self.asleep[node] = self.real + self.random.below(TENURE);
+            self.asleep[node] = self.real + self.random.below(HOME_LEASE);
         }
         Ok(())
     }
@@ -427,11 +427,11 @@ impl World {
     fn want(&mut self) {
         let units = self.nodes[self.setup.controller()].units.len();
         self.wanted = Some(match units > 0 && self.random.once_in(2) {
-            true => Wanted::Join(self.random.index(units)),
+            true => Wanted::Merge(self.random.index(units)),
             false => {
                 let first = self.random.below(self.setup.leased_pages());
                 let pages = 1 + self.random.below((self.setup.leased_pages() - first).min(2));
-                Wanted::Cut(first, pages)
+                Wanted::Split(first, pages)
             }
         });
     }
@@ -445,11 +445,11 @@ impl World {
             return Ok(());
         }
         let cause = match self.wanted {
-            Some(Wanted::Join(place)) if place < units => match self.before_join(place) {
-                Some(wish) => Cause::Wish(place + 1, wish),
-                None => Cause::Join(place),
+            Some(Wanted::Merge(place)) if place < units => match self.before_merge(place) {
+                Some(directive) => Cause::Directive(place + 1, directive),
+                None => Cause::Merge(place),
             },
-            Some(Wanted::Cut(first, pages)) => Cause::Cut(first, pages),
+            Some(Wanted::Split(first, pages)) => Cause::Split(first, pages),
             _ => {
                 self.wanted = None;
                 return Ok(());
@@ -466,18 +466,18 @@ impl World {
     }
 
     /// What is missing before a part is placed like its range.
-    fn before_join(&self, place: usize) -> Option<Wish> {
+    fn before_merge(&self, place: usize) -> Option<Directive> {
         let controller = &self.nodes[self.setup.controller()];
         let (range, part) = (controller.log.as_ref()?, controller.units[place].log.as_ref()?);
         if part.home != range.home {
-            return Some(Wish::Move(range.home));
+            return Some(Directive::Move(range.home));
         }
         // A host that is gone will soon no longer be a backup of the range.
         let may_be = |host: &&Host| !part.backups.contains(host) && !self.nodes[usize::from(**host)].is_dead;
         let more = range.backups.iter().find(may_be);
         let is_less = |host: &&Host| !range.backups.contains(host) && self.is_dispensable(usize::from(**host));
         let less = || part.backups.iter().find(is_less);
-        more.map(|host| Wish::Back(*host)).or_else(|| less().map(|host| Wish::Drop(*host)))
+        more.map(|host| Directive::Back(*host)).or_else(|| less().map(|host| Directive::Drop(*host)))
     }
 
     /// Whether another server that lives is complete, by the controller's persisted record, for the range and for each
@@ -500,7 +500,7 @@ impl World {
             }
             let has = |host: &Host| usize::from(*host) != node && self.has_everything(usize::from(*host), part);
             // A record that is about to change does not count: the current home must live.
-            let home_lives = has(&record.home) && record.life.is_some();
+            let home_lives = has(&record.home) && record.boot_id.is_some();
             let is_told = !record.backups.contains(&(node as Host)) || home_lives;
             is_told && (home_lives || record.complete.iter().any(has))
         };
@@ -528,9 +528,9 @@ impl World {
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     /// Split off this number of pages, from this one on.
-    Cut(PageNumber, PageNumber),
+    Split(PageNumber, PageNumber),
     /// Merge this one of the parts.
-    Join(usize),
+    Merge(usize),
 }
 
 /// The next event.

@@ -238,10 +238,10 @@ impl<N: Node> Cluster<N> {
     }
 
     /// Reports a fault to the protocol; the thread waits.
-    pub(super) fn report_fault(&mut self, thread: usize, wish: PageRange, draw: &mut impl FnMut() -> u32) {
+    pub(super) fn report_fault(&mut self, thread: usize, wanted: PageRange, draw: &mut impl FnMut() -> u32) {
         let Thread { node, page, asks_write, .. } = self.threads[thread];
         self.turn(thread, Activity::Waiting);
-        self.step(node, Input::Fault { page: PageIndex(page.into()), write: asks_write, wish }, draw);
+        self.step(node, Input::Fault { page: PageIndex(page.into()), write: asks_write, wanted }, draw);
     }
 
     /// Delivers a message; its bytes are read at the supplier only now.

@@ -156,11 +156,11 @@ fn program_of(ring: &[Joint]) -> Program {
         program.threads.push(Vec::new());
         // The first access meets the previous thread, the last one the next thread.
         let first_value = if before == Coherence { 2 } else { 1 };
-        let first = Meeting { location: before_index as u8, write: before.arrives_with_write() };
+        let first = EdgeEnd { location: before_index as u8, write: before.arrives_with_write() };
         // An edge that arrives at a read comes from the write that it sees; an edge that leaves a read goes to the
         // write that overwrites.
         add_access(&mut program, thread, first, first_value, one, &mut witness);
-        let last = Meeting { location: index as u8, write: joint.leaves_with_write() };
+        let last = EdgeEnd { location: index as u8, write: joint.leaves_with_write() };
         add_access(&mut program, thread, last, 1, 0, &mut witness);
         if joint == Through {
             let source = Operand::Constant(one);
@@ -175,20 +175,13 @@ fn program_of(ring: &[Joint]) -> Program {
 }
 
 #[derive(Clone, Copy)]
-struct Meeting {
+struct EdgeEnd {
     location: u8,
     write: bool,
 }
 
-fn add_access(
-    program: &mut Program,
-    thread: usize,
-    meeting: Meeting,
-    value: i64,
-    seen: Code,
-    witness: &mut Vec<Formula>,
-) {
-    let Meeting { location, write } = meeting;
+fn add_access(program: &mut Program, thread: usize, end: EdgeEnd, value: i64, seen: Code, witness: &mut Vec<Formula>) {
+    let EdgeEnd { location, write } = end;
     if write {
         let source = Operand::Constant(program.code(value));
         program.threads[thread].push(Instruction::Store { location, source });

@@ -267,9 +267,9 @@ impl Program {
         if self.threads.is_empty() {
             return Err(format!("{}: the test has no thread", self.name));
         }
-        let meetings = self.meetings();
+        let barriers = self.barriers();
         let meets = |instruction: &&Instruction| **instruction == Instruction::Call(Call::Meet);
-        if self.threads.iter().any(|code| code.iter().filter(meets).count() != meetings) {
+        if self.threads.iter().any(|code| code.iter().filter(meets).count() != barriers) {
             return Err(format!("{}: every thread comes to each barrier of a test", self.name));
         }
         if self.locations.is_empty() {
@@ -284,7 +284,7 @@ impl Program {
     }
 
     /// How often each thread meets the others; none or all do.
-    pub fn meetings(&self) -> usize {
+    pub fn barriers(&self) -> usize {
         let meets = |instruction: &&Instruction| **instruction == Instruction::Call(Call::Meet);
         self.threads.iter().map(|code| code.iter().filter(meets).count()).max().unwrap_or(0)
     }

@@ -175,7 +175,7 @@ pub fn arrangements(program: &Program, nodes: u8, everything: bool) -> Vec<(Vec<
     let groups = |partition: &Vec<u8>| partition.iter().max().map_or(0, |&last| usize::from(last) + 1);
     let mut placements = partitions(program.threads.len());
     placements.retain(|placement| groups(placement) <= usize::from(nodes));
-    if program.meetings() > 0 {
+    if program.barriers() > 0 {
         // Only one thread of a node takes part in a barrier.
         placements.retain(|placement| groups(placement) == program.threads.len());
     }
@@ -420,8 +420,8 @@ impl<'a> Batch<'a> {
 
     /// A node without a thread of the test takes part in its barriers all the same.
     fn meet_only(&self, calls: Option<&dyn Calls>) -> Result<(), String> {
-        let meetings = self.plan.program.meetings() * self.plan.instances as usize;
-        (0..meetings).try_for_each(|_| calls.expect("it was checked").meet())
+        let barriers = self.plan.program.barriers() * self.plan.instances as usize;
+        (0..barriers).try_for_each(|_| calls.expect("it was checked").meet())
     }
 
     fn run_thread(&self, thread: usize, calls: Option<&dyn Calls>) -> Result<(), String> {

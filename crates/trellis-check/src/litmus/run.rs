@@ -294,9 +294,9 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
     fn report_fault(&mut self, thread: usize) {
         let page = PageIndex(self.cluster.threads[thread].page.into());
         let wide = self.random.once_in(4);
-        let wish = if wide { PageRange::around(page, 0, self.cluster.pages.into()) } else { PageRange::one(page) };
+        let wanted = if wide { PageRange::around(page, 0, self.cluster.pages.into()) } else { PageRange::one(page) };
         let Simulator { random, cluster, .. } = self;
-        cluster.report_fault(thread, wish, &mut || DRAWN | random.draw() as u32);
+        cluster.report_fault(thread, wanted, &mut || DRAWN | random.draw() as u32);
     }
 
     /// A thread tries its next instruction: it continues, or faults.

@@ -175,16 +175,16 @@ impl<'a> Series<'a> {
         let mut report = self.empty_report();
         let mut simulator = Simulator::new(self, start);
         let blocks = self.options.runs.div_ceil(BLOCK);
-        let mut told = 0;
+        let mut reported = 0;
         for block in (job..blocks).step_by(jobs as usize) {
             for index in block * BLOCK..self.options.runs.min((block + 1) * BLOCK) {
                 let run = self.draw(index);
                 let end = simulator.guarded_run(&run);
                 self.count(&mut report, index, &run, end);
             }
-            if report.runs - told >= 0x4000 {
-                let runs = done.fetch_add(report.runs - told, Ordering::Relaxed) + report.runs - told;
-                told = report.runs;
+            if report.runs - reported >= 0x4000 {
+                let runs = done.fetch_add(report.runs - reported, Ordering::Relaxed) + report.runs - reported;
+                reported = report.runs;
                 progress(Progress { runs, failures: report.forbidden + report.stuck + report.broken });
             }
         }

@@ -23,7 +23,7 @@ pub use table::TABLE;
 use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Options, Report, Verdict, explore};
 use crate::leases::faults as lease_faults;
-use crate::pages::{Instance, Locks, Wishes};
+use crate::pages::{Instance, Locks, Requests};
 use crate::release::faults::FAULTS;
 use crate::simulate::NodeFault;
 use crate::synchronisation::{Program, SyncInstance};
@@ -169,11 +169,11 @@ pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
         ..Instance::new(protocol, nodes, pages, operations)
     };
     let three = of(3, 1, 2);
-    let three_runs = Instance { wishes: Wishes::Wide, ..of(3, 2, 1) };
+    let three_runs = Instance { requests: Requests::Wide, ..of(3, 2, 1) };
     if !protocol.can_lock() {
         let mut instances = vec![of(2, 1, 2), three_runs, of(2, 2, 2), three];
         if Fits::Runs.includes(protocol) {
-            instances.push(Instance { wishes: Wishes::Wide, threads: 2, ..of(2, 2, 1) });
+            instances.push(Instance { requests: Requests::Wide, threads: 2, ..of(2, 2, 1) });
         }
         return instances;
     }
@@ -181,7 +181,7 @@ pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
     let timed = Instance { locks: Locks::Timed, ..of(2, 1, 1) };
     let withdrawn = Instance { locks: Locks::GivenUp, ..of(2, 1, 1) };
     let threads = Instance { locks: Locks::Kept, threads: 2, ..of(2, 1, 1) };
-    let pages = Instance { locks: Locks::Kept, wishes: Wishes::Both, ..of(2, 2, 1) };
+    let pages = Instance { locks: Locks::Kept, requests: Requests::Both, ..of(2, 2, 1) };
     let locks = Instance { locks: Locks::Kept, ..of(3, 1, 1) };
     vec![two, timed, withdrawn, pages, locks, threads, of(2, 2, 2), three]
 }

@@ -5,7 +5,7 @@
 //! thread can run.
 
 use super::cluster::{Activity, Cluster, PAGES_MAX, PURPOSES, RETRY, Thread, members};
-use super::{Envelope, Locks, Node, PageSet, Pages, Wishes};
+use super::{Envelope, Locks, Node, PageSet, Pages, Requests};
 use trellis_cluster_protocol::coherence::{Input, Message, Purpose};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
@@ -49,7 +49,7 @@ pub(super) enum Action {
     RetryAll,
     Prefetch {
         node: usize,
-        wish: PageRange,
+        wanted: PageRange,
         write: bool,
         announced: bool,
     },
@@ -164,7 +164,7 @@ impl<N: Node> Pages<N> {
         for wide in self.widths() {
             let mut last = None;
             for page in 0..self.instance.pages.len() as u8 {
-                if last.replace(self.wish(page, *wide)) != Some(self.wish(page, *wide)) {
+                if last.replace(self.wanted(page, *wide)) != Some(self.wanted(page, *wide)) {
                     let operation = Operation { page, write: true, wide: *wide, asks_write: true, lock: true };
                     actions.push(Action::Begin { node, thread, operation });
                 }
@@ -173,10 +173,10 @@ impl<N: Node> Pages<N> {
     }
 
     fn widths(&self) -> &'static [bool] {
-        match self.instance.wishes {
-            Wishes::Narrow => &[false],
-            Wishes::Wide => &[true],
-            Wishes::Both => &[false, true],
+        match self.instance.requests {
+            Requests::Narrow => &[false],
+            Requests::Wide => &[true],
+            Requests::Both => &[false, true],
         }
     }
 
@@ -228,9 +228,9 @@ impl<N: Node> Pages<N> {
         for (write, announced) in [(false, false), (true, false), (true, true)] {
             let mut last = None;
             for page in 0..self.instance.pages.len() as u8 {
-                let wish = self.wish(page, true);
-                if last.replace(wish) != Some(wish) {
-                    actions.push(Action::Prefetch { node, wish, write, announced });
+                let wanted = self.wanted(page, true);
+                if last.replace(wanted) != Some(wanted) {
+                    actions.push(Action::Prefetch { node, wanted, write, announced });
                 }
             }
         }
@@ -266,7 +266,7 @@ impl<N: Node> Pages<N> {
         };
         // A message that arrived at the leaver may wait there for a thread to run on, or for an alarm.
         let owes = cluster.places[leaver].iter().any(|place| place.is_wanted || place.alarms != 0);
-        for node in (0..leaver).filter(|node| cluster.told >> node & 1 == 0) {
+        for node in (0..leaver).filter(|node| cluster.informed >> node & 1 == 0) {
             if cluster.left_behind == 0 && !owes && !between(node) {
                 actions.push(Action::Tell { node });
             }
@@ -348,14 +348,14 @@ impl<N: Node> Pages<N> {
             }
             Action::Alarm { node, page, purpose } => self.alarm(cluster, node, page, purpose),
             Action::RetryAll => self.retries(cluster).into_iter().try_for_each(|alarm| self.act(cluster, alarm)),
-            Action::Prefetch { node, wish, write, announced } => {
+            Action::Prefetch { node, wanted, write, announced } => {
                 cluster.prefetches[node] -= 1;
-                self.step(cluster, node, Input::Prefetch { wish, write, announced })
+                self.step(cluster, node, Input::Prefetch { wanted, write, announced })
             }
             Action::Leave => self.leave(cluster),
             Action::TakeOver { node, page } => self.step(cluster, node, self.take_over(page)),
             Action::Tell { node } => {
-                cluster.told |= 1 << node;
+                cluster.informed |= 1 << node;
                 self.step(cluster, node, self.gone())
             }
             Action::Meet => {
@@ -523,8 +523,8 @@ impl<N: Node> Pages<N> {
             Action::Alarm { node, page, purpose } => {
                 Some((node, Input::Alarm { page: self.page_index(page), purpose: PURPOSES[purpose] }))
             }
-            Action::Prefetch { node, wish, write, announced } => {
-                Some((node, Input::Prefetch { wish, write, announced }))
+            Action::Prefetch { node, wanted, write, announced } => {
+                Some((node, Input::Prefetch { wanted, write, announced }))
             }
             Action::TakeOver { node, page } => Some((node, self.take_over(page))),
             Action::Tell { node } => Some((node, self.gone())),
@@ -534,7 +534,7 @@ impl<N: Node> Pages<N> {
 
     fn fault(&self, operation: Operation) -> Input {
         let page = self.page_index(usize::from(operation.page));
-        Input::Fault { page, write: operation.asks_write, wish: self.wish(operation.page, operation.wide) }
+        Input::Fault { page, write: operation.asks_write, wanted: self.wanted(operation.page, operation.wide) }
     }
 
     fn resumed(&self, page: usize) -> Input {
@@ -543,15 +543,15 @@ impl<N: Node> Pages<N> {
 
     fn lock_of(&self, operation: Operation, thread: usize) -> Input {
         let stay = (self.instance.locks == Locks::Timed).then_some(STAY);
-        Input::Lock { range: self.wish(operation.page, operation.wide), call: thread as u32, stay }
+        Input::Lock { range: self.wanted(operation.page, operation.wide), call: thread as u32, stay }
     }
 
     fn unlock_of(&self, operation: Operation, thread: usize) -> Input {
-        Input::Unlock { range: self.wish(operation.page, operation.wide), call: thread as u32 }
+        Input::Unlock { range: self.wanted(operation.page, operation.wide), call: thread as u32 }
     }
 
     fn take_over(&self, page: usize) -> Input {
-        Input::Prefetch { wish: PageRange::one(self.page_index(page)), write: true, announced: true }
+        Input::Prefetch { wanted: PageRange::one(self.page_index(page)), write: true, announced: true }
     }
 
     fn gone(&self) -> Input {
@@ -560,12 +560,12 @@ impl<N: Node> Pages<N> {
 
     /// The pages that `operation` locks, if it is a lock.
     pub(super) fn pages_of(&self, operation: Operation) -> PageSet {
-        let range = self.wish(operation.page, operation.wide);
+        let range = self.wanted(operation.page, operation.wide);
         let place = |page: PageIndex| self.instance.pages.iter().position(|&other| other == page.0);
         range.pages().filter_map(place).fold(0, |set, page| set | 1 << page)
     }
 
-    pub(super) fn wish(&self, page: u8, wide: bool) -> PageRange {
+    pub(super) fn wanted(&self, page: u8, wide: bool) -> PageRange {
         let page = self.page_index(usize::from(page));
         if !wide {
             return PageRange::one(page);

@@ -141,7 +141,7 @@ pub(super) struct Cluster {
     /// Pages of the leaver that its successor has not taken over yet.
     pub(super) left_behind: PageSet,
     /// The nodes that know that it has left, one bit each.
-    pub(super) told: u8,
+    pub(super) informed: u8,
     /// The progress of the change of the protocol; after it, the threads do the second half of their operations.
     pub(super) change: Change,
     /// Pages that were stored to.
@@ -162,7 +162,7 @@ impl Cluster {
             is_leaving: false,
             leaver: instance.leaver.then_some(usize::from(instance.founders())),
             left_behind: 0,
-            told: 0,
+            informed: 0,
             change: Change::default(),
             stored: 0,
             messages: [0; MESSAGES_MAX],
@@ -214,7 +214,7 @@ impl Cluster {
             }
         }
         if instance.leaver {
-            bytes.extend_from_slice(&[u8::from(self.is_leaving), self.left_behind, self.told]);
+            bytes.extend_from_slice(&[u8::from(self.is_leaving), self.left_behind, self.informed]);
         }
         if instance.change.is_some() {
             bytes.extend_from_slice(&[u8::from(self.change.is_begun), self.change.done]);
@@ -253,7 +253,7 @@ impl Cluster {
         if instance.leaver {
             cluster.is_leaving = byte() != 0;
             cluster.left_behind = byte();
-            cluster.told = byte();
+            cluster.informed = byte();
         }
         if instance.change.is_some() {
             cluster.change = Change { is_begun: byte() != 0, done: byte() };

@@ -9,7 +9,7 @@ use trellis_cluster_protocol::homes::{Home, Manager};
 
 /// The neighbouring pages for which a request asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wishes {
+pub enum Requests {
     /// The page alone.
     Narrow,
     /// Every page of the instance that is in the same chunk.
@@ -47,7 +47,7 @@ pub struct Instance {
     /// Loads, stores and locked changes of each thread.
     pub operations: u8,
     /// The pages for which requests ask.
-    pub wishes: Wishes,
+    pub requests: Requests,
     /// Announcements ([`trellis_cluster_protocol::coherence::Input::Prefetch`]) that each node may make, at any time.
     pub prefetches: u8,
     /// A fault reaches the protocol some time after the access that caused it.
@@ -83,7 +83,7 @@ impl Instance {
             pages: (0..pages).collect(),
             threads: 1,
             operations,
-            wishes: Wishes::Narrow,
+            requests: Requests::Narrow,
             prefetches: 0,
             late_faults: false,
             time_outs: 0,
@@ -124,17 +124,17 @@ impl Instance {
     /// A short description of this instance, with everything that distinguishes it.
     pub fn describe(&self) -> String {
         let mut text = format!(
-            "{} {} nodes={} pages={} operations={} threads={} wishes={}",
+            "{} {} nodes={} pages={} operations={} threads={} requests={}",
             self.protocol,
             self.home.name(),
             self.nodes,
             self.pages.len(),
             self.operations,
             self.threads,
-            match self.wishes {
-                Wishes::Narrow => "narrow",
-                Wishes::Wide => "wide",
-                Wishes::Both => "both",
+            match self.requests {
+                Requests::Narrow => "narrow",
+                Requests::Wide => "wide",
+                Requests::Both => "both",
             },
         );
         if let Home::Manager(Manager(manager)) = self.home {

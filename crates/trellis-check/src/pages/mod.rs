@@ -42,7 +42,7 @@ use trellis_cluster_protocol::coherence::{
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
 pub use cluster::{NODES_MAX, PAGES_MAX, THREADS_MAX};
-pub use instance::{Instance, Locks, Wishes};
+pub use instance::{Instance, Locks, Requests};
 
 /// The protocol of a node, which can be copied and compared.
 pub trait Node: Coherence + Clone + Eq + Hash {
@@ -219,7 +219,7 @@ impl<N: Node> Pages<N> {
         let mut after = self.nodes.value(before).clone();
         let mut next = 0;
         while next < self.instance.pages.len() {
-            let range = self.wish(next as u8, true);
+            let range = self.wanted(next as u8, true);
             guarded(|| after.change(range, protocol))
                 .map_err(|what| format!("the change of {range} failed: {what}"))?;
             next += range.count() as usize;
@@ -318,7 +318,7 @@ impl<N: Node> Pages<N> {
     fn check_receiver(&self, cluster: &Cluster, node: usize, number: u32) -> Result<(), String> {
         let to = usize::from(self.envelopes.value(number).to.0);
         let is_gone = self.instance.leaver && to == usize::from(self.instance.founders());
-        match is_gone && cluster.told >> node & 1 != 0 {
+        match is_gone && cluster.informed >> node & 1 != 0 {
             true => Err(format!("node {node} sends a message to node {to}, which left")),
             false => Ok(()),
         }
@@ -414,7 +414,7 @@ impl<N: Node> Pages<N> {
                 return Err(format!("a request of node {node} is under way for ever"));
             }
         }
-        if cluster.is_leaving && cluster.told.count_ones() != u32::from(self.instance.founders()) {
+        if cluster.is_leaving && cluster.informed.count_ones() != u32::from(self.instance.founders()) {
             return Err("a node that leaves waits for ever for what it leaves behind to be taken over".into());
         }
         if cluster.change.is_begun && cluster.change.done.count_ones() != u32::from(self.instance.nodes) {

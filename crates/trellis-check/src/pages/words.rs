@@ -39,7 +39,7 @@ impl<N: Node> Pages<N> {
                 text += ", asks for the right to store";
             }
             if operation.wide {
-                text += ", wishes for all";
+                text += ", asks for all pages";
             }
             text
         };
@@ -70,10 +70,10 @@ impl<N: Node> Pages<N> {
             Action::Resume { node, page } => {
                 format!("node {node}: resumed {}", self.page_index(page))
             }
-            Action::Prefetch { node, wish, write, announced } => {
+            Action::Prefetch { node, wanted, write, announced } => {
                 let verb = if announced { "announces" } else { "guesses" };
                 let what = if write { "stores" } else { "loads" };
-                format!("node {node} {verb} {what}: {wish}")
+                format!("node {node} {verb} {what}: {wanted}")
             }
         }
     }

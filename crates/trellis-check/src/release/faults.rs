@@ -122,8 +122,10 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
         }
         (
             Fault::MoveForgotten,
-            Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, .. } },
-        ) => Some(Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, moved: 0 } }),
+            Input::Message { from, message: Message::Diffed { pages, number, stamp, copied, current, .. } },
+        ) => {
+            Some(Input::Message { from, message: Message::Diffed { pages, number, stamp, copied, current, moved: 0 } })
+        }
         _ => Some(input),
     }
 }
@@ -211,7 +213,7 @@ fn alter_message(fault: Fault, message: &mut Message) {
         (Fault::CopyTooNew, Message::Copy { stamp, .. }) => *stamp += 1,
         (Fault::ZeroNotBytes, Message::Copy { content, .. }) => *content = Content::Zero,
         (Fault::FirstNotTold, Message::Copy { home, .. }) => *home = false,
-        (Fault::ToldNobody, Message::Diffed { told, .. }) => *told = 0,
+        (Fault::ToldNobody, Message::Diffed { copied, .. }) => *copied = 0,
         (Fault::CarriedTooNew, Message::Carried { stamp, .. }) => *stamp += 1,
         (Fault::RestsOnNothing, Message::Diff { pages, carried, stamp, .. }) => {
             (*carried, *stamp) = (pages.mask(), u64::MAX);
@@ -237,7 +239,7 @@ fn answer_early(heard: Option<Message>, effects: &mut Vec<Effect>) {
                 effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Diffed { .. }, .. }));
             let Some(pages) = updated.filter(|_| !is_answered) else { return };
             let all = pages.mask();
-            let message = Message::Diffed { pages, number, stamp: time, told: all, current: all, moved: 0 };
+            let message = Message::Diffed { pages, number, stamp: time, copied: all, current: all, moved: 0 };
             effects.push(Effect::Send { to: writer, message });
         }
         Some(Message::Updated { .. }) => drop_sent(effects, |message| matches!(message, Message::Diffed { .. })),
@@ -270,7 +272,7 @@ pub(super) fn leaves_twin(fault: Fault) -> bool {
 }
 
 /// The knowledge that is attached to a message that may release something.
-pub(super) fn tell(
+pub(super) fn attach_notices(
     fault: Fault,
     message: &sync::Message,
     intervals: &mut Intervals,
@@ -279,7 +281,7 @@ pub(super) fn tell(
     is_ordered: bool,
     out: &mut Vec<u8>,
 ) {
-    intervals.tell(to, out);
+    intervals.append_notices(to, out);
     let is_alone = match fault {
         Fault::TokenAlone => matches!(message, sync::Message::LockToken(_)),
         Fault::ArrivalAlone => matches!(message, sync::Message::BarrierArrive(..)),
@@ -298,9 +300,9 @@ pub(super) fn tell(
 }
 
 /// Removes what is known of other nodes. Segments are: node, after, upto, any, number of notices, the notices.
-fn keep_own(told: &mut Vec<u8>, head: usize, me: u16) {
-    let mut kept = told[..head].to_vec();
-    let mut rest = &told[head..];
+fn keep_own(knowledge: &mut Vec<u8>, head: usize, me: u16) {
+    let mut kept = knowledge[..head].to_vec();
+    let mut rest = &knowledge[head..];
     while rest.len() >= 23 {
         let node = u16::from_le_bytes([rest[0], rest[1]]);
         let count = u32::from_le_bytes([rest[19], rest[20], rest[21], rest[22]]) as usize;
@@ -310,5 +312,5 @@ fn keep_own(told: &mut Vec<u8>, head: usize, me: u16) {
         }
         rest = behind;
     }
-    *told = kept;
+    *knowledge = kept;
 }

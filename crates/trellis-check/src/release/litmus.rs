@@ -129,7 +129,7 @@ impl<'a> Series<'a> {
             let nodes = |placement: &Vec<u8>| placement.iter().max().map_or(1, |&last| usize::from(last) + 1);
             placements.retain(|placement| {
                 nodes(placement) <= usize::from(options.nodes_max)
-                    && (program.meetings() == 0 || nodes(placement) == count)
+                    && (program.barriers() == 0 || nodes(placement) == count)
             });
             if placements.is_empty() {
                 let name = &program.name;
@@ -154,7 +154,7 @@ impl<'a> Series<'a> {
     fn run_share(&self, job: u64, jobs: u64, done: &AtomicU64, progress: &mut dyn FnMut(Progress)) -> LitmusReport {
         let mut report = self.empty_report();
         let blocks = self.options.runs.div_ceil(BLOCK);
-        let mut told = 0;
+        let mut reported = 0;
         for number in (job..blocks).step_by(jobs as usize) {
             let mut block = self.block(number);
             for index in number * BLOCK..self.options.runs.min((number + 1) * BLOCK) {
@@ -168,9 +168,9 @@ impl<'a> Series<'a> {
                     block.number = index + 1 - number * BLOCK;
                 }
             }
-            if report.runs - told >= 0x4000 {
-                let runs = done.fetch_add(report.runs - told, Ordering::Relaxed) + report.runs - told;
-                told = report.runs;
+            if report.runs - reported >= 0x4000 {
+                let runs = done.fetch_add(report.runs - reported, Ordering::Relaxed) + report.runs - reported;
+                reported = report.runs;
                 progress(Progress { runs, failures: report.forbidden + report.stuck + report.broken });
             }
         }
@@ -394,7 +394,7 @@ impl Block<'_> {
     fn run_threads(&mut self) {
         let program = &self.prepared.program;
         let threads = program.threads.len();
-        let meetings = program.meetings();
+        let barriers = program.barriers();
         let registers: Vec<Value> = program.registers.iter().map(|register| self.encoded(register.initial)).collect();
         let operations: Vec<Vec<Operation>> =
             program.threads.iter().map(|code| code.iter().flat_map(|&one| self.operation(one)).collect()).collect();
@@ -406,7 +406,7 @@ impl Block<'_> {
                     script.operations.extend_from_slice(&operations[number]);
                     script.registers.clone_from(&registers);
                 } else if !placement.contains(&((number - threads) as u8)) {
-                    script.operations.extend(std::iter::repeat_n(Operation::Barrier, meetings));
+                    script.operations.extend(std::iter::repeat_n(Operation::Barrier, barriers));
                 }
             }
         });

@@ -166,9 +166,9 @@ impl Node {
                 self.threads[thread].next += 1;
                 self.end_if_over(setup, thread);
                 let page = setup.page(usize::from(page));
-                let wish = PageRange::around(page, page.0, setup.region_pages());
-                let wish = wish.grow(page, |other| setup.place(other).is_some());
-                self.step(setup, Input::Prefetch { wish, write, announced: true }, &Body::Nothing, out);
+                let wanted = PageRange::around(page, page.0, setup.region_pages());
+                let wanted = wanted.grow(page, |other| setup.place(other).is_some());
+                self.step(setup, Input::Prefetch { wanted, write, announced: true }, &Body::Nothing, out);
             }
             (Doing::Ready, _) => self.publish(setup, thread, out),
             (Doing::Published, _) => self.release(setup, thread, operation, out),
@@ -235,14 +235,14 @@ impl Node {
         let place = usize::from(word) / PAGE_WORDS;
         self.threads[thread].doing = Doing::Waiting(place as u8);
         let page = setup.page(place);
-        let wish = if setup.is_wide {
+        let wanted = if setup.is_wide {
             let chunk = page.0 / CHUNK_PAGES * CHUNK_PAGES;
             let all = PageRange::around(page, chunk, setup.region_pages());
             all.grow(page, |other| setup.place(other).is_some())
         } else {
             PageRange::one(page)
         };
-        self.step(setup, Input::Fault { page, write, wish }, &Body::Nothing, out);
+        self.step(setup, Input::Fault { page, write, wanted }, &Body::Nothing, out);
     }
 
     fn call(&mut self, setup: &Setup, thread: usize, input: sync::Input, out: &mut Out) {
@@ -461,7 +461,15 @@ impl Node {
                     let mut knowledge = Vec::new();
                     if message.releases() {
                         let intervals = &mut self.knowledge.intervals;
-                        faults::tell(setup.fault, &message, intervals, to, self.me, setup.is_ordered, &mut knowledge);
+                        faults::attach_notices(
+                            setup.fault,
+                            &message,
+                            intervals,
+                            to,
+                            self.me,
+                            setup.is_ordered,
+                            &mut knowledge,
+                        );
                     }
                     out.send(Envelope { from: self.me, to: to.0, packet: Packet::Sync { message, knowledge } });
                 }

@@ -29,8 +29,8 @@ impl<S: Start> World<'_, S> {
             self.queue.put(self.now + POLL_NS, Event::Leave { node });
             // A program may announce what it then does not touch.
             let layout = self.scenario.layout;
-            let wish = PageRange::one(layout.page(self.members.random.below(u64::from(layout.places())) as u32));
-            self.step(node, Input::Prefetch { wish, write: true, announced: true })?;
+            let wanted = PageRange::one(layout.page(self.members.random.below(u64::from(layout.places())) as u32));
+            self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
         }
         self.take_over(node)
     }
@@ -139,8 +139,8 @@ impl<S: Start> World<'_, S> {
                 None => return Ok(()),
                 Some(Taking::Done) => return self.member(node, Fact::TookOver),
                 Some(_) if self.start.fault() == NodeFault::TakesNothing => {}
-                Some(Taking::Announce(wish)) => {
-                    self.step(node, Input::Prefetch { wish, write: true, announced: true })?;
+                Some(Taking::Announce(wanted)) => {
+                    self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
                 }
                 Some(Taking::Page(page)) => self.let_taker_pull(node, page),
             }

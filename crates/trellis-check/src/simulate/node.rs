@@ -36,7 +36,7 @@ pub(super) enum Action {
     Unlock,
     /// Says, or guesses, what will be touched.
     Prefetch {
-        wish: PageRange,
+        wanted: PageRange,
         write: bool,
         announced: bool,
     },

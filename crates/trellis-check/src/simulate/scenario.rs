@@ -241,7 +241,7 @@ pub struct Manners {
     pub late_faults: bool,
     /// Some loads ask for the right to store.
     pub eager: bool,
-    /// Requests wish for pages round theirs.
+    /// Requests also ask for the pages around theirs.
     pub wide: bool,
     /// Pages are guessed and announced.
     pub guesses: bool,

@@ -62,8 +62,8 @@ impl<S: Start> World<'_, S> {
                 thread.asks_write = false;
                 self.access(node, index, action, page)
             }
-            Action::Prefetch { wish, write, announced } => {
-                self.step(node, Input::Prefetch { wish, write, announced })?;
+            Action::Prefetch { wanted, write, announced } => {
+                self.step(node, Input::Prefetch { wanted, write, announced })?;
                 self.go_on(node, index);
                 Ok(())
             }
@@ -130,7 +130,7 @@ impl<S: Start> World<'_, S> {
         }
         thread.doing = Doing::Waiting;
         let page = page_of(thread.action);
-        let wish = workload::wish(&self.scenario, thread, page);
+        let wanted = workload::wanted(&self.scenario, thread, page);
         let write = thread.asks_write;
         self.tally.faults += 1;
         let machine = &self.nodes[usize::from(node)].pages.protocol;
@@ -140,7 +140,7 @@ impl<S: Start> World<'_, S> {
             Kind::UpgradeOwner => self.tally.owner_upgrades += 1,
             Kind::UpgradeNotOwner => self.tally.other_upgrades += 1,
         }
-        self.step(node, Input::Fault { page, write, wish })
+        self.step(node, Input::Fault { page, write, wanted })
     }
 
     pub(super) fn wake(&mut self, node: u16, range: PageRange) {
@@ -503,8 +503,8 @@ impl<S: Start> World<'_, S> {
                 for &page in &away {
                     let machine = &self.nodes[usize::from(node)].pages.protocol;
                     if !pending(machine, page) {
-                        let wish = PageRange::one(page);
-                        self.step(node, Input::Prefetch { wish, write: true, announced: true })?;
+                        let wanted = PageRange::one(page);
+                        self.step(node, Input::Prefetch { wanted, write: true, announced: true })?;
                     }
                 }
                 away.is_empty()

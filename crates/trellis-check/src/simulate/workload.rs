@@ -122,12 +122,12 @@ impl Drawing<'_> {
         let (layout, write) = (self.scenario.layout, self.thread.random.percent(percent));
         let first = self.thread.cursor;
         self.thread.cursor = (first + 8) % layout.places();
-        let wish = layout.around(self.page(first % layout.places()), 0, 7);
+        let wanted = layout.around(self.page(first % layout.places()), 0, 7);
         if self.thread.random.once_in(3) {
             let announced = self.thread.random.once_in(2);
-            self.push(Action::Prefetch { wish, write, announced });
+            self.push(Action::Prefetch { wanted, write, announced });
         }
-        for page in wish.pages() {
+        for page in wanted.pages() {
             self.push(if write { Action::Store(page) } else { Action::Load(page) });
         }
     }
@@ -202,9 +202,9 @@ impl Drawing<'_> {
     fn guess(&mut self, page: PageIndex) {
         if self.scenario.manners.guesses && self.thread.random.once_in(8) {
             let after = self.thread.random.below(8) as u32;
-            let wish = self.scenario.layout.around(page, 0, after);
+            let wanted = self.scenario.layout.around(page, 0, after);
             let (write, announced) = (self.thread.random.once_in(2), self.thread.random.once_in(2));
-            self.push(Action::Prefetch { wish, write, announced });
+            self.push(Action::Prefetch { wanted, write, announced });
         }
     }
 
@@ -227,8 +227,8 @@ impl Drawing<'_> {
     }
 }
 
-/// The pages that a request for `page` wishes for.
-pub(super) fn wish(scenario: &Scenario, thread: &mut Thread, page: PageIndex) -> PageRange {
+/// The pages that a request for `page` asks for.
+pub(super) fn wanted(scenario: &Scenario, thread: &mut Thread, page: PageIndex) -> PageRange {
     if !scenario.manners.wide || thread.random.once_in(2) {
         return PageRange::one(page);
     }

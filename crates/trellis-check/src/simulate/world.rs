@@ -219,7 +219,7 @@ impl<'a, S: Start> World<'a, S> {
             Order::CarryOut(effect) => self.change_pages(node, effect),
             Order::Send { to, message } => self.send(node, to, wire::Message::Coherence(message)),
             Order::Granted { range, call } => self.locked(node, range, call),
-            Order::WakeAt(due) => {
+            Order::WakeAt { due, .. } => {
                 // A page that is held for ever wakes nobody.
                 if due < Nanoseconds::MAX {
                     self.queue.put(due.max(self.now), Event::Due { node });

@@ -299,7 +299,7 @@ impl<N: Synchronises> Calls<N> {
         (actions, must_go_on)
     }
 
-    fn act(&mut self, state: &mut State, action: Action, told: Option<&mut Vec<String>>) -> Result<(), String> {
+    fn act(&mut self, state: &mut State, action: Action, lines: Option<&mut Vec<String>>) -> Result<(), String> {
         match action {
             Action::Deliver(number) => {
                 let index = state.messages.iter().position(|&other| other == number);
@@ -312,7 +312,7 @@ impl<N: Synchronises> Calls<N> {
                     Message::LockToken(id) => state.take_turn(id as usize, to.0 as u8)?,
                     _ => {}
                 }
-                self.step(state, to, Input::Message(from, message), told)
+                self.step(state, to, Input::Message(from, message), lines)
             }
             Action::Begin { thread, object, mode } => {
                 let began = &mut state.threads[thread];
@@ -321,7 +321,7 @@ impl<N: Synchronises> Calls<N> {
                 let input = oracle::call(&self.instance, &state.threads[thread], thread, |phase| {
                     self.waiter(state, thread, phase)
                 });
-                self.step(state, self.node_of(thread), input, told)
+                self.step(state, self.node_of(thread), input, lines)
             }
             Action::Release { thread, mode } => {
                 let waiter = self.waiter(state, thread, Phase::Ending);
@@ -330,7 +330,7 @@ impl<N: Synchronises> Calls<N> {
                     true => state.threads[thread].activity = Activity::Ending,
                     false => state.threads[thread].retire(),
                 }
-                self.step(state, self.node_of(thread), input, told)
+                self.step(state, self.node_of(thread), input, lines)
             }
             Action::Abandon { thread } => {
                 let waiter = self.waiter(state, thread, Phase::Main);
@@ -341,7 +341,7 @@ impl<N: Synchronises> Calls<N> {
                     _ => Input::AbandonDemand(waiter),
                 };
                 state.time_outs = state.time_outs.saturating_sub(1);
-                self.step(state, self.node_of(thread), input, told)
+                self.step(state, self.node_of(thread), input, lines)
             }
         }
     }
@@ -351,12 +351,12 @@ impl<N: Synchronises> Calls<N> {
         state: &mut State,
         me: NodeId,
         input: Input,
-        told: Option<&mut Vec<String>>,
+        lines: Option<&mut Vec<String>>,
     ) -> Result<(), String> {
         let stepped = self.stepped(state.nodes[usize::from(me.0)], me, input)?;
         state.nodes[usize::from(me.0)] = stepped.after;
         let effects = self.steps.effects(stepped.effects).to_vec();
-        if let Some(lines) = told {
+        if let Some(lines) = lines {
             lines.extend(effects.iter().map(|effect| format!("    {effect:?}")));
         }
         effects.into_iter().try_for_each(|effect| self.carry_out(state, me, effect))

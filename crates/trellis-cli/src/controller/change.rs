@@ -6,7 +6,7 @@ use clap::Args;
 use trellis_base::{Deadline, Limit};
 use trellis_controller::control::{Answer, Remote, Request};
 use trellis_controller::ranges::{Moved, RangeStatus, Status};
-use trellis_controller::records::Wish;
+use trellis_controller::records::Directive;
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 
 use super::{Named, Which, host, named, other_version, refused};
@@ -232,30 +232,33 @@ fn part_of(status: &Status, range: u16, (first, pages): (u64, u64)) -> Option<&R
 
 /// Whether pages are served at a host: as a part, or as pages of a range whose home it is.
 fn is_there(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
-    let is_cut = status.cuts.iter().any(|cut| (cut.range, cut.first, cut.pages) == (range, run.0, run.1));
+    let is_split = status.splits.iter().any(|split| (split.range, split.first, split.pages) == (range, run.0, run.1));
     let part = part_of(status, range, run);
     let of = part
         .filter(|part| !part.returns)
-        .or_else(|| status.ranges.iter().find(|status| status.range == range).filter(|_| part.is_none() && !is_cut));
+        .or_else(|| status.ranges.iter().find(|status| status.range == range).filter(|_| part.is_none() && !is_split));
     of.is_some_and(|of| of.home == to && of.is_served)
 }
 
 /// Whether pages are on their way to a host.
 fn is_going(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
-    let is_cut = status.cuts.iter().any(|cut| (cut.range, cut.first, cut.pages, cut.to) == (range, run.0, run.1, to));
+    let is_split = status
+        .splits
+        .iter()
+        .any(|split| (split.range, split.first, split.pages, split.to) == (range, run.0, run.1, to));
     let goes =
         |part: &RangeStatus| part.returns || [part.moving, part.introduced].contains(&Some(to)) || part.home == to;
-    is_cut || part_of(status, range, run).is_some_and(goes)
+    is_split || part_of(status, range, run).is_some_and(goes)
 }
 
 pub(super) fn backups(arguments: &BackupsArguments) -> Ending {
     let BackupsArguments { which, range, hosts, count } = arguments;
-    let wish = match count {
-        Some(count) => Some(Wish::Count(*count)),
-        None => Some(Wish::Hosts(hosts.iter().map(|host| host.number).collect())).filter(|_| !hosts.is_empty()),
+    let directive = match count {
+        Some(count) => Some(Directive::Count(*count)),
+        None => Some(Directive::Hosts(hosts.iter().map(|host| host.number).collect())).filter(|_| !hosts.is_empty()),
     };
     let named = hosts.iter().copied().chain([*range]);
-    which.done(named, &Request::Backups { range: range.number, wish })
+    which.done(named, &Request::Backups { range: range.number, directive })
 }
 
 pub(super) fn drain(arguments: &DrainArguments) -> Ending {
@@ -300,7 +303,7 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
 
 /// The state of all ranges and the free room of all servers; it changes while anything moves.
 fn places(status: &Status) -> (Vec<RangeStatus>, Vec<(u16, bool, u64)>) {
-    let of_range = |range: &RangeStatus| RangeStatus { tenure_left_ms: 0, requests_per_second: 0, ..range.clone() };
+    let of_range = |range: &RangeStatus| RangeStatus { home_lease_left_ms: 0, requests_per_second: 0, ..range.clone() };
     let servers = status.servers.iter().map(|server| (server.host, server.is_there, server.spare_bytes));
     (status.ranges.iter().map(of_range).collect(), servers.collect())
 }
@@ -412,7 +415,7 @@ fn status_within(controller: &mut Remote, limit: Duration) -> Result<Status, Fai
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trellis_controller::ranges::{CutStatus, ServerStatus};
+    use trellis_controller::ranges::{ServerStatus, SplitStatus};
     use trellis_controller::records::WithinRecord;
 
     fn range(range: u16, home: u16, within: Option<WithinRecord>) -> RangeStatus {
@@ -426,9 +429,9 @@ mod tests {
             introduced: None,
             is_served: true,
             pages: if within.is_some() { 3 } else { 100 },
-            tenure_left_ms: 1,
+            home_lease_left_ms: 1,
             requests_per_second: 0,
-            wish: None,
+            directive: None,
             lacks_room: false,
             within,
             returns: false,
@@ -441,14 +444,14 @@ mod tests {
         let whole = Status { leads: true, ranges: vec![range(7, 7, None)], ..Status::default() };
         let seen = |status: &Status, to: u16| (is_there(status, 7, to, run), is_going(status, 7, to, run));
         assert_eq!([seen(&whole, 7), seen(&whole, 8)], [(true, false), (false, false)], "they are the range's");
-        let cut = CutStatus { range: 7, first: 2, pages: 3, to: 8 };
-        let waits = Status { cuts: vec![cut], ..whole.clone() };
-        assert_eq!([seen(&waits, 8), seen(&waits, 9)], [(false, true), (false, false)], "they are to be cut");
+        let split = SplitStatus { range: 7, first: 2, pages: 3, to: 8 };
+        let waits = Status { splits: vec![split], ..whole.clone() };
+        assert_eq!([seen(&waits, 8), seen(&waits, 9)], [(false, true), (false, false)], "they are to be split off");
         let mut apart = waits.clone();
         apart.ranges.push(range(0xf000, 7, Some(WithinRecord { range: 7, first: 2, since: 2 })));
         assert_eq!(seen(&apart, 8), (false, true));
-        apart.cuts.clear();
-        assert_eq!(seen(&apart, 8), (false, false), "they were cut, and stay");
+        apart.splits.clear();
+        assert_eq!(seen(&apart, 8), (false, false), "they were split off, and stay");
         apart.ranges[1].introduced = Some(8);
         assert_eq!(seen(&apart, 8), (false, true));
         (apart.ranges[1].introduced, apart.ranges[1].home) = (None, 8);

@@ -36,7 +36,7 @@ Examples:
   trellis controller events --follow      what happens, as it happens
 
 A range or a host is a number (7, 0x1001) or a prefix (fd12:3456:7::/48). Servers name the hosts of controllers:
-`trellis serve --controller 0xc8,0xc9`. Servers and controllers have the same --lease-term and --tenure.
+`trellis serve --controller 0xc8,0xc9`. Servers and controllers have the same --lease-term and --home-lease.
 
 Exit codes: 0 fine; 1 the controller refuses, does not lead or is not there; 2 wrong command line; 71 refused by the operating \
 system; 78 a configuration that cannot be.";

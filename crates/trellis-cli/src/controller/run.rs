@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use trellis::remote::{HostPrefix, PORT};
 use trellis_controller::control::default_socket;
-use trellis_controller::ranges::Near;
+use trellis_controller::ranges::Locality;
 use trellis_controller::{Controller, ControllerError, Options};
 use trellis_store::StoreError;
 use trellis_switch::control::{At, Remote};
@@ -19,8 +19,9 @@ use trellis_command::terminal::announce;
 /// Run a controller, until SIGINT or SIGTERM
 ///
 /// Prints one line when servers may report, and one for each event that matters to an operator. It may be killed and
-/// restarted at any time: its decisions are in its records, and homes go on for a tenure. Of several controllers one
-/// leads. After SIGTERM to it another one leads at once; if it is killed, the others wait for its term to end.
+/// restarted at any time: its decisions are in its records, and homes go on for the term of their home lease. Of
+/// several controllers one leads. After SIGTERM to it another one leads at once; if it is killed, the others wait for
+/// its term to end.
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     /// The addresses of this host, for example fd12:3456:c8::/48
@@ -41,7 +42,7 @@ pub(super) struct RunArguments {
     lease_term: Duration,
     /// How long a home answers without a message from the controller; the same at all servers
     #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "500ms")]
-    tenure: Duration,
+    home_lease: Duration,
     /// How long a leading controller may be silent before another one takes over
     #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "2s")]
     leader_term: Duration,
@@ -72,18 +73,20 @@ fn group(text: &str) -> Result<Group, String> {
 }
 
 pub(super) fn run(arguments: &RunArguments) -> Ending {
-    let RunArguments { prefix, backups, lease_term, tenure, leader_term, rebalance, hot_pages, port, .. } = *arguments;
+    let RunArguments { prefix, backups, lease_term, home_lease, leader_term, rebalance, hot_pages, port, .. } =
+        *arguments;
     if leader_term < Duration::from_millis(100) {
         let sentence = format!("a leader's term of {leader_term:?} is not possible; give 100 ms or more");
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }
-    let mut near: Vec<Vec<u16>> = Vec::new();
+    let mut groups: Vec<Vec<u16>> = Vec::new();
     for Group(hosts) in &arguments.near {
         let wrong = hosts.iter().try_for_each(|host| host.is_of(prefix.cluster));
         wrong.map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
-        near.push(hosts.iter().map(|host| host.number).collect());
+        groups.push(hosts.iter().map(|host| host.number).collect());
     }
-    let near = Near::new(near).map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
+    let locality =
+        Locality::new(groups).map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
     // Before any thread starts: no thread may be interrupted by the signals.
     let ends = Ends::listen()?;
     let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;
@@ -107,11 +110,11 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         switch,
         backups,
         lease_term,
-        tenure,
+        home_lease,
         leader_term,
         rebalances: rebalance,
         hot_from: hot_pages,
-        near,
+        locality,
         control,
     };
     let mut controller = Controller::open(options).map_err(|error| failure(&error))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use trellis_controller::control::{Answer, Request};
-use trellis_controller::ranges::{CutStatus, Status};
+use trellis_controller::ranges::{SplitStatus, Status};
 use trellis_controller::records::WithinRecord;
 
 use super::{Which, other_version, refused};
@@ -71,10 +71,13 @@ fn text(status: &Status) -> String {
 }
 
 fn put(text: &mut String, status: &Status) -> std::fmt::Result {
-    let Status { cluster: _, leads, leader, backups, term, tenure, ranges, cuts, servers, anywhere, replicas } = status;
-    let [term, tenure] = [*term, *tenure].map(Duration::from_nanos);
+    let Status { cluster: _, leads, leader, backups, term, home_lease, ranges, splits, servers, anywhere, replicas } =
+        status;
+    let [term, home_lease] = [*term, *home_lease].map(Duration::from_nanos);
     match (leads, leader) {
-        (true, _) => writeln!(text, "leads; {backups} backups each, leases of {term:?}, a tenure of {tenure:?}")?,
+        (true, _) => {
+            writeln!(text, "leads; {backups} backups each, leases of {term:?}, a home lease of {home_lease:?}")?
+        }
         (false, Some(leader)) => return writeln!(text, "does not lead; the controller of host {leader:#x} does"),
         (false, None) => return writeln!(text, "does not lead; nobody is known who does"),
     }
@@ -84,8 +87,8 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
     };
     writeln!(
         text,
-        "{:>6} {:>6} {:>5} {:>10} {:>14} {:>14} {:>10} {:>9}  state",
-        "range", "home", "inc", "pages", "backups", "complete", "requests/s", "tenure ms"
+        "{:>6} {:>6} {:>5} {:>10} {:>14} {:>14} {:>10} {:>13}  state",
+        "range", "home", "inc", "pages", "backups", "complete", "requests/s", "home lease ms"
     )?;
     for range in ranges {
         let state = match (range.is_served, range.moving, range.introduced) {
@@ -104,7 +107,7 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
         });
         writeln!(
             text,
-            "{:>#6x} {:>#6x} {:>5} {:>10} {:>14} {:>14} {:>10} {:>9}  {state}{part}",
+            "{:>#6x} {:>#6x} {:>5} {:>10} {:>14} {:>14} {:>10} {:>13}  {state}{part}",
             range.range,
             range.home,
             range.incarnation,
@@ -112,10 +115,10 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
             hosts(&range.backups),
             hosts(&range.complete),
             range.requests_per_second,
-            range.tenure_left_ms,
+            range.home_lease_left_ms,
         )?;
     }
-    for CutStatus { range, first, pages, to } in cuts {
+    for SplitStatus { range, first, pages, to } in splits {
         let last = first + pages.saturating_sub(1);
         writeln!(text, "pages {first}-{last} of {range:#x} are about to go to {to:#x}")?;
     }
@@ -169,9 +172,9 @@ mod tests {
             introduced: None,
             is_served: true,
             pages: 16,
-            tenure_left_ms: 499,
+            home_lease_left_ms: 499,
             requests_per_second: 12,
-            wish: None,
+            directive: None,
             lacks_room: false,
             within: None,
             returns: false,
@@ -200,16 +203,16 @@ mod tests {
             leader: Some(3),
             backups: 1,
             term: 2_000_000_000,
-            tenure: 500_000_000,
+            home_lease: 500_000_000,
             ranges: vec![range],
-            cuts: Vec::new(),
+            splits: Vec::new(),
             servers: vec![server],
             anywhere: Some(0x1001),
             replicas: vec![replica],
         };
         let shown = text(&status);
         let words: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(shown.starts_with("leads; 1 backups each, leases of 2s, a tenure of 500ms\n"), "{shown}");
+        assert!(shown.starts_with("leads; 1 backups each, leases of 2s, a home lease of 500ms\n"), "{shown}");
         assert_eq!(
             words[2],
             ["0x1001", "0x1002", "3", "16", "0x1003,0x1001", "0x1003", "12", "499", "moves", "to", "0x1003"]
@@ -232,7 +235,7 @@ mod tests {
         (status.ranges[0].lacks_room, status.ranges[0].within) = (false, Some(of_range));
         assert!(text(&status).contains(" 499  served; pages 64-79 of 0x1001\n"), "{}", text(&status));
         status.ranges[0].returns = true;
-        status.cuts.push(CutStatus { range: 0x1001, first: 3, pages: 2, to: 0x1003 });
+        status.splits.push(SplitStatus { range: 0x1001, first: 3, pages: 2, to: 0x1003 });
         let shown = text(&status);
         assert!(shown.contains(
             " 499  served; pages 64-79 of 0x1001, comes home\npages 3-4 of 0x1001 are about to go to 0x1003\n"

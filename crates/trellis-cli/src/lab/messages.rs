@@ -164,7 +164,7 @@ impl Keeper {
 
 fn connect(lab: &str) -> Result<Option<UnixStream>, Failure> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    match UnixStream::connect_addr(&address(&socket_name(lab))?) {
+    match trellis_switch::control::connect(&address(&socket_name(lab))?, TIMEOUT.time()) {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => Ok(None),
         Err(error) => Err(Failure::new(exit::SYSTEM, format!("cannot reach the keeper of the lab {lab}: {error}"))),

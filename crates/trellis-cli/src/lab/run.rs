@@ -1,8 +1,8 @@
 //! `trellis lab run`: runs a command in a host.
 //!
-//! The command has the standard streams of this command, and its status becomes that of this command. A signal that asks
-//! this command to end is passed on, and this command ends after the other one. If this command is killed, or the lab
-//! ends, the other one is killed.
+//! The command has the standard streams of this command, and its status becomes that of this command. SIGTERM, SIGHUP,
+//! SIGUSR1 and SIGUSR2 are passed on, and this command ends after the other one; interrupts reach the other one from the
+//! terminal. If this command is killed, or the lab ends, the other one is killed.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -51,12 +51,14 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         Failure::new(code, format!("cannot run {} in host {}: {error}", program.to_string_lossy(), host.name))
     })?;
     space::ignore_interrupts();
-    let process = space::Process::open(child.id() as i32);
-    let passed_on = signals.wait(&mut child, |signal| {
+    let unwaited = |error| Failure::new(exit::SYSTEM, format!("cannot wait for the command: {error}"));
+    // As long as this process has not waited for it, the number stays that of the command.
+    let process = space::Process::open(child.id() as i32).map_err(unwaited)?;
+    let status = signals.wait(&mut child, |signal| {
         // A command that has ended needs no signal.
-        let _ = process.as_ref().map(|process| process.signal(signal));
+        let _ = process.signal(signal);
     });
-    let status = passed_on.map_err(|error| Failure::new(exit::SYSTEM, format!("cannot wait: {error}")))?;
+    let status = status.map_err(unwaited)?;
     let signal = status.signal().map(|signal| 128 + signal);
     Ok(status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILED))
 }

@@ -39,9 +39,9 @@ With --controller, `trellis controller` at that host says which server answers f
 began with), and who keeps copies: a range survives the death of its server while a copy is complete, and moves while clients \
 work. --backup-memory is what this server gives to ranges of others. What is changed in a range that has copies is changed under \
 a lease; it is acknowledged when every copy has it. With several controllers the first that answers is obeyed, and the next is \
-asked when it does not. A server that hears none for --tenure answers nothing until it does. --lease-term and --tenure must be \
-the same at all servers and controllers. What happens to ranges is said on stderr, a sentence each. The kernel answers nothing \
-then, because it does not know when this server may answer no more.
+asked when it does not. A server that hears none for --home-lease answers nothing until it does. --lease-term and --home-lease \
+must be the same at all servers and controllers. What happens to ranges is said on stderr, a sentence each. The kernel answers \
+nothing then, because it does not know when this server may answer no more.
 
 Requests are not authenticated: give the port to hosts that you trust, behind a switch that lets no host use another's addresses.
 
@@ -81,7 +81,7 @@ pub(crate) struct ServeArguments {
     lease_term: Option<Duration>,
     /// How long this server answers without a message from a controller
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "500ms", requires = "controller")]
-    tenure: Duration,
+    home_lease: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -117,7 +117,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
         port,
         controllers: arguments.controller.iter().map(|host| host.number).collect(),
         backup_bytes: arguments.backup_memory.unwrap_or(0),
-        tenure: arguments.tenure,
+        home_lease: arguments.home_lease,
         lease_term: arguments.lease_term.unwrap_or(term),
         ..plain
     };

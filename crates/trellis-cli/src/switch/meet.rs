@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 
 use trellis_switch::switches::openflow::{COUNTED_PAGES, OpenFlow, OpenFlowPort, OpenFlowWiring};
-use trellis_switch::switches::waits::MEETING;
+use trellis_switch::switches::waits::CONNECTING;
 use trellis_switch::{Cluster, Switch};
 
 use super::failure;
@@ -16,17 +16,17 @@ use super::run::{Listed, RunArguments};
 use trellis_command::ending::Ends;
 use trellis_command::exit::{self, Failure};
 
-pub(super) use trellis_switch::switches::openflow::Meeting;
+pub(super) use trellis_switch::switches::openflow::ConnectionMethod;
 
 /// Connects to a switch of another program.
 pub(super) fn meet(
     arguments: &RunArguments,
-    meeting: &Meeting,
+    method: &ConnectionMethod,
     cluster: Cluster,
     listed: &[Listed],
     ends: &Ends,
 ) -> Result<Box<dyn Switch>, Failure> {
-    if let Meeting::ListenFile(file) = meeting.clone() {
+    if let ConnectionMethod::ListenFile(file) = method.clone() {
         // Until the other program has connected, there is nothing else to end.
         ends.by(move || {
             // The file may not exist yet, and a file that is not a socket belongs to others.
@@ -51,12 +51,12 @@ pub(super) fn meet(
     };
     let switch = OpenFlow::open(&OpenFlowWiring {
         cluster,
-        meeting: meeting.clone(),
+        method: method.clone(),
         datapath: None,
         ports: listed.iter().zip(1..).map(port).collect::<Result<_, Failure>>()?,
         redirects_max: arguments.redirects,
         counted_pages_max: COUNTED_PAGES,
-        timeout: MEETING.time(),
+        timeout: CONNECTING.time(),
     });
     Ok(Box::new(switch.map_err(|error| failure(&error))?))
 }

@@ -15,7 +15,7 @@ use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 
 #[cfg(feature = "openflow")]
-use super::meet::{Meeting, meet};
+use super::meet::{ConnectionMethod, meet};
 use super::{default_socket, failure};
 use trellis_command::ending::Ends;
 use trellis_command::exit::{self, Ending, Failure};
@@ -23,7 +23,7 @@ use trellis_command::terminal::announce;
 
 /// Where a switch of another program is met; this build refuses every place.
 #[cfg(not(feature = "openflow"))]
-type Meeting = String;
+type ConnectionMethod = String;
 
 /// Run a switch, until SIGINT or SIGTERM
 ///
@@ -60,7 +60,7 @@ pub(super) struct RunArguments {
     /// controller, tcp:HOST:PORT if it waits, punix:FILE, unix:FILE. Hosts are listed with the switch's port numbers
     /// in place of interfaces. The default build has no OpenFlow
     #[arg(long, value_name = "PLACE")]
-    meet: Option<Meeting>,
+    meet: Option<ConnectionMethod>,
     /// Room for redirects
     #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS, value_parser = value_parser!(u32).range(1..))]
     pub(super) redirects: u32,
@@ -93,8 +93,8 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         let _ = stop.send(());
     });
     let name = switch.name();
-    let life = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let server = Server::new(switch, ports, life, Refusals::new("switch", Some(trellis_store::complain)));
+    let boot_id = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let server = Server::new(switch, ports, boot_id, Refusals::new("switch", Some(trellis_store::complain)));
     announce(format_args!("switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything()));
     let thread = std::thread::Builder::new().name("switch socket".to_owned());
     let serves = thread.spawn(move || {
@@ -119,7 +119,7 @@ fn open(
     ends: &Ends,
 ) -> Result<(Arc<dyn Switch>, Vec<PortDescription>), Failure> {
     let switch: Arc<dyn Switch> = match &arguments.meet {
-        Some(meeting) => meet(arguments, meeting, cluster, listed, ends)?.into(),
+        Some(method) => meet(arguments, method, cluster, listed, ends)?.into(),
         None => make(arguments, cluster, listed)?.into(),
     };
     let mut told = Vec::new();
@@ -157,7 +157,13 @@ fn make(arguments: &RunArguments, cluster: Cluster, listed: &[Listed]) -> Result
 
 /// Refuses a switch of another program.
 #[cfg(not(feature = "openflow"))]
-fn meet(_: &RunArguments, _: &Meeting, _: Cluster, _: &[Listed], _: &Ends) -> Result<Box<dyn Switch>, Failure> {
+fn meet(
+    _: &RunArguments,
+    _: &ConnectionMethod,
+    _: Cluster,
+    _: &[Listed],
+    _: &Ends,
+) -> Result<Box<dyn Switch>, Failure> {
     Err(failure(&trellis_switch::SwitchError::NotBuilt { name: "openflow" }))
 }
 

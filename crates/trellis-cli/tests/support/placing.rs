@@ -12,9 +12,9 @@ use trellis_fabric_protocol::lease::controller::{Controller, Input, Record};
 use trellis_fabric_protocol::lease::{Effect, Message, Party, State, Timing};
 use trellis_fabric_protocol::wire::address::{Address, Arguments, Cluster, Host, Incarnation, Source};
 use trellis_fabric_protocol::wire::command::Command;
-use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::control::What;
 use trellis_fabric_protocol::wire::datagram::{
-    Checksums, Extent, HEADER_BYTES, Operation, Request, Rules, Status, TagKind, Told, seal,
+    Checksums, ControlMessage, Extent, HEADER_BYTES, Operation, Request, Rules, Status, TagKind, seal,
 };
 use trellis_switch::lab::Lab;
 use trellis_switch::{Prefix, Route};
@@ -23,11 +23,11 @@ use trellis_transport::links::ipv6::{Endpoint, Way};
 use super::inside::LONG;
 
 pub(crate) const TERM: Duration = Duration::from_millis(1200);
-pub(crate) const TENURE: Duration = Duration::from_millis(1000);
+pub(crate) const HOME_LEASE: Duration = Duration::from_millis(1000);
 
 /// A test's request about a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Directive {
     Back(u16),
     Move(u16),
 }
@@ -45,7 +45,7 @@ pub(crate) struct Placing {
 #[derive(Default)]
 struct Shared {
     records: BTreeMap<u16, Record>,
-    wishes: Vec<(u16, Wish)>,
+    directives: Vec<(u16, Directive)>,
 }
 
 /// Its state while it runs.
@@ -88,8 +88,8 @@ impl Placing {
         Ends(&self.is_over)
     }
 
-    pub(crate) fn wish(&self, range: u16, wish: Wish) {
-        self.shared.lock().unwrap().wishes.push((range, wish));
+    pub(crate) fn set_directive(&self, range: u16, directive: Directive) {
+        self.shared.lock().unwrap().directives.push((range, directive));
     }
 
     /// Waits until the record of a range satisfies a condition.
@@ -119,8 +119,9 @@ impl Placing {
                     let payload = &room[..arrived.bytes];
                     let Ok(request) = Request::decode(source, destination, payload, &rules) else { continue };
                     if request.command() == Command::Report {
-                        let told = Told::decode(Command::Report, &payload[HEADER_BYTES..]).expect("it is one");
-                        self.reported(&mut placements, lab, request.source.host.0, &told);
+                        let message =
+                            ControlMessage::decode(Command::Report, &payload[HEADER_BYTES..]).expect("it is one");
+                        self.reported(&mut placements, lab, request.source.host.0, &message);
                     }
                 }
                 None => self.endpoint.wait(Duration::from_millis(2)),
@@ -133,11 +134,11 @@ impl Placing {
         placements.began.elapsed().as_nanos() as u64
     }
 
-    fn reported(&self, placements: &mut Placements, lab: &Lab, from: u16, told: &Told) {
-        let What::Report { request, life, state, call, about } = told.what else { return };
-        assert_eq!((about.term, about.tenure), (TERM.as_nanos() as u64, TENURE.as_nanos() as u64));
+    fn reported(&self, placements: &mut Placements, lab: &Lab, from: u16, message: &ControlMessage) {
+        let What::Report { request, boot_id, state, call, about } = message.what else { return };
+        assert_eq!((about.term, about.home_lease), (TERM.as_nanos() as u64, HOME_LEASE.as_nanos() as u64));
         let now = self.now(placements);
-        let range = told.range;
+        let range = message.range;
         let placed = match placements.ranges.entry(range) {
             Entry::Occupied(known) => known.into_mut(),
             // A range begins with the first report of its own host.
@@ -147,11 +148,11 @@ impl Placing {
                 let record = Record {
                     incarnation: 1,
                     home: from,
-                    life: None,
+                    boot_id: None,
                     backups,
                     complete,
                     moving: None,
-                    anew: true,
+                    is_reset: true,
                     parts: Vec::new(),
                 };
                 let machine = Controller::new(timing(), record, now);
@@ -161,8 +162,8 @@ impl Placing {
         };
         let Record { home, complete, .. } = &placed.machine.record;
         let is_lost = state == State::Blank && from == *home && complete.is_empty();
-        if is_lost && placed.machine.record.life.is_some_and(|known| known != life) {
-            self.step(placements, lab, range, Input::Anew(from));
+        if is_lost && placed.machine.record.boot_id.is_some_and(|known| known != boot_id) {
+            self.step(placements, lab, range, Input::Reset(from));
         }
         let placed = placements.ranges.get_mut(&range).expect("it is there");
         if state == State::Blank {
@@ -170,7 +171,7 @@ impl Placing {
         } else {
             placed.known.insert(from)
         };
-        let message = Message::Report { request, life, state, call };
+        let message = Message::Report { request, boot_id, state, call };
         self.step(placements, lab, range, Input::Message(Party::of(from), message));
     }
 
@@ -180,16 +181,16 @@ impl Placing {
         let ranges: Vec<u16> =
             placements.ranges.iter().filter(|(_, placed)| due(placed)).map(|(range, _)| *range).collect();
         ranges.into_iter().for_each(|range| self.step(placements, lab, range, Input::Tick));
-        let wishes = std::mem::take(&mut self.shared.lock().unwrap().wishes);
-        for (range, wish) in wishes {
-            let (Wish::Back(host) | Wish::Move(host)) = wish;
+        let directives = std::mem::take(&mut self.shared.lock().unwrap().directives);
+        for (range, directive) in directives {
+            let (Directive::Back(host) | Directive::Move(host)) = directive;
             let placed = &placements.ranges[&range];
             if placed.known.contains(&host) {
-                let input = if wish == Wish::Back(host) { Input::Back(host) } else { Input::Move(host) };
+                let input = if directive == Directive::Back(host) { Input::Back(host) } else { Input::Move(host) };
                 self.step(placements, lab, range, input);
                 continue;
             }
-            self.shared.lock().unwrap().wishes.push((range, wish));
+            self.shared.lock().unwrap().directives.push((range, directive));
             if now < placed.introduced_at + 50_000_000 {
                 continue;
             }
@@ -199,12 +200,12 @@ impl Placing {
                 home: placed.machine.record.home,
                 backups: placed.machine.record.backups.clone(),
                 hand_to: None,
-                anew: false,
+                is_reset: false,
                 is_unserved: false,
                 parts: Vec::new(),
             };
-            let what = What::Placed { request: 0, life: 0, placement, call: now, pages: placed.pages, within: None };
-            self.tell(placements, host, &Told { range, what });
+            let what = What::Placed { request: 0, boot_id: 0, placement, call: now, pages: placed.pages, within: None };
+            self.tell(placements, host, &ControlMessage { range, what });
             if let Some(placed) = placements.ranges.get_mut(&range) {
                 placed.introduced_at = now;
             }
@@ -217,11 +218,11 @@ impl Placing {
         let mut effects = Vec::new();
         placed.machine.step(now, input, &mut effects);
         let pages = placed.pages;
-        let (home, mut told) = (placed.machine.record.home, Vec::new());
+        let (home, mut messages) = (placed.machine.record.home, Vec::new());
         for effect in effects {
             match effect {
-                Effect::Send { to, message: Message::Placed { request, life, placement, call }, .. } => {
-                    told.push((to.host, What::Placed { request, life, placement, call, pages, within: None }));
+                Effect::Send { to, message: Message::Placed { request, boot_id, placement, call }, .. } => {
+                    messages.push((to.host, What::Placed { request, boot_id, placement, call, pages, within: None }));
                 }
                 Effect::Persist(_) | Effect::Unserved => {}
                 other => panic!("{other:?} is nothing that a controller does"),
@@ -240,7 +241,7 @@ impl Placing {
                 self.changed.notify_all();
             }
         }
-        told.into_iter().for_each(|(to, what)| self.tell(placements, to, &Told { range, what }));
+        messages.into_iter().for_each(|(to, what)| self.tell(placements, to, &ControlMessage { range, what }));
     }
 
     /// Routes the requests for a range's pages and objects to its home, and control messages and answers to the host
@@ -258,20 +259,20 @@ impl Placing {
         }
     }
 
-    fn tell(&self, placements: &mut Placements, to: u16, told: &Told) {
+    fn tell(&self, placements: &mut Placements, to: u16, message: &ControlMessage) {
         placements.sent += 1;
         let incarnation = Incarnation::new(1);
         let source = Source { cluster: self.cluster, host: Host(self.me), incarnation, request: placements.sent };
-        send(&self.endpoint, source, to, told, &[]);
+        send(&self.endpoint, source, to, message, &[]);
     }
 }
 
 /// Sends a control message to a server, with bytes of a page.
-fn send(endpoint: &Endpoint, source: Source, to: u16, told: &Told, page: &[u8]) {
-    let mut body = told.encode();
+fn send(endpoint: &Endpoint, source: Source, to: u16, message: &ControlMessage, page: &[u8]) {
+    let mut body = message.encode();
     body.extend_from_slice(page);
-    let destination = Pointer::to_host(source.cluster, Host(to)).request(told.command(), Arguments::NO_REPLY);
-    let operation = Operation::Told { bytes: body.len() as u32 };
+    let destination = Pointer::to_host(source.cluster, Host(to)).request(message.command(), Arguments::NO_REPLY);
+    let operation = Operation::Control { bytes: body.len() as u32 };
     let (mut header, _) = asked(source, destination, operation).encode();
     let (from, to) = (source.encode(), destination.encode());
     assert!(seal(&mut header, from, to, [&body, &[]], &Checksums));
@@ -288,12 +289,12 @@ pub(crate) fn pretend(lab: &Lab, host: &str, to: u16, range: u16) {
     for (request, what) in (1..).zip([What::Store { incarnation, pages: 1, page: 0, epoch }, leases]) {
         let source = Source { cluster, host: prefix.host, incarnation: Incarnation::new(7), request };
         let page: &[u8] = if request == 1 { &[0xee; 4096] } else { &[] };
-        send(&endpoint, source, to, &Told { range, what }, page);
+        send(&endpoint, source, to, &ControlMessage { range, what }, page);
     }
 }
 
 fn timing() -> Timing {
-    Timing::new(TERM.as_nanos() as u64, TENURE.as_nanos() as u64, 20_000_000, 1000)
+    Timing::new(TERM.as_nanos() as u64, HOME_LEASE.as_nanos() as u64, 20_000_000, 1000)
 }
 
 fn asked(

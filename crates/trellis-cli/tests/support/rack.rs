@@ -66,11 +66,12 @@ impl Drop for Process {
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) lease_term: Duration,
-    pub(crate) tenure: Duration,
+    pub(crate) home_lease: Duration,
 }
 
 /// Short ones: what must end by itself ends soon.
-pub(crate) const SHORT: Times = Times { lease_term: Duration::from_millis(1000), tenure: Duration::from_millis(500) };
+pub(crate) const SHORT: Times =
+    Times { lease_term: Duration::from_millis(1000), home_lease: Duration::from_millis(500) };
 
 /// A lab and the processes in it.
 pub(crate) struct Rack {
@@ -139,7 +140,7 @@ impl Rack {
     pub(crate) fn serve(&mut self, host: &'static str) {
         let numbers = self.controllers.iter().map(|(host, _)| written(number(&self.lab, host).0));
         let controllers = numbers.collect::<Vec<String>>().join(",");
-        let (term, tenure) = self.times();
+        let (term, home_lease) = self.times();
         let memory = self.memory;
         let arguments = [
             "serve",
@@ -152,7 +153,7 @@ impl Rack {
             "--in-kernel",
             "off",
         ];
-        let times = ["--lease-term", &term, "--tenure", &tenure];
+        let times = ["--lease-term", &term, "--home-lease", &home_lease];
         self.start(host, &[&arguments[..], &times].concat(), "serving ");
     }
 
@@ -174,11 +175,12 @@ impl Rack {
     fn control_as(&mut self, host: &'static str, backups: u16, options: &[&str]) {
         let found = self.controllers.iter().find(|(of, _)| *of == host).expect("it is one of the controllers");
         let (records, leader_term) = (found.1.clone(), self.leader_term);
-        let (term, tenure) = self.times();
+        let (term, home_lease) = self.times();
         let backups = backups.to_string();
         let arguments = ["controller", "run", "--records", &records, "--backups", &backups];
         let socket = self.socket(host).display().to_string();
-        let more = ["--leader-term", leader_term, "--lease-term", &term, "--tenure", &tenure, "--control", &socket];
+        let more =
+            ["--leader-term", leader_term, "--lease-term", &term, "--home-lease", &home_lease, "--control", &socket];
         self.start(host, &[&arguments[..], &more, options].concat(), "controller ");
     }
 
@@ -228,7 +230,7 @@ impl Rack {
 
     fn times(&self) -> (String, String) {
         let milliseconds = |time: Duration| format!("{}ms", time.as_millis());
-        (milliseconds(self.times.lease_term), milliseconds(self.times.tenure))
+        (milliseconds(self.times.lease_term), milliseconds(self.times.home_lease))
     }
 
     /// Kills a process.

@@ -134,8 +134,8 @@ struct Request {
 impl Coherence for Dynamic {
     fn step(&mut self, _now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
-            Input::Fault { page, write, wish } => self.fault(page, write, wish, effects),
-            Input::Prefetch { wish, write, announced } => self.prefetch(wish, write, announced, effects),
+            Input::Fault { page, write, wanted } => self.fault(page, write, wanted, effects),
+            Input::Prefetch { wanted, write, announced } => self.prefetch(wanted, write, announced, effects),
             Input::Message { from, message } => self.message(from, message, effects),
             Input::Resumed { page } => self.resumed(page, effects),
             Input::Gone { node, successor } => self.gone(node, successor, effects),
@@ -211,21 +211,21 @@ impl Dynamic {
         }
     }
 
-    fn fault(&mut self, page: PageIndex, write: bool, wish: PageRange, effects: &mut Vec<Effect>) {
+    fn fault(&mut self, page: PageIndex, write: bool, wanted: PageRange, effects: &mut Vec<Effect>) {
         if self.access(page) >= needed(write) {
             // The request of another thread was faster.
             return effects.push(Effect::Wake(PageRange::one(page)));
         }
         self.set(page, if write { STORE_AWAITED } else { LOAD_AWAITED });
         if !self.has(page, PENDING) && !self.is_occupied(page) {
-            self.ask(page, wish, write, false, effects);
+            self.ask(page, wanted, write, false, effects);
         }
     }
 
-    fn prefetch(&mut self, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
-        let mut next = wish.first().0;
-        while let Some(page) = (next..wish.end()).map(PageIndex).find(|&page| self.is_wanting(page, write)) {
-            let rest = PageRange::around(page, page.0, wish.end());
+    fn prefetch(&mut self, wanted: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
+        let mut next = wanted.first().0;
+        while let Some(page) = (next..wanted.end()).map(PageIndex).find(|&page| self.is_wanting(page, write)) {
+            let rest = PageRange::around(page, page.0, wanted.end());
             // Guessing at stores would strip other writers.
             if !write || announced || self.owns(page) {
                 next = self.ask(page, rest, write, announced, effects).end();
@@ -246,23 +246,23 @@ impl Dynamic {
         self.owns(page) && (self.next[self.slot(page)] != 0 || self.is_called_back(page))
     }
 
-    /// Requests `demand`, and those neighbours in `wish` that are in the same state here. Returns the range that was
+    /// Requests `demand`, and those neighbours in `wanted` that are in the same state here. Returns the range that was
     /// requested.
     fn ask(
         &mut self,
         demand: PageIndex,
-        wish: PageRange,
+        wanted: PageRange,
         write: bool,
         announced: bool,
         effects: &mut Vec<Effect>,
     ) -> PageRange {
         if self.owns(demand) {
-            return self.ask_myself(demand, wish, write, effects);
+            return self.ask_myself(demand, wanted, write, effects);
         }
         let (access, hint) = (self.access(demand), self.hint(demand));
         let range = match write && !announced {
             true => PageRange::one(demand),
-            false => wish.grow(demand, |page| {
+            false => wanted.grow(demand, |page| {
                 self.access(page) == access
                     && !self.owns(page)
                     && !self.has(page, PENDING | HELD)
@@ -283,14 +283,20 @@ impl Dynamic {
     }
 
     /// The owner's own access: event `UpgradeO` of the paper, or the first touch of a page at its home.
-    fn ask_myself(&mut self, demand: PageIndex, wish: PageRange, write: bool, effects: &mut Vec<Effect>) -> PageRange {
+    fn ask_myself(
+        &mut self,
+        demand: PageIndex,
+        wanted: PageRange,
+        write: bool,
+        effects: &mut Vec<Effect>,
+    ) -> PageRange {
         let is_alone = self.copyset.is_empty_but(self.slot(demand), &[]);
         if write && !is_alone {
             self.call_back(demand, self.geometry.me, effects);
             return PageRange::one(demand);
         }
         let access = self.access(demand);
-        let range = wish.grow(demand, |page| {
+        let range = wanted.grow(demand, |page| {
             self.owns(page)
                 && self.access(page) == access
                 && !self.has(page, PENDING | HELD)
@@ -344,7 +350,7 @@ impl Dynamic {
                 return violation(from, "a grant that nobody asked for", effects);
             };
             let load = self.loads.remove(index);
-            self.let_go_of_wish(load.range, range, effects);
+            self.let_go_of_rest(load.range, range, effects);
             for page in range.pages() {
                 self.set_hint(page, from);
             }
@@ -358,7 +364,7 @@ impl Dynamic {
 
     /// The pages of `asked` that are not in `given` did not come. A thread that waits for one of them requests it by
     /// itself.
-    fn let_go_of_wish(&mut self, asked: PageRange, given: PageRange, effects: &mut Vec<Effect>) {
+    fn let_go_of_rest(&mut self, asked: PageRange, given: PageRange, effects: &mut Vec<Effect>) {
         for page in asked.pages().filter(|&page| !given.contains(page)) {
             let awaited = self.has(page, AWAITED);
             self.clear(page, PENDING | AWAITED);
@@ -391,7 +397,7 @@ impl Dynamic {
             if load.redirects >= self.redirects_max() {
                 // The request was passed around for long enough: as a writer it gets a place in the line.
                 self.loads.remove(index);
-                self.let_go_of_wish(load.range, PageRange::one(page), effects);
+                self.let_go_of_rest(load.range, PageRange::one(page), effects);
                 self.set(page, ROOT);
             } else {
                 let (range, hops) = (load.range, load.redirects);

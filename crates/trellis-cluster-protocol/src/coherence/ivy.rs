@@ -102,7 +102,7 @@ struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Transaction {
     request: Request,
-    /// The pages that are given if the owner can give them; `request.range` is the range that was wished for.
+    /// The pages that are given if the owner can give them; `request.range` is the range that was requested.
     range: PageRange,
     plan: Plan,
     /// The number of readers that have not given up their copies yet.
@@ -124,8 +124,8 @@ enum Plan {
 impl Coherence for Ivy {
     fn step(&mut self, _now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
-            Input::Fault { page, write, wish } => self.fault(page, write, wish, effects),
-            Input::Prefetch { wish, write, announced } => self.prefetch(wish, write, announced, effects),
+            Input::Fault { page, write, wanted } => self.fault(page, write, wanted, effects),
+            Input::Prefetch { wanted, write, announced } => self.prefetch(wanted, write, announced, effects),
             Input::Message { from, message } => self.message(from, message, effects),
             Input::Resumed { page } => self.resumed(page, effects),
             Input::Gone { node, successor } => self.gone(node, successor, effects),
@@ -208,43 +208,43 @@ impl Ivy {
         }
     }
 
-    fn fault(&mut self, page: PageIndex, write: bool, wish: PageRange, effects: &mut Vec<Effect>) {
+    fn fault(&mut self, page: PageIndex, write: bool, wanted: PageRange, effects: &mut Vec<Effect>) {
         let needed = if write { Access::Write } else { Access::Read };
         if self.access(page) >= needed {
             // The request of another thread was faster.
             effects.push(Effect::Wake(PageRange::one(page)));
         } else if !self.has(page, PENDING) {
-            self.ask(page, wish, write, Why::Awaited, effects);
+            self.ask(page, wanted, write, Why::Awaited, effects);
         } else if let Some(mine) = self.outstanding.iter_mut().find(|o| o.range.contains(page)) {
-            // The page was already wished for; from now on a thread waits for it.
+            // The page was already requested; from now on a thread waits for it.
             mine.awaited |= mine.demand == page;
         }
     }
 
-    fn prefetch(&mut self, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
+    fn prefetch(&mut self, wanted: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
         let needed = if write { Access::Write } else { Access::Read };
-        let mut next = wish.first().0;
+        let mut next = wanted.first().0;
         while let Some(page) =
-            (next..wish.end()).map(PageIndex).find(|&page| self.access(page) < needed && !self.has(page, PENDING))
+            (next..wanted.end()).map(PageIndex).find(|&page| self.access(page) < needed && !self.has(page, PENDING))
         {
-            let rest = PageRange::around(page, page.0, wish.end());
+            let rest = PageRange::around(page, page.0, wanted.end());
             let why = if announced { Why::Announced } else { Why::Guessed };
             next = self.ask(page, rest, write, why, effects).end();
         }
     }
 
-    /// Requests `demand` from the manager, and those neighbours in `wish` that are in the same state here. Returns the
+    /// Requests `demand` from the manager, and those neighbours in `wanted` that are in the same state here. Returns the
     /// range that was requested.
     fn ask(
         &mut self,
         demand: PageIndex,
-        wish: PageRange,
+        wanted: PageRange,
         write: bool,
         why: Why,
         effects: &mut Vec<Effect>,
     ) -> PageRange {
         let access = self.access(demand);
-        let range = wish.grow(demand, |page| self.access(page) == access && !self.has(page, PENDING | HELD));
+        let range = wanted.grow(demand, |page| self.access(page) == access && !self.has(page, PENDING | HELD));
         for page in range.pages() {
             self.set(page, PENDING);
         }

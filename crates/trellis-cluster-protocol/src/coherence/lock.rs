@@ -124,9 +124,9 @@ impl<P: Coherence> Coherence for Lock<P> {
             Input::Alarm { page, purpose } => self.alarm(now, page, purpose, effects),
             // The neighbours are guesses, and guesses are not worth a request of their own.
             Input::Fault { page, write, .. } => {
-                self.inner.step(now, Input::Fault { page, write, wish: PageRange::one(page) }, effects);
+                self.inner.step(now, Input::Fault { page, write, wanted: PageRange::one(page) }, effects);
             }
-            Input::Prefetch { wish, write, announced } => self.prefetch(now, wish, write, announced, effects),
+            Input::Prefetch { wanted, write, announced } => self.prefetch(now, wanted, write, announced, effects),
             Input::Resumed { page } if self.is_locked(page) => {}
             Input::Resumed { .. } => self.inner.step(now, input, effects),
             Input::Gone { node, .. } => {
@@ -206,8 +206,8 @@ impl<P: Coherence> Lock<P> {
             if self.inner.access(page) < Access::Write && !(is_asked && self.inner.is_pending(page)) {
                 // Also if a request is under way: from now on a thread waits for it.
                 self.calls[index].is_asked = true;
-                let wish = PageRange::one(page);
-                self.inner.step(now, Input::Fault { page, write: true, wish }, effects);
+                let wanted = PageRange::one(page);
+                self.inner.step(now, Input::Fault { page, write: true, wanted }, effects);
             }
             if self.inner.access(page) == Access::Write {
                 self.take(index, page, effects);
@@ -326,10 +326,17 @@ impl<P: Coherence> Lock<P> {
 
 // The side of the node that requests.
 impl<P: Coherence> Lock<P> {
-    fn prefetch(&mut self, now: Nanoseconds, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
+    fn prefetch(
+        &mut self,
+        now: Nanoseconds,
+        wanted: PageRange,
+        write: bool,
+        announced: bool,
+        effects: &mut Vec<Effect>,
+    ) {
         // A guess at stores, page by page, would strip other writers.
         if announced || !write {
-            wish.pages().for_each(|page| self.ask(now, page, write, announced, effects));
+            wanted.pages().for_each(|page| self.ask(now, page, write, announced, effects));
         }
     }
 
@@ -337,8 +344,8 @@ impl<P: Coherence> Lock<P> {
     fn ask(&mut self, now: Nanoseconds, page: PageIndex, write: bool, announced: bool, effects: &mut Vec<Effect>) {
         let needed = if write { Access::Write } else { Access::Read };
         if self.inner.access(page) < needed && !self.inner.is_pending(page) {
-            let wish = PageRange::one(page);
-            self.inner.step(now, Input::Prefetch { wish, write, announced }, effects);
+            let wanted = PageRange::one(page);
+            self.inner.step(now, Input::Prefetch { wanted, write, announced }, effects);
         }
     }
 

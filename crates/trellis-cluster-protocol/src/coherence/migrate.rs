@@ -40,8 +40,8 @@ impl Coherence for Migrate {
     fn step(&mut self, _now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Fault { page, .. } => self.ask(page, true, effects),
-            Input::Prefetch { wish, announced: true, .. } => {
-                wish.pages().for_each(|page| self.ask(page, false, effects));
+            Input::Prefetch { wanted, announced: true, .. } => {
+                wanted.pages().for_each(|page| self.ask(page, false, effects));
             }
             // A guess would take the only copy away from the node that uses it.
             Input::Prefetch { .. } => {}

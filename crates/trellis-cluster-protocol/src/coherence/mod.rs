@@ -120,19 +120,19 @@ impl Geometry {
 /// A fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// A thread of this node touched `page` and cannot go on. The other pages of `wish` are welcome if they cost nothing.
+    /// A thread of this node touched `page` and cannot go on. The other pages of `wanted` are welcome if they cost nothing.
     Fault {
         /// The page touched.
         page: PageIndex,
         /// Whether it was a store.
         write: bool,
         /// The range to request; contains `page`.
-        wish: PageRange,
+        wanted: PageRange,
     },
-    /// `wish` will be touched soon; no thread waits for it.
+    /// The pages in `wanted` will be touched soon; no thread waits for them.
     Prefetch {
         /// The range to request.
-        wish: PageRange,
+        wanted: PageRange,
         /// Whether it will be stored to.
         write: bool,
         /// The program announced it; otherwise it is a guess.
@@ -343,7 +343,7 @@ pub enum Message {
     Request {
         /// The page that a thread waits for.
         demand: PageIndex,
-        /// The pages wished for; contains `demand`.
+        /// The pages that are wanted; contains `demand`.
         range: PageRange,
         /// For a store.
         write: bool,
@@ -456,7 +456,7 @@ pub enum Message {
         /// The time of the home since then.
         stamp: u64,
         /// The pages (by [`PageSet::bit`]) that other nodes may have copies of.
-        told: u64,
+        copied: u64,
         /// The pages of which the writer's copy is as new as the master copy.
         current: u64,
         /// The pages whose home is the writer from now on.

@@ -154,15 +154,22 @@ impl Ranges {
         self.of(page).as_hlrc().is_some_and(|hlrc| hlrc.has_twin(page))
     }
 
-    /// Splits a wish at the borders.
-    fn prefetch(&mut self, now: Nanoseconds, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
-        let mut next = wish.first().0;
-        while next < wish.end() {
-            let rest = PageRange::around(PageIndex(next), next, wish.end());
+    /// Splits the wanted pages at the borders.
+    fn prefetch(
+        &mut self,
+        now: Nanoseconds,
+        wanted: PageRange,
+        write: bool,
+        announced: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut next = wanted.first().0;
+        while next < wanted.end() {
+            let rest = PageRange::around(PageIndex(next), next, wanted.end());
             let run = self.alike(PageIndex(next), rest);
             next = run.end();
             let place = self.place(run.first());
-            self.protocols[place].1.step(now, Input::Prefetch { wish: run, write, announced }, effects);
+            self.protocols[place].1.step(now, Input::Prefetch { wanted: run, write, announced }, effects);
         }
     }
 }
@@ -170,8 +177,12 @@ impl Ranges {
 impl Coherence for Ranges {
     fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         let (page, input) = match input {
-            Input::Fault { page, write, wish } => (page, Input::Fault { page, write, wish: self.alike(page, wish) }),
-            Input::Prefetch { wish, write, announced } => return self.prefetch(now, wish, write, announced, effects),
+            Input::Fault { page, write, wanted } => {
+                (page, Input::Fault { page, write, wanted: self.alike(page, wanted) })
+            }
+            Input::Prefetch { wanted, write, announced } => {
+                return self.prefetch(now, wanted, write, announced, effects);
+            }
             Input::Message { message, .. } => {
                 let is_late = matches!(message, Message::Retry { .. } | Message::Again { .. })
                     && !self.chosen.is_empty()
@@ -264,8 +275,8 @@ mod tests {
         node.change(run(4, 4), Protocol::DYNAMIC).unwrap();
         assert_eq!(node.alike(PageIndex(5), run(0, 16)), run(4, 4));
         let mut effects = Vec::new();
-        node.step(0, Input::Fault { page: PageIndex(3), write: false, wish: run(0, 16) }, &mut effects);
-        node.step(0, Input::Prefetch { wish: run(2, 14), write: true, announced: true }, &mut effects);
+        node.step(0, Input::Fault { page: PageIndex(3), write: false, wanted: run(0, 16) }, &mut effects);
+        node.step(0, Input::Prefetch { wanted: run(2, 14), write: true, announced: true }, &mut effects);
         let asked: Vec<PageRange> = effects
             .iter()
             .filter_map(|effect| match effect {
@@ -280,7 +291,7 @@ mod tests {
     fn a_page_keeps_its_holder_when_its_protocol_changes() {
         let mut home = ranges(0);
         let mut effects = Vec::new();
-        home.step(0, Input::Fault { page: PageIndex(2), write: true, wish: run(2, 1) }, &mut effects);
+        home.step(0, Input::Fault { page: PageIndex(2), write: true, wanted: run(2, 1) }, &mut effects);
         home.step(0, Input::Resumed { page: PageIndex(2) }, &mut effects);
         assert!(home.may_change(PageIndex(2)) && home.may_change(PageIndex(3)));
         home.change(run(0, 8), Protocol::DYNAMIC).unwrap();

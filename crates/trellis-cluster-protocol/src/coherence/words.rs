@@ -67,12 +67,12 @@ impl Message {
 
 fn input(input: &Input) -> String {
     match *input {
-        Input::Fault { page, write, wish } => {
-            format!("faults: {} {}{}", if write { "store to" } else { "load from" }, one(page), wished(page, wish))
+        Input::Fault { page, write, wanted } => {
+            format!("faults: {} {}{}", if write { "store to" } else { "load from" }, one(page), of_range(page, wanted))
         }
-        Input::Prefetch { wish, write, announced } => {
+        Input::Prefetch { wanted, write, announced } => {
             let verb = if announced { "announces" } else { "guesses" };
-            format!("{verb}: {} {}", if write { "stores to" } else { "loads from" }, run(wish))
+            format!("{verb}: {} {}", if write { "stores to" } else { "loads from" }, run(wanted))
         }
         Input::Message { from, message } => format!("hears from n{}: {message}", from.0),
         Input::Resumed { page } => format!("resumed {}", one(page)),
@@ -135,12 +135,12 @@ fn message(message: &Message) -> String {
                 _ => format!(", for n{}, hop {hops}", requester.0),
             };
             let text = text("request", PageRange::one(demand), write);
-            format!("{text}{}{announced}{passed_on}", wished(demand, range))
+            format!("{text}{}{announced}{passed_on}", of_range(demand, range))
         }
         Message::Redirect { page, owner } => format!("redirect {} to n{}", one(page), owner.0),
         Message::Forward { demand, range, write, requester, after, sequence } => {
             let text = text("forward", PageRange::one(demand), write);
-            format!("{text}{} to n{}, after #{after}, as #{sequence}", wished(demand, range), requester.0)
+            format!("{text}{} to n{}, after #{after}, as #{sequence}", of_range(demand, range), requester.0)
         }
         Message::Grant { range, write, content, sequence, .. } => {
             let content = match content {
@@ -167,11 +167,11 @@ fn message(message: &Message) -> String {
             };
             format!("diff {}, #{number}{passed_on}{}", set(pages), some(pages, carried, "carried"))
         }
-        Message::Diffed { pages, number, stamp, told, current, moved } => {
+        Message::Diffed { pages, number, stamp, copied, current, moved } => {
             format!(
                 "diffed {}, #{number}, time {stamp}{}{}{}",
                 set(pages),
-                some(pages, told, "others have copies of"),
+                some(pages, copied, "others have copies of"),
                 some(pages, current, "as new as here:"),
                 some(pages, moved, "you are the home of"),
             )
@@ -217,6 +217,6 @@ fn one(page: PageIndex) -> String {
     format!("p{}", page.0)
 }
 
-fn wished(page: PageIndex, wish: PageRange) -> String {
-    if wish == PageRange::one(page) { String::new() } else { format!(" (of {})", run(wish)) }
+fn of_range(page: PageIndex, wanted: PageRange) -> String {
+    if wanted == PageRange::one(page) { String::new() } else { format!(" (of {})", run(wanted)) }
 }

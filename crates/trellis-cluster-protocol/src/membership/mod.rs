@@ -201,8 +201,8 @@ struct Elastic {
 enum Stage {
     /// Waits for the coordinator's welcome.
     Calling,
-    /// Meets the others.
-    Meeting,
+    /// Connects to the others.
+    Connecting,
     Member,
     /// Wants to leave. Waits for its turn, or until its pages were taken.
     Departing,
@@ -381,7 +381,7 @@ impl Membership {
         let Some(elastic) = &self.elastic else { return };
         let wanted = match elastic.stage {
             Stage::Calling => peer == elastic.coordinator,
-            Stage::Meeting => elastic.expected & bit(peer) != 0,
+            Stage::Connecting => elastic.expected & bit(peer) != 0,
             Stage::Member | Stage::Departing | Stage::Going => false,
         };
         if wanted && self.linked[usize::from(peer.0)] && self.peers[usize::from(peer.0)] == Peer::Absent {
@@ -449,7 +449,7 @@ impl Membership {
         let me = bit(self.me);
         if self.hears_coordinator(peer, Stage::Calling) {
             self.peers[usize::from(peer.0)] = Peer::Present;
-            self.set_stage(Stage::Meeting);
+            self.set_stage(Stage::Connecting);
             let elastic = self.elastic.as_mut().expect("a joined node");
             elastic.expected = members & !me;
             let joined = elastic.expected & !(bit(NodeId(elastic.founders)) - 1);
@@ -457,7 +457,7 @@ impl Membership {
             for other in self.others() {
                 self.call(other, effects);
             }
-        } else if self.stage() == Some(Stage::Meeting) {
+        } else if self.stage() == Some(Stage::Connecting) {
             self.peers[usize::from(peer.0)] = Peer::Present;
         } else {
             return effects.push(Effect::Violation(peer, "a welcome that was not asked for"));
@@ -465,7 +465,7 @@ impl Membership {
         let elastic = self.elastic.as_ref().expect("a joined node");
         let met =
             |other: &NodeId| elastic.expected & bit(*other) == 0 || self.peers[usize::from(other.0)] != Peer::Absent;
-        if elastic.stage == Stage::Meeting && self.others().all(|other| met(&other)) {
+        if elastic.stage == Stage::Connecting && self.others().all(|other| met(&other)) {
             effects.push(Effect::Send(elastic.coordinator, Message::Joined));
             effects.push(Effect::Joined);
             self.set_stage(Stage::Member);
@@ -488,7 +488,7 @@ impl Membership {
         let elastic = self.elastic.as_mut().expect("the coordinator of an elastic cluster");
         if elastic.change == Some(change) || elastic.waiting.contains(&change) {
             let (Change::Comes(peer) | Change::Goes(peer)) = change;
-            return effects.push(Effect::Violation(peer, "the same wish twice"));
+            return effects.push(Effect::Violation(peer, "the same request twice"));
         }
         elastic.waiting.push_back(change);
         self.begin_next(effects);
@@ -552,7 +552,7 @@ impl Membership {
             // No other node can let this node in.
             Peer::Absent if self.hears_coordinator(peer, Stage::Calling) => effects.push(Effect::Ended),
             // It came and went before it was let in: its number is not given again.
-            Peer::Absent => self.forget_wish(peer),
+            Peer::Absent => self.forget_request(peer),
             Peer::Departing => {
                 effects.push(Effect::Vanished(peer));
                 if self.changes() == Some(Change::Goes(peer)) {
@@ -563,7 +563,7 @@ impl Membership {
         }
     }
 
-    fn forget_wish(&mut self, peer: NodeId) {
+    fn forget_request(&mut self, peer: NodeId) {
         if let Some(elastic) = &mut self.elastic {
             elastic.waiting.retain(|&change| change != Change::Comes(peer));
         }

@@ -51,8 +51,8 @@ fn a_manager_that_gathers_expects_late_nodes_until_the_deadline() {
     assert_eq!(step(&mut m, 2, Input::Leave), [Effect::Send(NodeId(1), Message::Leave)]);
     assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(2)]);
     let mut in_time = m.clone();
-    let told = step(&mut in_time, 499, Input::Connected(NodeId(2)));
-    assert_eq!(told, [Effect::Send(NodeId(2), Message::Leave)]);
+    let reported = step(&mut in_time, 499, Input::Connected(NodeId(2)));
+    assert_eq!(reported, [Effect::Send(NodeId(2), Message::Leave)]);
     assert!(!step(&mut in_time, 600, Input::Tick).contains(&Effect::AllLeft), "it came");
     let end = step(&mut in_time, 700, Input::Message(NodeId(2), Message::Leave));
     assert_eq!(end, [Effect::AllLeft]);
@@ -74,8 +74,8 @@ fn a_failure_is_told_with_its_culprit_and_the_messenger_is_not_blamed() {
     let mut m = Membership::new(NodeId(2), 3, 1000);
     step(&mut m, 0, Input::Connected(NodeId(0)));
     step(&mut m, 0, Input::Connected(NodeId(1)));
-    let told = step(&mut m, 1, Input::Message(NodeId(0), Message::Fail(NodeId(1))));
-    assert_eq!(told, [Effect::Failed(NodeId(1))]);
+    let reported = step(&mut m, 1, Input::Message(NodeId(0), Message::Fail(NodeId(1))));
+    assert_eq!(reported, [Effect::Failed(NodeId(1))]);
     assert_eq!(step(&mut m, 2, Input::Lost(NodeId(0))), []);
 }
 
@@ -111,7 +111,7 @@ struct Cluster {
     /// Pairs that are still to be connected: nodes that start late are met late.
     apart: Vec<(u16, u16)>,
     closed: BTreeSet<u16>,
-    told: Vec<Vec<Effect>>,
+    reported: Vec<Vec<Effect>>,
     random: Random,
 }
 
@@ -133,7 +133,7 @@ impl Cluster {
             links: BTreeSet::new(),
             under_way: Vec::new(),
             closed: BTreeSet::new(),
-            told: vec![Vec::new(); usize::from(nodes)],
+            reported: vec![Vec::new(); usize::from(nodes)],
             apart: (0..founders).flat_map(|node| (0..node).map(move |other| (node, other))).collect(),
             random: Random::new(seed),
         }
@@ -214,20 +214,20 @@ impl Cluster {
                     );
                     self.under_way.push((node, to, Some(message)));
                 }
-                Effect::TakeOverEnds => self.told[usize::from(node.0)].push(effect),
+                Effect::TakeOverEnds => self.reported[usize::from(node.0)].push(effect),
                 Effect::HandOver => {
-                    self.told[usize::from(node.0)].push(effect);
+                    self.reported[usize::from(node.0)].push(effect);
                     self.step(node, Input::Behind(PageRange::one(PageIndex(u32::from(node.0)))));
                     self.step(node, Input::HandedOver);
                 }
                 Effect::AllLeft => {
-                    self.told[usize::from(node.0)].push(effect);
+                    self.reported[usize::from(node.0)].push(effect);
                     self.close(node.0);
                 }
                 Effect::Died(_) | Effect::Failed(_) | Effect::Violation(..) => {
                     panic!("node {} reports {effect:?}", node.0)
                 }
-                other => self.told[usize::from(node.0)].push(other),
+                other => self.reported[usize::from(node.0)].push(other),
             }
         }
     }
@@ -235,15 +235,15 @@ impl Cluster {
     /// Delivers one message, or lets the coordinator end a takeover; false if there is nothing to do.
     fn go_on(&mut self) -> bool {
         let coordinator = usize::from(COORDINATOR.0);
-        if let Some(ends) = self.told[coordinator].iter().position(|effect| *effect == Effect::TakeOverEnds)
+        if let Some(ends) = self.reported[coordinator].iter().position(|effect| *effect == Effect::TakeOverEnds)
             && self.random.once_in(4)
         {
-            self.told[coordinator].remove(ends);
+            self.reported[coordinator].remove(ends);
             self.step(COORDINATOR, Input::TookOver);
             return true;
         }
         if self.under_way.is_empty() {
-            return self.told[coordinator].contains(&Effect::TakeOverEnds);
+            return self.reported[coordinator].contains(&Effect::TakeOverEnds);
         }
         let picked = self.random.index(self.under_way.len());
         let pair = (self.under_way[picked].0, self.under_way[picked].1);
@@ -263,7 +263,7 @@ impl Cluster {
     }
 
     fn heard(&self, node: u16, effect: Effect) -> usize {
-        self.told[usize::from(node)].iter().filter(|told| **told == effect).count()
+        self.reported[usize::from(node)].iter().filter(|reported| **reported == effect).count()
     }
 }
 
@@ -460,9 +460,9 @@ fn nobody_is_let_in_before_every_founder_has_come() {
 fn the_end_before_the_welcome_is_no_death_and_the_failure_of_a_stranger_is_none_of_the_clusters() {
     let mut joiner = Membership::new(NodeId(2), 4, 1000).elastic(2, NodeId(0));
     step(&mut joiner, 0, Input::Connected(NodeId(0)));
-    let mut told = joiner.clone();
+    let mut informed = joiner.clone();
     assert_eq!(step(&mut joiner, 1, Input::Lost(NodeId(0))), [Effect::Ended]);
-    let failed = step(&mut told, 1, Input::Message(NodeId(0), Message::Fail(NodeId(1))));
+    let failed = step(&mut informed, 1, Input::Message(NodeId(0), Message::Fail(NodeId(1))));
     assert_eq!(failed, [Effect::Failed(NodeId(1))], "a founder knows");
     let mut founder = Membership::new(NodeId(1), 4, 1000).elastic(2, NodeId(0));
     step(&mut founder, 0, Input::Connected(NodeId(0)));

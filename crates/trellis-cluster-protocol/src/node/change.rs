@@ -212,7 +212,7 @@ impl Change {
             }
             (Step::LooksAtDecision(barrier), Input::Value(decision)) => match gave_up(decision) {
                 Some(by) => self.give_up(Some(by)),
-                None => self.after_meeting(barrier),
+                None => self.after_barrier(barrier),
             },
             (Step::Freezes, Input::Frozen { objects }) => {
                 self.objects = objects;
@@ -262,7 +262,7 @@ impl Change {
         }
     }
 
-    fn after_meeting(&mut self, barrier: u64) -> Order {
+    fn after_barrier(&mut self, barrier: u64) -> Order {
         match barrier {
             ARRIVED => self.order(Step::Freezes, Order::Freeze),
             FROZEN => self.operate(Step::CountsObjections, OBJECTIONS, Operation::Load),

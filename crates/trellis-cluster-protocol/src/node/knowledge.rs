@@ -131,20 +131,20 @@ mod tests {
     fn release(node: &mut Knowledge, page: u32) -> Vec<u8> {
         node.intervals.note(Notice { range: PageRange::one(PageIndex(page)), stamp: u64::from(page) });
         node.intervals.close();
-        let mut told = Vec::new();
-        node.intervals.tell(NodeId(1), &mut told);
-        told
+        let mut sent = Vec::new();
+        node.intervals.append_notices(NodeId(1), &mut sent);
+        sent
     }
 
     #[test]
     fn a_message_waits_for_what_it_rests_on() {
         let (mut one, mut other) = (knowledge(0), knowledge(1));
-        let told: Vec<Vec<u8>> = (1..=3).map(|page| release(&mut one, page)).collect();
-        assert_eq!(other.hear(NodeId(0), token(3), &told[2]), Ok(None));
-        assert_eq!(other.hear(NodeId(0), token(2), &told[1]), Ok(None));
+        let sent: Vec<Vec<u8>> = (1..=3).map(|page| release(&mut one, page)).collect();
+        assert_eq!(other.hear(NodeId(0), token(3), &sent[2]), Ok(None));
+        assert_eq!(other.hear(NodeId(0), token(2), &sent[1]), Ok(None));
         assert_eq!(other.next_usable(), None);
         assert!(!other.is_quiet());
-        assert_eq!(other.hear(NodeId(0), token(1), &told[0]), Ok(Some(token(1))));
+        assert_eq!(other.hear(NodeId(0), token(1), &sent[0]), Ok(Some(token(1))));
         assert_eq!(other.next_usable(), Some((NodeId(0), Ok(token(2)))));
         assert_eq!(other.next_usable(), Some((NodeId(0), Ok(token(3)))));
         assert_eq!(other.next_usable(), None);
@@ -154,10 +154,10 @@ mod tests {
     #[test]
     fn more_early_messages_than_can_be_under_way_are_refused() {
         let (mut one, mut other) = (knowledge(0), knowledge(1));
-        let told: Vec<Vec<u8>> = (1..=4).map(|page| release(&mut one, page)).collect();
-        assert_eq!(other.hear(NodeId(0), token(4), &told[3]), Ok(None));
-        assert_eq!(other.hear(NodeId(0), token(3), &told[2]), Ok(None));
-        assert_eq!(other.hear(NodeId(0), token(2), &told[1]), Err(TOO_MANY_EARLY));
+        let sent: Vec<Vec<u8>> = (1..=4).map(|page| release(&mut one, page)).collect();
+        assert_eq!(other.hear(NodeId(0), token(4), &sent[3]), Ok(None));
+        assert_eq!(other.hear(NodeId(0), token(3), &sent[2]), Ok(None));
+        assert_eq!(other.hear(NodeId(0), token(2), &sent[1]), Err(TOO_MANY_EARLY));
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //!
 //! An embedder steps the protocol, and passes each of its effects to [`Shard::order`] in their order. What it gets back
 //! is what it does: to memory, to threads, to the network. After the effects of a step it continues with
-//! [`Shard::next_answer`] until there is none.
+//! [`Shard::next_answer`] until there is none. Diffs, twins and carried pages of `hlrc`, under which no node leaves, may
+//! be sent without it.
 //!
-//! Promises: no message is ordered to a departed node. A page that is held, and an alarm, come back through
-//! [`Shard::pop_due`], once. It must never order anything that an embedder has to decide about.
+//! Promises: no [`Order::Send`] is for a departed node. An alarm comes back through [`Shard::pop_due`], once, and so does
+//! a page that is held, unless the node leaves first. An embedder carries orders out and decides nothing.
 
 use super::{Departures, RangeLocks, Route, Timers};
 use crate::Nanoseconds;
@@ -49,8 +50,13 @@ pub enum Order {
         /// The number of the call.
         call: u32,
     },
-    /// Call [`Shard::pop_due`] at this time.
-    WakeAt(Nanoseconds),
+    /// Call [`Shard::pop_due`] when `due` has come.
+    WakeAt {
+        /// The time as the clock said it.
+        now: Nanoseconds,
+        /// The time of the call.
+        due: Nanoseconds,
+    },
     /// Nothing: the receiver has departed.
     Nothing,
     /// No node is left that could answer the message: the protocol is broken.
@@ -81,7 +87,10 @@ impl<C> Shard<C> {
     pub fn order(&mut self, effect: Effect, now: impl FnOnce() -> Nanoseconds, hold_max: Nanoseconds) -> Order {
         match effect {
             Effect::Send { to, message } => self.send(to, message),
-            Effect::Hold(page) => Order::WakeAt(self.timers.hold(page, now(), hold_max)),
+            Effect::Hold(page) => {
+                let now = now();
+                Order::WakeAt { now, due: self.timers.hold(page, now, hold_max) }
+            }
             Effect::Alarm { page, purpose, after } => {
                 let now = now();
                 let due = now.saturating_add(after);
@@ -89,7 +98,7 @@ impl<C> Shard<C> {
                 if purpose == Purpose::Expiry {
                     self.locks.time_begins(page, now);
                 }
-                Order::WakeAt(due)
+                Order::WakeAt { now, due }
             }
             Effect::Locked { range, call } => {
                 self.locks.granted(call, now());
@@ -176,9 +185,9 @@ mod tests {
     #[test]
     fn a_page_is_held_and_an_alarm_goes_off_once_each() {
         let mut shard = shard();
-        assert_eq!(shard.order(Effect::Hold(PAGE), || 5, HOLD_MAX), Order::WakeAt(5 + HOLD_MAX));
+        assert_eq!(shard.order(Effect::Hold(PAGE), || 5, HOLD_MAX), Order::WakeAt { now: 5, due: 5 + HOLD_MAX });
         let alarm = Effect::Alarm { page: PAGE, purpose: Purpose::Retry, after: 10 };
-        assert_eq!(shard.order(alarm, || 5, HOLD_MAX), Order::WakeAt(15));
+        assert_eq!(shard.order(alarm, || 5, HOLD_MAX), Order::WakeAt { now: 5, due: 15 });
         assert_eq!(shard.pop_due(14), None);
         assert_eq!(shard.pop_due(15), Some(Input::Alarm { page: PAGE, purpose: Purpose::Retry }));
         assert_eq!(shard.pop_due(5 + HOLD_MAX), Some(Input::Resumed { page: PAGE }));
@@ -194,7 +203,7 @@ mod tests {
         let granted = shard.order(Effect::Locked { range, call: 3 }, || 20, HOLD_MAX);
         assert_eq!(granted, Order::Granted { range, call: 3 });
         let expiry = Effect::Alarm { page: PAGE, purpose: Purpose::Expiry, after: 100 };
-        assert_eq!(shard.order(expiry, || 50, HOLD_MAX), Order::WakeAt(150));
+        assert_eq!(shard.order(expiry, || 50, HOLD_MAX), Order::WakeAt { now: 50, due: 150 });
         assert_eq!(shard.locks.in_use(range, 149), Some(range));
         assert_eq!(shard.locks.in_use(range, 151), None);
     }

@@ -39,7 +39,8 @@ impl TakeOver {
         self.is_complete = true;
     }
 
-    /// The next step, after the one before is over; `None` until more pages are named, or all were.
+    /// The next step, after the one before is over. `None` while nothing is left to do and the node has not named its last
+    /// page.
     pub fn next_step(&mut self) -> Option<Taking> {
         if let Some(rest) = self.current.take() {
             self.current = PageRange::new(PageIndex(rest.first().0 + 1), rest.count() - 1);

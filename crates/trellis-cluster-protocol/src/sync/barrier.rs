@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 const FAN_OUT: u16 = 4;
 const MIXED: &str =
-    "the nodes came to this barrier with different wishes; give the same reduction, or none, in every node";
+    "the nodes came to this barrier with different reductions; give the same reduction, or none, in every node";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Barriers {

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn different_wishes_do_not_combine() {
+    fn different_reductions_do_not_combine() {
         let sum = Contribution::Value(Reduction::Sum, 1);
         assert_eq!(sum.combine(Contribution::Nothing), Contribution::Mixed);
         assert_eq!(sum.combine(Contribution::Value(Reduction::Or, 1)), Contribution::Mixed);

@@ -58,7 +58,7 @@ impl fmt::Display for With<'_> {
         match self.0 {
             Contribution::Nothing => Ok(()),
             Contribution::Value(reduction, value) => write!(f, ", {reduction:?} {value}"),
-            Contribution::Mixed => f.write_str(", different wishes"),
+            Contribution::Mixed => f.write_str(", different reductions"),
         }
     }
 }

@@ -59,11 +59,11 @@ impl Fields {
                 self.node = writer.0;
                 self.put_words(&[pages.mask(), carried, stamp]);
             }
-            Diffed { pages, number, stamp, told, current, moved } => {
+            Diffed { pages, number, stamp, copied, current, moved } => {
                 self.kind = kind::DIFFED;
                 self.put_set(pages, number);
                 (self.count, self.detail) = (stamp as u32, (stamp >> 32) as u32);
-                self.put_words(&[pages.mask(), told, current, moved]);
+                self.put_words(&[pages.mask(), copied, current, moved]);
             }
             Update { pages, origin, number, stamp } => {
                 self.kind = kind::UPDATE;
@@ -150,9 +150,9 @@ impl Fields {
                 Diff { pages, writer: self.member(limits)?, number, hops, carried, stamp }
             }
             kind::DIFFED => {
-                let [_, told, current, moved] = words(body)?;
+                let [_, copied, current, moved] = words(body)?;
                 let stamp = u64::from(self.count) | u64::from(self.detail) << 32;
-                Diffed { pages, number, stamp, told, current, moved }
+                Diffed { pages, number, stamp, copied, current, moved }
             }
             kind::UPDATE => {
                 let [_, stamp] = words(body)?;

@@ -25,7 +25,7 @@ pub(crate) struct Envelope {
 pub(crate) struct Waiting {
     pub(crate) page: u32,
     pub(crate) write: bool,
-    pub(crate) wish: PageRange,
+    pub(crate) wanted: PageRange,
     pub(crate) woken: bool,
 }
 
@@ -132,9 +132,9 @@ impl Cluster {
     }
 
     /// Records that a thread's access faulted: the thread waits from now on.
-    pub(crate) fn fault(&mut self, node: u16, page: u32, write: bool, wish: PageRange) {
-        self.waiting[usize::from(node)].push(Waiting { page, write, wish, woken: false });
-        self.step(node, page, Input::Fault { page: PageIndex(page), write, wish });
+    pub(crate) fn fault(&mut self, node: u16, page: u32, write: bool, wanted: PageRange) {
+        self.waiting[usize::from(node)].push(Waiting { page, write, wanted, woken: false });
+        self.step(node, page, Input::Fault { page: PageIndex(page), write, wanted });
     }
 
     /// Removes a woken thread from the waiting ones, so that it retries.
@@ -144,8 +144,8 @@ impl Cluster {
         waiting
     }
 
-    pub(crate) fn prefetch(&mut self, node: u16, wish: PageRange, write: bool, announced: bool) {
-        self.step(node, wish.first().0, Input::Prefetch { wish, write, announced });
+    pub(crate) fn prefetch(&mut self, node: u16, wanted: PageRange, write: bool, announced: bool) {
+        self.step(node, wanted.first().0, Input::Prefetch { wanted, write, announced });
     }
 
     pub(crate) fn resume(&mut self, node: u16, page: u32) {

@@ -35,11 +35,11 @@ impl Script {
         Ok(())
     }
 
-    fn access(&mut self, node: u16, page: u32, write: bool, wish: PageRange) {
+    fn access(&mut self, node: u16, page: u32, write: bool, wanted: PageRange) {
         let line = match self.cluster.access(node, page, write) {
             Outcome::Loaded(value) => format!("n{node} loads {value} from p{page}"),
             Outcome::Stored(value) => format!("n{node} stores {value} to p{page}"),
-            Outcome::Faulted => return self.cluster.fault(node, page, write, wish),
+            Outcome::Faulted => return self.cluster.fault(node, page, write, wanted),
         };
         self.cluster.log.push(line);
     }
@@ -50,7 +50,7 @@ impl Script {
             let waiting = &self.cluster.waiting[usize::from(node)];
             if let Some(index) = waiting.iter().position(|waiting| waiting.woken) {
                 let waiting = self.cluster.take_woken(node, index);
-                self.access(node, waiting.page, waiting.write, waiting.wish);
+                self.access(node, waiting.page, waiting.write, waiting.wanted);
                 return self.look();
             }
         }
@@ -115,15 +115,15 @@ impl Story for Script {
             "cluster" => self.start(&words)?,
             "read" | "write" => {
                 let (node, page) = (words.name(0, 'n')?, u32::from(words.name(1, 'p')?));
-                let wish = match words.value("wish") {
-                    Some(wish) => range(wish)?,
+                let wanted = match words.value("wanted") {
+                    Some(wanted) => range(wanted)?,
                     None => PageRange::one(PageIndex(page)),
                 };
-                self.access(node, page, verb == "write", wish);
+                self.access(node, page, verb == "write", wanted);
             }
             "prefetch" => {
-                let wish = range(words.at(1)?)?;
-                self.cluster.prefetch(words.name(0, 'n')?, wish, words.has("write"), !words.has("guess"));
+                let wanted = range(words.at(1)?)?;
+                self.cluster.prefetch(words.name(0, 'n')?, wanted, words.has("write"), !words.has("guess"));
             }
             "deliver" => self.deliver(&words)?,
             "resume" => self.cluster.resume(words.name(0, 'n')?, u32::from(words.name(1, 'p')?)),

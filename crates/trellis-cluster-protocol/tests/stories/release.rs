@@ -36,7 +36,7 @@ struct Waiting {
     page: usize,
     word: usize,
     value: Option<u64>,
-    wish: PageRange,
+    wanted: PageRange,
     woken: bool,
 }
 
@@ -110,7 +110,7 @@ impl Script {
     /// A load, or a store of `value`, by a thread that faults first if its view does not allow the access.
     fn access(&mut self, node: u16, access: Waiting) {
         let (marks, this) = (self.marks, self.node(node));
-        let Waiting { page, word, value, wish, .. } = access;
+        let Waiting { page, word, value, wanted, .. } = access;
         let is_allowed = match (this.view[page], value) {
             (Access::Write, _) | (Access::Read, None) => true,
             (Access::Read, Some(_)) => marks,
@@ -118,7 +118,7 @@ impl Script {
         };
         if !is_allowed {
             this.waiting.push(Waiting { woken: false, ..access });
-            let input = Input::Fault { page: PageIndex(page as u32), write: value.is_some(), wish };
+            let input = Input::Fault { page: PageIndex(page as u32), write: value.is_some(), wanted };
             return self.step(node, input, &Body::default());
         }
         match value {
@@ -171,7 +171,7 @@ impl Script {
         }
         self.node(from).intervals.close();
         let mut bytes = Vec::new();
-        self.node(from).intervals.tell(NodeId(to), &mut bytes);
+        self.node(from).intervals.append_notices(NodeId(to), &mut bytes);
         let learnt = self.node(to).intervals.learn(NodeId(from), &bytes);
         if learnt != Ok(Learnt::Known) {
             return Err(format!("n{to} cannot learn that: {learnt:?}"));
@@ -422,15 +422,15 @@ impl Story for Script {
                     _ => return Err("it is `read n1 p0.1` or `write n1 p0.1=5`".to_string()),
                 };
                 let (page, word) = place(at)?;
-                let wish = match words.value("wish") {
-                    Some(wish) => super::range(wish)?,
+                let wanted = match words.value("wanted") {
+                    Some(wanted) => super::range(wanted)?,
                     None => PageRange::one(PageIndex(page as u32)),
                 };
-                self.access(words.name(0, 'n')?, Waiting { page, word, value, wish, woken: false });
+                self.access(words.name(0, 'n')?, Waiting { page, word, value, wanted, woken: false });
             }
             "prefetch" => {
-                let (wish, write) = (super::range(words.at(1)?)?, words.has("write"));
-                let input = Input::Prefetch { wish, write, announced: !words.has("guess") };
+                let (wanted, write) = (super::range(words.at(1)?)?, words.has("write"));
+                let input = Input::Prefetch { wanted, write, announced: !words.has("guess") };
                 self.step(words.name(0, 'n')?, input, &Body::default());
             }
             "place" => {

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use trellis::config::{self, Config, LinkKind, Sources};
 use trellis::launch;
 
@@ -34,7 +35,7 @@ use cause::Seen;
 use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
 use joining::{Joining, SecretFile};
-use requests::{Request, Requests};
+use requests::{Answer, Request, Requests};
 use signals::Signals;
 use status::NodeStatus;
 use supervise::{Finished, Supervisor, Treatment};
@@ -452,7 +453,7 @@ impl Output {
 }
 
 /// A process that joined a cluster, as its launcher describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinedNode {
     /// Its number; `None` before it was let in.
     pub number: Option<u16>,
@@ -466,29 +467,14 @@ pub struct JoinedNode {
     pub doing: String,
 }
 
-impl JoinedNode {
-    /// One line of a launcher's answer.
-    fn to_line(&self) -> String {
-        let number = self.number.map_or("-".to_owned(), |number| number.to_string());
-        format!("{number} {} {} {}\n", self.pid, self.cluster, self.doing)
-    }
-
-    fn of_line(line: &str, launcher: i32) -> Option<JoinedNode> {
-        let mut words = line.splitn(4, ' ');
-        let (number, pid, cluster) =
-            (words.next()?.parse().ok(), words.next()?.parse().ok()?, words.next()?.to_owned());
-        Some(JoinedNode { number, pid, launcher, cluster, doing: words.next()?.to_owned() })
-    }
-}
-
 /// Every process of this user that joined a cluster from this machine.
 pub fn joined_nodes() -> Result<Vec<JoinedNode>, Failure> {
     let mut nodes = Vec::new();
     for launcher in requests::launchers()? {
-        match requests::ask(launcher, &Request::List) {
-            Ok(Some(answer)) => nodes.extend(answer.lines().filter_map(|line| JoinedNode::of_line(line, launcher))),
+        match requests::ask(launcher, Request::List) {
+            Ok(Some(Answer::Nodes(its))) => nodes.extend(its),
             // A launcher that has just ended has no nodes.
-            Ok(None) => {}
+            Ok(_) => {}
             Err(failure) => trellis_store::complain(format_args!("{failure}")),
         }
     }
@@ -499,9 +485,9 @@ pub fn joined_nodes() -> Result<Vec<JoinedNode>, Failure> {
 ///
 /// # Errors
 ///
-/// The sentence of a launcher that refuses the request.
+/// The sentence of a launcher that refuses the request or does not answer.
 pub fn ask_to_leave(node: &JoinedNode) -> Result<bool, Failure> {
-    Ok(requests::ask(node.launcher, &Request::Leave(node.pid))?.is_some_and(|answer| answer == "asked"))
+    Ok(requests::ask(node.launcher, Request::Leave(node.pid))? == Some(Answer::IsAsked(true)))
 }
 
 /// The exit code of the run, or the sentence about the first cause of its failure.

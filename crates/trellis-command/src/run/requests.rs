@@ -4,20 +4,22 @@
 //! launcher: no file is left behind, and `/proc/net/unix` lists all of them.
 //!
 //! Promises: only processes of the same user are served. Another process, and a request that is not understood, is
-//! answered with a sentence, counted, and reported the first time, the tenth, the hundredth and so on. A client that
-//! connects and sends nothing delays the launcher once, for a bounded, short time.
+//! answered with a sentence, counted and reported ([`Refusals`]). A client that connects and sends nothing delays the
+//! launcher once, for a bounded, short time.
 
-use std::cell::Cell;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
+use trellis_switch::control::{Lines, Refusals};
+use trellis_switch::lab::space;
 
+use super::JoinedNode;
 use crate::exit::{self, Failure};
 
 /// How long one request and its answer may take; both sides write at once.
@@ -33,23 +35,19 @@ pub(crate) const ANSWER: Deadline = Deadline {
     who: "`trellis leave`",
     waits_for: "the launcher's answer",
     limit: Limit::seconds(5),
-    then: "the launcher is passed over",
-    tested: "crates/trellis-command/src/run/requests.rs a_launcher_that_does_not_answer_is_passed_over",
+    then: "a sentence; other launchers are asked",
+    tested: "crates/trellis-command/src/run/requests.rs a_launcher_that_does_not_answer_is_named",
 };
 const NAME: &str = "trellis-join";
-/// An answer that begins with this is a refusal; the rest is the sentence.
-const REFUSED: &str = "refused ";
-const NOT_UNDERSTOOD: &str = "the request is not understood: `trellis leave` and `trellis run` are of different versions; \
-                              use the `trellis leave` that belongs to that `trellis run`";
 
 /// The launcher's end.
 pub(super) struct Requests {
     listener: UnixListener,
-    refused: Cell<u64>,
+    refusals: Refusals,
 }
 
 /// A request to a launcher.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Request {
     /// List its nodes.
     List,
@@ -57,15 +55,28 @@ pub(super) enum Request {
     Leave(i32),
 }
 
+/// The answer of a launcher.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// The running nodes.
+    Nodes(Vec<JoinedNode>),
+    /// Whether the node runs, and was asked to leave.
+    IsAsked(bool),
+    /// A sentence.
+    Refused(String),
+}
+
 impl Requests {
     pub(super) fn listen() -> Result<Requests, Failure> {
-        let name = format!("{NAME}-{}-{}", own_user(), std::process::id());
-        let listener = SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address));
-        let listening = listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-        let listener = listening.map_err(|error| {
-            Failure::new(exit::SYSTEM, format!("cannot make a socket for `trellis leave`: {error}"))
-        })?;
-        Ok(Requests { listener, refused: Cell::new(0) })
+        let listening = address(std::process::id() as i32).and_then(|address| Requests::listen_at(&address));
+        listening
+            .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot make a socket for `trellis leave`: {error}")))
+    }
+
+    fn listen_at(address: &SocketAddr) -> io::Result<Requests> {
+        let listener = UnixListener::bind_addr(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Requests { listener, refusals: Refusals::new("launcher", Some(trellis_store::complain)) })
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
@@ -73,90 +84,55 @@ impl Requests {
     }
 
     /// Answers all clients that have connected.
-    pub(super) fn serve(&self, mut answer: impl FnMut(&Request) -> String) {
+    pub(super) fn serve(&self, mut answer: impl FnMut(Request) -> Answer) {
         while let Ok((stream, _)) = self.listener.accept() {
             // A client that hangs up does not want the answer.
             let _ = self.serve_one(stream, &mut answer);
         }
     }
 
-    fn serve_one(&self, mut stream: UnixStream, answer: &mut impl FnMut(&Request) -> String) -> io::Result<()> {
+    fn serve_one(&self, stream: UnixStream, answer: &mut impl FnMut(Request) -> Answer) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(REQUEST.time()))?;
-        stream.set_write_timeout(Some(REQUEST.time()))?;
-        let text = match peer_user(&stream) {
-            Some(user) if user != own_user() => self.refuse(&wrong_user(user)),
-            _ => {
-                let mut buffer = [0u8; 64];
-                let count = stream.read(&mut buffer)?;
-                match Request::parse(&String::from_utf8_lossy(&buffer[..count])) {
-                    Some(request) => answer(&request),
-                    None => self.refuse(NOT_UNDERSTOOD),
-                }
-            }
-        };
-        stream.write_all(text.as_bytes())
-    }
-
-    /// Counts and reports a refusal, and returns the answer for the client.
-    fn refuse(&self, sentence: &str) -> String {
-        let count = self.refused.get() + 1;
-        self.refused.set(count);
-        if trellis_base::is_worth_reporting(count) {
-            trellis_store::complain(format_args!(
-                "a request to this launcher is refused: {sentence} (refusal {count})"
-            ));
+        let (_, user) = space::peer(&stream).map_err(io::Error::other)?;
+        let mut lines = Lines::new(stream, REQUEST.time())?;
+        lines.is_impatient()?;
+        if user != space::own_user() {
+            let owner = space::own_user();
+            let sentence = format!("user {user} may not ask this launcher; ask as user {owner}, to whom it belongs");
+            return self.refusals.refuse(&mut lines, sentence, Answer::Refused);
         }
-        format!("{REFUSED}{sentence}")
-    }
-}
-
-fn wrong_user(user: u32) -> String {
-    format!("user {user} may not ask this launcher; ask as user {}, to whom it belongs", own_user())
-}
-
-impl Request {
-    fn parse(text: &str) -> Option<Request> {
-        match text.trim().split_once(' ') {
-            None if text.trim() == "list" => Some(Request::List),
-            Some(("leave", pid)) => pid.parse().ok().map(Request::Leave),
-            _ => None,
+        match self.refusals.receive(&mut lines, Answer::Refused)? {
+            Some(request) => lines.send(&answer(request)),
+            None => Ok(()),
         }
     }
 }
 
-impl std::fmt::Display for Request {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Request::List => formatter.write_str("list"),
-            Request::Leave(pid) => write!(formatter, "leave {pid}"),
-        }
-    }
-}
-
-/// Sends a request to the launcher with this process number; `None` if it is gone.
+/// Sends a request to the launcher with this process number; `None` if it has ended.
 ///
 /// # Errors
 ///
-/// The sentence of a launcher that refuses the request.
-pub(super) fn ask(launcher: i32, request: &Request) -> Result<Option<String>, Failure> {
-    let address = SocketAddr::from_abstract_name(format!("{NAME}-{}-{launcher}", own_user()));
-    let answer = address.ok().and_then(|address| exchange(&address, request, ANSWER.time()));
-    let Some(answer) = answer else { return Ok(None) };
-    match answer.strip_prefix(REFUSED) {
-        Some(sentence) => Err(Failure::new(exit::SYSTEM, format!("the launcher {launcher} refused: {sentence}"))),
-        None => Ok(Some(answer)),
+/// The sentence of a launcher that refuses the request, and one about a launcher that does not answer.
+pub(super) fn ask(launcher: i32, request: Request) -> Result<Option<Answer>, Failure> {
+    let named = |what: String| Failure::new(exit::SYSTEM, format!("the launcher {launcher} {what}"));
+    let address = address(launcher).map_err(|error| named(format!("has no socket: {error}")))?;
+    match exchange(&address, request, ANSWER.time()) {
+        Ok(Answer::Refused(sentence)) => Err(named(format!("refused: {sentence}"))),
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::UnexpectedEof) => Ok(None),
+        Err(error) => Err(named(format!("does not answer: {error}"))),
     }
 }
 
-fn exchange(address: &SocketAddr, request: &Request, timeout: Duration) -> Option<String> {
-    let mut stream = UnixStream::connect_addr(address).ok()?;
-    stream.set_read_timeout(Some(timeout)).ok()?;
-    stream.write_all(request.to_string().as_bytes()).ok()?;
-    stream.shutdown(Shutdown::Write).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
+fn exchange(address: &SocketAddr, request: Request, limit: Duration) -> io::Result<Answer> {
+    let mut lines = Lines::new(trellis_switch::control::connect(address, limit)?, limit)?;
+    lines.is_impatient()?;
+    lines.ask(&request)
+}
+
+/// The address of the socket of a launcher of this user.
+fn address(launcher: i32) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{NAME}-{}-{launcher}", space::own_user()))
 }
 
 /// The listening launchers of this user, by their process numbers.
@@ -164,7 +140,7 @@ pub(super) fn launchers() -> Result<Vec<i32>, Failure> {
     // The names of others' abstract sockets may be any bytes.
     let table = fs::read("/proc/net/unix")
         .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot read /proc/net/unix: {error}")))?;
-    Ok(launchers_in(&String::from_utf8_lossy(&table), own_user()))
+    Ok(launchers_in(&String::from_utf8_lossy(&table), space::own_user()))
 }
 
 fn launchers_in(table: &str, user: u32) -> Vec<i32> {
@@ -176,34 +152,9 @@ fn launchers_in(table: &str, user: u32) -> Vec<i32> {
     found
 }
 
-fn own_user() -> u32 {
-    // SAFETY: geteuid has no conditions.
-    unsafe { libc::geteuid() }
-}
-
-fn peer_user(stream: &UnixStream) -> Option<u32> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `peer` and `size` describe one writable structure of the kind that SO_PEERCRED gives.
-    let got = unsafe {
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut size)
-    };
-    (got == 0).then_some(peer.uid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_request_reads_as_it_was_written() {
-        for request in [Request::List, Request::Leave(471)] {
-            assert_eq!(Request::parse(&request.to_string()), Some(request));
-        }
-        for nonsense in ["", "leave", "leave me", "go 3"] {
-            assert_eq!(Request::parse(nonsense), None, "{nonsense}");
-        }
-    }
 
     #[test]
     fn launchers_are_found_in_the_kernels_table() {
@@ -225,20 +176,21 @@ mod tests {
         let other = SocketAddr::from_abstract_name(name).expect("a name");
         let _other = std::os::unix::net::UnixListener::bind_addr(&other).expect("a socket");
         assert!(launchers().expect("the table").contains(&me));
-        let asked = std::thread::spawn(move || ask(me, &Request::Leave(5)));
+        let asked = std::thread::spawn(move || ask(me, Request::Leave(5)));
         let mut ready = libc::pollfd { fd: requests.descriptor(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd.
         assert_eq!(unsafe { libc::poll(&mut ready, 1, 60_000) }, 1);
-        requests.serve(|request| format!("heard {request}"));
-        assert_eq!(asked.join().unwrap().expect("an answer").as_deref(), Some("heard leave 5"));
+        requests.serve(|request| Answer::IsAsked(request == Request::Leave(5)));
+        assert_eq!(asked.join().unwrap(), Ok(Some(Answer::IsAsked(true))));
+        drop(requests);
+        assert_eq!(ask(me, Request::List), Ok(None));
     }
 
     /// The launcher's end under a name of its own, because all tests are one process.
     fn listen_as(name: &str) -> (Requests, SocketAddr) {
         let name = format!("{NAME}-{name}-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(name).expect("a name");
-        let listener = UnixListener::bind_addr(&address).expect("a socket");
-        (Requests { listener, refused: Cell::new(0) }, address)
+        (Requests::listen_at(&address).expect("a socket"), address)
     }
 
     #[test]
@@ -246,27 +198,27 @@ mod tests {
         let (requests, _) = listen_as("silent");
         let (_client, server) = UnixStream::pair().expect("a pair of sockets");
         let dropped = requests.serve_one(server, &mut |_| unreachable!("it says nothing"));
-        assert_eq!(dropped.expect_err("its time is over").kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(dropped.expect_err("its time is over").kind(), ErrorKind::TimedOut);
+        assert_eq!(requests.refusals.count(), 0);
     }
 
     #[test]
-    fn a_launcher_that_does_not_answer_is_passed_over() {
+    fn a_launcher_that_does_not_answer_is_named() {
         let (_launcher, address) = listen_as("busy");
-        assert_eq!(exchange(&address, &Request::List, Duration::from_millis(10)), None);
+        let late = exchange(&address, Request::List, Duration::from_millis(10)).expect_err("nobody answers");
+        assert_eq!(late.to_string(), "it has said nothing for 0.01 s");
     }
 
     #[test]
-    fn who_is_refused_hears_why_and_is_counted() {
+    fn who_is_not_understood_hears_that_and_is_counted() {
         let (requests, _) = listen_as("refused");
-        let (mut client, server) = UnixStream::pair().expect("a pair of sockets");
-        client.write_all(b"go 3").expect("it is taken");
-        requests.serve_one(server, &mut |_| unreachable!("it is no request")).expect("it is answered");
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).expect("an answer");
-        assert_eq!(answer, format!("{REFUSED}{NOT_UNDERSTOOD}"));
-        assert!(
-            requests.refuse(&wrong_user(4711)).starts_with("refused user 4711 may not ask this launcher; ask as user ")
-        );
-        assert_eq!(requests.refused.get(), 2);
+        let (client, server) = UnixStream::pair().expect("a pair of sockets");
+        let mut client = Lines::new(client, Duration::from_secs(60)).expect("a socket");
+        client.send(&"a request of another version").expect("it is taken");
+        let refused = requests.serve_one(server, &mut |_| unreachable!("it is no request"));
+        assert_eq!(refused.expect_err("it is no request").kind(), ErrorKind::InvalidData);
+        let Some(Answer::Refused(sentence)) = client.receive().expect("an answer") else { panic!("it is refused") };
+        assert!(sentence.starts_with("the request is not understood"), "{sentence}");
+        assert_eq!(requests.refusals.count(), 1);
     }
 }

@@ -4,6 +4,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::ending::is_ignored;
 use crate::exit::Failure;
 
 /// Signals that are forwarded to every node.
@@ -22,16 +23,6 @@ const FORWARDED: [i32; 8] = [
 /// after one of them is ended.
 pub(super) fn asks_to_end(signal: i32) -> bool {
     matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP)
-}
-
-/// Whether this process was started to ignore a signal, as by `nohup`. A blocked signal would arrive at the
-/// descriptor all the same.
-fn is_ignored(signal: i32) -> bool {
-    // SAFETY: the structure is plain data, which the C library fills; nothing is installed.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
-    }
 }
 
 /// The descriptor from which signals are read, and the mask to restore.
@@ -55,6 +46,7 @@ impl Signals {
             let mut previous: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut wanted);
             libc::sigaddset(&mut wanted, libc::SIGCHLD);
+            // A blocked signal arrives at the descriptor even if it is ignored.
             for signal in FORWARDED.into_iter().filter(|&signal| signal != libc::SIGHUP || !is_ignored(signal)) {
                 libc::sigaddset(&mut wanted, signal);
             }

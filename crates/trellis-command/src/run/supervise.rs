@@ -15,7 +15,7 @@ use crate::run::child::Running;
 use crate::run::descendants;
 use crate::run::guard::Guard;
 use crate::run::output::{Destination, LineCutter, Outlet, Stream};
-use crate::run::requests::{Request, Requests};
+use crate::run::requests::{Answer, Request, Requests};
 use crate::run::signals::{self, Signals};
 use crate::run::status::NodeStatus;
 use crate::run::stdin::Relay;
@@ -275,14 +275,14 @@ impl<'a> Supervisor<'a> {
         let Some((requests, cluster)) = &self.requests else { return };
         let running = || self.nodes.iter().filter(|node| node.seen.ended.is_none());
         requests.serve(|request| match request {
-            Request::List => running().map(|node| node.described(cluster).to_line()).collect(),
-            Request::Leave(pid) => match running().find(|node| node.seen.pid == *pid) {
-                Some(node) => {
+            Request::List => Answer::Nodes(running().map(|node| node.described(cluster)).collect()),
+            Request::Leave(pid) => {
+                let node = running().find(|node| node.seen.pid == pid);
+                if let Some(node) = node {
                     node.status.request_leave();
-                    "asked".to_owned()
                 }
-                None => "unknown".to_owned(),
-            },
+                Answer::IsAsked(node.is_some())
+            }
         });
     }
 

@@ -8,7 +8,7 @@
 //! Must never act for a range whose change is not written yet, nor give two copies to one host. It has no clock, no
 //! socket and no store: facts come in, [`Order`]s go out. It exists as long as this controller leads.
 
-mod near;
+mod locality;
 mod parts;
 mod policy;
 pub(crate) mod range;
@@ -23,18 +23,18 @@ use trellis_fabric_protocol::lease::controller::{Input, Record};
 use trellis_fabric_protocol::lease::parts::{Within, is_part};
 use trellis_fabric_protocol::lease::{Host, Message, Party, Placement, Timing};
 use trellis_fabric_protocol::wire::address::{self, HostPrefix};
-use trellis_fabric_protocol::wire::datagram::Told;
-use trellis_fabric_protocol::wire::datagram::told::{About, What};
+use trellis_fabric_protocol::wire::datagram::ControlMessage;
+use trellis_fabric_protocol::wire::datagram::control::{About, What};
 
 use crate::event::Event;
-use crate::records::{Kept, RangeRecord, ServerRecord, Wish, Write};
-use near::Pulls;
-pub use near::{Counted, Near};
+use crate::records::{Directive, Kept, RangeRecord, ServerRecord, Write};
+use locality::Pulls;
+pub use locality::{Counted, Locality};
 use parts::Parts;
 pub use policy::Moved;
 use range::{Range, Wait};
 use replicas::Replicas;
-pub use status::{CutStatus, RangeStatus, ReplicaStatus, ServerStatus, Status};
+pub use status::{RangeStatus, ReplicaStatus, ServerStatus, SplitStatus, Status};
 
 /// How often backups and the presence of servers are checked.
 const LOOK: Nanoseconds = 50_000_000;
@@ -57,7 +57,7 @@ pub struct Settings {
     /// The number of requests per second from which a page is also answered by another server; 0 disables this.
     pub hot_from: u64,
     /// Which hosts are local to each other.
-    pub near: Near,
+    pub locality: Locality,
 }
 
 /// The destination of requests for pages.
@@ -75,7 +75,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 pub enum Fact {
     /// A message of a host.
-    Told(Host, Told),
+    Control(Host, ControlMessage),
     /// The write with this number is done.
     Written(u64),
     /// The switch was sent this route, or could not be.
@@ -90,7 +90,7 @@ pub enum Fact {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Send a message to a host.
-    Tell(Host, Told),
+    Tell(Host, ControlMessage),
     /// Write these records, all or none; [`Fact::Written`] refers to the number.
     Write(u64, Vec<Write>),
     /// Send requests for the pages of a range or part to a host; [`Fact::Routed`] refers to the number.
@@ -207,7 +207,7 @@ impl Ranges {
     /// Handles a fact, and appends the resulting orders.
     pub fn step(&mut self, now: Nanoseconds, fact: Fact, orders: &mut Vec<Order>) {
         match fact {
-            Fact::Told(from, told) => self.told(now, from, told, orders),
+            Fact::Control(from, message) => self.control(now, from, message, orders),
             Fact::Written(ticket) => {
                 if let Some(asked) = self.asked.remove(&ticket) {
                     orders.push(Order::Answer(asked));
@@ -251,8 +251,8 @@ impl Ranges {
         prefix(&self.settings, host)
     }
 
-    fn told(&mut self, now: Nanoseconds, from: Host, told: Told, orders: &mut Vec<Order>) {
-        let number = told.range;
+    fn control(&mut self, now: Nanoseconds, from: Host, message: ControlMessage, orders: &mut Vec<Order>) {
+        let number = message.range;
         if is_part(from) {
             if self.unknown.insert((number, from), ()).is_none() {
                 orders.push(Order::Say(Event::PartNumber { server: self.prefix(from) }));
@@ -262,9 +262,9 @@ impl Ranges {
         if self.ranges.get(&number).is_some_and(|range| range.is_mute) {
             return;
         }
-        match told.what {
-            What::Report { request, life, state, call, about } if self.is_heard(now, from, &about, orders) => {
-                let report = Message::Report { request, life, state, call };
+        match message.what {
+            What::Report { request, boot_id, state, call, about } if self.is_heard(now, from, &about, orders) => {
+                let report = Message::Report { request, boot_id, state, call };
                 self.report(now, number, from, report, &about, orders);
             }
             What::Followed { page, left, answered } => {
@@ -283,12 +283,12 @@ impl Ranges {
 
     /// Records that a server was heard; returns whether it may be answered.
     fn is_heard(&mut self, now: Nanoseconds, from: Host, about: &About, orders: &mut Vec<Order>) -> bool {
-        let (prefix, Timing { term, tenure, .. }) = (self.prefix(from), self.settings.timing);
+        let (prefix, Timing { term, home_lease, .. }) = (self.prefix(from), self.settings.timing);
         let server = self.servers.entry(from).or_insert(Server::new(ServerRecord::default()));
-        if (about.term, about.tenure) != (term, tenure) {
+        if (about.term, about.home_lease) != (term, home_lease) {
             if !std::mem::replace(&mut server.is_refused, true) {
-                let pair = |(term, tenure)| (Duration::from_nanos(term), Duration::from_nanos(tenure));
-                let (theirs, ours) = (pair((about.term, about.tenure)), pair((term, tenure)));
+                let pair = |(term, home_lease)| (Duration::from_nanos(term), Duration::from_nanos(home_lease));
+                let (theirs, ours) = (pair((about.term, about.home_lease)), pair((term, home_lease)));
                 orders.push(Order::Say(Event::Times { server: prefix, theirs, ours }));
             }
             return false;
@@ -313,10 +313,10 @@ impl Ranges {
     ) {
         let settings = &self.settings;
         if !self.ranges.contains_key(&number) {
-            if let Message::Report { life, request, .. } = report
+            if let Message::Report { boot_id, request, .. } = report
                 && self.parts.has_ended(number)
             {
-                return self.heard_of_ended(now, from, number, Some((life, request)), orders);
+                return self.heard_of_ended(now, from, number, Some((boot_id, request)), orders);
             }
             if number != from || about.pages == 0 || about.pages > PAGES_MAX {
                 if self.unknown.insert((number, from), ()).is_none() {
@@ -341,7 +341,7 @@ impl Ranges {
         if about.wants_back != 0 && is_home {
             self.wanted_back(now, number, about.wants_back, orders);
         }
-        self.go_on_cutting(now, orders);
+        self.continue_splits(now, orders);
     }
 
     fn tick(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
@@ -393,20 +393,20 @@ impl Ranges {
 
     /// Calls servers that are silent because they are home of nothing; a server that does not answer counts as absent.
     fn look_at_servers(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let tenure = self.settings.timing.tenure;
+        let home_lease = self.settings.timing.home_lease;
         for (&host, server) in &mut self.servers {
             let Some(heard_at) = server.heard_at else {
                 server.heard_at = Some(now);
                 continue;
             };
             let silence = now.saturating_sub(heard_at);
-            if server.is_there && silence > 2 * tenure {
+            if server.is_there && silence > 2 * home_lease {
                 server.is_there = false;
                 let (server, silence) = (prefix(&self.settings, host), Duration::from_nanos(silence));
                 orders.push(Order::Say(Event::ServerSilent { server, silence }));
             }
-            let every = if server.is_there { tenure / 4 } else { 2 * tenure };
-            if silence > tenure / 2 && now >= server.probed_at + every {
+            let every = if server.is_there { home_lease / 4 } else { 2 * home_lease };
+            if silence > home_lease / 2 && now >= server.probed_at + every {
                 server.probed_at = now;
                 // The state machine calls hosts that are sought as homes; and nothing is sent that is not written yet.
                 let is_called = |range: &Range| {
@@ -463,7 +463,7 @@ impl Ranges {
             ));
         }
         // Earlier requests about its pages are void.
-        self.parts.cuts.retain(|cut| cut.part != Some(number));
+        self.parts.splits.retain(|split| split.part != Some(number));
         let comes_home = self.part_and_range(number).is_some_and(|(_, range)| range.machine.record.home == to);
         if let Some(range) = self.ranges.get_mut(&number).filter(|range| range.within.is_some()) {
             range.goes_home(now, comes_home, &mut self.next_ticket, orders);
@@ -478,11 +478,11 @@ impl Ranges {
     /// # Errors
     ///
     /// A message, if there is no such range or no such server.
-    pub fn wish(
+    pub fn set_directive(
         &mut self,
         now: Nanoseconds,
         number: Host,
-        wish: Option<Wish>,
+        directive: Option<Directive>,
         asked: u64,
         orders: &mut Vec<Order>,
     ) -> Result<(), String> {
@@ -491,13 +491,13 @@ impl Ranges {
             let (part, of) = (self.prefix(number), self.prefix(of.number));
             return Err(format!("range {part}: it is a part of range {of}, and has its backups; say that one"));
         }
-        let hosts = if let Some(Wish::Hosts(hosts)) = &wish { hosts.as_slice() } else { &[] };
+        let hosts = if let Some(Directive::Hosts(hosts)) = &directive { hosts.as_slice() } else { &[] };
         if let Some(host) = hosts.iter().find(|host| !self.servers.contains_key(host)) {
             return Err(self.no_such_server(*host));
         }
         let range = self.ranges.get_mut(&number).ok_or(sentence)?;
-        range.wish(now, wish, &mut self.next_ticket, orders);
-        // Even if the wish is unchanged: the same may have been requested a moment ago and not be written yet.
+        range.set_directive(now, directive, &mut self.next_ticket, orders);
+        // Even if the directive is unchanged: the same may have been requested a moment ago and not be written yet.
         self.answer_when_written(asked, vec![number], orders);
         self.plan(now, number, orders);
         Ok(())
@@ -560,7 +560,7 @@ impl Ranges {
             range.step(now, Input::Drop(host), &self.settings, &mut self.next_ticket, orders);
         }
         let host = at.map_or(range.machine.record.home, |(host, ..)| host);
-        range.begin_anew(now, host, &self.settings, &mut self.next_ticket, orders);
+        range.reset(now, host, &self.settings, &mut self.next_ticket, orders);
         Ok(())
     }
 
@@ -578,7 +578,7 @@ impl Ranges {
 
     /// Whether it was not heard for so long that it no longer counts.
     fn is_gone(&self, now: Nanoseconds, host: Host) -> bool {
-        let timeout = 4 * self.settings.timing.tenure;
+        let timeout = 4 * self.settings.timing.home_lease;
         let is_silent = |server: &Server| !server.is_there && server.heard_at.is_some_and(|at| now > at + timeout);
         self.servers.get(&host).is_some_and(is_silent)
     }
@@ -610,11 +610,11 @@ fn prefix(settings: &Settings, host: Host) -> HostPrefix {
 fn placed(
     (range, within, pages): (Host, Option<Within>, u64),
     request: u64,
-    life: u16,
+    boot_id: u16,
     placement: Placement,
     call: u64,
-) -> Told {
-    Told { range, what: What::Placed { request, life, placement, call, pages, within } }
+) -> ControlMessage {
+    ControlMessage { range, what: What::Placed { request, boot_id, placement, call, pages, within } }
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub(super) struct Parts {
     /// Numbers that were parts and no longer are.
     ended: BTreeMap<Host, Ended>,
     /// Pages to be split off, in this order.
-    pub(super) cuts: Vec<Cut>,
+    pub(super) splits: Vec<Split>,
     /// Since when parts have been at the homes of their ranges.
     beside: BTreeMap<Host, Nanoseconds>,
 }
@@ -51,7 +51,7 @@ struct Ended {
 
 /// A page range that has to move to a host.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
+pub(super) struct Split {
     pub(super) range: Host,
     pub(super) first: u64,
     pub(super) pages: u64,
@@ -71,12 +71,12 @@ enum Progress {
     /// Drop it, and report why.
     Cannot(String),
     /// Split the pages off.
-    Cut,
+    Split,
     /// Move the part.
     Move(Host),
 }
 
-impl Cut {
+impl Split {
     fn end(&self) -> u64 {
         self.first + self.pages
     }
@@ -146,17 +146,17 @@ impl Ranges {
         self.may_go(range, to, &runs)?;
         for &(first, pages) in &runs {
             // An earlier request about these pages is void.
-            self.parts.cuts.retain(|cut| cut.range != number || (cut.first, cut.pages) != (first, pages));
+            self.parts.splits.retain(|split| split.range != number || (split.first, split.pages) != (first, pages));
             let part = self.part_at(number, first);
             if let Some(part) = part.and_then(|part| self.ranges.get_mut(&part)) {
                 part.goes_home(now, false, &mut self.next_ticket, orders);
             }
             let home = part.and_then(|part| self.ranges.get(&part)).map(|part| part.machine.record.home);
             if home != Some(to) {
-                self.parts.cuts.push(Cut { range: number, first, pages, to, part, until: now + GOES_WITHIN });
+                self.parts.splits.push(Split { range: number, first, pages, to, part, until: now + GOES_WITHIN });
             }
         }
-        self.go_on_cutting(now, orders);
+        self.continue_splits(now, orders);
         Ok(runs)
     }
 
@@ -184,12 +184,13 @@ impl Ranges {
                     self.prefix(range.machine.record.home)
                 ));
             }
-            let is_other = |cut: &&Cut| cut.overlaps(range.number, from, to) && (cut.first, cut.end()) != (from, to);
-            if let Some(cut) = self.parts.cuts.iter().find(is_other) {
-                let (first, last) = (cut.first, cut.end() - 1);
+            let is_other =
+                |split: &&Split| split.overlaps(range.number, from, to) && (split.first, split.end()) != (from, to);
+            if let Some(split) = self.parts.splits.iter().find(is_other) {
+                let (first, last) = (split.first, split.end() - 1);
                 return Err(format!(
                     "range {name}: pages {first} to {last} are about to go to {}; say it again when they are there",
-                    self.prefix(cut.to)
+                    self.prefix(split.to)
                 ));
             }
             runs.push((from, to - from));
@@ -210,7 +211,8 @@ impl Ranges {
             ));
         }
         let is_new = |run: &&(u64, u64)| self.part_at(range.number, run.0).is_none();
-        let waiting = self.parts.cuts.iter().filter(|cut| cut.range == range.number && cut.part.is_none()).count();
+        let waiting =
+            self.parts.splits.iter().filter(|split| split.range == range.number && split.part.is_none()).count();
         let count = range.machine.record.parts.len() + waiting + runs.iter().filter(is_new).count();
         if count > PARTS_MAX {
             return Err(format!(
@@ -247,7 +249,7 @@ impl Ranges {
                 "range {name}: pages {first} to {last} are a part, which comes home as a whole; say --pages {first}-{last}"
             ));
         }
-        self.parts.cuts.retain(|cut| !cut.overlaps(number, first, end));
+        self.parts.splits.retain(|split| !split.overlaps(number, first, end));
         for part in &touching {
             self.let_come_home(now, part.number, orders);
         }
@@ -265,7 +267,7 @@ impl Ranges {
     /// The home of a range asks for a part back because it needs all pages of an object.
     pub(super) fn wanted_back(&mut self, now: Nanoseconds, range: Host, part: Host, orders: &mut Vec<Order>) {
         if self.ranges.get(&range).is_some_and(|range| range.part(part).is_some()) {
-            self.parts.cuts.retain(|cut| cut.part != Some(part));
+            self.parts.splits.retain(|split| split.part != Some(part));
             self.let_come_home(now, part, orders);
         }
     }
@@ -284,11 +286,11 @@ impl Ranges {
         let Some(range) = self.ranges.get(&within.range).filter(|range| range.is_quiet()) else { return };
         if range.is_at(from) {
             orders.push(Order::Tell(from, range.call_up(now)));
-        } else if let Some((life, request)) = report {
+        } else if let Some((boot_id, request)) = report {
             let (home, backups, parts) = (range.machine.record.home, Vec::new(), Vec::new());
             let placement =
-                Placement { incarnation, home, backups, hand_to: None, anew: false, is_unserved: false, parts };
-            orders.push(Order::Tell(from, placed((number, Some(within), pages), request, life, placement, 0)));
+                Placement { incarnation, home, backups, hand_to: None, is_reset: false, is_unserved: false, parts };
+            orders.push(Order::Tell(from, placed((number, Some(within), pages), request, boot_id, placement, 0)));
         }
     }
 
@@ -299,7 +301,7 @@ impl Ranges {
         for number in waiting {
             self.begin_without_parts(now, number, orders);
         }
-        self.go_on_cutting(now, orders);
+        self.continue_splits(now, orders);
         let parts: Vec<Host> = self.ranges.range(PARTS_FROM..).map(|(number, _)| *number).collect();
         for number in parts {
             if !self.is_beside(number) {
@@ -313,7 +315,7 @@ impl Ranges {
     /// Whether a part is at the home of its range without a reason.
     fn is_beside(&self, number: Host) -> bool {
         let Some((part, range)) = self.part_and_range(number) else { return false };
-        let is_asked_for = self.parts.cuts.iter().any(|cut| cut.part == Some(number));
+        let is_asked_for = self.parts.splits.iter().any(|split| split.part == Some(number));
         let record = &part.machine.record;
         record.home == range.machine.record.home && record.moving.is_none() && !part.returns && !is_asked_for
     }
@@ -324,90 +326,90 @@ impl Ranges {
         Some((part, self.ranges.get(&part.within?.range)?))
     }
 
-    pub(super) fn go_on_cutting(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
+    pub(super) fn continue_splits(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let mut place = 0;
-        while let Some(cut) = self.parts.cuts.get(place).copied() {
-            let progress = self.progress(now, &cut);
+        while let Some(split) = self.parts.splits.get(place).copied() {
+            let progress = self.progress(now, &split);
             if let Progress::Cannot(why) = &progress {
-                let (range, pages) = (self.prefix(cut.range), (cut.first, cut.end() - 1));
-                orders.push(Order::Say(Event::NotCut { range, pages, why: why.clone() }));
+                let (range, pages) = (self.prefix(split.range), (split.first, split.end() - 1));
+                orders.push(Order::Say(Event::NotSplit { range, pages, why: why.clone() }));
             }
             match progress {
                 Progress::Over | Progress::Cannot(_) => {
-                    self.parts.cuts.remove(place);
+                    self.parts.splits.remove(place);
                     continue;
                 }
                 Progress::Waits => {}
-                Progress::Cut => self.cut(now, place, cut, orders),
-                Progress::Move(part) => self.begin_move(now, part, cut.to, orders),
+                Progress::Split => self.split(now, place, split, orders),
+                Progress::Move(part) => self.begin_move(now, part, split.to, orders),
             }
             place += 1;
         }
     }
 
-    fn progress(&self, now: Nanoseconds, cut: &Cut) -> Progress {
-        let Some(range) = self.ranges.get(&cut.range).filter(|range| range.begins_at.is_none()) else {
-            return Progress::Cannot("their range begins anew".to_owned());
+    fn progress(&self, now: Nanoseconds, split: &Split) -> Progress {
+        let Some(range) = self.ranges.get(&split.range).filter(|range| range.begins_at.is_none()) else {
+            return Progress::Cannot("their range is being reset".to_owned());
         };
-        let part = cut.part.and_then(|part| self.ranges.get(&part)).filter(|part| !part.is_mute);
-        if cut.part.is_some() && part.is_none_or(|part| part.machine.record.home == cut.to) {
+        let part = split.part.and_then(|part| self.ranges.get(&part)).filter(|part| !part.is_mute);
+        if split.part.is_some() && part.is_none_or(|part| part.machine.record.home == split.to) {
             return Progress::Over;
         }
-        let (host, of) = (self.prefix(cut.to), part.unwrap_or(range));
+        let (host, of) = (self.prefix(split.to), part.unwrap_or(range));
         let has_room = match part {
-            Some(part) => part.is_at(cut.to) || self.has_room(part, cut.to),
-            None => range.is_at(cut.to) || self.spare(cut.to) >= cut.pages * PAGE_BYTES,
+            Some(part) => part.is_at(split.to) || self.has_room(part, split.to),
+            None => range.is_at(split.to) || self.spare(split.to) >= split.pages * PAGE_BYTES,
         };
         // A host that did not get ready is asked again later.
-        let is_shunned = of.shunned.contains_key(&cut.to);
+        let is_shunned = of.shunned.contains_key(&split.to);
         match () {
-            () if !self.is_there(cut.to) || self.is_drained(cut.to) => {
+            () if !self.is_there(split.to) || self.is_drained(split.to) => {
                 Progress::Cannot(format!("server {host} is not to be had"))
             }
             () if of.is_firm() && !has_room => {
                 Progress::Cannot(format!("server {host} has no room for them; give it more --backup-memory"))
             }
-            () if of.is_firm() && !is_shunned => part.map_or(Progress::Cut, |part| Progress::Move(part.number)),
-            () if now >= cut.until && !of.is_served() => Progress::Cannot("nobody serves them".to_owned()),
-            () if now >= cut.until && is_shunned => {
+            () if of.is_firm() && !is_shunned => part.map_or(Progress::Split, |part| Progress::Move(part.number)),
+            () if now >= split.until && !of.is_served() => Progress::Cannot("nobody serves them".to_owned()),
+            () if now >= split.until && is_shunned => {
                 Progress::Cannot(format!("server {host} did not get ready for them"))
             }
             () => Progress::Waits,
         }
     }
 
-    fn cut(&mut self, now: Nanoseconds, place: usize, cut: Cut, orders: &mut Vec<Order>) {
-        let incarnation = self.ranges.get(&cut.range).map_or(0, |range| range.machine.record.incarnation);
+    fn split(&mut self, now: Nanoseconds, place: usize, split: Split, orders: &mut Vec<Order>) {
+        let incarnation = self.ranges.get(&split.range).map_or(0, |range| range.machine.record.incarnation);
         let number = free_number(&self.ranges, &self.parts.ended, incarnation);
         let (settings, next_ticket) = (&self.settings, &mut self.next_ticket);
-        let Some(range) = self.ranges.get_mut(&cut.range) else { return };
+        let Some(range) = self.ranges.get_mut(&split.range) else { return };
         let made = number.and_then(|number| {
-            let part = Part { number, first: cut.first, pages: cut.pages, since: incarnation.saturating_add(1) };
-            range.cut(now, part, settings, next_ticket, orders)
+            let part = Part { number, first: split.first, pages: split.pages, since: incarnation.saturating_add(1) };
+            range.split(now, part, settings, next_ticket, orders)
         });
         match made {
             Some(part) => {
-                self.parts.cuts[place].part = Some(part.number);
+                self.parts.splits[place].part = Some(part.number);
                 self.parts.ended.remove(&part.number);
                 self.ranges.insert(part.number, part);
             }
             None => {
-                self.parts.cuts.remove(place);
-                let (range, pages) = (prefix(settings, cut.range), (cut.first, cut.end() - 1));
+                self.parts.splits.remove(place);
+                let (range, pages) = (prefix(settings, split.range), (split.first, split.end() - 1));
                 let why = "no number is left for another part, or no incarnation of the range; let parts come home"
                     .to_owned();
-                orders.push(Order::Say(Event::NotCut { range, pages, why }));
+                orders.push(Order::Say(Event::NotSplit { range, pages, why }));
             }
         }
     }
 
     /// Merges a part into its range, if both are firm and at the same hosts.
-    pub(super) fn join(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+    pub(super) fn merge(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let is_due = self.part_and_range(number).is_some_and(|(part, range)| part.is_firm() && range.is_firm());
         let Some(mut part) = is_due.then(|| self.ranges.remove(&number)).flatten() else { return };
         if let Some(range) = part.within.and_then(|within| self.ranges.get_mut(&within.range)) {
             // The part exists until that is written, but nothing more is sent about it.
-            part.is_mute = range.join(now, &part, &self.settings, &mut self.next_ticket, orders);
+            part.is_mute = range.merge(now, &part, &self.settings, &mut self.next_ticket, orders);
         }
         self.ranges.insert(number, part);
     }
@@ -474,7 +476,7 @@ impl Ranges {
             _ if !is_settled => Next::Nothing,
             (Some(host), _) => introduces(*host, Purpose::Back),
             (None, Some(host)) => Next::Do(Input::Drop(*host)),
-            (None, None) => Next::Join,
+            (None, None) => Next::Merge,
         })
     }
 

@@ -15,7 +15,7 @@ use trellis_fabric_protocol::lease::controller::Input;
 use super::range::Range;
 use super::{Order, Ranges, prefix};
 use crate::event::Event;
-use crate::records::Wish;
+use crate::records::Directive;
 
 /// How long a server may take to get ready for a range.
 const READY_WITHIN: Nanoseconds = 3_000_000_000;
@@ -71,7 +71,7 @@ pub(super) enum Next {
     /// It should have more backups, and no server can be one.
     Lacks,
     /// A part is at the home of its range and can be merged.
-    Join,
+    Merge,
 }
 
 impl Ranges {
@@ -98,7 +98,7 @@ impl Ranges {
             Next::Nothing => {}
             // Its home must first learn that it is home.
             Next::Do(_) if !range.has_begun() => {}
-            Next::Join => self.join(now, number, orders),
+            Next::Merge => self.merge(now, number, orders),
             Next::Lacks => self.lacks(now, number, orders),
             Next::Do(input) => range.step(now, input, &self.settings, &mut self.next_ticket, orders),
             Next::Introduce(host, purpose) => self.introduce(now, number, host, purpose, orders),
@@ -114,9 +114,9 @@ impl Ranges {
     /// data. A lack of room is reported elsewhere.
     pub(super) fn watch_copies(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get(&number) else { return };
-        let wanted = match self.wish_of(range) {
-            Some(Wish::Hosts(hosts)) => hosts.len(),
-            Some(Wish::Count(count)) => usize::from(*count),
+        let wanted = match self.directive_of(range) {
+            Some(Directive::Hosts(hosts)) => hosts.len(),
+            Some(Directive::Count(count)) => usize::from(*count),
             None => usize::from(self.settings.backups),
         };
         let record = &range.machine.record;
@@ -148,8 +148,8 @@ impl Ranges {
         *is_said = true;
         let Some(range) = self.ranges.get(&number) else { return };
         let (settings, bytes) = (&self.settings, range.bytes());
-        let lacking: Vec<Host> = match self.wish_of(range) {
-            Some(Wish::Hosts(hosts)) => hosts.iter().copied().filter(|host| !range.is_at(*host)).collect(),
+        let lacking: Vec<Host> = match self.directive_of(range) {
+            Some(Directive::Hosts(hosts)) => hosts.iter().copied().filter(|host| !range.is_at(*host)).collect(),
             _ => Vec::new(),
         };
         let hosts = lacking.into_iter().map(|host| prefix(settings, host)).collect();
@@ -225,9 +225,9 @@ impl Ranges {
                 }
             };
         }
-        match self.wish_of(range) {
-            Some(Wish::Hosts(hosts)) => self.next_of_hosts(range, hosts, is_settled),
-            Some(Wish::Count(count)) => self.next_of_count(range, usize::from(*count), is_settled),
+        match self.directive_of(range) {
+            Some(Directive::Hosts(hosts)) => self.next_of_hosts(range, hosts, is_settled),
+            Some(Directive::Count(count)) => self.next_of_count(range, usize::from(*count), is_settled),
             None => self.next_of_count(range, usize::from(self.settings.backups), is_settled),
         }
     }
@@ -289,10 +289,10 @@ impl Ranges {
         self.servers.keys().copied().find(may)
     }
 
-    /// The operator's wish for a range, and for its parts.
-    fn wish_of<'a>(&'a self, range: &'a Range) -> Option<&'a Wish> {
+    /// The operator's directive for a range, and for its parts.
+    fn directive_of<'a>(&'a self, range: &'a Range) -> Option<&'a Directive> {
         let of = range.within.and_then(|within| self.ranges.get(&within.range));
-        of.unwrap_or(range).wish.as_ref()
+        of.unwrap_or(range).directive.as_ref()
     }
 
     pub(super) fn may_take(&self, range: &Range, host: Host) -> bool {

@@ -13,13 +13,13 @@ use trellis_fabric_protocol::lease::controller::{Controller, Input, Record};
 use trellis_fabric_protocol::lease::parts::{Part, Within};
 use trellis_fabric_protocol::lease::{Effect, Host, Message, Party, Placement, State};
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
-use trellis_fabric_protocol::wire::datagram::Told;
-use trellis_fabric_protocol::wire::datagram::told::About;
+use trellis_fabric_protocol::wire::datagram::ControlMessage;
+use trellis_fabric_protocol::wire::datagram::control::About;
 
 use super::policy::Introducing;
 use super::{LOAD_OVER, Order, Place, Settings, placed, prefix};
 use crate::event::Event;
-use crate::records::{RangeRecord, Wish, WithinRecord, Write};
+use crate::records::{Directive, RangeRecord, WithinRecord, Write};
 
 /// How long the switch is waited for before the new home is informed.
 pub(crate) const ROUTE: Deadline = Deadline {
@@ -35,7 +35,7 @@ pub(crate) const ROUTE: Deadline = Deadline {
 enum Pending {
     Write(Box<RangeRecord>),
     Route(Host),
-    Tell(Host, Told),
+    Tell(Host, ControlMessage),
     Say(Event),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Range {
     pub(super) number: Host,
     pub(super) machine: Controller,
     pub(super) pages: u64,
-    pub(super) wish: Option<Wish>,
+    pub(super) directive: Option<Directive>,
     /// For a part: the range and the pages from which it was split.
     pub(super) within: Option<Within>,
     /// For a part: it moves to the home of its range, to be merged.
@@ -117,7 +117,7 @@ impl Range {
             number,
             routed: machine.record.home,
             pages: record.pages,
-            wish: record.wish,
+            directive: record.directive,
             within: record.within.map(|WithinRecord { range, first, since }| Within { range, first, since }),
             returns: record.returns,
             is_mute: false,
@@ -168,7 +168,7 @@ impl Range {
 
     /// Whether there is a home, as far as is known.
     pub(super) fn is_served(&self) -> bool {
-        !self.machine.is_open && self.machine.record.life.is_some() && self.blank_pages.is_none()
+        !self.machine.is_open && self.machine.record.boot_id.is_some() && self.blank_pages.is_none()
     }
 
     /// Whether its home serves in the incarnation of the record. A home that was handed the range knows the leases that
@@ -224,7 +224,7 @@ impl Range {
     }
 
     /// How long its home may still answer without being renewed.
-    pub(super) fn tenure_left(&self, now: Nanoseconds) -> Duration {
+    pub(super) fn home_lease_left(&self, now: Nanoseconds) -> Duration {
         if self.machine.is_open { Duration::ZERO } else { Duration::from_nanos(self.machine.until.saturating_sub(now)) }
     }
 
@@ -256,7 +256,7 @@ impl Range {
         while let Some(pending) = self.queue.pop_front() {
             let ticket = *next_ticket;
             match pending {
-                Pending::Tell(to, told) => orders.push(Order::Tell(to, told)),
+                Pending::Tell(to, message) => orders.push(Order::Tell(to, message)),
                 Pending::Say(event) => orders.push(Order::Say(event)),
                 Pending::Write(record) => {
                     *next_ticket += 1;
@@ -286,7 +286,7 @@ impl Range {
         let before = self.machine.record.home;
         self.decide(now, input, settings, orders);
         let home = self.machine.record.home;
-        let is_unknown = home != before && self.machine.record.life.is_none();
+        let is_unknown = home != before && self.machine.record.boot_id.is_none();
         if let Some(report) = self.reports.remove(&home).filter(|_| is_unknown) {
             self.decide(now, Input::Message(Party::of(home), report), settings, orders);
             // Its report is outdated: it still has to learn that it is home.
@@ -324,10 +324,10 @@ impl Range {
         if self.machine.is_open && !was_open {
             self.silent_since = Some(self.machine.until);
             let complete = hosts(&record.complete);
-            let silence = Duration::from_nanos(settings.timing.tenure);
+            let silence = Duration::from_nanos(settings.timing.home_lease);
             orders.push(Order::Say(Event::Silent { range: name, home, silence, complete }));
         }
-        if record.anew && !before.anew {
+        if record.is_reset && !before.is_reset {
             self.pages = self.blank_pages.filter(|_| self.within.is_none()).unwrap_or(self.pages);
         }
         for effect in effects.drain(..) {
@@ -346,9 +346,9 @@ impl Range {
                         self.queue.push_back(Pending::Route(record.home));
                     }
                 }
-                Effect::Send { to, message: Message::Placed { request, life, placement, call }, .. } => {
-                    let told = self.placed(request, life, placement, call);
-                    self.tell(to.host, told);
+                Effect::Send { to, message: Message::Placed { request, boot_id, placement, call }, .. } => {
+                    let message = self.placed(request, boot_id, placement, call);
+                    self.tell(to.host, message);
                 }
                 Effect::Unserved => {
                     let is_blank = self.blank_pages.is_some();
@@ -363,15 +363,15 @@ impl Range {
 
     /// The record to be written.
     fn as_record(&self) -> RangeRecord {
-        let record = RangeRecord::new(&self.machine.record, self.pages, self.wish.clone());
+        let record = RangeRecord::new(&self.machine.record, self.pages, self.directive.clone());
         match self.within {
             Some(within) => record.part_of(within, self.returns),
             None => record,
         }
     }
 
-    fn placed(&self, request: u64, life: u16, placement: Placement, call: u64) -> Told {
-        placed((self.number, self.within, self.pages), request, life, placement, call)
+    fn placed(&self, request: u64, boot_id: u16, placement: Placement, call: u64) -> ControlMessage {
+        placed((self.number, self.within, self.pages), request, boot_id, placement, call)
     }
 
     /// Queues a record, replacing a waiting one.
@@ -397,7 +397,7 @@ impl Range {
         }
         for host in before.backups.iter().filter(|host| **host != record.home && !record.backups.contains(host)) {
             // The host may not know yet that it is no longer a backup, or be unwell.
-            self.shunned.insert(*host, now + 2 * settings.timing.tenure);
+            self.shunned.insert(*host, now + 2 * settings.timing.home_lease);
             say(Event::Dropped { range, host: prefix(settings, *host) });
         }
         let is_complete = |record: &Record| !record.backups.is_empty() && record.complete.len() == record.backups.len();
@@ -410,17 +410,17 @@ impl Range {
         }
         let home = prefix(settings, record.home);
         // A home is reported when it was heard since its start, and at once if another host becomes home.
-        let is_new = record.home != before.home || record.life != before.life && record.life.is_some();
+        let is_new = record.home != before.home || record.boot_id != before.boot_id && record.boot_id.is_some();
         if is_new
-            && !(record.life.is_some()
-                && before.life.is_none()
+            && !(record.boot_id.is_some()
+                && before.boot_id.is_none()
                 && record.home == before.home
                 && record.incarnation > 1
-                && !record.anew)
+                && !record.is_reset)
         {
             let after = self.silent_since.take().map(|since| Duration::from_nanos(now.saturating_sub(since)));
             let (incarnation, before) = (record.incarnation, prefix(settings, before.home));
-            say(Event::Home { range, home, incarnation, before, after, is_anew: record.anew });
+            say(Event::Home { range, home, incarnation, before, after, is_reset: record.is_reset });
         } else if was_open && !self.machine.is_open {
             say(Event::Again { range, home });
             self.silent_since = None;
@@ -435,18 +435,18 @@ impl Range {
     }
 
     /// Queues a message to a host; of messages to the same host since the last record, only the newest is kept.
-    fn tell(&mut self, to: Host, told: Told) {
-        let is_call = |told: &Told| {
-            matches!(told.what, trellis_fabric_protocol::wire::datagram::told::What::Placed { request: 0, .. })
+    fn tell(&mut self, to: Host, message: ControlMessage) {
+        let is_call = |message: &ControlMessage| {
+            matches!(message.what, trellis_fabric_protocol::wire::datagram::control::What::Placed { request: 0, .. })
         };
         let since = self.queue.iter().rposition(|pending| !matches!(pending, Pending::Tell(..))).map_or(0, |at| at + 1);
         let mut place = 0;
         self.queue.retain(|pending| {
             place += 1;
-            let is_older = matches!(pending, Pending::Tell(of, old) if *of == to && is_call(old) == is_call(&told));
+            let is_older = matches!(pending, Pending::Tell(of, old) if *of == to && is_call(old) == is_call(&message));
             place <= since || !is_older
         });
-        self.queue.push_back(Pending::Tell(to, told));
+        self.queue.push_back(Pending::Tell(to, message));
     }
 
     /// Handles a server's report before the machine does.
@@ -459,7 +459,7 @@ impl Range {
         settings: &Settings,
         orders: &mut Vec<Order>,
     ) {
-        let Message::Report { life, state, .. } = *report else { return };
+        let Message::Report { boot_id, state, .. } = *report else { return };
         if about.pages == self.pages {
             self.room.insert(from, ());
         } else {
@@ -480,7 +480,7 @@ impl Range {
             }
             return;
         }
-        let may_be_blank = record.anew && record.life.is_none_or(|known| known == life);
+        let may_be_blank = record.is_reset && record.boot_id.is_none_or(|known| known == boot_id);
         let is_lost = state == State::Blank && !may_be_blank;
         // The lack of a home was reported before it came back.
         if is_lost && self.blank_pages.is_none() && self.machine.is_open && record.complete.is_empty() {
@@ -512,15 +512,15 @@ impl Range {
         next_ticket: &mut u64,
         orders: &mut Vec<Order>,
     ) {
-        let wants_none = match &self.wish {
-            Some(Wish::Count(count)) => *count == 0,
-            Some(Wish::Hosts(hosts)) => hosts.is_empty(),
+        let wants_none = match &self.directive {
+            Some(Directive::Count(count)) => *count == 0,
+            Some(Directive::Hosts(hosts)) => hosts.is_empty(),
             None => settings.backups == 0,
         };
         // A part is not reset by itself: its range continues, and would show zeros in place of the lost pages.
         let may_begin = self.blank_pages.is_some() && wants_none && self.within.is_none();
         if may_begin && from == self.machine.record.home {
-            self.begin_anew(now, from, settings, next_ticket, orders);
+            self.reset(now, from, settings, next_ticket, orders);
         }
         let record = &self.machine.record;
         let is_known = matches!(state, State::Home { incarnation, .. } if incarnation == record.incarnation);
@@ -544,7 +544,7 @@ impl Range {
     }
 
     /// Resets it at this host: at once, or when its parts have ended.
-    pub(super) fn begin_anew(
+    pub(super) fn reset(
         &mut self,
         now: Nanoseconds,
         host: Host,
@@ -555,13 +555,13 @@ impl Range {
         if !self.machine.record.parts.is_empty() {
             self.begins_at = Some(host);
         } else if self.machine.begins_at != Some(host) {
-            self.step(now, Input::Anew(host), settings, next_ticket, orders);
+            self.step(now, Input::Reset(host), settings, next_ticket, orders);
         }
     }
 
     /// Splits a part off, if this range is firm; both wait until both records are written. `None` if that is not
     /// possible.
-    pub(super) fn cut(
+    pub(super) fn split(
         &mut self,
         now: Nanoseconds,
         part: Part,
@@ -572,20 +572,20 @@ impl Range {
         debug_assert!(self.is_firm(), "what was decided of it is written, and its home knows it");
         let before = self.before();
         let mut effects = std::mem::take(&mut self.effects);
-        let machine = self.machine.cut(now, part, &mut effects)?;
+        let machine = self.machine.split(now, part, &mut effects)?;
         let part = self.part(part.number)?;
         self.home_hears_first(&mut effects);
         let record = RangeRecord::new(&machine.record, part.pages, None).part_of(part.within(self.number), false);
         self.together = Some(Write::Range(part.number, record.clone()));
         self.follow(now, effects, before, settings, orders);
         let (range, number) = (prefix(settings, self.number), prefix(settings, part.number));
-        self.queue.push_back(Pending::Say(Event::Cut { range, pages: (part.first, part.end() - 1), part: number }));
+        self.queue.push_back(Pending::Say(Event::Split { range, pages: (part.first, part.end() - 1), part: number }));
         self.flush(now, next_ticket, orders);
-        let mut cut = Range::new(part.number, record, settings, now);
+        let mut split = Range::new(part.number, record, settings, now);
         // The switch knows the part from now on: the range may move while the part stays.
-        cut.queue.push_back(Pending::Route(machine.record.home));
-        (cut.machine, cut.wait) = (machine, self.wait);
-        Some(cut)
+        split.queue.push_back(Pending::Route(machine.record.home));
+        (split.machine, split.wait) = (machine, self.wait);
+        Some(split)
     }
 
     /// Resets the range where intended, without parts, in an incarnation above `last`, which is the last of theirs: no
@@ -607,7 +607,7 @@ impl Range {
     }
 
     /// Merges a part, if both are firm and at the same hosts. Returns whether that was possible.
-    pub(super) fn join(
+    pub(super) fn merge(
         &mut self,
         now: Nanoseconds,
         part: &Range,
@@ -619,13 +619,13 @@ impl Range {
         let before = self.before();
         let Some(found) = self.part(part.number) else { return false };
         let mut effects = std::mem::take(&mut self.effects);
-        if !self.machine.join(now, part.number, &part.machine, &mut effects) {
+        if !self.machine.merge(now, part.number, &part.machine, &mut effects) {
             return false;
         }
         self.home_hears_first(&mut effects);
         self.follow(now, effects, before, settings, orders);
         let (range, number) = (prefix(settings, self.number), prefix(settings, part.number));
-        self.queue.push_back(Pending::Say(Event::Joined {
+        self.queue.push_back(Pending::Say(Event::Merged {
             range,
             pages: (found.first, found.end() - 1),
             part: number,
@@ -656,26 +656,26 @@ impl Range {
         }
     }
 
-    pub(super) fn wish(
+    pub(super) fn set_directive(
         &mut self,
         now: Nanoseconds,
-        wish: Option<Wish>,
+        directive: Option<Directive>,
         next_ticket: &mut u64,
         orders: &mut Vec<Order>,
     ) {
-        if self.wish != wish {
-            self.wish = wish;
+        if self.directive != directive {
+            self.directive = directive;
             self.write();
             self.flush(now, next_ticket, orders);
         }
     }
 
     /// A message that a server has to answer with a report, whichever host is home.
-    pub(super) fn call_up(&self, now: Nanoseconds) -> Told {
+    pub(super) fn call_up(&self, now: Nanoseconds) -> ControlMessage {
         let record = &self.machine.record;
         let (incarnation, home, backups) = (record.incarnation, record.home, record.backups.clone());
-        let (anew, is_unserved, parts) = (record.anew, self.machine.is_unserved(), record.parts.clone());
-        let placement = Placement { incarnation, home, backups, hand_to: None, anew, is_unserved, parts };
+        let (is_reset, is_unserved, parts) = (record.is_reset, self.machine.is_unserved(), record.parts.clone());
+        let placement = Placement { incarnation, home, backups, hand_to: None, is_reset, is_unserved, parts };
         self.placed(0, 0, placement, now)
     }
 

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::Host;
-use trellis_fabric_protocol::wire::datagram::Told;
-use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::ControlMessage;
+use trellis_fabric_protocol::wire::datagram::control::What;
 
-use super::near::Counted;
+use super::locality::Counted;
 use super::{Order, Ranges, prefix};
 use crate::event::{Because, Event};
 
@@ -28,8 +28,8 @@ const COPY_WITHIN: Nanoseconds = 3_000_000_000;
 /// A page with fewer requests than the threshold for hot pages divided by this is cold.
 const COLD_PARTS: u64 = 2;
 /// How many times per term a server is sent the request again, and the maximum interval between two of them.
-const TOLD_PARTS: u64 = 8;
-const TOLD_WITHIN: Nanoseconds = 250_000_000;
+const TELL_PARTS: u64 = 8;
+const TELL_WITHIN: Nanoseconds = 250_000_000;
 /// A server that answers less than the requests divided by the first value, in as many consecutive counts as the second,
 /// is of no use.
 const USE_PARTS: u64 = 4;
@@ -162,7 +162,7 @@ impl Ranges {
     fn tell_replicas(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let term = self.settings.timing.term;
         for (page, replica) in self.replicas.pages.iter_mut().filter(|(_, replica)| now >= replica.tell_at) {
-            replica.tell_at = now + (term / TOLD_PARTS).clamp(1, TOLD_WITHIN);
+            replica.tell_at = now + (term / TELL_PARTS).clamp(1, TELL_WITHIN);
             orders.push(follow(replica.host, *page, term));
         }
     }
@@ -193,5 +193,5 @@ impl Ranges {
 }
 
 fn follow(host: Host, (range, page): Page, lasts: Nanoseconds) -> Order {
-    Order::Tell(host, Told { range, what: What::Follow { page, lasts } })
+    Order::Tell(host, ControlMessage { range, what: What::Follow { page, lasts } })
 }

@@ -7,10 +7,10 @@ use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::lease::parts::Within;
 
 use super::Ranges;
-use super::parts::Cut;
+use super::parts::Split;
 use super::range::Range;
 use super::replicas::{Page, Replica};
-use crate::records::{Wish, WithinRecord};
+use crate::records::{Directive, WithinRecord};
 
 /// The whole state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,11 +26,11 @@ pub struct Status {
     /// The duration of a lease in nanoseconds.
     pub term: Nanoseconds,
     /// The duration of a home lease in nanoseconds.
-    pub tenure: Nanoseconds,
+    pub home_lease: Nanoseconds,
     /// Ranges, by number.
     pub ranges: Vec<RangeStatus>,
     /// Pages that are to be split off, or were split off and are about to move.
-    pub cuts: Vec<CutStatus>,
+    pub splits: Vec<SplitStatus>,
     /// Servers, by number.
     pub servers: Vec<ServerStatus>,
     /// The server that answers requests to any server.
@@ -78,11 +78,11 @@ pub struct RangeStatus {
     /// The number of its pages.
     pub pages: u64,
     /// Milliseconds for which its home may answer without being renewed.
-    pub tenure_left_ms: u64,
+    pub home_lease_left_ms: u64,
     /// Requests per second.
     pub requests_per_second: u64,
-    /// The operator's wish.
-    pub wish: Option<Wish>,
+    /// The operator's directive.
+    pub directive: Option<Directive>,
     /// It should have more backups, and no server can be one.
     pub lacks_room: bool,
     /// For a part: the range and the pages from which it was split.
@@ -93,7 +93,7 @@ pub struct RangeStatus {
 
 /// Pages that have to move to a host and have not yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CutStatus {
+pub struct SplitStatus {
     /// The range.
     pub range: Host,
     /// The first of them.
@@ -135,9 +135,9 @@ impl Ranges {
             leader: Some(settings.me.host.0),
             backups: settings.backups,
             term: settings.timing.term,
-            tenure: settings.timing.tenure,
+            home_lease: settings.timing.home_lease,
             ranges: self.written().map(|range| range_status(range, now)).collect(),
-            cuts: self.parts.cuts.iter().map(cut_status).collect(),
+            splits: self.parts.splits.iter().map(split_status).collect(),
             servers: self.servers.keys().map(|host| self.server_status(*host, now)).collect(),
             anywhere: self.anywhere,
             replicas: self.replicas.pages.iter().map(|(page, replica)| replica_status(*page, replica)).collect(),
@@ -174,9 +174,9 @@ fn replica_status((range, page): Page, replica: &Replica) -> ReplicaStatus {
     ReplicaStatus { range, page, host, has_copy, answered, requests_per_second: per_second }
 }
 
-fn cut_status(cut: &Cut) -> CutStatus {
-    let Cut { range, first, pages, to, .. } = *cut;
-    CutStatus { range, first, pages, to }
+fn split_status(split: &Split) -> SplitStatus {
+    let Split { range, first, pages, to, .. } = *split;
+    SplitStatus { range, first, pages, to }
 }
 
 fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
@@ -189,11 +189,11 @@ fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
         complete: record.complete,
         moving: record.moving,
         introduced: range.introducing.map(|introducing| introducing.host),
-        is_served: range.is_served() && record.life.is_some(),
+        is_served: range.is_served() && record.boot_id.is_some(),
         pages: range.pages,
-        tenure_left_ms: range.tenure_left(now).as_millis() as u64,
+        home_lease_left_ms: range.home_lease_left(now).as_millis() as u64,
         requests_per_second: range.load(),
-        wish: range.wish.clone(),
+        directive: range.directive.clone(),
         lacks_room: range.lacks.is_some() || range.has_no_place,
         within: range.within.map(|Within { range, first, since }| WithinRecord { range, first, since }),
         returns: range.returns,

@@ -3,13 +3,14 @@
 //!
 //! Promises: it persists a decision before it sends it, so that it may stop and start again at any moment. Incarnations
 //! only rise. A backup becomes home only if it is *complete* (a home said that every backup has every page, and every later
-//! commit went to all of them). In addition, the tenure (home lease) of the previous home must have ended by the
+//! commit went to all of them). In addition, the home lease of the previous home must have ended by the
 //! controller's clock, or that home must have said, in the incarnation that is still the last, that it has handed over. It
-//! must never assume after its own restart that a home has ended: it then waits for a whole tenure.
+//! must never assume after its own restart that a home has ended: it then waits for a whole home lease.
 //!
-//! Pages get a home of their own (*cut*: they are split off), or lose it again (*join*: they are merged back), only while
+//! Pages get a home of their own (they are split off), or lose it again (they are merged back), only while
 //! the home has said, in the last incarnation, that every backup has every page. Both records are persisted together. The
-//! pages are given to another host only after the tenure has ended under which the previous home may still serve them.
+//! pages are given to another host only after the home lease has ended under which the previous home may still serve
+//! them.
 
 use super::parts::{Part, are_parts};
 use super::{Bytes, Effect, Host, Message, Party, Placement, State, Timing, send};
@@ -27,9 +28,9 @@ pub enum Input {
     Back(Host),
     /// This host is no longer a backup.
     Drop(Host),
-    /// No host has the pages any more: reset the range at this host when the tenure of the home has ended. The order is
-    /// void if the home is heard before that, or a complete backup.
-    Anew(Host),
+    /// No host has the pages any more: reset the range at this host when the home lease of the home has ended. The
+    /// order is void if the home is heard before that, or a complete backup.
+    Reset(Host),
     /// Time passed.
     Tick,
 }
@@ -37,21 +38,21 @@ pub enum Input {
 /// The persistent state.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Record {
-    /// Raised whenever the home, its life or the set of backups changes.
+    /// Raised whenever the home, its boot id or the set of backups changes.
     pub incarnation: u16,
     /// The home.
     pub home: Host,
-    /// The life (boot id) of the home; `None` until it has reported as home.
-    pub life: Option<u16>,
+    /// The boot id of the home; `None` until it has reported as home.
+    pub boot_id: Option<u16>,
     /// The hosts that must have every commit.
     pub backups: Vec<Host>,
     /// The backups that may become home.
     pub complete: Vec<Host>,
     /// The next home, if the range is to move.
     pub moving: Option<Host>,
-    /// The range starts with this incarnation (a reset), and its home has not yet said that it is home. The first life of
-    /// that host that reports may be without memory.
-    pub anew: bool,
+    /// The range starts with this incarnation (a reset), and its home has not yet said that it is home. The first boot
+    /// of that host that reports may be without memory.
+    pub is_reset: bool,
     /// Its parts, which have a home and a record of their own; in order.
     pub parts: Vec<Part>,
 }
@@ -63,9 +64,9 @@ pub struct Controller {
     pub timing: Timing,
     /// What is persisted.
     pub record: Record,
-    /// When the tenure of the home ends.
+    /// When the home lease of the home ends.
     pub until: Nanoseconds,
-    /// The tenure has ended: the first complete host that answers a call becomes home.
+    /// The home lease has ended: the first complete host that answers a call becomes home.
     pub is_open: bool,
     /// The last call. Calls are numbered by the controller's clock.
     pub call: u64,
@@ -73,15 +74,15 @@ pub struct Controller {
     pub call_at: Option<Nanoseconds>,
     /// Where to reset the range. Forgotten when the controller stops.
     pub begins_at: Option<Host>,
-    /// The incarnation in which the home said, in its known life, that every backup has every page. Forgotten when the
-    /// controller stops.
+    /// The incarnation in which the home said, under its known boot id, that every backup has every page. Forgotten
+    /// when the controller stops.
     pub settled: Option<u16>,
 }
 
 impl Controller {
     /// A controller that starts, for the first time or again. Everything that it sent before was sent before `now`.
     pub fn new(timing: Timing, record: Record, now: Nanoseconds) -> Controller {
-        let until = now + timing.tenure;
+        let until = now + timing.home_lease;
         let (call_at, begins_at, settled) = (Some(now), None, None);
         Controller { timing, record, until, is_open: false, call: 0, call_at, begins_at, settled }
     }
@@ -89,18 +90,18 @@ impl Controller {
     /// Takes one fact and pushes the effects that follow from it.
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
-            Input::Message(from, Message::Report { request, life, state, call }) => {
+            Input::Message(from, Message::Report { request, boot_id, state, call }) => {
                 let answers = self.is_open && call == self.call && self.record.complete.contains(&from.host);
                 if answers && state != State::Blank {
-                    self.give(now, from.host, Some(life), effects);
+                    self.give(now, from.host, Some(boot_id), effects);
                 } else {
-                    self.report(now, from.host, life, state, effects);
+                    self.report(now, from.host, boot_id, state, effects);
                 }
-                // A home without memory must not get an answer that it could take for a tenure, unless there is none to be
-                // had.
+                // A home without memory must not get an answer that it could take for a home lease, unless there is
+                // none to be had.
                 let may_hear = state != State::Blank || from.host != self.record.home || self.is_unserved();
-                if may_hear || self.record.begins_in(life) {
-                    self.tell(from, request, life, effects);
+                if may_hear || self.record.begins_in(boot_id) {
+                    self.tell(from, request, boot_id, effects);
                 }
             }
             Input::Message(from, Message::Locate) => self.tell(from, 0, 0, effects),
@@ -108,9 +109,9 @@ impl Controller {
             Input::Move(to) => self.move_to(now, to, effects),
             Input::Back(host) => self.back(now, host, effects),
             Input::Drop(host) => self.drop_backup(now, host, effects),
-            Input::Anew(host) => {
+            Input::Reset(host) => {
                 self.begins_at = Some(host);
-                if self.begin_anew(effects) {
+                if self.reset(effects) {
                     self.call(now, effects);
                 }
             }
@@ -124,24 +125,25 @@ impl Controller {
         until.into_iter().chain(self.call_at).min()
     }
 
-    fn tell(&self, to: Party, request: u64, life: u16, effects: &mut Vec<Effect>) {
-        let Record { incarnation, home, backups, complete, moving, anew, parts, .. } = &self.record;
+    fn tell(&self, to: Party, request: u64, boot_id: u16, effects: &mut Vec<Effect>) {
+        let Record { incarnation, home, backups, complete, moving, is_reset, parts, .. } = &self.record;
         // A home that hands over does not serve, so it must not begin before every backup has everything.
         let hand_to = moving.filter(|_| backups.iter().all(|backup| complete.contains(backup)));
-        let (incarnation, home, backups, anew, parts) = (*incarnation, *home, backups.clone(), *anew, parts.clone());
+        let (incarnation, home, backups, is_reset, parts) =
+            (*incarnation, *home, backups.clone(), *is_reset, parts.clone());
         let is_unserved = self.is_unserved();
-        let placement = Placement { incarnation, home, backups, hand_to, anew, is_unserved, parts };
+        let placement = Placement { incarnation, home, backups, hand_to, is_reset, is_unserved, parts };
         let call = if request == 0 { self.call } else { 0 };
-        send(effects, to, Message::Placed { request, life, placement, call }, Bytes::Nothing);
+        send(effects, to, Message::Placed { request, boot_id, placement, call }, Bytes::Nothing);
     }
 
-    /// Whether the range is unserved: the tenure of its home has ended, and no other host has everything. It is served
-    /// again when that home reports with its memory.
+    /// Whether the range is unserved: the home lease of its home has ended, and no other host has everything. It is
+    /// served again when that home reports with its memory.
     pub fn is_unserved(&self) -> bool {
         self.is_open && self.record.complete.is_empty()
     }
 
-    /// Calls the home and, when its tenure has ended, every host that is complete.
+    /// Calls the home and, when its home lease has ended, every host that is complete.
     fn call(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.call = now.max(self.call + 1);
         self.call_at = Some(now + self.timing.retry);
@@ -168,7 +170,7 @@ impl Controller {
         true
     }
 
-    fn report(&mut self, now: Nanoseconds, host: Host, life: u16, state: State, effects: &mut Vec<Effect>) {
+    fn report(&mut self, now: Nanoseconds, host: Host, boot_id: u16, state: State, effects: &mut Vec<Effect>) {
         let record = &self.record;
         if host != record.home {
             if state == State::Blank && record.backups.contains(&host) {
@@ -176,15 +178,15 @@ impl Controller {
             }
             return;
         }
-        let is_same_life = record.life == Some(life);
+        let is_same_boot = record.boot_id == Some(boot_id);
         match state {
-            State::Blank if record.begins_in(life) => {
-                self.change(false, |record| record.life = Some(life), effects);
-                return self.begin_tenure(now);
+            State::Blank if record.begins_in(boot_id) => {
+                self.change(false, |record| record.boot_id = Some(boot_id), effects);
+                return self.begin_home_lease(now);
             }
-            // It is no longer home; wait until its tenure has ended.
+            // It is no longer home; wait until its home lease has ended.
             State::Blank => return,
-            State::Handed(incarnation) if is_same_life && incarnation == record.incarnation => {
+            State::Handed(incarnation) if is_same_boot && incarnation == record.incarnation => {
                 if let Some(to) = record.moving {
                     self.give(now, to, None, effects);
                 }
@@ -193,44 +195,44 @@ impl Controller {
             _ => {}
         }
         let incarnation = record.incarnation;
-        let is_told = match record.life {
-            Some(_) if is_same_life => true,
+        let is_told = match record.boot_id {
+            Some(_) if is_same_boot => true,
             // It has restarted, and knows nothing about the leases that it gave.
-            known => self.change(known.is_some(), |record| record.life = Some(life), effects),
+            known => self.change(known.is_some(), |record| record.boot_id = Some(boot_id), effects),
         };
         if !is_told {
             return;
         }
         // It has memory now: from here on, losing that memory loses the pages.
-        self.change(false, |record| record.anew = false, effects);
+        self.change(false, |record| record.is_reset = false, effects);
         match state {
-            State::Home { incarnation: of, silent: Some(silent), .. } if is_same_life && of == incarnation => {
+            State::Home { incarnation: of, silent: Some(silent), .. } if is_same_boot && of == incarnation => {
                 let is_backup = self.record.backups.contains(&silent);
                 self.change(is_backup, |record| record.drop_backup(silent), effects);
             }
-            State::Home { incarnation: of, is_settled: true, .. } if is_same_life && of == incarnation => {
+            State::Home { incarnation: of, is_settled: true, .. } if is_same_boot && of == incarnation => {
                 self.change(false, |record| record.complete.clone_from(&record.backups), effects);
                 self.settled = Some(of);
             }
             _ => {}
         }
-        self.begin_tenure(now);
+        self.begin_home_lease(now);
     }
 
-    /// Whether the range is as its record says: its home and all backups are present and complete. Only such a range is cut
-    /// or joined. A home that has missed an incarnation does not know which host has which page. One that reported before
-    /// its restart does not know which clients have leases.
+    /// Whether the range is as its record says: its home and all backups are present and complete. Only such a range is
+    /// split or merged. A home that has missed an incarnation does not know which host has which page. One that
+    /// reported before its restart does not know which clients have leases.
     pub fn is_at_rest(&self) -> bool {
-        let Record { incarnation, life, moving, anew, .. } = &self.record;
-        let is_served = !self.is_open && self.begins_at.is_none() && life.is_some() && !anew;
+        let Record { incarnation, boot_id, moving, is_reset, .. } = &self.record;
+        let is_served = !self.is_open && self.begins_at.is_none() && boot_id.is_some() && !is_reset;
         is_served && moving.is_none() && self.settled == Some(*incarnation)
     }
 
-    /// Cuts a range of pages: gives it a home of its own (at first the same host), and thereby a controller of its own. The
-    /// part's `since` follows from the record; no part that had its number before may have had an incarnation as high. Both
-    /// records must be made durable together, as [`Effect::Persist`] says. If the range is not at rest, nothing happens and
-    /// the result is `None`.
-    pub fn cut(&mut self, now: Nanoseconds, part: Part, effects: &mut Vec<Effect>) -> Option<Controller> {
+    /// Splits a range of pages off: gives it a home of its own (at first the same host), and thereby a controller of
+    /// its own. The part's `since` follows from the record; no part that had its number before may have had an
+    /// incarnation as high. Both records must be made durable together, as [`Effect::Persist`] says. If the range is
+    /// not at rest, nothing happens and the result is `None`.
+    pub fn split(&mut self, now: Nanoseconds, part: Part, effects: &mut Vec<Effect>) -> Option<Controller> {
         let since = self.record.incarnation.checked_add(1)?;
         let mut parts = self.record.parts.clone();
         parts.push(Part { since, ..part });
@@ -239,20 +241,21 @@ impl Controller {
             return None;
         }
         self.change(true, |record| record.parts = parts, effects);
-        // The home may serve these pages as part of the range until the tenure has ended that it was given before now.
+        // The home may serve these pages as part of the range until the home lease has ended that it was given before
+        // now.
         let record = Record { parts: Vec::new(), ..self.record.clone() };
         let part = Controller::new(self.timing, record, now);
         self.call_all(now, effects);
         Some(part)
     }
 
-    /// Joins a part: takes its pages back into the range. Returns whether it did. After that the part no longer exists: its
-    /// number may name another part only with a higher incarnation. Both records must be made durable together, as
-    /// [`Effect::Persist`] says. Nothing happens unless both are at rest at the same hosts.
-    pub fn join(&mut self, now: Nanoseconds, number: Host, other: &Controller, effects: &mut Vec<Effect>) -> bool {
+    /// Merges a part: takes its pages back into the range. Returns whether it did. After that the part no longer
+    /// exists: its number may name another part only with a higher incarnation. Both records must be made durable
+    /// together, as [`Effect::Persist`] says. Nothing happens unless both are at rest at the same hosts.
+    pub fn merge(&mut self, now: Nanoseconds, number: Host, other: &Controller, effects: &mut Vec<Effect>) -> bool {
         let (record, of_part) = (&self.record, &other.record);
         let is_backed = |host: &Host| record.backups.contains(host);
-        let is_same_place = (record.home, record.life) == (of_part.home, of_part.life)
+        let is_same_place = (record.home, record.boot_id) == (of_part.home, of_part.boot_id)
             && record.backups.len() == of_part.backups.len()
             && of_part.backups.iter().all(is_backed);
         let last = record.incarnation.max(of_part.incarnation);
@@ -261,11 +264,11 @@ impl Controller {
             return false;
         }
         // Any version of these pages is older than those of the range's home from now on.
-        let joins = |record: &mut Record| {
+        let merges = |record: &mut Record| {
             record.incarnation = last + 1;
             record.parts.retain(|part| part.number != number);
         };
-        self.change(false, joins, effects);
+        self.change(false, merges, effects);
         // Until then the part's home may serve the pages.
         self.until = self.until.max(other.until);
         self.call_all(now, effects);
@@ -283,7 +286,7 @@ impl Controller {
         self.record.incarnation = last;
         self.record.parts.clear();
         self.begins_at = Some(home);
-        let begins = self.begin_anew(effects);
+        let begins = self.reset(effects);
         self.call(now, effects);
         begins
     }
@@ -294,19 +297,19 @@ impl Controller {
         self.record.backups.iter().for_each(|&host| self.tell(Party::of(host), 0, 0, effects));
     }
 
-    fn begin_tenure(&mut self, now: Nanoseconds) {
-        (self.until, self.is_open, self.call_at, self.begins_at) = (now + self.timing.tenure, false, None, None);
+    fn begin_home_lease(&mut self, now: Nanoseconds) {
+        (self.until, self.is_open, self.call_at, self.begins_at) = (now + self.timing.home_lease, false, None, None);
     }
 
-    /// Gives the range to a complete backup. `life` is the life of that host, if it has reported.
-    fn give(&mut self, now: Nanoseconds, to: Host, life: Option<u16>, effects: &mut Vec<Effect>) {
+    /// Gives the range to a complete backup. `boot_id` is that of the host, if it has reported.
+    fn give(&mut self, now: Nanoseconds, to: Host, boot_id: Option<u16>, effects: &mut Vec<Effect>) {
         let gives = |record: &mut Record| {
             record.drop_backup(to);
-            (record.home, record.life, record.moving) = (to, life, None);
+            (record.home, record.boot_id, record.moving) = (to, boot_id, None);
         };
         if self.change(true, gives, effects) {
-            self.begin_tenure(now);
-            if life.is_none() {
+            self.begin_home_lease(now);
+            if boot_id.is_none() {
                 self.call(now, effects);
             }
         }
@@ -318,13 +321,13 @@ impl Controller {
         }
         // A home that has begun to hand over resumes only in another incarnation.
         let raises = self.record.moving.is_some() || !self.record.backups.contains(&to);
-        let wishes = |record: &mut Record| {
+        let changes = |record: &mut Record| {
             record.moving = Some(to);
             if !record.backups.contains(&to) {
                 record.backups.push(to);
             }
         };
-        if self.change(raises, wishes, effects) {
+        if self.change(raises, changes, effects) {
             self.call(now, effects);
         }
     }
@@ -346,7 +349,7 @@ impl Controller {
     }
 
     /// Resets the range where that was ordered, if no host can be home of it as it was.
-    fn begin_anew(&mut self, effects: &mut Vec<Effect>) -> bool {
+    fn reset(&mut self, effects: &mut Vec<Effect>) -> bool {
         let is_nobody_left = self.is_open && self.record.complete.is_empty();
         let Some(home) = self.begins_at.take_if(|_| is_nobody_left) else { return false };
         let begins = |record: &mut Record| {
@@ -361,7 +364,7 @@ impl Controller {
     fn tick(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         if now >= self.until && !self.is_open {
             self.is_open = true;
-            if !self.begin_anew(effects) && self.record.complete.is_empty() {
+            if !self.reset(effects) && self.record.complete.is_empty() {
                 effects.push(Effect::Unserved);
             }
             self.call(now, effects);
@@ -375,12 +378,12 @@ impl Record {
     /// The record of a new range at this host.
     pub fn first(home: Host) -> Record {
         let (backups, complete, parts) = (Vec::new(), Vec::new(), Vec::new());
-        Record { incarnation: 1, home, life: None, backups, complete, moving: None, anew: true, parts }
+        Record { incarnation: 1, home, boot_id: None, backups, complete, moving: None, is_reset: true, parts }
     }
 
-    /// Whether a home in this life may be without memory.
-    fn begins_in(&self, life: u16) -> bool {
-        self.anew && self.life.is_none_or(|known| known == life)
+    /// Whether a home with this boot id may be without memory.
+    fn begins_in(&self, boot_id: u16) -> bool {
+        self.is_reset && self.boot_id.is_none_or(|known| known == boot_id)
     }
 
     fn drop_backup(&mut self, host: Host) {

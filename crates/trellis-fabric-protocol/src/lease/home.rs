@@ -1,9 +1,9 @@
 //! The home of a range while it is home: leases, commits, copies, and what backups must have.
 //!
 //! Promises: it keeps the contract of the parent module for a home, as long as [`super::server::Server`] calls it only
-//! during its tenure. It must never grant anything while a right to the page may be in use elsewhere that excludes it, and
-//! must never show what a backup lacks. It never waits silently: a request that cannot be served now gets an answer that
-//! says so, and the first of the waiting requests is served when the page is free.
+//! during its home lease. It must never grant anything while a right to the page may be in use elsewhere that excludes
+//! it, and must never show what a backup lacks. It never waits silently: a request that cannot be served now gets an
+//! answer that says so, and the first of the waiting requests is served when the page is free.
 
 use super::parts::runs_of;
 use super::queue::Queue;
@@ -46,7 +46,7 @@ pub struct Home {
     pub incarnation: u16,
     /// The number of epochs given in it.
     pub counter: u64,
-    /// When the tenure ends.
+    /// When the home lease ends.
     pub until: Nanoseconds,
     /// Until then it grants nothing: a client may have a right that it does not know of.
     pub grace_until: Nanoseconds,
@@ -188,7 +188,7 @@ impl Home {
             for page in pages {
                 if let Some(staged) = self.staged.get_mut(&page) {
                     staged.missing.clone_from(&self.backups);
-                    (staged.since, staged.again) = (context.now, Again::anew(context.now));
+                    (staged.since, staged.again) = (context.now, Again::now(context.now));
                     self.apply(page, context);
                 }
             }
@@ -212,9 +212,9 @@ impl Home {
         self.hides && !self.settling.is_given(page)
     }
 
-    /// The home itself changes a page, during the tenure. No client ever has a lease or a copy of such a page, so there is
-    /// no grace period, and no right that the next home would have to learn of. That host, as a backup, has the page before
-    /// the change counts.
+    /// The home itself changes a page, during the home lease. No client ever has a lease or a copy of such a page, so
+    /// there is no grace period, and no right that the next home would have to learn of. That host, as a backup, has
+    /// the page before the change counts.
     pub(super) fn change(&mut self, page: PageNumber, context: &mut Context<'_>) {
         if self.is_in_use(page) {
             return context.effects.push(Effect::Changed(page, false));
@@ -334,11 +334,11 @@ impl Home {
         let staged = self.staged.values().map(|staged| (&staged.missing, staged.since));
         let lacked = self.settling.under_way.values().map(|lacked| (&lacked.missing, lacked.since));
         let is_silent = |host: &Host, since: Nanoseconds| {
-            now >= self.heard.get(host).map_or(since, |heard| since.max(*heard)) + timing.tenure
+            now >= self.heard.get(host).map_or(since, |heard| since.max(*heard)) + timing.home_lease
         };
         let mut awaited =
             staged.chain(lacked).filter_map(|(missing, since)| missing.iter().find(|host| is_silent(host, since)));
-        let next = || self.hand_to.filter(|_| self.hands.is_some_and(|(since, _)| now >= since + timing.tenure));
+        let next = || self.hand_to.filter(|_| self.hands.is_some_and(|(since, _)| now >= since + timing.home_lease));
         awaited.next().copied().or_else(next)
     }
 

@@ -13,7 +13,8 @@
 //! - **Home** promises: an [`Epoch`] is given once, and every grant, every commit and every recall of copies has a later
 //!   one. A commit is accepted only under the page's current epoch and before the lease's end by the home's clock. No lease
 //!   is granted while another lease or a copy may still be in use. A commit is shown to readers, and acknowledged, only
-//!   when every backup has it. A home answers only while its own lease on the range (its *tenure*) lasts by its own clock.
+//!   when every backup has it. A home answers only while its own lease on the range (its *home lease*) lasts by its own
+//!   clock.
 //! - **Client** promises: it counts the term of a lease from when it *sent* the request that was granted, and by a shorter
 //!   measure than the home ([`Timing`]), so it stops before the home does, whatever the offset of their clocks. Under one
 //!   epoch it commits one content. It shows its changes to no other process before they are committed.
@@ -21,13 +22,13 @@
 //!   from a copy that was recalled, however late that copy arrives.
 //! - **Backup** promises: it acknowledges what it has, and nothing from a home that was replaced. If its memory is lost, it
 //!   acknowledges nothing before the controller knows that.
-//! - **Controller** promises: each home of a range, and each life (boot) of it, has an *incarnation* of its own, later ones
-//!   higher. A range is given to another home only when the tenure of the previous one has ended by the controller's clock,
-//!   or when that one handed it over. A decision is persisted before it is sent, so the controller may be restarted at any
-//!   time.
-//! - **Parts**: the incarnations under which a page is served also rise over cuts and joins, leases continue under their
-//!   epochs, and a page has one home at an instant. A host cuts and joins only by the controller's word, which comes with
-//!   the incarnation.
+//! - **Controller** promises: each home of a range, and each boot of it, has an *incarnation* of its own, later ones
+//!   higher. A range is given to another home only when the home lease of the previous one has ended by the
+//!   controller's clock, or when that one handed it over. A decision is persisted before it is sent, so the controller
+//!   may be restarted at any time.
+//! - **Parts**: the incarnations under which a page is served also rise over splits and merges, leases continue under
+//!   their epochs, and a page has one home at an instant. A host splits and merges only by the controller's word, which
+//!   comes with the incarnation.
 //!
 //! The following must never happen, as long as clocks keep to their rates. Messages may arrive in any order, repeatedly or
 //! not at all; a switch may deliver a page request anywhere; hosts may stop and start.
@@ -110,8 +111,8 @@ impl Party {
     }
 }
 
-/// How long rights last. The giver counts `term` (`tenure`) from when it granted, the taker `held` (`tenure_held`) from
-/// when it sent the request.
+/// How long rights last. The giver counts `term` (`home_lease`) from when it granted, the taker `held`
+/// (`home_lease_held`) from when it sent the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Timing {
     /// The term of a lease or a copy, by the home's clock.
@@ -123,9 +124,9 @@ pub struct Timing {
     /// How long a home that does not know the leases of the previous home grants none.
     pub grace: Nanoseconds,
     /// The home lease of a range, by the controller's clock.
-    pub tenure: Nanoseconds,
+    pub home_lease: Nanoseconds,
     /// The same by the home's clock.
-    pub tenure_held: Nanoseconds,
+    pub home_lease_held: Nanoseconds,
     /// The time-out after which a message is sent again. Much shorter than a term: a late answer finds a newer request.
     pub retry: Nanoseconds,
 }
@@ -133,12 +134,12 @@ pub struct Timing {
 impl Timing {
     /// For clocks whose rates are wrong by at most `rate_error_ppm` millionths: a clock that is slow by that much has
     /// counted `held` before a clock that is fast by that much has counted `term`.
-    pub fn new(term: Nanoseconds, tenure: Nanoseconds, retry: Nanoseconds, rate_error_ppm: u32) -> Timing {
+    pub fn new(term: Nanoseconds, home_lease: Nanoseconds, retry: Nanoseconds, rate_error_ppm: u32) -> Timing {
         let error = u128::from(rate_error_ppm.min(999_999));
         let held = |whole: Nanoseconds| (u128::from(whole) * (1_000_000 - error) / (1_000_000 + error)) as Nanoseconds;
-        let (held, tenure_held) = (held(term), held(tenure));
+        let (held, home_lease_held) = (held(term), held(home_lease));
         let renew = (held / 3).max(1);
-        Timing { term, held, renew, grace: term, tenure, tenure_held, retry: retry.max(1) }
+        Timing { term, held, renew, grace: term, home_lease, home_lease_held, retry: retry.max(1) }
     }
 }
 
@@ -193,8 +194,8 @@ pub struct Placement {
     /// The home is to hand the range over to this backup.
     pub hand_to: Option<Host>,
     /// The range starts with this incarnation (a reset): a home without any of its pages has all that there is.
-    pub anew: bool,
-    /// The range is unserved: the tenure of the home has ended, and no other host has everything.
+    pub is_reset: bool,
+    /// The range is unserved: the home lease of the home has ended, and no other host has everything.
     pub is_unserved: bool,
     /// Its parts, which have a home of their own; in order.
     pub parts: Vec<Part>,
@@ -213,7 +214,7 @@ pub enum State {
         incarnation: u16,
         /// Every backup has every page.
         is_settled: bool,
-        /// This backup has not answered for a tenure: remove it.
+        /// This backup has not answered for the term of a home lease: remove it.
         silent: Option<Host>,
     },
     /// It was home in this incarnation and no longer answers: the host that it had to hand over to has everything.
@@ -317,8 +318,8 @@ pub enum Message {
     Report {
         /// The sender's number of the report.
         request: u64,
-        /// The life (boot id) of the server: a random number that it chose when it started.
-        life: u16,
+        /// The boot id of the server: a random number that it chose when it started.
+        boot_id: u16,
         /// Its state.
         state: State,
         /// The last call that it heard.
@@ -326,13 +327,13 @@ pub enum Message {
     },
     /// Any host to the controller: which host is home?
     Locate,
-    /// The controller's answer. Unasked, with request and life 0, it means: report to me.
+    /// The controller's answer. Unasked, with request and boot id 0, it means: report to me.
     Placed {
         /// To this request.
         request: u64,
-        /// To this life of the server.
-        life: u16,
-        /// The placement. If the home is the host that asked, its tenure starts again.
+        /// To this boot of the server.
+        boot_id: u16,
+        /// The placement. If the home is the host that asked, its home lease starts again.
         placement: Placement,
         /// The number of the call, if it is one.
         call: u64,
@@ -396,8 +397,8 @@ pub enum Effect {
     Recalled(PageNumber),
     /// Make this durable before any later effect is carried out.
     Persist(controller::Record),
-    /// The tenure of the range's home has ended, and no other host has its pages: notify the operator, with the range's
-    /// name.
+    /// The home lease of the range's home has ended, and no other host has its pages: notify the operator, with the
+    /// range's name.
     Unserved,
 }
 

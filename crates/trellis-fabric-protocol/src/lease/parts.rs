@@ -1,20 +1,20 @@
 //! Parts of a range: subranges of its pages that have a home of their own.
 //!
 //! A part is a range with a number of its own. Messages between servers and controllers carry that number
-//! ([`crate::wire::datagram::told`]), but it never stands in an address: clients name its pages as pages of the range that
-//! it was cut from. Its own machines number them from 0.
+//! ([`crate::wire::datagram::control`]), but it never stands in an address: clients name its pages as pages of the
+//! range that it was split from. Its own machines number them from 0.
 //!
 //! Every host that has the range has a machine for each of its parts, whichever host is home of it. The machine exists from
-//! when the host learns that the part was *cut* (split off) until it learns that it was *joined* (merged back); both come
+//! when the host learns that the part was split off until it learns that it was merged back; both come
 //! with a new incarnation of the range ([`next`]).
 //!
 //! Promises: at every moment a host has one machine for a page. What the range's home knew about the pages of a part (their
 //! versions, and their leases and copies, which continue under their epochs) the part's home knows, and the other way
-//! round. A commit that some backup lacked is forgotten at the cut or the join without an answer, and its client repeats
-//! it. The home shows its version of such a page again only when every backup has it.
+//! round. A commit that some backup lacked is forgotten at the split or the merge without an answer, and its client
+//! repeats it. The home shows its version of such a page again only when every backup has it.
 //!
-//! It must never cut or join by a placement that was replaced, and must never take the pages of one part for those of
-//! another that had its number before ([`Part::since`]).
+//! It must never split or merge by a placement that was replaced, and must never take the pages of one part for those
+//! of another that had its number before ([`Part::since`]).
 
 use super::home::Home;
 use super::server::{Memory, Server};
@@ -40,7 +40,8 @@ pub struct Part {
     pub first: PageNumber,
     /// The number of its pages.
     pub pages: PageNumber,
-    /// The incarnation of the range, and of the part, with which it was cut. A number that is used again has a later one.
+    /// The incarnation of the range, and of the part, with which it was split off. A number that is used again has a
+    /// later one.
     pub since: u16,
 }
 
@@ -101,21 +102,21 @@ pub fn part_with(parts: &[Part], page: PageNumber) -> Option<&Part> {
 pub enum Step {
     /// Pass it to the machine of the range; nothing else.
     Hear,
-    /// First make a machine for this part ([`Server::cut`]).
-    Cut(Part),
-    /// First end the machine of this part ([`Server::join`]).
-    Join(Part),
+    /// First make a machine for this part ([`Server::split`]).
+    Split(Part),
+    /// First end the machine of this part ([`Server::merge`]).
+    Merge(Part),
 }
 
 /// The next step for a message about a range; `here` are its parts that this host has machines for.
 pub fn next(range: &Server, here: &[Part], message: &Message) -> Step {
-    let Message::Placed { request, life, placement, .. } = message else { return Step::Hear };
-    if !range.takes(*request, *life, placement) {
+    let Message::Placed { request, boot_id, placement, .. } = message else { return Step::Hear };
+    if !range.takes(*request, *boot_id, placement) {
         return Step::Hear;
     }
-    let joined = here.iter().find(|part| !placement.parts.contains(part)).map(|part| Step::Join(*part));
-    let cut = || placement.parts.iter().find(|part| !here.contains(part)).map(|part| Step::Cut(*part));
-    joined.or_else(cut).unwrap_or(Step::Hear)
+    let merged = here.iter().find(|part| !placement.parts.contains(part)).map(|part| Step::Merge(*part));
+    let split = || placement.parts.iter().find(|part| !here.contains(part)).map(|part| Step::Split(*part));
+    merged.or_else(split).unwrap_or(Step::Hear)
 }
 
 /// How a host handles pages that the home of a range sends it.
@@ -125,7 +126,7 @@ pub enum Keeps {
     Yes,
     /// Ignore them: a part has some of them, and that home did not know.
     No,
-    /// That home has joined the parts that have some of them here: ask the controller about the range.
+    /// That home has merged the parts that have some of them here: ask the controller about the range.
     Ask,
 }
 
@@ -160,13 +161,13 @@ impl Server {
     /// A part of this range has a machine of its own from now on. After the part's pages come `own` pages that its home
     /// changes itself. Commits of these pages that were under way to backups, and requests that waited for them, are
     /// forgotten.
-    pub fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> Server {
+    pub fn split(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> Server {
         let run = part.run();
         // Messages of a home of the part before its first incarnation must be ignored: they are about another part.
         let stamps = taken(&mut self.memory.stamps, &run);
         let memory = Memory { is_blank: self.memory.is_blank, incarnation: part.since, stamps };
         let timing = self.timing;
-        let home = self.home.as_mut().map(|home| home.cut(now, part, own, &timing));
+        let home = self.home.as_mut().map(|home| home.split(now, part, own, &timing));
         let pages = part.pages + own;
         Server {
             own,
@@ -176,13 +177,13 @@ impl Server {
             knows: self.knows,
             reports: self.reports,
             report_at: Some(now),
-            ..Server::new(self.me, self.controller, pages, timing, self.life, self.knows.0)
+            ..Server::new(self.me, self.controller, pages, timing, self.boot_id, self.knows.0)
         }
     }
 
     /// The machine of this part of the range ends. The machine of the range learns at once in which incarnation it has
     /// these pages again.
-    pub fn join(&mut self, now: Nanoseconds, part: &Part, other: Server) {
+    pub fn merge(&mut self, now: Nanoseconds, part: &Part, other: Server) {
         // A host that lacks some of the part lacks some of the whole.
         self.memory.is_blank |= other.memory.is_blank;
         self.memory.incarnation = self.memory.incarnation.max(other.memory.incarnation);
@@ -190,7 +191,7 @@ impl Server {
         self.memory.stamps.extend(stamps.map(|(page, stamp)| (part.first + page, stamp)));
         self.home = match (self.home.take(), other.home) {
             (Some(mut home), Some(of_part)) if is_same(&home.backups, &of_part.backups) => {
-                home.join(now, part, of_part, &self.timing);
+                home.merge(now, part, of_part, &self.timing);
                 Some(home)
             }
             // No machine here knows all leases, or which host has which pages: a home that begins.
@@ -209,7 +210,7 @@ impl Server {
 
 impl Home {
     /// Takes out the knowledge about the pages of a part, for a home of their own.
-    fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber, timing: &Timing) -> Home {
+    fn split(&mut self, now: Nanoseconds, part: &Part, own: PageNumber, timing: &Timing) -> Home {
         let run = part.run();
         let leased = taken(&mut self.leased, &run);
         taken(&mut self.queues, &run);
@@ -241,7 +242,7 @@ impl Home {
     }
 
     /// Takes in the knowledge of a part's home. Its next incarnation follows the last one of both.
-    fn join(&mut self, now: Nanoseconds, part: &Part, other: Home, timing: &Timing) {
+    fn merge(&mut self, now: Nanoseconds, part: &Part, other: Home, timing: &Timing) {
         self.incarnation = self.incarnation.max(other.incarnation);
         self.grace_until = self.grace_until.max(other.grace_until);
         self.leased.extend(other.leased.into_iter().map(|(page, leased)| (part.first + page, leased)));

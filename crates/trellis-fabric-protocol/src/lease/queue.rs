@@ -20,15 +20,15 @@ pub struct Queue {
     pub again_at: Nanoseconds,
 }
 
-/// What a request waits for.
+/// The right that a request waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Wish {
+pub enum Right {
     /// A lease.
     Lease,
     /// A copy.
     Copy,
-    /// That no client has a lease or a copy, for one access that asks for neither. The next client that tries such an
-    /// access has the turn.
+    /// None: that no client has a lease or a copy, for one access that asks for neither. The next client that tries
+    /// such an access has the turn.
     Nothing,
 }
 
@@ -38,7 +38,7 @@ pub struct Waiter {
     /// The client.
     pub party: Party,
     /// What it waits for.
-    pub wish: Wish,
+    pub right: Right,
     /// The last request for it.
     pub request: u64,
     /// When it loses its place.
@@ -47,7 +47,7 @@ pub struct Waiter {
 
 impl Waiter {
     fn is_same(&self, other: &Waiter) -> bool {
-        (self.party, self.wish) == (other.party, other.wish)
+        (self.party, self.right) == (other.party, other.right)
     }
 }
 
@@ -55,7 +55,7 @@ impl Queue {
     /// Gives a client the last place, unless it has one. Returns whether it has one now.
     pub(super) fn add(&mut self, waiter: Waiter) -> bool {
         if let Some(known) = self.waiters.iter_mut().find(|known| known.is_same(&waiter)) {
-            if known.request < waiter.request || waiter.wish == Wish::Nothing {
+            if known.request < waiter.request || waiter.right == Right::Nothing {
                 *known = waiter;
             }
             return true;

@@ -6,14 +6,14 @@
 //! twice for one waiting request, and must never overtake a waiting request.
 
 use super::home::{Context, Copied, Home, Leased, Owner, committed};
-use super::queue::{Queue, Waiter, Wish};
+use super::queue::{Queue, Right, Waiter};
 use super::{Answer, Ask, Bytes, Epoch, Message, PageNumber, Party, Status, epoch_of, send};
 
 /// A client without a lease that waits keeps its turn for this many time-outs.
 const TRIES: u64 = 4;
 
 impl Home {
-    /// Handles a page request, during the tenure.
+    /// Handles a page request, during the home lease.
     pub(super) fn request(&mut self, answer: Answer, context: &mut Context<'_>) {
         let page = answer.page;
         if self.is_hidden(page) {
@@ -44,7 +44,7 @@ impl Home {
             Some(leased) => leased.owner = None,
             None => {}
         }
-        self.give_or_wait(answer, Wish::Lease, context);
+        self.give_or_wait(answer, Right::Lease, context);
     }
 
     fn copy(&mut self, answer: Answer, context: &mut Context<'_>) {
@@ -53,14 +53,14 @@ impl Home {
         let copies = self.leased.get(&page).map_or(&[][..], |leased| &leased.copies);
         // An old request that arrives late must not grant another copy.
         if !copies.iter().any(|copied| copied.party == party && request <= copied.by.0) {
-            self.give_or_wait(answer, Wish::Copy, context);
+            self.give_or_wait(answer, Right::Copy, context);
         }
     }
 
     /// Grants the request if the page is free and no other request came first; otherwise it has to wait for its turn.
-    fn give_or_wait(&mut self, answer: Answer, wish: Wish, context: &mut Context<'_>) {
+    fn give_or_wait(&mut self, answer: Answer, right: Right, context: &mut Context<'_>) {
         let Answer { to: party, page, request, .. } = answer;
-        let waiter = Waiter { party, wish, request, until: context.now + context.timing.term };
+        let waiter = Waiter { party, right, request, until: context.now + context.timing.term };
         if !self.wait(page, waiter, context) {
             return answer.say(Status::Busy, 0, context.effects);
         }
@@ -82,11 +82,11 @@ impl Home {
     pub(super) fn may_change(&mut self, page: PageNumber, context: &mut Context<'_>) -> bool {
         self.forget_ended(page, context);
         self.serve(page, context);
-        let is_its_turn = self.next(page).is_none_or(|next| next.wish == Wish::Nothing);
+        let is_its_turn = self.next(page).is_none_or(|next| next.right == Right::Nothing);
         let may = is_its_turn && !self.leased.contains_key(&page) && !self.staged.contains_key(&page);
         if !may || self.next(page).is_some() {
             let until = context.now + TRIES * context.timing.retry;
-            self.wait(page, Waiter { party: Party::of(0), wish: Wish::Nothing, request: 0, until }, context);
+            self.wait(page, Waiter { party: Party::of(0), right: Right::Nothing, request: 0, until }, context);
             self.recall(page, context);
         }
         may
@@ -94,7 +94,7 @@ impl Home {
 
     /// The client that had the turn changes the page now. The next request is served afterwards.
     pub(super) fn end_turn(&mut self, page: PageNumber, context: &Context<'_>) {
-        if self.next(page).is_some_and(|next| next.wish == Wish::Nothing) {
+        if self.next(page).is_some_and(|next| next.right == Right::Nothing) {
             self.leave_queue(page);
         }
         if let Some(queue) = self.queues.get_mut(&page) {
@@ -112,13 +112,13 @@ impl Home {
         let mut is_given = false;
         while may_give && !self.staged.contains_key(&page) {
             let leased = self.leased.get(&page);
-            let Some(Waiter { party, wish, request, until }) = self.next(page) else { break };
+            let Some(Waiter { party, right, request, until }) = self.next(page) else { break };
             let is_owned = leased.is_some_and(|leased| leased.owner.is_some());
             let is_free = !is_owned
-                && match wish {
-                    Wish::Lease => leased.is_none_or(|leased| leased.copies.is_empty()),
-                    Wish::Copy => leased.is_none_or(|leased| !leased.is_recalling),
-                    Wish::Nothing => false,
+                && match right {
+                    Right::Lease => leased.is_none_or(|leased| leased.copies.is_empty()),
+                    Right::Copy => leased.is_none_or(|leased| !leased.is_recalling),
+                    Right::Nothing => false,
                 };
             let is_over = context.now >= until;
             if !is_free && !is_over {
@@ -126,7 +126,7 @@ impl Home {
             }
             self.leave_queue(page);
             if !is_over {
-                self.give(page, party, wish, request, context);
+                self.give(page, party, right, request, context);
                 is_given = true;
             }
         }
@@ -145,8 +145,8 @@ impl Home {
         }
     }
 
-    fn give(&mut self, page: PageNumber, party: Party, wish: Wish, request: u64, context: &mut Context<'_>) {
-        let is_copy = wish == Wish::Copy;
+    fn give(&mut self, page: PageNumber, party: Party, right: Right, request: u64, context: &mut Context<'_>) {
+        let is_copy = right == Right::Copy;
         // It gets an epoch of its own: the recall of an earlier copy must not be taken for the recall of this one.
         let epoch = self.next_epoch();
         let until = context.now + context.timing.term;
@@ -166,7 +166,7 @@ impl Home {
     /// these must go.
     pub(super) fn recall(&mut self, page: PageNumber, context: &mut Context<'_>) {
         if let Some(next) = self.next(page) {
-            self.ask_back(page, next.wish != Wish::Copy, context);
+            self.ask_back(page, next.right != Right::Copy, context);
         }
     }
 

@@ -1,9 +1,9 @@
 //! A memory server's role in one range: home, backup, or neither.
 //!
-//! Promises: it is home only while the controller's word (its tenure) lasts, counted from when it asked. As a backup it
-//! keeps what the newest home sends, and acknowledges nothing from an older one. If it receives a request for a page that
-//! it must not answer for, it names the home. It must never acknowledge a page as if it still had the others after its
-//! memory was lost.
+//! Promises: it is home only while the controller's word (its home lease) lasts, counted from when it asked. As a
+//! backup it keeps what the newest home sends, and acknowledges nothing from an older one. If it receives a request for
+//! a page that it must not answer for, it names the home. It must never acknowledge a page as if it still had the
+//! others after its memory was lost.
 //!
 //! ```text
 //! blank ── the controller knows, and counts it no more ──► idle ── placed as home ──► home ──┐
@@ -60,8 +60,8 @@ pub struct Server {
     pub window: usize,
     /// How long rights last.
     pub timing: Timing,
-    /// The life (boot id): a random number that the server chose at its start.
-    pub life: u16,
+    /// The boot id: a random number that the server chose at its start.
+    pub boot_id: u16,
     /// See [`Memory`].
     pub memory: Memory,
     /// The state of the home, while this server is home.
@@ -87,7 +87,7 @@ pub struct Server {
 impl Server {
     /// A server that starts. `memory` is what it kept, with the bytes of the pages; `None` if they are lost, or the host
     /// never had them. `home` is the host that it takes for home until it learns of a newer one.
-    pub fn new(me: Host, controller: Party, pages: PageNumber, timing: Timing, life: u16, home: Host) -> Server {
+    pub fn new(me: Host, controller: Party, pages: PageNumber, timing: Timing, boot_id: u16, home: Host) -> Server {
         Server {
             me,
             controller,
@@ -95,7 +95,7 @@ impl Server {
             own: 0,
             window: WINDOW,
             timing,
-            life,
+            boot_id,
             memory: Memory::default(),
             home: None,
             handed: None,
@@ -111,8 +111,8 @@ impl Server {
 
     /// The same server after a restart, with what it kept. Without memory it has to tell the controller first.
     #[must_use]
-    pub fn restarted(&self, now: Nanoseconds, life: u16, memory: Option<Memory>) -> Server {
-        let fresh = Server::new(self.me, self.controller, self.pages, self.timing, life, self.knows.0);
+    pub fn restarted(&self, now: Nanoseconds, boot_id: u16, memory: Option<Memory>) -> Server {
+        let fresh = Server::new(self.me, self.controller, self.pages, self.timing, boot_id, self.knows.0);
         let memory = memory.unwrap_or(Memory { is_blank: true, ..Memory::default() });
         Server { own: self.own, window: self.window, memory, report_at: Some(now), ..fresh }
     }
@@ -154,8 +154,8 @@ impl Server {
             Input::Message(_, Message::Placed { request: 0, placement, call, .. }) => {
                 self.called_up(now, &placement, call);
             }
-            Input::Message(_, Message::Placed { request, life, placement, .. }) => {
-                self.placed(now, request, life, &placement, effects);
+            Input::Message(_, Message::Placed { request, boot_id, placement, .. }) => {
+                self.placed(now, request, boot_id, &placement, effects);
             }
             Input::Message(..) => {}
             Input::Change(page) if self.serves(now) => {
@@ -283,10 +283,10 @@ impl Server {
     fn report(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.reports += 1;
         self.asked = Some((self.reports, now));
-        let wait = if self.serves(now) { self.timing.tenure_held / 3 } else { self.timing.retry };
+        let wait = if self.serves(now) { self.timing.home_lease_held / 3 } else { self.timing.retry };
         self.report_at = Some(now + wait.max(1));
-        let (request, life, state, call) = (self.reports, self.life, self.state(now), self.called);
-        send(effects, self.controller, Message::Report { request, life, state, call }, Bytes::Nothing);
+        let (request, boot_id, state, call) = (self.reports, self.boot_id, self.state(now), self.called);
+        send(effects, self.controller, Message::Report { request, boot_id, state, call }, Bytes::Nothing);
     }
 
     /// The controller calls this server. The server reports, unless it is home and already knows all that the call says. It also
@@ -304,23 +304,30 @@ impl Server {
         }
     }
 
-    /// Whether a placement, sent in answer to this report of this life, holds from now on.
-    pub(super) fn takes(&self, request: u64, life: u16, placement: &Placement) -> bool {
+    /// Whether a placement, sent in answer to this report of this boot, holds from now on.
+    pub(super) fn takes(&self, request: u64, boot_id: u16, placement: &Placement) -> bool {
         if request == 0 || placement.incarnation < self.memory.incarnation {
             return false;
         }
-        let is_asked = || self.asked.is_some_and(|asked| life == self.life && asked.0 == request);
+        let is_asked = || self.asked.is_some_and(|asked| boot_id == self.boot_id && asked.0 == request);
         // A placement that says that the range is unserved gives no right to it.
-        let can_be = || !placement.is_unserved && (!self.memory.is_blank || placement.anew);
+        let can_be = || !placement.is_unserved && (!self.memory.is_blank || placement.is_reset);
         placement.home != self.me || is_asked() && can_be() && self.handed != Some(placement.incarnation)
     }
 
-    fn placed(&mut self, now: Nanoseconds, request: u64, life: u16, placement: &Placement, effects: &mut Vec<Effect>) {
-        let asked = self.asked.filter(|asked| life == self.life && asked.0 == request);
+    fn placed(
+        &mut self,
+        now: Nanoseconds,
+        request: u64,
+        boot_id: u16,
+        placement: &Placement,
+        effects: &mut Vec<Effect>,
+    ) {
+        let asked = self.asked.filter(|asked| boot_id == self.boot_id && asked.0 == request);
         if asked.is_some() && placement.incarnation >= self.memory.incarnation {
             self.is_unserved = placement.is_unserved;
         }
-        if !self.takes(request, life, placement) {
+        if !self.takes(request, boot_id, placement) {
             return;
         }
         if placement.home != self.me {
@@ -340,12 +347,12 @@ impl Server {
         self.memory.is_blank = false;
         self.asked = None;
         self.become_home(now, placement, effects);
-        let until = at + self.timing.tenure_held;
+        let until = at + self.timing.home_lease_held;
         if let Some(home) = &mut self.home {
             home.until = home.until.max(until);
         }
         self.with_home(now, effects, |home, context| home.tick(context));
-        self.report_at = Some(at + (self.timing.tenure_held / 3).max(1));
+        self.report_at = Some(at + (self.timing.home_lease_held / 3).max(1));
     }
 
     fn become_home(&mut self, now: Nanoseconds, placement: &Placement, effects: &mut Vec<Effect>) {

@@ -55,13 +55,13 @@ impl Again {
 
     /// For a message that is due at once, because its present content was not sent before: the waiting time of earlier ones
     /// says nothing about it.
-    pub(super) fn anew(now: Nanoseconds) -> Again {
+    pub(super) fn now(now: Nanoseconds) -> Again {
         Again { at: now, wait: 0 }
     }
 
     /// The message is sent again now.
     pub(super) fn put_off(&mut self, now: Nanoseconds, timing: &Timing) {
-        self.wait = (2 * self.wait).min(timing.tenure / 3).max(timing.retry);
+        self.wait = (2 * self.wait).min(timing.home_lease / 3).max(timing.retry);
         self.at = now + self.wait;
     }
 }
@@ -123,7 +123,7 @@ impl Settling {
         }
         for lacked in self.under_way.values_mut() {
             lacked.missing.retain(|host| lacking.contains(host));
-            (lacked.since, lacked.again) = (now, Again::anew(now));
+            (lacked.since, lacked.again) = (now, Again::now(now));
         }
         self.under_way.retain(|_, lacked| !lacked.missing.is_empty());
         self.lacking = lacking;

@@ -182,7 +182,7 @@ impl MemoryServer {
         Some(End::Body(Status::Ok, Body::Nothing))
     }
 
-    /// Bytes of one page under a lease: they are staged, and the keeper of leases decides.
+    /// Bytes of one page under a lease: they are staged, and the lease server decides.
     pub(super) fn commit(
         &mut self,
         now: Nanoseconds,
@@ -243,7 +243,7 @@ impl MemoryServer {
         }
     }
 
-    /// Carries out a decision of the keeper of leases.
+    /// Carries out a decision of the lease server.
     pub(super) fn decided(&mut self, lease: &Lease, decision: Decision, effects: &mut Vec<Effect>) {
         let request = &lease.request;
         let pointer = request.destination.pointer;

@@ -24,7 +24,7 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// The first generation: a server that lost its memory chooses another one than before, at random.
     pub generation: u16,
-    /// Higher than in its previous life, so that no session of that life is taken for one of this.
+    /// Higher than in its previous boot, so that no session of that boot is taken for one of this.
     pub incarnation: u16,
     /// The quota of a host, in whole pages, unless another one was set ([`MemoryServer::set_quota`]).
     pub quota_bytes: u64,
@@ -43,7 +43,7 @@ pub enum Input {
     Request(Request),
     /// The previous value, after an [`Effect::FetchAdd`] or [`Effect::CompareSwap`] for this request was carried out.
     Before(Request, u64),
-    /// A decision of the keeper of leases.
+    /// A decision of the lease server.
     Decided(Lease, Decision),
     /// These pages are guarded from now on, or are not any more.
     Guard {
@@ -133,7 +133,7 @@ pub enum Effect {
         /// How many.
         pages: u64,
     },
-    /// Hand this to the keeper of leases.
+    /// Hand this to the lease server.
     Lease(Lease),
 }
 

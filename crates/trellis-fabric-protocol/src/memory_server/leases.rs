@@ -1,15 +1,15 @@
-//! The interface between a memory server and the keeper of leases, copies and replicas of its pages.
+//! The interface between a memory server and the lease server: leases, copies and replicas of its pages.
 //!
 //! The server knows objects, and nothing about leases. Before it reads, writes or deletes, it asks [`Leases::admit`] in the
 //! same step, so that what is admitted is done before anything else happens. Requests about leases go the other way. The
 //! server checks that the object is there, that the access ends inside it and that all bytes came, and hands the request
 //! over as [`super::Effect::Lease`]. Then it does what [`super::Input::Decided`] says: it writes, and answers.
 //!
-//! Contract of the keeper of leases. It decides each [`Lease`] that has bytes exactly once, in the same step or later:
+//! Contract of the lease server. It decides each [`Lease`] that has bytes exactly once, in the same step or later:
 //! until then they keep their slot. Any other one it decides as often as there is something to say: an UPDATE that was
-//! refused as BUSY is granted later. A repeated request is another [`Lease`] of the same id. The keeper has the pages
-//! guarded whose answers depend on it ([`super::Input::Guard`]) *before* it grants anything, so that no program in the
-//! kernel answers without asking. It must never ask the server anything.
+//! refused as BUSY is granted later. A repeated request is another [`Lease`] of the same id. The lease server has the
+//! pages guarded whose answers depend on it ([`super::Input::Guard`]) *before* it grants anything, so that no program
+//! in the kernel answers without asking. It must never ask the server anything.
 
 use super::sessions::Client;
 use crate::Nanoseconds;
@@ -51,7 +51,7 @@ pub enum Admission {
     Moved(Address, u64),
 }
 
-/// The keeper of the leases of a server's pages.
+/// The lease server of a server's pages.
 pub trait Leases {
     /// Whether this access may be done now. If admitted, it is done at once.
     fn admit(&mut self, now: Nanoseconds, access: &Access) -> Admission;

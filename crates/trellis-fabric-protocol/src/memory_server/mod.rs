@@ -32,7 +32,7 @@
 
 mod changes;
 mod interface;
-pub mod keeper;
+pub mod lease_server;
 pub mod leases;
 mod objects;
 pub mod pages;
@@ -41,7 +41,7 @@ pub mod staging;
 pub mod table_pages;
 
 pub use interface::{Effect, Input, NoTable, Settings, Statistics};
-pub use keeper::{Carried, Keeper, Order, Range};
+pub use lease_server::{Carried, LeaseServer, Order, Range};
 pub use leases::{Access, AccessKind, Admission, Decision, Lease, Leases, NoLeases, Staged};
 pub use objects::Object;
 pub use pages::PageEntry;
@@ -109,7 +109,7 @@ impl MemoryServer {
     }
 
     /// A server whose memory and page table survived: after a restart, or at another host that has both. `maker` returns
-    /// the host that made the object that begins at a page. There are no sessions, and the keeper of leases must start
+    /// the host that made the object that begins at a page. There are no sessions, and the lease server must start
     /// again too.
     pub fn restored(
         settings: Settings,

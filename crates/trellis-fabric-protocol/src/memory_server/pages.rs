@@ -11,7 +11,7 @@
 //!
 //! An entry is in the byte order of the machine and aligned to eight bytes, so that it is read and written as a whole by
 //! one load and one store: a program in the kernel that answers READ and WRITE shares the table, and must never see half an
-//! entry. [`PageEntry::admits`] is what such a program has to compute. For a *guarded* page the keeper of leases must be
+//! entry. [`PageEntry::admits`] is what such a program has to compute. For a *guarded* page the lease server must be
 //! asked first (because of a lease, a copy or a migration), so such a program leaves it to the server.
 //!
 //! Promises: an access inside one page is decided by one entry, and one to several pages by theirs; it never leaves the
@@ -49,7 +49,7 @@ const _: () = {
 impl PageEntry {
     /// The object begins with this page.
     pub const FIRST: u16 = 1;
-    /// The keeper of leases must be asked about this page.
+    /// The lease server must be asked about this page.
     pub const GUARDED: u16 = 2;
 
     /// Whether `bytes` bytes from byte `at` of this page on may be accessed through a pointer of this generation. The page

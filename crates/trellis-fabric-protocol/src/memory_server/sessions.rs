@@ -92,7 +92,8 @@ pub(super) enum Standing {
 }
 
 impl Sessions {
-    /// No sessions. Epochs begin with the server's own incarnation, so those of its previous life are never given again.
+    /// No sessions. Epochs begin with the server's own incarnation, so those of its previous boot are never given
+    /// again.
     pub(super) fn new(limits: SessionLimits, incarnation: u16) -> Sessions {
         Sessions { open: BTreeMap::new(), limits, next_epoch: (u64::from(incarnation) << 48) + 1, ended: 0 }
     }

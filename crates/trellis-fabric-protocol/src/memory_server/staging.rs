@@ -8,7 +8,7 @@
 //! datagram changes nothing. A write that was carried out is remembered while there is room, so that a late duplicate is
 //! answered and does not start it again. The number of slots is bounded, in total and per host. A write that needs another
 //! slot takes that of the oldest write that was carried out, or else that of one that has gone too long without a datagram;
-//! otherwise it is answered BUSY. A write that was handed to the keeper of leases stays until that has decided.
+//! otherwise it is answered BUSY. A write that was handed to the lease server stays until that has decided.
 
 use super::sessions::Client;
 use crate::Nanoseconds;

@@ -158,8 +158,9 @@ impl Command {
         matches!(self, Command::Recall | Command::Invalidate)
     }
 
-    /// Whether it is a message between servers and controllers ([`super::datagram::Told`]), which has no answer.
-    pub const fn is_told(self) -> bool {
+    /// Whether it is a message between servers and controllers ([`super::datagram::ControlMessage`]), which has no
+    /// answer.
+    pub const fn is_control(self) -> bool {
         matches!(
             self,
             Command::Store

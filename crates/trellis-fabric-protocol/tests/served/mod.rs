@@ -102,7 +102,7 @@ pub(crate) struct Served {
     pub(crate) published: Vec<PageEntry>,
     pub(crate) now: Nanoseconds,
     pub(crate) leases: ScriptedLeases,
-    /// The requests that were handed to the lease keeper.
+    /// The requests that were handed to the lease server.
     pub(crate) handed: Vec<Lease>,
     /// Whether additions and exchanges wait until the test carries them out.
     pub(crate) is_slow: bool,

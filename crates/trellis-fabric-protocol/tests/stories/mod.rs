@@ -13,7 +13,7 @@ const CLIENTS: Host = 100;
 const READERS: Host = 200;
 const CONTROLLER: Host = 300;
 const PAGES: u64 = 2;
-const FIRST_LIFE: u16 = 1;
+const FIRST_BOOT_ID: u16 = 1;
 
 #[allow(clippy::large_enum_variant, reason = "there are few")]
 enum Machine {
@@ -61,11 +61,11 @@ impl Script {
         let record = Record {
             incarnation: 1,
             home: 0,
-            life: None,
+            boot_id: None,
             backups: (1..=backups).collect(),
             complete: (1..=backups).collect(),
             moving: None,
-            anew: true,
+            is_reset: true,
             parts: Vec::new(),
         };
         let controller = Party::of(CONTROLLER);
@@ -74,7 +74,7 @@ impl Script {
             Node { party, machine, is_gone: false, bytes, staged, log: None }
         };
         for host in 0..servers {
-            let server = Server::new(host, controller, PAGES, timing, FIRST_LIFE, 0);
+            let server = Server::new(host, controller, PAGES, timing, FIRST_BOOT_ID, 0);
             self.nodes.push(node(Party::of(host), Machine::Server(server)));
         }
         for number in 0..count("clients")? as Host {
@@ -204,7 +204,7 @@ impl Script {
                     self.now = at;
                     let mut done = Vec::new();
                     self.tick(number, &mut done);
-                    self.keep_tenure(&mut done);
+                    self.keep_home_lease(&mut done);
                     if !done.is_empty() {
                         lines.push(format!("{} at {at}", name_of(self.nodes[number].party)));
                         lines.extend(done);
@@ -217,7 +217,7 @@ impl Script {
     }
 
     /// Grants the requests of a home that only renews its home lease, without a line of output.
-    fn keep_tenure(&mut self, lines: &mut Vec<String>) {
+    fn keep_home_lease(&mut self, lines: &mut Vec<String>) {
         let is_renewal = |envelope: &Envelope| {
             matches!(
                 envelope.message,
@@ -276,7 +276,7 @@ impl Script {
         match &mut node.machine {
             Machine::Server(server) => {
                 let memory = (!words.has("blank")).then(|| server.memory.clone());
-                *server = server.restarted(now, server.life + 1, memory);
+                *server = server.restarted(now, server.boot_id + 1, memory);
                 if words.has("blank") {
                     node.bytes = Default::default();
                 }

@@ -136,7 +136,7 @@ impl Client {
         let mut questions = Questions::default();
         for (number, call) in calls.iter().enumerate() {
             if ends[number].is_none()
-                && let Err(failure) = self.cut(number, call, homes[number], &mut questions)
+                && let Err(failure) = self.split(number, call, homes[number], &mut questions)
             {
                 questions.forget(number);
                 ends[number] = Some(Err(failure));
@@ -148,7 +148,7 @@ impl Client {
         for (number, call) in calls.iter().enumerate() {
             if let (Call::CreateWith { bytes, .. }, Some(Ok(Outcome::Made(pointer)))) = (call, ends[number].clone())
                 && bytes.len() > WRITE_BYTES_MAX as usize
-                && let Err(failure) = self.cut_write(number, pointer, bytes, &mut questions)
+                && let Err(failure) = self.split_write(number, pointer, bytes, &mut questions)
             {
                 ends[number] = Some(Err(failure));
             }
@@ -213,7 +213,7 @@ impl Client {
     }
 
     /// The requests of a call.
-    fn cut<'a>(
+    fn split<'a>(
         &self,
         number: usize,
         call: &Call<'a>,
@@ -234,7 +234,7 @@ impl Client {
                 }
                 return Ok(());
             }
-            Call::Write { pointer, bytes } => return self.cut_write(number, pointer, bytes, questions),
+            Call::Write { pointer, bytes } => return self.split_write(number, pointer, bytes, questions),
             Call::WriteWhole { bytes: [], .. } => return Ok(()),
             Call::WriteWhole { pointer, bytes } if bytes.len() <= WRITE_BYTES_MAX as usize => {
                 Wanted::write_whole(pointer, epoch, bytes)
@@ -260,7 +260,7 @@ impl Client {
         Wanted { epoch, data: bytes, ..Wanted::plain(pointer, Command::CreateWrite, operation) }
     }
 
-    fn cut_write<'a>(
+    fn split_write<'a>(
         &self,
         number: usize,
         pointer: Pointer,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trellis_fabric_protocol::lease::client::Input;
 use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, epoch_of};
-use trellis_fabric_protocol::memory_server::{Client, keeper::party_of};
+use trellis_fabric_protocol::memory_server::{Client, lease_server::party_of};
 use trellis_fabric_protocol::wire::address::{
     Address, Arguments, Destination, Host, HostPrefix, PAGE_BYTES, Pointer, Source,
 };
@@ -195,7 +195,7 @@ impl Shared {
     /// Handles another client's request that a switch delivered here.
     fn asked(&self, state: &mut State, now: u64, request: &Request, port: u16) {
         let Destination { pointer, command, arguments } = request.destination;
-        if command == Command::Invalidated || command.is_told() {
+        if command == Command::Invalidated || command.is_control() {
             return;
         }
         let is_of_object = pointer.home() == self.object.home() && pointer.generation() == self.object.generation();

@@ -13,8 +13,8 @@
 //! Must never be shared by processes: only this process knows what an object holds.
 
 mod clients;
+mod heartbeats;
 mod joining;
-mod keeper;
 mod object;
 mod placement;
 
@@ -27,8 +27,8 @@ use trellis_fabric_protocol::wire::datagram::Status;
 
 use super::{ClientOptions, Host, Pointer, RemoteError};
 use clients::Clients;
+use heartbeats::Heartbeats;
 use joining::At;
-use keeper::Keeper;
 use object::Object;
 use placement::{Place, Placement, RUN_PAGES};
 
@@ -91,7 +91,7 @@ impl fmt::Display for PagesError {
 /// See the top of this file.
 pub struct Pages {
     clients: Clients,
-    keeper: Keeper,
+    heartbeats: Heartbeats,
     placement: Placement,
     /// Whether a datagram can hold more than a page.
     joins: bool,
@@ -122,7 +122,7 @@ impl Pages {
         }
         Ok(Pages {
             clients,
-            keeper: Keeper::start(client)?,
+            heartbeats: Heartbeats::start(client)?,
             placement: Placement::new(homes, object_bytes),
             joins: client.piece_bytes as usize > PAGE_BYTES,
             objects: RwLock::default(),
@@ -284,7 +284,7 @@ impl Pages {
         let pages = self.placement.object_pages();
         let mut full = None;
         for home in self.placement.homes_of(number) {
-            match self.keeper.create(home, pages * PAGE_BYTES as u64) {
+            match self.heartbeats.create(home, pages * PAGE_BYTES as u64) {
                 Ok(pointer) => {
                     let object = Arc::new(Object::new(pointer, pages));
                     let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);

@@ -14,8 +14,8 @@ use trellis_fabric_protocol::wire::address::{
     Address, Arguments, Destination, Host, HostPrefix, Incarnation, Pointer, Source,
 };
 use trellis_fabric_protocol::wire::command::Command;
-use trellis_fabric_protocol::wire::datagram::told::What;
-use trellis_fabric_protocol::wire::datagram::{Notice, Operation, Reply, Request, TagKind, Told, seal};
+use trellis_fabric_protocol::wire::datagram::control::What;
+use trellis_fabric_protocol::wire::datagram::{ControlMessage, Notice, Operation, Reply, Request, TagKind, seal};
 use trellis_transport::links::ipv6::{Endpoint, Way};
 
 use super::super::memory::ServerMemory;
@@ -116,13 +116,13 @@ impl Context {
     }
 
     /// Sends a message to another server or a controller.
-    pub(super) fn tell(&mut self, to: u16, told: &Told, page: &[u8]) {
-        let body = told.encode();
+    pub(super) fn tell(&mut self, to: u16, message: &ControlMessage, page: &[u8]) {
+        let body = message.encode();
         let HostPrefix { cluster, host } = self.prefix;
         self.sent += 1;
         let source = Source { cluster, host, incarnation: self.incarnation, request: self.sent };
-        let destination = Pointer::to_host(cluster, Host(to)).request(told.command(), Arguments::NO_REPLY);
-        let operation = Operation::Told { bytes: (body.len() + page.len()) as u32 };
+        let destination = Pointer::to_host(cluster, Host(to)).request(message.command(), Arguments::NO_REPLY);
+        let operation = Operation::Control { bytes: (body.len() + page.len()) as u32 };
         let tag_kind = TagKind::Checksum;
         let request = Request { source, destination, tag_kind, is_once: false, is_release: false, epoch: 0, operation };
         let (mut header, _) = request.encode();
@@ -139,7 +139,7 @@ impl Context {
             let [host, before] = [host, before].map(|host| self.prefix_of(host));
             self.events.push(Event::Controller { host, before });
         }
-        self.tell(host, &Told { range, what }, &[]);
+        self.tell(host, &ControlMessage { range, what }, &[]);
     }
 
     /// A request to any server, or to all, is answered from this server's address: a switch drops packets from addresses

@@ -50,7 +50,7 @@ pub enum Event {
         /// The hosts with copies.
         backups: Vec<HostPrefix>,
         /// Whether the range begins empty, so that any earlier content is lost.
-        is_anew: bool,
+        is_reset: bool,
         /// The number of its objects.
         objects: u64,
     },
@@ -111,12 +111,12 @@ pub enum Event {
         bytes: u64,
     },
     /// Pages of a range were split off and have a home of their own from now on.
-    Cut {
+    Split {
         /// The part.
         place: Place,
     },
     /// A part was merged into its range again.
-    Joined {
+    Merged {
         /// The part.
         place: Place,
     },
@@ -154,7 +154,7 @@ fn hosts(f: &mut fmt::Formatter<'_>, hosts: &[HostPrefix]) -> fmt::Result {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Began { place, incarnation, backups, is_anew: true, .. } => {
+            Event::Began { place, incarnation, backups, is_reset: true, .. } => {
                 write!(f, "{place} begins here without objects, in incarnation {incarnation}; ")?;
                 hosts(f, backups)
             }
@@ -189,8 +189,8 @@ impl fmt::Display for Event {
                     "{place} is forgotten here, because nobody counts on it; {bytes} bytes can be given to others"
                 )
             }
-            Event::Cut { place } => write!(f, "{place} has a home of its own"),
-            Event::Joined { place } => write!(f, "{place} belongs to its range again"),
+            Event::Split { place } => write!(f, "{place} has a home of its own"),
+            Event::Merged { place } => write!(f, "{place} belongs to its range again"),
             Event::Controller { host, before } => {
                 write!(f, "controller {before} does not answer; controller {host} is asked from now on")
             }
@@ -208,7 +208,7 @@ mod tests {
     fn an_event_is_one_sentence() {
         let host = |number: u16| format!("fd00:1:{number:x}::/48").parse::<HostPrefix>().expect("a prefix");
         let place = Place::whole(host(7));
-        let of = |backups, is_anew| Event::Began { place, incarnation: 3, backups, is_anew, objects: 2 }.to_string();
+        let of = |backups, is_reset| Event::Began { place, incarnation: 3, backups, is_reset, objects: 2 }.to_string();
         let sentence = "range fd00:1:7::/48 is served here from now on with 2 objects, in incarnation 3; ";
         assert_eq!(of(vec![], false), format!("{sentence}nobody has a copy"));
         assert_eq!(
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(backups.to_string(), "of range fd00:1:7::/48 fd00:1:8::/48 gets every commit");
         let place = Place { part: Some(0xf002), pages: (16, 64), ..place };
         assert_eq!(
-            Event::Cut { place }.to_string(),
+            Event::Split { place }.to_string(),
             "part 61442 (pages 16-79 of range fd00:1:7::/48) has a home of its own"
         );
     }

@@ -13,8 +13,8 @@ use trellis_fabric_protocol::lease::reader::{Input, Reader};
 use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, Timing};
 use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Destination, Host, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::command::Command;
-use trellis_fabric_protocol::wire::datagram::told::What;
-use trellis_fabric_protocol::wire::datagram::{Body, Notice, Operation, Reply, Request, Status, Told};
+use trellis_fabric_protocol::wire::datagram::control::What;
+use trellis_fabric_protocol::wire::datagram::{Body, ControlMessage, Notice, Operation, Reply, Request, Status};
 
 use super::context::Context;
 
@@ -255,7 +255,7 @@ impl Follows {
             followed.had_copy = left > 0;
             followed.answered
         });
-        context.tell(controller, &Told { range, what: What::Followed { page, left, answered } }, &[]);
+        context.tell(controller, &ControlMessage { range, what: What::Followed { page, left, answered } }, &[]);
     }
 }
 

@@ -3,8 +3,8 @@
 //! Clients name the pages of a part by the addresses of its range; internally they are numbered from 0 and converted on
 //! the way in and out. A part only handles what leases are for: its range has the objects.
 //!
-//! Promises: the orders of [`MemoryServer`] and [`Keeper`] are carried out in their order, all of them before the next
-//! fact. Must never answer about a range that a controller places without the permission of [`Placed`].
+//! Promises: the orders of [`MemoryServer`] and [`LeaseServer`] are carried out in their order, all of them before the
+//! next fact. Must never answer about a range that a controller places without the permission of [`Placed`].
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,12 +13,12 @@ use trellis_fabric_protocol::lease::parts::{Keeps, Part, Within, may_keep, part_
 use trellis_fabric_protocol::lease::{self, Status as Outcome, epoch_of};
 use trellis_fabric_protocol::memory_server::table_pages::table_pages;
 use trellis_fabric_protocol::memory_server::{
-    Carried, Client, Effect, Input, Keeper, MemoryServer, Order, Settings, Staged, refusal,
+    Carried, Client, Effect, Input, LeaseServer, MemoryServer, Order, Settings, Staged, refusal,
 };
 use trellis_fabric_protocol::wire::address::{Destination, Host, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::command::{Class, Command};
-use trellis_fabric_protocol::wire::datagram::told::{About, What};
-use trellis_fabric_protocol::wire::datagram::{Body, Reply, Request, Status, Told, WRITE_BYTES_MAX};
+use trellis_fabric_protocol::wire::datagram::control::{About, What};
+use trellis_fabric_protocol::wire::datagram::{Body, ControlMessage, Reply, Request, Status, WRITE_BYTES_MAX};
 
 use super::super::memory::{ServerMemory, entry_word};
 use super::SECOND;
@@ -41,7 +41,7 @@ pub(super) struct Held {
     pub(super) settings: Settings,
     /// Present while this server answers for it.
     pub(super) logic: Option<MemoryServer>,
-    pub(super) leases: Keeper,
+    pub(super) leases: LeaseServer,
     /// Present once its size is known.
     pub(super) memory: Option<Box<dyn ServerMemory>>,
     /// Present if a controller assigns the home.
@@ -76,7 +76,12 @@ pub(super) struct Hand<'a> {
 }
 
 impl Held {
-    pub(super) fn new(range: u16, settings: Settings, leases: Keeper, memory: Option<Box<dyn ServerMemory>>) -> Held {
+    pub(super) fn new(
+        range: u16,
+        settings: Settings,
+        leases: LeaseServer,
+        memory: Option<Box<dyn ServerMemory>>,
+    ) -> Held {
         let slots = vec![Vec::new(); settings.staging.slots];
         Held {
             range,
@@ -282,9 +287,9 @@ impl Held {
                         context.notify(to, page, command, epoch);
                     }
                 }
-                Order::Tell { what: What::Report { request, life, state, call, .. }, .. } => {
+                Order::Tell { what: What::Report { request, boot_id, state, call, .. }, .. } => {
                     let about = self.about(context.spare_bytes);
-                    context.report(self.range, What::Report { request, life, state, call, about });
+                    context.report(self.range, What::Report { request, boot_id, state, call, about });
                 }
                 Order::Tell { to, what, bytes } => self.tell(context, to, what, bytes),
                 Order::Keep(page) => self.keep(page, hand),
@@ -383,7 +388,7 @@ impl Held {
             What::Store { page, .. } => self.bytes_of(*page, bytes),
             _ => Vec::new(),
         };
-        context.tell(to, &Told { range: self.range, what }, &page);
+        context.tell(to, &ControlMessage { range: self.range, what }, &page);
     }
 
     /// The content of a page for a backup; empty if it is all zero.
@@ -461,10 +466,10 @@ impl Held {
     }
 
     fn about(&self, spare_bytes: u64) -> About {
-        let lease::Timing { term, tenure, .. } = self.leases.server().timing;
+        let lease::Timing { term, home_lease, .. } = self.leases.server().timing;
         let pages = self.placed.as_ref().map_or(0, |placed| placed.table.pages());
         let requests = self.logic.as_ref().map_or(0, |logic| logic.statistics().requests);
-        About { pages, requests, spare_bytes, term, tenure, wants_back: self.wants_back() }
+        About { pages, requests, spare_bytes, term, home_lease, wants_back: self.wants_back() }
     }
 
     /// Reports at once which part has to be merged back.

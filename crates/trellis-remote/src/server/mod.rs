@@ -3,7 +3,7 @@
 //!
 //! The thread takes a datagram, lets [`MemoryServer`](trellis_fabric_protocol::memory_server::MemoryServer) decide, and
 //! carries out its orders, all of them before the next datagram. Nothing here therefore needs a lock, and an atomic
-//! addition is an ordinary one. [`Keeper`] decides about leases of pages and about which host is home, in the same
+//! addition is an ordinary one. [`LeaseServer`] decides about leases of pages and about which host is home, in the same
 //! thread.
 //!
 //! Must never answer a client that it cannot identify, nor a datagram that claims to be an answer; nor obey a controller
@@ -30,15 +30,15 @@ use trellis_fabric_protocol::lease::server::Server as Leased;
 use trellis_fabric_protocol::lease::{Party, Placement, Timing};
 use trellis_fabric_protocol::memory_server::table_pages::{TablePages, table_pages};
 use trellis_fabric_protocol::memory_server::{
-    Keeper, MemoryServer, Range, SessionLimits, Settings, StagingLimits, Statistics, refusal,
+    LeaseServer, MemoryServer, Range, SessionLimits, Settings, StagingLimits, Statistics, refusal,
 };
 use trellis_fabric_protocol::wire::address::{
     Address, Destination, Host, HostPrefix, Incarnation, PAGE_BYTES, PARTS_FROM, PORT, Source,
 };
 use trellis_fabric_protocol::wire::command::{Class, Command};
-use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::control::What;
 use trellis_fabric_protocol::wire::datagram::{
-    Body, HEADER_BYTES, Notice, Reply, Request, Rules, Status, TagKind, Told,
+    Body, ControlMessage, HEADER_BYTES, Notice, Reply, Request, Rules, Status, TagKind,
 };
 use trellis_fabric_protocol::wire::refusals::{Reason, Refusals};
 use trellis_memory::Arena;
@@ -107,7 +107,7 @@ pub struct ServerOptions {
     pub backup_bytes: u64,
     /// The duration of a home lease: how long the server answers without hearing from a controller. All servers and
     /// controllers must have the same value.
-    pub tenure: Duration,
+    pub home_lease: Duration,
 }
 
 impl ServerOptions {
@@ -124,7 +124,7 @@ impl ServerOptions {
             lease_term: LEASE_TERM.time(),
             controllers: Vec::new(),
             backup_bytes: 0,
-            tenure: Duration::from_millis(500),
+            home_lease: Duration::from_millis(500),
         }
     }
 
@@ -195,7 +195,7 @@ pub struct Server {
     /// The timing of its ranges.
     timing: Timing,
     /// The random boot id of this process, by which a controller knows it.
-    life: u16,
+    boot_id: u16,
     on_event: Box<dyn FnMut(&Event) + Send>,
     /// Datagrams that wait until those about homes are handled.
     later: VecDeque<(Arrived, Vec<u8>)>,
@@ -261,7 +261,7 @@ impl Server {
             located: BTreeMap::new(),
             follows,
             timing,
-            life: (random_number()? as u16).max(1),
+            boot_id: (random_number()? as u16).max(1),
             on_event: Box::new(|_| {}),
             later: VecDeque::new(),
             refusals: Refusals::default(),
@@ -285,12 +285,12 @@ impl Server {
         if self.options.controllers.is_empty() {
             let of = Range { cluster: settings.cluster, of: range, me: range, pages };
             // No lease of an earlier process can exist: no client has a pointer into this memory yet.
-            let leases = Keeper::alone(of, self.timing, seconds().max(1), self.context.now(), None);
+            let leases = LeaseServer::alone(of, self.timing, seconds().max(1), self.context.now(), None);
             let mut held = Held::new(range, settings, leases, Some(memory));
             held.logic = Some(logic);
             return Ok(held);
         }
-        let mut held = Held::new(range, settings, self.keeper(range, pages, range), Some(memory));
+        let mut held = Held::new(range, settings, self.lease_server(range, pages, range), Some(memory));
         held.placed = Some(Placed::new(TablePages::of(&logic)));
         Ok(held)
     }
@@ -315,16 +315,16 @@ impl Server {
 
     /// The lease state of a range of this many pages that a controller places and of which nothing is here. `home` is the
     /// host that is assumed to be its home.
-    fn keeper(&self, range: u16, pages: u64, home: u16) -> Keeper {
+    fn lease_server(&self, range: u16, pages: u64, home: u16) -> LeaseServer {
         let (me, now) = (self.options.prefix.host.0, self.context.now());
         let controller = Party::of(self.options.controllers[0]);
         let own = table_pages(pages);
-        let server = Leased::new(me, controller, pages + own, self.timing, self.life, home);
-        let server = server.restarted(now, self.life, None);
+        let server = Leased::new(me, controller, pages + own, self.timing, self.boot_id, home);
+        let server = server.restarted(now, self.boot_id, None);
         let of = Range { cluster: self.options.prefix.cluster, of: range, me, pages: pages + own };
-        let mut keeper = Keeper::of(of, server, now);
-        keeper.set_pages(pages + own, own);
-        keeper
+        let mut lease_server = LeaseServer::of(of, server, now);
+        lease_server.set_pages(pages + own, own);
+        lease_server
     }
 
     /// Answers until it is stopped.
@@ -398,7 +398,7 @@ impl Server {
     /// Does what is due after some datagrams.
     fn go_on(&mut self, is_second: bool) {
         let now = self.context.now();
-        self.look_at_open_cuts();
+        self.look_at_open_splits();
         for held in self.ranges.values_mut() {
             if now >= held.leases.alarm() {
                 held.leases.tick(now);
@@ -428,7 +428,7 @@ impl Server {
         let (source, destination) = (Address(arrived.source), Address(arrived.destination));
         let rules = Rules { cluster: self.options.prefix.cluster, least: self.options.least, tags: &Hardware };
         match Request::decode(source, destination, payload, &rules) {
-            Ok(request) if request.command().is_told() => self.told(arrived, &request, payload),
+            Ok(request) if request.command().is_control() => self.control(arrived, &request, payload),
             Ok(request) => {
                 let pointer = request.destination.pointer;
                 if let Some(bytes) = self.follows.read(self.context.now(), &request) {
@@ -494,7 +494,7 @@ impl Server {
     }
 
     /// Handles a message of a controller or another server.
-    fn told(&mut self, arrived: &Arrived, request: &Request, payload: &[u8]) {
+    fn control(&mut self, arrived: &Arrived, request: &Request, payload: &[u8]) {
         let from = request.source.host.0;
         let command = request.command();
         // Without a controller, this server is home of its own range as long as it runs.
@@ -502,7 +502,7 @@ impl Server {
         if self.options.controllers.is_empty() || is_controllers && !self.context.controllers.has(from) {
             return self.refuse(arrived, Reason::NoController(command));
         }
-        let Some(Told { range, what }) = Told::decode(command, &payload[HEADER_BYTES..]) else {
+        let Some(ControlMessage { range, what }) = ControlMessage::decode(command, &payload[HEADER_BYTES..]) else {
             return self.refuse(arrived, Reason::NotUnderstood(command));
         };
         if let What::Follow { page, lasts } = what {
@@ -522,14 +522,14 @@ impl Server {
                     held.is_counted_on(now);
                 }
             }
-            self.recut(range, &what);
+            self.split_again(range, &what);
         }
         let store = match what {
             What::Store { page, pages, incarnation, .. } => {
                 if !self.ranges.contains_key(&range) && !self.begin_unheard(range) {
                     return;
                 }
-                let bytes = payload.get(Told::data_at()..).unwrap_or_default();
+                let bytes = payload.get(ControlMessage::data_at()..).unwrap_or_default();
                 Some((page..page.saturating_add(u64::from(pages)), incarnation, bytes))
             }
             _ => None,
@@ -554,7 +554,7 @@ impl Server {
             What::Placed { request, placement, .. } => Some((*request, placement.clone())),
             _ => None,
         };
-        held.leases.told(now, from, what);
+        held.leases.control(now, from, what);
         let store = store.map(|(_, incarnation, bytes)| (incarnation, bytes));
         held.obey(&mut self.context, Hand { payload, client: None, store });
         if let Some((request, placement)) = placed {
@@ -647,7 +647,7 @@ impl Server {
         if unknown >= UNKNOWN_MAX {
             return false;
         }
-        let mut held = Held::new(range, settings, self.keeper(range, 0, home), None);
+        let mut held = Held::new(range, settings, self.lease_server(range, 0, home), None);
         held.within = within;
         self.ranges.insert(range, held);
         true
@@ -668,7 +668,7 @@ fn seconds() -> u16 {
 /// The duration of leases and of home leases, and the retry interval.
 fn timing(options: &ServerOptions) -> Result<Timing, RemoteError> {
     let whole = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    let (term, tenure) = (whole(options.lease_term), whole(options.tenure));
+    let (term, home_lease) = (whole(options.lease_term), whole(options.home_lease));
     if !(1_000_000..=u64::MAX >> 8).contains(&term) {
         let given = options.lease_term;
         return Err(RemoteError::Setting(format!("a lease of {given:?} is not possible; give 1 ms or more")));
@@ -676,11 +676,11 @@ fn timing(options: &ServerOptions) -> Result<Timing, RemoteError> {
     if options.controllers.is_empty() {
         return Ok(Timing::new(term, term, (term / 50).clamp(1_000_000, 50_000_000), CLOCK_ERROR_PPM));
     }
-    if !(10_000_000..=u64::MAX >> 8).contains(&tenure) {
-        let given = options.tenure;
-        return Err(RemoteError::Setting(format!("a tenure of {given:?} is not possible; give 10 ms or more")));
+    if !(10_000_000..=u64::MAX >> 8).contains(&home_lease) {
+        let given = options.home_lease;
+        return Err(RemoteError::Setting(format!("a home lease of {given:?} is not possible; give 10 ms or more")));
     }
     // Several attempts fit into a term, and into a third of a home lease, when a server asks for the next one.
-    let retry = (term / 50).min(tenure / 15).clamp(1_000_000, 50_000_000);
-    Ok(Timing::new(term, tenure, retry, CLOCK_ERROR_PPM))
+    let retry = (term / 50).min(home_lease / 15).clamp(1_000_000, 50_000_000);
+    Ok(Timing::new(term, home_lease, retry, CLOCK_ERROR_PPM))
 }

@@ -15,7 +15,7 @@ use trellis_fabric_protocol::lease::{Message, Placement};
 use trellis_fabric_protocol::memory_server::table_pages::table_pages;
 use trellis_fabric_protocol::wire::address::{Host, PAGE_BYTES};
 use trellis_fabric_protocol::wire::command::{Class, Command};
-use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::control::What;
 use trellis_fabric_protocol::wire::datagram::{Operation, Request};
 use trellis_memory::Arena;
 
@@ -90,23 +90,23 @@ impl Server {
     }
 
     /// Applies the changes of a range's parts that a controller's message contains.
-    pub(super) fn recut(&mut self, range: u16, what: &What) {
-        let What::Placed { request, life, placement, call, .. } = what else { return };
-        let (request, life, call) = (*request, *life, *call);
-        let message = Message::Placed { request, life, placement: placement.clone(), call };
+    pub(super) fn split_again(&mut self, range: u16, what: &What) {
+        let What::Placed { request, boot_id, placement, call, .. } = what else { return };
+        let (request, boot_id, call) = (*request, *boot_id, *call);
+        let message = Message::Placed { request, boot_id, placement: placement.clone(), call };
         loop {
             let Some(held) = self.ranges.get(&range).filter(|held| held.within.is_none()) else { return };
             match parts::next(held.leases.server(), &held.parts, &message) {
-                Step::Hear => return self.end_joined(range, placement),
-                Step::Cut(part) => self.cut(range, part),
-                Step::Join(part) => self.join(range, part, placement.anew),
+                Step::Hear => return self.end_merged(range, placement),
+                Step::Split(part) => self.split(range, part),
+                Step::Merge(part) => self.merge(range, part, placement.is_reset),
             }
         }
     }
 
     /// A part that is held here without its range, and that a later placement of the range does not name, was merged
     /// elsewhere.
-    fn end_joined(&mut self, range: u16, placement: &Placement) {
+    fn end_merged(&mut self, range: u16, placement: &Placement) {
         let is_over = |number: u16, within: Within| {
             let is_named = placement.parts.iter().any(|part| part.number == number && part.since == within.since);
             within.range == range && placement.incarnation >= within.since && !is_named
@@ -125,7 +125,7 @@ impl Server {
     }
 
     /// Splits pages off a range as a part.
-    fn cut(&mut self, range: u16, part: Part) {
+    fn split(&mut self, range: u16, part: Part) {
         let within = part.within(range);
         let is_held = self.ranges.get(&part.number).is_some_and(|held| held.within == Some(within));
         if !is_held {
@@ -135,7 +135,7 @@ impl Server {
         whole.look(&mut self.context);
         let (run, own, now) = (part.run(), table_pages(part.pages), self.context.now());
         let since = whole.leases.next_epoch();
-        let leases = whole.leases.cut(now, &part, own);
+        let leases = whole.leases.split(now, &part, own);
         whole.obey(&mut self.context, Hand::default());
         let place = whole.parts.partition_point(|other| other.first < part.first);
         whole.parts.insert(place, part);
@@ -145,11 +145,11 @@ impl Server {
         let settings = self.settings(Host(range), part.pages * PAGE_BYTES);
         // A part that is here already is kept unchanged.
         if let (false, Ok(settings)) = (is_held, settings) {
-            let mut cut = Held::new(part.number, settings, leases, None);
-            (cut.within, cut.named) = (Some(within), whole.named.clone());
-            cut.is_counted_on(now);
-            self.give_bytes(&mut whole, &mut cut, &part);
-            if let (Some(of_whole), Some(_)) = (&mut whole.placed, &cut.memory) {
+            let mut split = Held::new(part.number, settings, leases, None);
+            (split.within, split.named) = (Some(within), whole.named.clone());
+            split.is_counted_on(now);
+            self.give_bytes(&mut whole, &mut split, &part);
+            if let (Some(of_whole), Some(_)) = (&mut whole.placed, &split.memory) {
                 let table = match &whole.logic {
                     Some(logic) => of_whole.table.part_to_be(run.clone(), logic, since),
                     None => of_whole.table.part(run.clone()),
@@ -159,52 +159,52 @@ impl Server {
                 if !open.is_empty() {
                     of_whole.awaits.insert(part.number);
                 }
-                of_part.is_cut_open(
+                of_part.is_split_open(
                     open.into_iter().map(|pages| pages.start - run.start..pages.end - run.start).collect(),
                 );
-                cut.placed = Some(of_part);
+                split.placed = Some(of_part);
             }
             self.index(within, part.pages, part.number);
-            self.context.events.push(Event::Cut { place: cut.place(&self.context) });
-            cut.look(&mut self.context);
-            self.ranges.insert(part.number, cut);
+            self.context.events.push(Event::Split { place: split.place(&self.context) });
+            split.look(&mut self.context);
+            self.ranges.insert(part.number, split);
         }
         self.ranges.insert(range, whole);
     }
 
     /// Moves the bytes of a part from its range to the part. If the range has none, or they cannot be described, the part
     /// has none.
-    fn give_bytes(&mut self, whole: &mut Held, cut: &mut Held, part: &Part) {
+    fn give_bytes(&mut self, whole: &mut Held, split: &mut Held, part: &Part) {
         let bytes = part.pages * PAGE_BYTES;
         let arena = if whole.has_bytes() { Arena::new(bytes).ok() } else { None };
         match (&mut whole.memory, arena) {
             (Some(memory), Some(mut arena)) => {
                 let from = part.first * PAGE_BYTES;
                 move_pages(memory.as_mut(), from..from + bytes, &mut arena, 0);
-                cut.memory = Some(Box::new(arena));
+                split.memory = Some(Box::new(arena));
             }
-            _ => cut.leases.give_up(self.context.now()),
+            _ => split.leases.give_up(self.context.now()),
         }
     }
 
     /// Merges pages into their range; if the range begins empty, without their content.
-    fn join(&mut self, range: u16, part: Part, is_anew: bool) {
+    fn merge(&mut self, range: u16, part: Part, is_reset: bool) {
         let Some(mut whole) = self.ranges.remove(&range) else { return };
         whole.parts.retain(|other| other.number != part.number);
-        let cut = self.ranges.remove(&part.number).filter(|cut| cut.within == Some(part.within(range)));
-        if let Some(mut cut) = cut {
-            cut.leases.dismiss(0..part.pages);
-            cut.obey(&mut self.context, Hand::default());
+        let split = self.ranges.remove(&part.number).filter(|split| split.within == Some(part.within(range)));
+        if let Some(mut split) = split {
+            split.leases.dismiss(0..part.pages);
+            split.obey(&mut self.context, Hand::default());
             self.forget_index(part.within(range), part.number);
-            self.context.spare_bytes += cut.taken_bytes;
-            let place = cut.place(&self.context);
-            if !is_anew {
-                if let (Some(from), Some(to)) = (&mut cut.memory, &mut whole.memory) {
+            self.context.spare_bytes += split.taken_bytes;
+            let place = split.place(&self.context);
+            if !is_reset {
+                if let (Some(from), Some(to)) = (&mut split.memory, &mut whole.memory) {
                     move_pages(from.as_mut(), 0..part.pages * PAGE_BYTES, to.as_mut(), part.first * PAGE_BYTES);
                 }
-                whole.leases.join(self.context.now(), &part, cut.leases);
+                whole.leases.merge(self.context.now(), &part, split.leases);
             }
-            self.context.events.push(Event::Joined { place });
+            self.context.events.push(Event::Merged { place });
         }
         if let Some(logic) = &mut whole.logic {
             logic.take_back(part.first, part.pages);
@@ -219,7 +219,7 @@ impl Server {
 
     /// Lets ranges continue that wait for what the backups of parts know, once they know it. If a part's home is
     /// elsewhere, this server cannot learn that, and the part has to be merged back.
-    pub(super) fn look_at_open_cuts(&mut self) {
+    pub(super) fn look_at_open_splits(&mut self) {
         let awaits = |held: &Held| held.placed.as_ref().and_then(|placed| placed.awaits.first().copied());
         let open: Vec<(u16, u16)> =
             self.ranges.iter().filter_map(|(range, held)| Some((*range, awaits(held)?))).collect();
@@ -284,11 +284,11 @@ impl Server {
         }
         // Parts that are here without their range have memory of their own.
         for part in held.parts {
-            if let Some(cut) =
-                self.ranges.get_mut(&part.number).filter(|cut| cut.memory.is_some() && cut.taken_bytes == 0)
+            if let Some(split) =
+                self.ranges.get_mut(&part.number).filter(|split| split.memory.is_some() && split.taken_bytes == 0)
             {
-                cut.taken_bytes = self.context.spare_bytes.min(part.pages * PAGE_BYTES);
-                self.context.spare_bytes -= cut.taken_bytes;
+                split.taken_bytes = self.context.spare_bytes.min(part.pages * PAGE_BYTES);
+                self.context.spare_bytes -= split.taken_bytes;
             }
         }
     }

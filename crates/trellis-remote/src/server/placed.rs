@@ -55,7 +55,7 @@ pub(super) struct Placed {
     kept: Vec<(Request, Vec<u8>, u16)>,
     /// For a part: whether it was split off while objects that not every backup knew were created or deleted, and its
     /// pages belong to them.
-    pub(super) cut_open: bool,
+    pub(super) split_open: bool,
     /// The incarnation of the home under which this was last reported to the controller.
     told: Option<u16>,
     /// What operators were shown.
@@ -86,7 +86,7 @@ impl Placed {
             awaits: BTreeSet::new(),
             withheld: Vec::new(),
             kept: Vec::new(),
-            cut_open: false,
+            split_open: false,
             told: None,
             shown: Shown { was_blank: true, ..Shown::default() },
         }
@@ -120,8 +120,8 @@ impl Placed {
     }
 
     /// Records the same for pages of a part, which every backup receives because the part was split off.
-    pub(super) fn is_cut_open(&mut self, objects: Vec<Range<u64>>) {
-        self.cut_open = !objects.is_empty();
+    pub(super) fn is_split_open(&mut self, objects: Vec<Range<u64>>) {
+        self.split_open = !objects.is_empty();
         self.objects = objects;
     }
 
@@ -165,7 +165,7 @@ impl Placed {
         self.staged.clear();
         self.refused.clear();
         self.awaits.clear();
-        self.cut_open = false;
+        self.split_open = false;
         self.withheld.clear();
     }
 }
@@ -177,10 +177,10 @@ impl Held {
             self.begin_batch(context);
             let Some(placed) = &mut self.placed else { return };
             let is_settled = self.leases.server().home.as_ref().is_some_and(Home::is_settled);
-            if placed.is_under_way() || placed.cut_open && !is_settled {
+            if placed.is_under_way() || placed.split_open && !is_settled {
                 return;
             }
-            placed.cut_open = false;
+            placed.split_open = false;
             placed.objects.clear();
             let withheld = std::mem::take(&mut placed.withheld);
             for (reply, port) in withheld {
@@ -302,10 +302,10 @@ impl Held {
                 let objects = logic.statistics().objects;
                 let backups = self.leases.server().home.iter().flat_map(|home| home.backups.iter().copied());
                 let backups: Vec<u16> = backups.collect();
-                let is_anew = std::mem::take(&mut placed.shown.was_blank);
+                let is_reset = std::mem::take(&mut placed.shown.was_blank);
                 placed.shown = Shown { home: Some(incarnation), backups: backups.clone(), ..Shown::default() };
                 let backups = backups.into_iter().map(|host| context.prefix_of(host)).collect();
-                context.events.push(Event::Began { place, incarnation, backups, is_anew, objects });
+                context.events.push(Event::Began { place, incarnation, backups, is_reset, objects });
                 self.logic = Some(logic);
             }
             Err(why) => {
@@ -351,7 +351,7 @@ impl Held {
         let has_lapsed = now >= home.until;
         if has_lapsed != placed.shown.has_lapsed {
             placed.shown.has_lapsed = has_lapsed;
-            let silence = Duration::from_nanos(server.timing.tenure_held);
+            let silence = Duration::from_nanos(server.timing.home_lease_held);
             context.events.push(if has_lapsed { Event::Lapsed { place, silence } } else { Event::Resumed { place } });
         }
     }

@@ -89,6 +89,8 @@ pub(super) struct Shared {
     pub(super) rejected: AtomicU64,
     /// The number of refused attempts to give the password.
     pub(super) denied: AtomicU64,
+    /// The number of requests that were none.
+    pub(super) broken: AtomicU64,
     pub(super) loops: Vec<Mailbox>,
     clients_max: usize,
     limits: Limits,
@@ -210,6 +212,7 @@ impl Server {
             clients: AtomicUsize::new(0),
             rejected: AtomicU64::new(0),
             denied: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
             loops,
             clients_max: options.clients_max,
             limits: Limits { parts_max: 1 << 20, bytes_max: can.call_bytes_max.saturating_add(REQUEST_EXTRA_BYTES) },
@@ -460,6 +463,12 @@ fn do_requests(shared: &Arc<Shared>, asker: waiting::Client, client: &mut Client
         let bytes = match connection.request(shared.limits, places) {
             Found::Incomplete(_) => return,
             Found::Broken(why) => {
+                if shared.broken.fetch_add(1, Ordering::Relaxed) == 0 {
+                    crate::complain(format_args!(
+                        "a client is disconnected: {why}; look whether it speaks the Redis protocol. INFO counts such \
+                         requests as trellis_protocol_errors"
+                    ));
+                }
                 Reply::new(&mut connection.output, false).error(&format!("ERR {why}"));
                 connection.closing = true;
                 return;

@@ -65,7 +65,7 @@ pub trait Copies: Send + Sync {
     /// # Errors
     ///
     /// As the store's, for copies that must be fetched again at once.
-    fn attend(&self, notices: &[Notice]) -> Result<(), StoredError>;
+    fn apply_notices(&self, notices: &[Notice]) -> Result<(), StoredError>;
 }
 
 /// The changes of a process.
@@ -395,7 +395,7 @@ impl Coherence {
         let mut change: Vec<Outcome> = outcomes.drain(..).skip(call.change_at).collect();
         let rest = change.split_off(changes);
         if let [entries @ Outcome::Entries { .. }, Outcome::Value(pending), ..] = &rest[..] {
-            self.attend(entries, pending.clone())?;
+            self.apply_entries(entries, pending.clone())?;
         }
         Ok(Applied::Done(change))
     }
@@ -415,7 +415,7 @@ impl Coherence {
     }
 
     /// Handles what an acquire found. The caller holds the turn, or every collected change is in the store.
-    fn attend(&self, entries: &Outcome, pending: Option<Vec<u8>>) -> Result<(), StoredError> {
+    fn apply_entries(&self, entries: &Outcome, pending: Option<Vec<u8>>) -> Result<(), StoredError> {
         // This comes first: a copy that is fetched after its notice was handled must contain what the notice is about.
         self.help(pending)?;
         let Outcome::Entries { last, first, entries } = entries else { return Ok(()) };
@@ -436,7 +436,7 @@ impl Coherence {
             }
         }
         if !notices.is_empty() {
-            self.copies.attend(&notices)?;
+            self.copies.apply_notices(&notices)?;
         }
         *seen = *last;
         Ok(())
@@ -618,7 +618,7 @@ impl Shared for Coherence {
                 {
                     // A release of another thread comes first: its changes are in no page of the store yet.
                     let _turn = self.turn();
-                    self.attend(entries, pending.clone())?;
+                    self.apply_entries(entries, pending.clone())?;
                 }
                 Ok(Applied::Done(outcomes))
             }
@@ -651,7 +651,7 @@ impl Copies for NoCopies {
 
     fn settled(&self) {}
 
-    fn attend(&self, _notices: &[Notice]) -> Result<(), StoredError> {
+    fn apply_notices(&self, _notices: &[Notice]) -> Result<(), StoredError> {
         Ok(())
     }
 }

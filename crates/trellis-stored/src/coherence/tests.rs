@@ -173,7 +173,7 @@ impl Copies for List {
         self.settled.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn attend(&self, notices: &[Notice]) -> Result<(), StoredError> {
+    fn apply_notices(&self, notices: &[Notice]) -> Result<(), StoredError> {
         self.notices.lock().unwrap().extend_from_slice(notices);
         Ok(())
     }

@@ -115,8 +115,8 @@ fn a_block_is_told_after_its_bytes_and_taken_before_it_is_used() {
     owner.trace.take();
     other.heap.free(block).unwrap();
     other.heap.settle(false).unwrap();
-    let told = other.trace.take();
-    assert_eq!(told[..2], ["publish", "tell"], "{told:?}");
+    let steps = other.trace.take();
+    assert_eq!(steps[..2], ["publish", "tell"], "{steps:?}");
     owner.heap.settle(false).unwrap();
     let took = owner.trace.take();
     // The mail is deleted first: a process that takes over from a dead owner must not free the blocks once more.

@@ -98,7 +98,7 @@ impl Shared {
         let mut spans = Vec::new();
         for (segment, said) in run.clone().zip(self.described(run)?) {
             if let Some((_, described)) = said {
-                self.note_told(segment, &described);
+                self.note_description(segment, &described);
                 spans.extend(described.into_iter().map(|span| (segment, span)));
             }
         }
@@ -147,11 +147,11 @@ impl Shared {
 
     /// For descriptions that are stored after their release: changes that mark what they describe as unknown.
     pub(super) fn withhold(&self, changes: &[Operation]) -> Vec<Operation> {
-        let told = super::lock(&self.told);
+        let descriptions = super::lock(&self.descriptions);
         let unknown = |change: &Operation| {
             let segment = (change.key().number() & u64::from(u32::MAX)) as u32;
             let first = segment * SEGMENT_PAGES;
-            let end = told.get(&segment).copied().unwrap_or((segment + 1).saturating_mul(SEGMENT_PAGES));
+            let end = descriptions.get(&segment).copied().unwrap_or((segment + 1).saturating_mul(SEGMENT_PAGES));
             let bytes = description::encode(self.member, &[Described::unknown(first, end - first)]);
             Operation::Change { key: change.key().clone(), change: Change::Put(bytes) }
         };

@@ -184,12 +184,12 @@ fn who_was_only_slow_is_told_and_changes_nothing() {
     kill(&store, slow);
     other_heap.take_over_dead().unwrap();
     assert_eq!(other_heap.statistics().blocks, 200);
-    let told = |error: HeapError| {
+    let assert_fenced = |error: HeapError| {
         assert!(matches!(error, HeapError::Fenced { .. }), "{error}");
         assert!(error.to_string().contains("declared this one (member 1) dead"), "{error}");
     };
-    told(slow_heap.settle(false).unwrap_err());
-    told(slow_heap.malloc(50 << 20).unwrap_err());
+    assert_fenced(slow_heap.settle(false).unwrap_err());
+    assert_fenced(slow_heap.malloc(50 << 20).unwrap_err());
     assert!(release(&store, &slow_heap, slow, &blocks).is_err());
     other_heap.settle(false).unwrap();
     assert_eq!((other_heap.statistics().blocks, other_heap.statistics().strays), (200, 0), "nothing came of its free");

@@ -149,7 +149,7 @@ impl Scalable {
                 let (first_page, pages) = (span.first_page(), span.pages());
                 let class = if span.block_bytes() == 0 { WHOLE } else { span.class() };
                 if with_live {
-                    span.tell();
+                    span.note_description();
                 }
                 spans.push(Described {
                     first_page,

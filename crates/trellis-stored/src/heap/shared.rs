@@ -55,7 +55,7 @@ pub(super) struct Shared {
     talking: Mutex<Own>,
     /// Segments that have a description in the store, each with one past the last page that the description has ever
     /// reached.
-    pub(super) told: Mutex<BTreeMap<u32, u32>>,
+    pub(super) descriptions: Mutex<BTreeMap<u32, u32>>,
     strays: AtomicU64,
 }
 
@@ -83,7 +83,7 @@ impl Shared {
             here: Scalable::of_segments(range.clone(), Arc::clone(&memory)),
             directory: Directory::new(Arc::clone(&store), region, member, segments),
             liveness: Liveness::new(Arc::clone(&store), region, member),
-            told: Mutex::default(),
+            descriptions: Mutex::default(),
             range,
             store,
             region,
@@ -278,22 +278,22 @@ impl Shared {
 
     /// Deletes the descriptions of segments that are returned.
     fn forget(&self, runs: &[Range<u32>]) -> Result<(), HeapError> {
-        let told: Vec<u32> = {
-            let told = lock(&self.told);
-            runs.iter().flat_map(|run| told.range(run.clone()).map(|(segment, _)| *segment)).collect()
+        let descriptions: Vec<u32> = {
+            let descriptions = lock(&self.descriptions);
+            runs.iter().flat_map(|run| descriptions.range(run.clone()).map(|(segment, _)| *segment)).collect()
         };
         let delete =
             |&segment| Operation::Change { key: description_key(self.region, segment), change: Change::Delete };
-        self.apply_all(&told.iter().map(delete).collect::<Vec<_>>())?;
-        let gone: BTreeSet<u32> = told.into_iter().collect();
-        lock(&self.told).retain(|segment, _| !gone.contains(segment));
+        self.apply_all(&descriptions.iter().map(delete).collect::<Vec<_>>())?;
+        let gone: BTreeSet<u32> = descriptions.into_iter().collect();
+        lock(&self.descriptions).retain(|segment, _| !gone.contains(segment));
         Ok(())
     }
 
     fn describe(&self, segments: impl IntoIterator<Item = u32>, with_live: bool) -> Vec<Operation> {
         let describe = |segment| {
             let spans = self.here.describe(segment, with_live);
-            self.note_told(segment, &spans);
+            self.note_description(segment, &spans);
             let bytes = description::encode(self.member, &spans);
             Operation::Change { key: description_key(self.region, segment), change: Change::Put(bytes) }
         };
@@ -301,10 +301,10 @@ impl Shared {
     }
 
     /// Records that a segment has a description in the store.
-    pub(super) fn note_told(&self, segment: u32, spans: &[Described]) {
+    pub(super) fn note_description(&self, segment: u32, spans: &[Described]) {
         let end = spans.iter().map(Described::end_page).fold((segment + 1).saturating_mul(SEGMENT_PAGES), u32::max);
-        let mut told = lock(&self.told);
-        let reaches = told.entry(segment).or_default();
+        let mut descriptions = lock(&self.descriptions);
+        let reaches = descriptions.entry(segment).or_default();
         *reaches = end.max(*reaches);
     }
 
@@ -339,7 +339,7 @@ impl Shared {
 
     /// Where other processes see stores at once, they can know a block as soon as it is allocated or grown, so it is
     /// described first.
-    fn tell_at_once(&self) -> Result<(), Refusal> {
+    fn describe_at_once(&self) -> Result<(), Refusal> {
         if self.memory.is_seen_at_once() && self.here.has_begun() {
             self.publish_changes()?;
         }
@@ -361,7 +361,7 @@ pub(super) fn addresses(mail: &[u8]) -> impl Iterator<Item = u64> + '_ {
 impl Allocator for Shared {
     fn allocate(&self, bytes: u64, align: u64) -> Result<Block, Refusal> {
         let block = self.allocate_here(bytes, align)?;
-        self.tell_at_once()?;
+        self.describe_at_once()?;
         Ok(block)
     }
 
@@ -389,7 +389,7 @@ impl Allocator for Shared {
     fn resize(&self, address: u64, bytes: u64) -> Result<bool, Refusal> {
         match self.here.resize(address, bytes) {
             Err(Refusal::Foreign) => {}
-            Ok(true) => return self.tell_at_once().map(|()| true),
+            Ok(true) => return self.describe_at_once().map(|()| true),
             other => return other,
         }
         let before = self.bytes_elsewhere(address)?;

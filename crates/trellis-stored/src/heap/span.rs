@@ -39,7 +39,7 @@ pub(super) struct Span {
     state: AtomicU8,
     /// Whether the blocks that the program has were described to others, or are being described, and have not changed
     /// since.
-    is_told: AtomicBool,
+    is_described: AtomicBool,
     /// Its position among the open spans of its pool; used only with the pool's lock, like the next two fields.
     position: AtomicU32,
     /// Where the last free block was found.
@@ -76,7 +76,7 @@ impl Span {
         for word in 0..plan.blocks.div_ceil(64) {
             self.live[word as usize].store(self.beyond(word), Ordering::Relaxed);
         }
-        self.is_told.store(false, Ordering::Relaxed);
+        self.is_described.store(false, Ordering::Relaxed);
         self.set_state(State::Open);
     }
 
@@ -97,15 +97,15 @@ impl Span {
 
     /// Records that the blocks are being described to others, so that later changes are new; called before the bits are
     /// read.
-    pub(super) fn tell(&self) {
-        self.is_told.store(true, Ordering::SeqCst);
+    pub(super) fn note_description(&self) {
+        self.is_described.store(true, Ordering::SeqCst);
     }
 
     /// Whether the block that was just taken or put is the first since the last description. `SeqCst`, like the bit and
-    /// [`Span::tell`]: either the describing thread sees the bit, or the changing thread sees that a description was
-    /// made.
+    /// [`Span::note_description`]: either the describing thread sees the bit, or the changing thread sees that a
+    /// description was made.
     pub(super) fn is_news(&self) -> bool {
-        self.is_told.load(Ordering::SeqCst) && self.is_told.swap(false, Ordering::SeqCst)
+        self.is_described.load(Ordering::SeqCst) && self.is_described.swap(false, Ordering::SeqCst)
     }
 
     /// Turns idle room into one large block.
@@ -116,7 +116,7 @@ impl Span {
         self.block_bytes.store(0, Ordering::Relaxed);
         self.blocks.store(1, Ordering::Relaxed);
         self.live[0].store(self.beyond(0) | 1, Ordering::Relaxed);
-        self.is_told.store(false, Ordering::Relaxed);
+        self.is_described.store(false, Ordering::Relaxed);
         self.set_state(State::Whole);
     }
 

@@ -258,8 +258,8 @@ pub(super) fn operations() -> u64 {
 
 /// Runs a test with a seed, which a failure prints.
 pub(super) fn with_seed(test: &str, body: impl Fn(u64)) {
-    struct Told<'a>(&'a str, u64);
-    impl Drop for Told<'_> {
+    struct SeedReport<'a>(&'a str, u64);
+    impl Drop for SeedReport<'_> {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 let (test, seed, operations) = (self.0, self.1, operations());
@@ -270,7 +270,7 @@ pub(super) fn with_seed(test: &str, body: impl Fn(u64)) {
         }
     }
     let seed = number_from("TRELLIS_HEAP_SEED", 0x005e_ed0f_4ea9);
-    let _told = Told(test, seed);
+    let _report = SeedReport(test, seed);
     body(seed);
 }
 

@@ -92,7 +92,7 @@ impl Copies for Paging {
         self.arrived();
     }
 
-    fn attend(&self, notices: &[Notice]) -> Result<(), StoredError> {
+    fn apply_notices(&self, notices: &[Notice]) -> Result<(), StoredError> {
         let mut table = self.table();
         let mut to_merge = Vec::new();
         for notice in notices {

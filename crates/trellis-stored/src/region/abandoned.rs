@@ -95,13 +95,13 @@ mod tests {
         list(store).expect("listed").into_iter().map(|region| region.name).collect()
     }
 
-    /// Makes a region's record name another process, with the identity that `told` derives from the current one.
-    fn of_another(region: &Opened, told: impl Fn(&str) -> String) {
+    /// Makes a region's record name another process, with the identity that `changed` derives from the current one.
+    fn of_another(region: &Opened, changed: impl Fn(&str) -> String) {
         let key = member::key(region.number, region.member);
         let mut record = region.store.get_many(std::slice::from_ref(&key)).expect("readable").remove(0).expect("there");
         let identity = MemberRecord::read(region.member, Some(&record)).identity;
         record.truncate(record.len() - identity.len());
-        record.extend(told(&identity).bytes());
+        record.extend(changed(&identity).bytes());
         put(&*region.store, key, record).expect("stored");
     }
 

@@ -27,7 +27,7 @@ const TOKEN: u32 = 16;
 /// The number of readers.
 pub(super) const READERS: u32 = 24;
 /// The number of writers that wait and have announced themselves.
-pub(super) const WISHES: u32 = 32;
+pub(super) const WRITE_REQUESTS: u32 = 32;
 
 impl Session {
     /// The read-write lock at a place, by a name or an address. A name costs one call the first time, an address none.
@@ -145,18 +145,18 @@ impl ReadWriteLock {
 
     /// Takes the lock at once, or after an announcement that keeps new readers out.
     fn obtain_write(&self, timeout: Duration) -> Timely<HeldAccess> {
-        let at_once = Writing { lock: self, nonce: self.session.nonce(), wish: None };
+        let at_once = Writing { lock: self, nonce: self.session.nonce(), request: None };
         if let Some(held) = self.written(&at_once, self.session.obtain(&at_once, Duration::ZERO)?) {
             return Ok(Ok(held));
         }
         if timeout.is_zero() {
             return Ok(Err(self.too_late(&[], timeout)));
         }
-        let (slot, note) = self.slot(Counts::Wish)?;
+        let (slot, note) = self.slot(Counts::WriteRequest)?;
         let (region, me) = (self.session.region(), self.session.me);
-        let announce = [record::add(&self.object.key, WISHES, 1), note.write(region, me, slot)];
+        let announce = [record::add(&self.object.key, WRITE_REQUESTS, 1), note.write(region, me, slot)];
         let _hold = self.session.hold();
-        let later = Writing { wish: Some((slot, note)), ..at_once };
+        let later = Writing { request: Some((slot, note)), ..at_once };
         let announced = self.session.apply(&announce);
         match announced.and_then(|_| self.session.obtain(&later, timeout)) {
             Ok(Obtained::TooLate(blockers)) => {
@@ -217,7 +217,7 @@ impl ReadWriteLock {
     fn noted(&self, core: &Core, counts: Counts) -> Result<Vec<Blocker>, SynchronisationError> {
         let does = match counts {
             Counts::Read => "reads",
-            Counts::Wish => "waits to write",
+            Counts::WriteRequest => "waits to write",
         };
         let notes = slots::find(core.store(), core.region(), self.object.number, counts).map_err(of_store)?;
         let mut blockers: Vec<Blocker> = Vec::new();
@@ -266,14 +266,14 @@ impl Contended for Reading<'_> {
         let (key, session) = (&self.lock.object.key, &self.lock.session);
         vec![
             record::is_within(key, WRITER, (0, 0)),
-            record::is_within(key, WISHES, (0, 0)),
+            record::is_within(key, WRITE_REQUESTS, (0, 0)),
             record::add(key, READERS, 1),
             self.note.write(session.region(), session.me, self.slot),
         ]
     }
 
     fn blockers(&self, core: &Core, refused: &Refused) -> Result<Vec<Blocker>, SynchronisationError> {
-        if refused.step == 0 { Ok(self.lock.writer(refused)) } else { self.lock.noted(core, Counts::Wish) }
+        if refused.step == 0 { Ok(self.lock.writer(refused)) } else { self.lock.noted(core, Counts::WriteRequest) }
     }
 
     fn can_tell(&self) -> bool {
@@ -290,7 +290,7 @@ struct Writing<'a> {
     lock: &'a ReadWriteLock,
     nonce: u64,
     /// The writer's announcement, with its slot.
-    wish: Option<(u32, Note)>,
+    request: Option<(u32, Note)>,
 }
 
 impl Contended for Writing<'_> {
@@ -305,8 +305,8 @@ impl Contended for Writing<'_> {
             record::is_within(key, READERS, (0, 0)),
             record::add(key, TOKEN, 1),
         ];
-        if let Some((slot, note)) = self.wish {
-            steps.push(record::add(key, WISHES, -1));
+        if let Some((slot, note)) = self.request {
+            steps.push(record::add(key, WRITE_REQUESTS, -1));
             steps.push(note.erase(session.region(), session.me, slot));
         }
         steps

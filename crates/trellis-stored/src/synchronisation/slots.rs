@@ -49,7 +49,7 @@ pub(super) enum Counts {
     /// A reader.
     Read = 0,
     /// A waiting writer.
-    Wish = 1,
+    WriteRequest = 1,
 }
 
 /// The content of a slot.
@@ -74,7 +74,7 @@ impl Note {
     pub(super) fn lower(self, region: u32) -> Operation {
         let field = match self.counts {
             Counts::Read => read_write_lock::READERS,
-            Counts::Wish => read_write_lock::WISHES,
+            Counts::WriteRequest => read_write_lock::WRITE_REQUESTS,
         };
         record::add(&record::key(region, self.object), field, -1)
     }
@@ -103,7 +103,7 @@ fn notes(record: &[u8]) -> impl Iterator<Item = (u32, Note)> + '_ {
     (0..(record.len() as u32).div_ceil(SLOT_BYTES)).filter_map(|slot| {
         let object = record::word(record, slot * SLOT_BYTES);
         let nonce = record::word(record, slot * SLOT_BYTES + 8);
-        let counts = if nonce & 1 == Counts::Read as u64 { Counts::Read } else { Counts::Wish };
+        let counts = if nonce & 1 == Counts::Read as u64 { Counts::Read } else { Counts::WriteRequest };
         (object != 0).then_some((slot, Note { object, nonce: nonce >> 1, counts }))
     })
 }

@@ -415,7 +415,7 @@ impl Copies for Words {
 
     fn settled(&self) {}
 
-    fn attend(&self, _notices: &[Notice]) -> Result<(), StoredError> {
+    fn apply_notices(&self, _notices: &[Notice]) -> Result<(), StoredError> {
         Ok(())
     }
 }

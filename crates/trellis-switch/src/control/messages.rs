@@ -70,7 +70,7 @@ pub struct Description {
     /// Its kind.
     pub name: String,
     /// A random boot id from its start: after a change, the switch has no state yet.
-    pub life: u64,
+    pub boot_id: u64,
     /// The number of the cluster.
     pub cluster: u32,
     /// [`Capabilities::rootless`].

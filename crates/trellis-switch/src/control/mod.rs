@@ -8,7 +8,7 @@
 //! - Each connection has its own counts of pages and events: what one connection has fetched, another one still gets. The
 //!   last [`EVENTS_MAX`] events are kept for connections that fetch rarely.
 //! - Only processes of the same user and of root are served. Another process is told why it is refused, and counted.
-//! - A switch that was restarted has no state. A client that finds that [`Remote::life`] (the switch's boot id) has
+//! - A switch that was restarted has no state. A client that finds that [`Remote::boot_id`] (the switch's boot id) has
 //!   changed must send everything again. If the serving process continues, so do its connections: the first request on
 //!   each is refused, so that no client takes the new switch for the old one. A [`Remote`] whose process is gone reports
 //!   this, and reconnects with its next call.
@@ -27,4 +27,4 @@ pub use messages::{Description, PortDescription};
 pub use refusals::Refusals;
 pub use remote::{At, Remote};
 pub use server::{EVENTS_MAX, Server};
-pub use socket::listen;
+pub use socket::{connect, connect_path, is_listening, listen};

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::lines::Lines;
 use super::messages::{self, Answer, Description, EventText, PageRedirect, Request, TIMEOUT};
+use super::socket;
 use crate::address::{Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
@@ -50,7 +51,7 @@ pub struct Remote {
     path: Option<PathBuf>,
     description: Description,
     kind: &'static str,
-    life: AtomicU64,
+    boot_id: AtomicU64,
     lines: Mutex<Option<Lines>>,
 }
 
@@ -70,7 +71,7 @@ impl Remote {
         let (name, path, stream) = match at {
             At::Path(path) => {
                 let name = path.display().to_string();
-                let stream = UnixStream::connect(&path).map_err(|error| gone(&name, &error))?;
+                let stream = socket::connect_path(&path, TIMEOUT.time()).map_err(|error| gone(&name, &error))?;
                 (name, Some(path), stream)
             }
             At::Given(descriptor) => ("the connection that it was given".to_owned(), None, descriptor.into()),
@@ -78,8 +79,8 @@ impl Remote {
         let mut lines = connected(stream).map_err(|error| gone(&name, &error))?;
         let description = describe(&mut lines).map_err(|error| gone(&name, &error))?;
         let kind = switches::kind(&description.name).map_or("of another version", |kind| kind.name);
-        let life = AtomicU64::new(description.life);
-        Ok(Remote { at: name, path, description, kind, life, lines: Mutex::new(Some(lines)) })
+        let boot_id = AtomicU64::new(description.boot_id);
+        Ok(Remote { at: name, path, description, kind, boot_id, lines: Mutex::new(Some(lines)) })
     }
 
     /// The description at the time of opening.
@@ -90,8 +91,8 @@ impl Remote {
 
     /// The boot id of the switch at the last request: after a change, the switch knows nothing that it was sent before.
     #[must_use]
-    pub fn life(&self) -> u64 {
-        self.life.load(Ordering::Relaxed)
+    pub fn boot_id(&self) -> u64 {
+        self.boot_id.load(Ordering::Relaxed)
     }
 
     /// If this returns an error, nothing was done.
@@ -107,8 +108,8 @@ impl Remote {
         };
         match answer {
             Answer::Refused { is_full, sentence } => Err(SwitchError::Told { is_full, sentence }),
-            Answer::Began(life) => {
-                self.life.store(life, Ordering::Relaxed);
+            Answer::Began(boot_id) => {
+                self.boot_id.store(boot_id, Ordering::Relaxed);
                 let sentence =
                     format!("the switch at {} was started again and knows nothing; tell it everything anew", self.at);
                 Err(SwitchError::Told { is_full: false, sentence })
@@ -122,8 +123,8 @@ impl Remote {
             Some(lines) => lines,
             None => {
                 let path = self.path.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-                let mut lines = connected(UnixStream::connect(path)?)?;
-                self.life.store(describe(&mut lines)?.life, Ordering::Relaxed);
+                let mut lines = connected(socket::connect_path(path, TIMEOUT.time())?)?;
+                self.boot_id.store(describe(&mut lines)?.boot_id, Ordering::Relaxed);
                 place.insert(lines)
             }
         };

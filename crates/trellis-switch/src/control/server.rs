@@ -49,10 +49,10 @@ fn refused(sentence: String) -> Answer {
 }
 
 impl Server {
-    /// A switch and its hosts; `life` is a random boot id from its starter.
+    /// A switch and its hosts; `boot_id` is a random boot id from its starter.
     #[must_use]
-    pub fn new(switch: Arc<dyn Switch>, ports: Vec<PortDescription>, life: u64, refusals: Refusals) -> Arc<Server> {
-        let switch = RwLock::new(Some((switch, life)));
+    pub fn new(switch: Arc<dyn Switch>, ports: Vec<PortDescription>, boot_id: u64, refusals: Refusals) -> Arc<Server> {
+        let switch = RwLock::new(Some((switch, boot_id)));
         Arc::new(Server { switch, ports, refusals, next: AtomicU64::new(0), waiting: Mutex::default() })
     }
 
@@ -86,18 +86,18 @@ impl Server {
     }
 
     /// Continues with another switch, with a new boot id, at the same ports.
-    pub fn go_on(&self, switch: Arc<dyn Switch>, life: u64) {
+    pub fn go_on(&self, switch: Arc<dyn Switch>, boot_id: u64) {
         let mut held = self.switch.write().unwrap_or_else(PoisonError::into_inner);
-        *held = Some((switch, life));
+        *held = Some((switch, boot_id));
         // These observations were made by the previous switch.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn describe(&self, switch: &dyn Switch, life: u64) -> Description {
+    fn describe(&self, switch: &dyn Switch, boot_id: u64) -> Description {
         let can = switch.capabilities();
         Description {
             name: switch.name().to_owned(),
-            life,
+            boot_id,
             cluster: switch.cluster().number(),
             rootless: can.rootless,
             grants: can.grants,
@@ -122,9 +122,11 @@ impl Server {
             let answer = match &*held {
                 None => Answer::Refused { is_full: false, sentence: AWAY.to_owned() },
                 // What was sent on this connection was sent to an earlier switch.
-                Some((_, life)) if known.replace(*life).is_some_and(|known| known != *life) => Answer::Began(*life),
-                Some((switch, life)) => self
-                    .answer(&**switch, *life, me, request)
+                Some((_, boot_id)) if known.replace(*boot_id).is_some_and(|known| known != *boot_id) => {
+                    Answer::Began(*boot_id)
+                }
+                Some((switch, boot_id)) => self
+                    .answer(&**switch, *boot_id, me, request)
                     .unwrap_or_else(|error| Answer::Refused { is_full: error.is_full(), sentence: error.to_string() }),
             };
             drop(held);
@@ -135,11 +137,11 @@ impl Server {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&me);
     }
 
-    fn answer(&self, switch: &dyn Switch, life: u64, me: u64, request: Request) -> Result<Answer, SwitchError> {
+    fn answer(&self, switch: &dyn Switch, boot_id: u64, me: u64, request: Request) -> Result<Answer, SwitchError> {
         let name = switch.name();
         let done = |()| Answer::Done;
         match request {
-            Request::Describe => Ok(Answer::Description(self.describe(switch, life))),
+            Request::Describe => Ok(Answer::Description(self.describe(switch, boot_id))),
             Request::SetPrefix { prefix, port, is_memory } => {
                 switch.set_prefix(messages::prefix(name, &prefix)?, messages::route(port, is_memory)).map(done)
             }

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::net;
@@ -26,7 +28,7 @@ pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> 
             if !fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(taken(format!("what is there is not a socket; give another {option}")));
             }
-            if UnixStream::connect(path).is_ok() {
+            if is_listening(path) {
                 return Err(taken(format!("a {who} runs there; end that one, or give another {option}")));
             }
             fs::remove_file(path)?;
@@ -35,6 +37,46 @@ pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> 
         bound => bound?,
     };
     Ok(listener)
+}
+
+/// Whether a process listens on the socket. One that accepts no connection for a second does.
+pub fn is_listening(path: &Path) -> bool {
+    let probed = connect_path(path, Duration::from_secs(1));
+    probed.map_or_else(|error| error.kind() == ErrorKind::TimedOut, |_| true)
+}
+
+/// As [`connect`], by the path of the socket.
+///
+/// # Errors
+///
+/// As [`connect`].
+pub fn connect_path(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    connect(&SocketAddr::from_pathname(path)?, limit)
+}
+
+/// Connects to a socket. A process that does not accept connections for `limit`, because it is stopped for example, is
+/// not waited for any longer.
+///
+/// # Errors
+///
+/// Those of the system, and one that gives the time.
+pub fn connect(address: &SocketAddr, limit: Duration) -> io::Result<UnixStream> {
+    let name = match (address.as_pathname(), address.as_abstract_name()) {
+        (Some(path), _) => net::SocketAddrUnix::new(path)?,
+        (None, Some(name)) => net::SocketAddrUnix::new_abstract_name(name)?,
+        (None, None) => return Err(ErrorKind::AddrNotAvailable.into()),
+    };
+    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
+    // The time to send limits the wait for a place in the queue of the listener, too (socket(7)).
+    net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Send, Some(limit))?;
+    net::connect(&socket, &name).map_err(|error| match error {
+        rustix::io::Errno::AGAIN => {
+            let what = format!("it has accepted no connection for {} s", limit.as_secs_f64());
+            io::Error::new(ErrorKind::TimedOut, what)
+        }
+        error => error.into(),
+    })?;
+    Ok(UnixStream::from(socket))
 }
 
 /// A socket for its owner alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at
@@ -52,6 +94,29 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_process_that_accepts_nobody_is_not_waited_for() {
+        let folder = std::env::temp_dir().join(format!("trellis-connect-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("socket");
+        let listener = listen(&path, "switch", "--control").unwrap();
+        net::listen(&listener, 0).unwrap();
+        let address = SocketAddr::from_pathname(&path).unwrap();
+        let mut connected = Vec::new();
+        let late = loop {
+            match connect(&address, Duration::from_millis(10)) {
+                Ok(stream) => connected.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(late.to_string(), "it has accepted no connection for 0.01 s");
+        assert!(is_listening(&path));
+        assert!(!connected.is_empty());
+        drop(listener);
+        assert_eq!(connect(&address, Duration::from_secs(60)).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn only_a_socket_at_which_nobody_listens_is_taken_over() {

@@ -112,7 +112,7 @@ pub struct Lab {
     control: Arc<control::Server>,
     hosts: Vec<Host>,
     /// How often the switch was started.
-    lives: u64,
+    starts: u64,
     middle: Network,
 }
 
@@ -139,7 +139,7 @@ impl Lab {
         };
         let refusals = control::Refusals::new("switch", None);
         let control = control::Server::new(Arc::clone(&switch), hosts.iter().map(port).collect(), 1, refusals);
-        Ok(Lab { plan: plan.clone(), switch: Some(switch), control, hosts, lives: 1, middle })
+        Ok(Lab { plan: plan.clone(), switch: Some(switch), control, hosts, starts: 1, middle })
     }
 
     /// Restarts the switch: it knows the prefixes of the hosts, and nothing else that it was sent before. No packet
@@ -153,8 +153,8 @@ impl Lab {
         self.control.stop();
         self.switch = None;
         let switch = started(&self.plan, &self.middle, &self.hosts)?;
-        self.lives += 1;
-        self.control.go_on(Arc::clone(&switch), self.lives);
+        self.starts += 1;
+        self.control.go_on(Arc::clone(&switch), self.starts);
         self.hosts.iter_mut().for_each(|host| host.side = 0);
         self.switch = Some(switch);
         Ok(())

@@ -5,7 +5,7 @@ use trellis_base::{Deadline, Limit};
 const WHO: &str = "the switch `openflow`";
 
 /// How long `trellis switch run` waits for a switch of another program.
-pub const MEETING: Deadline = Deadline {
+pub const CONNECTING: Deadline = Deadline {
     who: "`trellis switch run`",
     waits_for: "a switch of another program, to connect",
     limit: Limit::seconds(60),

@@ -46,9 +46,9 @@ impl Reader {
     fn check_page(&self) -> Result<(), ConfigError> {
         let page = self.config.page_bytes;
         if !page.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page) {
-            let near = page.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).next_power_of_two();
+            let accepted = page.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).next_power_of_two();
             return Err(self.origin("page_bytes").error(format!(
-                "{page} is not a page size; accepted: a power of two from 4096 to 2097152, such as {near}"
+                "{page} is not a page size; accepted: a power of two from 4096 to 2097152, such as {accepted}"
             )));
         }
         Ok(())
@@ -98,9 +98,9 @@ impl Reader {
         let (address, page) = (self.config.base_address, self.config.page_bytes);
         let wrong = |what: String| Err(self.origin("base_address").error(what));
         if !address.is_multiple_of(page) {
-            let near = address / page * page;
+            let accepted = address / page * page;
             return wrong(format!(
-                "{address:#x} is not a multiple of page_bytes ({page}); accepted: {near:#x}, for example"
+                "{address:#x} is not a multiple of page_bytes ({page}); accepted: {accepted:#x}, for example"
             ));
         }
         let fits = address >= ADDRESS_MIN

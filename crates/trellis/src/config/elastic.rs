@@ -1,6 +1,6 @@
 //! What a process that joins a running cluster must be told, as text.
 //!
-//! Promises: whoever takes what [`Config::told_to_joiners`] gives agrees with the cluster in everything that
+//! Promises: whoever takes what [`Config::text_for_joiners`] gives agrees with the cluster in everything that
 //! [`Config::agreement`] names. Never carries a secret, nor what is each process' own affair (catcher, record).
 
 use super::values::Raw;
@@ -8,7 +8,7 @@ use super::{Config, key, values};
 
 impl Config {
     /// The keys that a process takes from the cluster that it joins, as `key=value` lines.
-    pub fn told_to_joiners(&self) -> String {
+    pub fn text_for_joiners(&self) -> String {
         let ranges: Vec<String> = self.coherence_ranges.iter().map(ToString::to_string).collect();
         let keys = [
             ("nodes", self.nodes.join(",")),
@@ -31,9 +31,9 @@ impl Config {
         keys.iter().chain(&provider).map(|(name, value)| format!("{name}={value}\n")).collect()
     }
 
-    /// Takes over what [`Config::told_to_joiners`] of a node of the cluster says; the error is a sentence.
-    pub fn take_from_cluster(&mut self, told: &str) -> Result<(), String> {
-        for line in told.lines() {
+    /// Takes over what [`Config::text_for_joiners`] of a node of the cluster says; the error is a sentence.
+    pub fn take_from_cluster(&mut self, text: &str) -> Result<(), String> {
+        for line in text.lines() {
             let (name, value) =
                 line.split_once('=').ok_or("it says something that this version does not understand")?;
             let known = key(name).ok_or_else(|| format!("it speaks of {name}, which this version does not know"))?;
@@ -74,13 +74,13 @@ mod tests {
             ..Config::default()
         };
         let mut joins = Config { join: Some("127.0.0.1:4001".to_owned()), ..Config::default() };
-        joins.take_from_cluster(&cluster.told_to_joiners()).unwrap();
+        joins.take_from_cluster(&cluster.text_for_joiners()).unwrap();
         assert_eq!(joins.agree(&cluster.agreement()), Ok(()));
         assert_eq!(joins.heap_start(), cluster.heap_start());
         // What the process was told elsewhere does not count, also where the cluster's nodes were told nothing.
         let unsaid = Config { heap_bytes: None, ..cluster.clone() };
         joins.heap_bytes = Some(16 << 10);
-        joins.take_from_cluster(&unsaid.told_to_joiners()).unwrap();
+        joins.take_from_cluster(&unsaid.text_for_joiners()).unwrap();
         assert_eq!((joins.agree(&unsaid.agreement()), joins.heap_start()), (Ok(()), 512 << 10));
         assert_eq!((joins.nodes.len(), joins.capacity(), joins.silence_seconds_max), (2, 5, 3));
         assert_eq!(joins.coherence_ranges, cluster.coherence_ranges);

@@ -504,8 +504,10 @@ impl Reader {
             return Ok(());
         }
         match values::nearest(&lower, KEYS.iter().map(|key| key.name)) {
-            Some(near) => Err(origin
-                .error(format!("no key has this name; did you mean {VARIABLE_PREFIX}{}?", near.to_ascii_uppercase()))),
+            Some(suggested) => Err(origin.error(format!(
+                "no key has this name; did you mean {VARIABLE_PREFIX}{}?",
+                suggested.to_ascii_uppercase()
+            ))),
             None => Ok(()),
         }
     }
@@ -580,7 +582,7 @@ fn toml_key(name: &str) -> Result<&'static Key, String> {
 
 fn unknown_key(name: &str, names: impl Iterator<Item = &'static str> + Clone) -> String {
     match values::nearest(name, names.clone()) {
-        Some(near) => format!("no key has this name; did you mean {near}?"),
+        Some(suggested) => format!("no key has this name; did you mean {suggested}?"),
         None => format!("no key has this name; accepted: {}", names.collect::<Vec<_>>().join(", ")),
     }
 }

@@ -259,7 +259,7 @@ impl Node {
         }
     }
 
-    /// Fetches a page as a thread would that stores to it: a wish for pages may be granted in part.
+    /// Fetches a page as a thread would that stores to it: a request for pages may be granted in part.
     fn pull(&self, page: PageIndex) -> Result<(), WaitError> {
         let ticket = self.waiters.take();
         loop {
@@ -269,7 +269,7 @@ impl Node {
             }
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
             if shard.node.protocol.access(page) < Access::Write {
-                self.step(&mut shard, Input::Fault { page, write: true, wish: PageRange::one(page) });
+                self.step(&mut shard, Input::Fault { page, write: true, wanted: PageRange::one(page) });
             }
             drop(shard);
             self.wait_for_change(&ticket, page)?;

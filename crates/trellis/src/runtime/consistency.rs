@@ -343,11 +343,11 @@ impl Node {
 
     /// Sends a message that releases something, with what its receiver may not know.
     pub(super) fn send_with_knowledge(&self, to: NodeId, message: &wire::Message) {
-        // What is told rests on what was told before: messages go in the order in which they were told.
+        // Notices rest on earlier ones: messages go in the order in which their notices were appended.
         let mut knowledge = lock(&self.consistency.knowledge);
-        let mut told = Vec::new();
-        knowledge.intervals.tell(to, &mut told);
-        self.send_attached(to, message, &told);
+        let mut notices = Vec::new();
+        knowledge.intervals.append_notices(to, &mut notices);
+        self.send_attached(to, message, &notices);
     }
 
     /// Takes what came with a message about synchronisation or the heap; the message itself is used when everything that

@@ -346,7 +346,7 @@ impl Node {
         let mut shard = lock(self.shard_of(page));
         while shard.node.protocol.access(page) < Access::Write {
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-            self.step(&mut shard, Input::Fault { page, write: true, wish: PageRange::one(page) });
+            self.step(&mut shard, Input::Fault { page, write: true, wanted: PageRange::one(page) });
             drop(shard);
             match self.wait_polling(None, &ticket, wait, deadline) {
                 Waited::Done => {}

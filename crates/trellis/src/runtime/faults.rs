@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use trellis_cluster_protocol::coherence::{Coherence, Event, Input};
-use trellis_cluster_protocol::prefetch::Wish;
+use trellis_cluster_protocol::prefetch::Request;
 use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 use trellis_memory::{Fault, FaultServer};
 
@@ -67,7 +67,7 @@ impl Node {
         let page = PageIndex(fault.page as u32);
         let needed = if fault.write { Access::Write } else { Access::Read };
         let ticket = self.waiters.take();
-        let wish = self.wish(page, fault.write);
+        let request = self.request_for(page, fault.write);
         let mut shard = lock(self.shard_of(page));
         let before = shard.node.protocol.access(page);
         let event = Event::of(&shard.node.protocol, page, fault.write);
@@ -75,9 +75,9 @@ impl Node {
         while shard.node.protocol.access(page) < needed {
             shard.waiting.push(Waiting::Fault { page, ticket: ticket.name() });
             let early = self.poll_early();
-            asked_anybody |= self.ask(&mut shard, page, &wish) || !ticket.is_done();
+            asked_anybody |= self.ask(&mut shard, page, &request) || !ticket.is_done();
             drop(shard);
-            self.read_ahead(&wish);
+            self.read_ahead(&request);
             if !ticket.is_done() && before == Access::None {
                 // The request travels; meanwhile the page's memory is made. If there is none, receiving says so.
                 let _ = self.prepare(PageRange::one(page));
@@ -95,16 +95,16 @@ impl Node {
 
     /// Tells the protocol about a fault, unless that must wait until the page has its new protocol; returns whether
     /// that sent anything.
-    fn ask(&self, shard: &mut super::Shard, page: PageIndex, wish: &Wish) -> bool {
+    fn ask(&self, shard: &mut super::Shard, page: PageIndex, request: &Request) -> bool {
         let frozen = &shard.frozen;
         if frozen.contains(&page.0) {
             return true;
         }
         let range = match frozen.is_empty() {
-            true => wish.range,
-            false => wish.range.grow(page, |other| !frozen.contains(&other.0)),
+            true => request.range,
+            false => request.range.grow(page, |other| !frozen.contains(&other.0)),
         };
-        self.step(shard, Input::Fault { page, write: wish.write, wish: range });
+        self.step(shard, Input::Fault { page, write: request.write, wanted: range });
         shard.sent > 0
     }
 
@@ -173,12 +173,12 @@ impl Node {
         self.refuse_after_leaving();
         let since = self.now();
         let page = PageIndex(fault.page as u32);
-        let wish = self.wish(page, fault.write);
+        let request = self.request_for(page, fault.write);
         let mut shard = lock(self.shard_of(page));
         let event = Event::of(&shard.node.protocol, page, fault.write);
         self.enter();
         shard.waiting.push(Waiting::Kernel { page, since, event, asked: false, is_noted: false });
-        self.ask(&mut shard, page, &wish);
+        self.ask(&mut shard, page, &request);
         // Who was not woken at once waits for another node.
         for waiting in &mut shard.waiting {
             if let Waiting::Kernel { page: waiting_for, asked, .. } = waiting {
@@ -186,30 +186,30 @@ impl Node {
             }
         }
         drop(shard);
-        self.read_ahead(&wish);
+        self.read_ahead(&request);
     }
 
-    fn wish(&self, page: PageIndex, write: bool) -> Wish {
+    fn request_for(&self, page: PageIndex, write: bool) -> Request {
         if self.window_pages_max == 1 {
-            return Wish::only(page, write);
+            return Request::only(page, write);
         }
         lock(&self.streams).fault(page, write)
     }
 
-    fn read_ahead(&self, wish: &Wish) {
-        for ahead in wish.ahead.into_iter().flatten() {
+    fn read_ahead(&self, request: &Request) {
+        for ahead in request.ahead.into_iter().flatten() {
             let mut shard = lock(self.shard_of(ahead.first()));
-            self.ask_ahead(&mut shard, ahead, wish.write, Why::Guessed);
+            self.ask_ahead(&mut shard, ahead, request.write, Why::Guessed);
         }
     }
 
-    fn ask_ahead(&self, shard: &mut super::Shard, wish: PageRange, write: bool, why: Why) {
-        let is_frozen = shard.frozen.start < wish.end() && wish.first().0 < shard.frozen.end;
+    fn ask_ahead(&self, shard: &mut super::Shard, wanted: PageRange, write: bool, why: Why) {
+        let is_frozen = shard.frozen.start < wanted.end() && wanted.first().0 < shard.frozen.end;
         if is_frozen && why != Why::Gathered {
             return;
         }
-        LiveCounters::add(&self.counters().prefetched_pages, u64::from(wish.count()));
-        self.step(shard, Input::Prefetch { wish, write, announced: why != Why::Guessed });
+        LiveCounters::add(&self.counters().prefetched_pages, u64::from(wanted.count()));
+        self.step(shard, Input::Prefetch { wanted, write, announced: why != Why::Guessed });
     }
 
     /// Asks for pages before they are touched; returns when all have been asked for and most have come.

@@ -42,7 +42,7 @@ struct State {
 
 /// What the program wants.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct AllocationRequest {
     pub(crate) bytes: u64,
     pub(crate) align: u64,
     pub(crate) home: Home,
@@ -71,8 +71,8 @@ const LARGER: &str = "raise heap_bytes or region_bytes, by much (region_bytes=64
 
 impl Node {
     /// A block for the program.
-    pub(crate) fn heap_allocate(&self, wish: Wish) -> Result<Block, HeapError> {
-        let request = self.heap_request(wish)?;
+    pub(crate) fn heap_allocate(&self, wanted: AllocationRequest) -> Result<Block, HeapError> {
+        let request = self.heap_request(wanted)?;
         self.heap_give_back()?;
         let ticket = self.waiters.take();
         let mut answer = self.heap_call(&ticket, Input::Allocate(request, ticket.name()))?;
@@ -81,7 +81,7 @@ impl Node {
             answer = self.heap_call(&ticket, Input::Allocate(request, ticket.name()))?;
         }
         if let Answer::Span(run) = answer {
-            if let Err(error) = self.heap_place(run, &wish, request.home) {
+            if let Err(error) = self.heap_place(run, &wanted, request.home) {
                 self.heap_step(Input::Abandon(ticket.name()));
                 return Err(error.into());
             }
@@ -95,7 +95,7 @@ impl Node {
                 }
                 Ok(block)
             }
-            Answer::NoRoom { pages, longest } => Err(HeapError::NoRoom(self.no_room(&wish, pages, longest))),
+            Answer::NoRoom { pages, longest } => Err(HeapError::NoRoom(self.no_room(&wanted, pages, longest))),
             other => unreachable!("an allocation was answered with {other:?}"),
         }
     }
@@ -137,13 +137,13 @@ impl Node {
         self.heap_step(Input::Message(from, message));
     }
 
-    fn heap_request(&self, wish: Wish) -> Result<Request, HeapError> {
+    fn heap_request(&self, wanted: AllocationRequest) -> Result<Request, HeapError> {
         if self.is_joined_node() {
             let why = "a node that joined later has no part of the shared heap, because it may leave before its blocks are \
                        freed; let a node that was there from the start allocate, and free at any";
             return Err(HeapError::Misuse(why.to_owned()));
         }
-        let home = match wish.home {
+        let home = match wanted.home {
             Home::Node(node) if node >= usize::from(self.founders) => {
                 let last = self.founders - 1;
                 return Err(HeapError::Misuse(format!(
@@ -153,14 +153,14 @@ impl Node {
             Home::Node(node) => NodeId(node as u16),
             Home::Here | Home::Interleaved | Home::Unspecified => self.me,
         };
-        Ok(Request { bytes: wish.bytes, align: wish.align, home, own_pages: wish.own_pages })
+        Ok(Request { bytes: wanted.bytes, align: wanted.align, home, own_pages: wanted.own_pages })
     }
 
     /// Pages that came and that nobody touched yet get their home.
-    fn heap_place(&self, run: Run, wish: &Wish, home: NodeId) -> Result<(), WaitError> {
+    fn heap_place(&self, run: Run, wanted: &AllocationRequest, home: NodeId) -> Result<(), WaitError> {
         let pages = run.first..run.first + run.pages;
-        let is_shared = wish.bytes <= SMALL_BYTES_MAX && !wish.own_pages;
-        match wish.home {
+        let is_shared = wanted.bytes <= SMALL_BYTES_MAX && !wanted.own_pages;
+        match wanted.home {
             Home::Unspecified if !is_shared => Ok(()),
             Home::Interleaved if !is_shared => stripes(pages)
                 .enumerate()
@@ -267,8 +267,8 @@ impl Node {
         }
     }
 
-    fn no_room(&self, wish: &Wish, pages: u32, longest: u32) -> String {
-        let (bytes, region_bytes) = (wish.bytes, self.config.region_bytes);
+    fn no_room(&self, wanted: &AllocationRequest, pages: u32, longest: u32) -> String {
+        let (bytes, region_bytes) = (wanted.bytes, self.config.region_bytes);
         let page_bytes = self.config.page_bytes as u64;
         if longest == u32::MAX {
             return format!(
@@ -277,7 +277,7 @@ impl Node {
         }
         let heap_bytes = self.config.region_bytes - self.config.heap_start();
         if longest >= pages {
-            let align = wish.align;
+            let align = wanted.align;
             return format!(
                 "the shared heap has no {bytes} free bytes aligned to {align} in its {heap_bytes} bytes of the region of \
                  {region_bytes}; {LARGER}"

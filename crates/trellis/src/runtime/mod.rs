@@ -47,7 +47,7 @@ use trellis_record::LiveCounters;
 
 pub(crate) use failure::Failure;
 pub(crate) use faults::Server;
-pub(crate) use heap::Wish;
+pub(crate) use heap::AllocationRequest;
 pub(crate) use progress::start_service;
 pub(crate) use recorder::Recorder;
 pub(crate) use synchronisation::{Guarding, Timeout};

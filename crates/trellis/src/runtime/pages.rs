@@ -230,12 +230,7 @@ impl Node {
 
     fn carry_out(&self, shard: &mut Shard, effect: Effect, pieces: Option<Pieces<'_>>) {
         shard.sent += u32::from(matches!(effect, Effect::Send { .. }));
-        let mut now = 0;
-        let clock = || {
-            now = self.now();
-            now
-        };
-        match shard.node.order(effect, clock, HOLD.nanoseconds()) {
+        match shard.node.order(effect, || self.now(), HOLD.nanoseconds()) {
             Order::CarryOut(effect) => self.change_pages(shard, effect, pieces),
             Order::Send { to, message } => {
                 if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
@@ -246,7 +241,7 @@ impl Node {
                 self.send(to, &wire::Message::Coherence(message));
             }
             Order::Granted { call, .. } => self.wake_call(shard, call),
-            Order::WakeAt(due) => self.progress.wake_at(now, due),
+            Order::WakeAt { now, due } => self.progress.wake_at(now, due),
             Order::Nothing => {}
             Order::Lost { to, message } => {
                 self.fail(format!("{message} is for {to}, which has gone, and no node is left to answer it"));

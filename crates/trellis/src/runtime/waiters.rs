@@ -90,7 +90,7 @@ pub(crate) struct Ticket<'a> {
     name: u32,
 }
 
-/// The right to say how the wait of one use of a slot ended: nobody else can, and the slot is not taken anew meanwhile.
+/// The right to say how the wait of one use of a slot ended: nobody else can, and the slot is not taken again meanwhile.
 struct Signal<'a> {
     slot: &'a Slot,
     /// The word while this lives.

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use trellis_output::files;
 
 use crate::programs::{self, Psort};
 use crate::workspace::{Profile, Workspace};
@@ -39,6 +40,12 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
     let psort = programs::build_psort(workspace)?;
     compiler::build(workspace, Profile::Release)?;
     let machine = Machine::look(workspace);
+    if keep {
+        // Before hours of work whose results could not be kept.
+        let folder = kept_in(workspace, &machine);
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        ["results.json", "README.md"].iter().try_for_each(|name| files::expect_writable(&folder.join(name)))?;
+    }
     let mut raw = BTreeMap::new();
     let mut outcomes = Vec::new();
     for benchmark in chosen {
@@ -217,6 +224,11 @@ fn shown(value: f64) -> String {
     if value.fract() == 0.0 || value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.3}") }
 }
 
+/// The folder of `benchmarks/runs` that keeps the results.
+fn kept_in(workspace: &Workspace, machine: &Machine) -> PathBuf {
+    workspace.root.join("benchmarks/runs").join(machine.folder())
+}
+
 /// Writes `results.json` and `README.md` into a new folder of `benchmarks/runs`.
 fn write(
     workspace: &Workspace,
@@ -225,8 +237,7 @@ fn write(
     raw: &BTreeMap<String, Vec<Value>>,
     outcomes: &[Outcome],
 ) -> Result<()> {
-    let folder = workspace.root.join("benchmarks/runs").join(machine.folder());
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let folder = kept_in(workspace, machine);
     let figures: Vec<Value> = outcomes
         .iter()
         .map(|one| {
@@ -237,7 +248,7 @@ fn write(
         })
         .collect();
     let results = json!({ "machine": machine.describe(), "runs": runs, "figures": figures, "raw": raw });
-    put(&folder.join("results.json"), &format!("{}\n", serde_json::to_string_pretty(&results)?))?;
+    files::write(&folder.join("results.json"), format!("{}\n", serde_json::to_string_pretty(&results)?))?;
     let mut page = format!("# Benchmarks of {}\n\n{}\n\n", machine.date, machine.sentence());
     page.push_str(&format!(
         "Made by `cargo xtask bench --runs {runs}`; raw results in [results.json](results.json).\n\n"
@@ -247,13 +258,9 @@ fn write(
         page.push_str(&format!("| {} |\n", outcome.row().join(" | ")));
     }
     // An empty last cell would leave a space at the end of the line.
-    put(&folder.join("README.md"), &page.replace(" |  |\n", " | |\n"))?;
+    files::write(&folder.join("README.md"), page.replace(" |  |\n", " | |\n"))?;
     println!("kept in {}", folder.display());
     Ok(())
-}
-
-fn put(path: &PathBuf, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -223,9 +223,9 @@ fn words(way: &str) -> String {
 
 fn figures(runs: &[(String, Made)], sizes: Sizes) -> Figures {
     let mut figures = Figures::new("remote-paging");
-    figures.tell("bytes", sizes.bytes, "working set (B)");
-    figures.tell("cache_bytes", sizes.cache_bytes, "of it in memory (B)");
-    figures.tell("touches", sizes.touches, "words that are touched here and there");
+    figures.add_value("bytes", sizes.bytes, "working set (B)");
+    figures.add_value("cache_bytes", sizes.cache_bytes, "of it in memory (B)");
+    figures.add_value("touches", sizes.touches, "words that are touched here and there");
     let named = |parts: &[&str]| -> &'static str { parts.join("_").leak() };
     for (way, run) in runs {
         match run {
@@ -238,18 +238,18 @@ fn figures(runs: &[(String, Made)], sizes: Sizes) -> Figures {
                     );
                 }
                 if let Some(pages) = &run.pages {
-                    figures.tell(named(&[way, "faults"]), pages.faults, format!("{}: faults", words(way)));
-                    figures.tell(
+                    figures.add_value(named(&[way, "faults"]), pages.faults, format!("{}: faults", words(way)));
+                    figures.add_value(
                         named(&[way, "pages_fetched"]),
                         pages.fetched,
                         format!("{}: pages fetched", words(way)),
                     );
                     let label = format!("{}: written back (B)", words(way));
-                    figures.tell(named(&[way, "written_back_bytes"]), pages.written_bytes, label);
+                    figures.add_value(named(&[way, "written_back_bytes"]), pages.written_bytes, label);
                 }
             }
             Err(reason) => {
-                figures.tell(named(&[way, "left_out"]), reason.as_str(), format!("{}: left out", words(way)));
+                figures.add_value(named(&[way, "left_out"]), reason.as_str(), format!("{}: left out", words(way)));
             }
         }
     }
@@ -260,7 +260,7 @@ fn figures(runs: &[(String, Made)], sizes: Sizes) -> Figures {
             let label = format!("{} / all in memory: {label}", words(way));
             match (run, of(MEMORY)) {
                 (Ok(run), Some(memory)) => figures.add(name, run.seconds(pass) / memory.seconds(pass), label),
-                _ => figures.tell(name, serde_json::Value::Null, label),
+                _ => figures.add_value(name, serde_json::Value::Null, label),
             }
         }
     }

@@ -228,9 +228,9 @@ fn compare(runs: &[(Way, Made)]) -> Result<(), Failure> {
 
 fn figures(runs: &[(Way, Made)], sizes: Sizes) -> Figures {
     let mut figures = Figures::new("stored-words");
-    figures.tell("bytes", sizes.text_bytes, "text (B)");
-    figures.tell("memory_bytes", sizes.memory_bytes, "memory of the program's process (B)");
-    figures.tell("page_cache_bytes", sizes.page_bytes(), "of it, cache of pages where they lie in a store (B)");
+    figures.add_value("bytes", sizes.text_bytes, "text (B)");
+    figures.add_value("memory_bytes", sizes.memory_bytes, "memory of the program's process (B)");
+    figures.add_value("page_cache_bytes", sizes.page_bytes(), "of it, cache of pages where they lie in a store (B)");
     for (way, run) in runs {
         let [fill, count, both, fetched, written, calls, left_out] = way.fields();
         let words = way.words();
@@ -240,12 +240,12 @@ fn figures(runs: &[(Way, Made)], sizes: Sizes) -> Figures {
                 figures.add(count, run.count_seconds, format!("{words}: count (s)"));
                 figures.add(both, run.seconds(), format!("{words}: both (s)"));
                 if let Some(pages) = &run.pages {
-                    figures.tell(fetched, pages.fetched, format!("{words}: pages fetched"));
-                    figures.tell(written, pages.written_bytes, format!("{words}: written back (B)"));
-                    figures.tell(calls, pages.calls, format!("{words}: calls of the store"));
+                    figures.add_value(fetched, pages.fetched, format!("{words}: pages fetched"));
+                    figures.add_value(written, pages.written_bytes, format!("{words}: written back (B)"));
+                    figures.add_value(calls, pages.calls, format!("{words}: calls of the store"));
                 }
             }
-            Err(reason) => figures.tell(left_out, reason.as_str(), format!("{words}: left out")),
+            Err(reason) => figures.add_value(left_out, reason.as_str(), format!("{words}: left out")),
         }
     }
     let seconds = |wanted: Way| {

@@ -184,18 +184,18 @@ pub(crate) fn run(arguments: &SwitchArguments) -> Ending {
 /// For people the reason stands where the label is: it is too long for the column of the numbers.
 fn figures(switch: &str, rootless: bool, found: &Found, is_json: bool) -> Figures {
     let mut figures = Figures::new("switch");
-    figures.tell("switch", switch, "switch");
-    figures.tell("rootless", rootless, "without rights over the machine");
-    let mut told = "";
+    figures.add_value("switch", switch, "switch");
+    figures.add_value("rootless", rootless, "without rights over the machine");
+    let mut explained = "";
     for (what, name, label) in FIGURES {
         match (found.values.get(name), found.left_out.get(what)) {
             (Some(value), _) => figures.add(name, *value, label),
             (None, why) => {
-                figures.tell(name, Value::Null, label);
-                if let Some(why) = why.filter(|_| told != what) {
-                    told = what;
+                figures.add_value(name, Value::Null, label);
+                if let Some(why) = why.filter(|_| explained != what) {
+                    explained = what;
                     let value = if is_json { why.as_str() } else { "" };
-                    figures.tell(left_out(what), value, format!("    because {why}"));
+                    figures.add_value(left_out(what), value, format!("    because {why}"));
                 }
             }
         }

@@ -113,8 +113,8 @@ impl<'a> Placed<'a> {
     }
 
     fn range(&self, range: u16) -> Result<Value, Failure> {
-        let told = self.ask(&["status", "--json"])?;
-        let status: Value = serde_json::from_str(&told).map_err(exit::not_json)?;
+        let answer = self.ask(&["status", "--json"])?;
+        let status: Value = serde_json::from_str(&answer).map_err(exit::not_json)?;
         let ranges = status["ranges"].as_array();
         Ok(ranges.and_then(|all| all.iter().find(|one| one["range"] == range)).cloned().unwrap_or_default())
     }
@@ -127,8 +127,8 @@ impl<'a> Placed<'a> {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let told = String::from_utf8_lossy(&output.stderr);
-        Err(Failure::new(exit::FAILED, told.trim().trim_start_matches("trellis: ").to_owned()))
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        Err(Failure::new(exit::FAILED, complaint.trim().trim_start_matches("trellis: ").to_owned()))
     }
 }
 

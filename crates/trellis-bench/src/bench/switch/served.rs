@@ -95,11 +95,11 @@ impl Served {
         if line.starts_with("serving ") {
             return Ok(served);
         }
-        let mut told = String::new();
+        let mut complaint = String::new();
         if let Some(errors) = served.process.stderr.take() {
-            BufReader::new(errors).read_line(&mut told).map_err(|error| failed(error.to_string()))?;
+            BufReader::new(errors).read_line(&mut complaint).map_err(|error| failed(error.to_string()))?;
         }
-        Err(failed(told.trim().trim_start_matches("trellis: ").to_owned()))
+        Err(failed(complaint.trim().trim_start_matches("trellis: ").to_owned()))
     }
 
     /// Kills it, and returns when it has ended.

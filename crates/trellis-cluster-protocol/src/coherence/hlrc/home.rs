@@ -208,8 +208,8 @@ impl Hlrc {
             self.stamps[slot] = self.clock;
             self.clear(page, DIRTY | WRITABLE);
         }
-        let told = self.among(pages, Hlrc::has_copies);
-        for range in told.into_iter().flat_map(PageSet::runs) {
+        let copied = self.among(pages, Hlrc::has_copies);
+        for range in copied.into_iter().flat_map(PageSet::runs) {
             effects.push(Effect::Notice { range, stamp: self.clock });
         }
         // The changes are known only if there was a twin.
@@ -274,7 +274,7 @@ impl Hlrc {
         }
         effects.push(Effect::Apply { pages: here, twins: self.among(here, |this, page| this.has(page, TWIN)) });
         self.clock += 1;
-        let (mut told, mut current, mut moved) = (0, 0, 0);
+        let (mut copied, mut current, mut moved) = (0, 0, 0);
         let mut updated: Option<PageSet> = None;
         for page in here.pages() {
             let slot = self.geometry.slot(page);
@@ -282,7 +282,7 @@ impl Hlrc {
             self.set(page, WRITTEN | SHARED | FETCHED);
             self.copies.insert(slot, writer);
             if !self.copies.is_empty_but(slot, &[self.geometry.me, writer]) {
-                told |= bit;
+                copied |= bit;
             }
             let is_updating = self.is_updating(writer, page);
             if is_updating {
@@ -312,7 +312,7 @@ impl Hlrc {
             }
         }
         let stamp = self.clock;
-        let answer = Message::Diffed { pages: here, number, stamp, told, current, moved };
+        let answer = Message::Diffed { pages: here, number, stamp, copied, current, moved };
         let updates = updated.map_or(Vec::new(), |updated| self.send_updates(updated, writer, effects));
         for page in here.masked(moved).into_iter().flat_map(PageSet::pages) {
             self.hand_over(page, writer);
@@ -327,8 +327,8 @@ impl Hlrc {
     /// here.
     fn own_diff_came_back(&mut self, pages: PageSet, number: u32, effects: &mut Vec<Effect>) {
         self.clock += 1;
-        let told = pages.filter(|page| self.has_copies(page)).map_or(0, PageSet::mask);
-        let answer = super::writer::Answer { pages, number, stamp: self.clock, told, current: 0, moved: 0 };
+        let copied = pages.filter(|page| self.has_copies(page)).map_or(0, PageSet::mask);
+        let answer = super::writer::Answer { pages, number, stamp: self.clock, copied, current: 0, moved: 0 };
         for page in pages.pages() {
             let slot = self.geometry.slot(page);
             self.fresh.clear(slot);

@@ -3,9 +3,11 @@
 //! The stores of a node between two releases are an *interval*. When it ends, its notices (which pages changed, and at what
 //! time of their homes) are kept under the node's next number. For every node, *vector time* gives the last of its
 //! intervals that this node knows. Whatever this node releases carries the notices that the receiver may lack
-//! ([`Intervals::tell`]). A node that acquires therefore also learns what the releaser had learnt: causality is passed on.
+//! ([`Intervals::append_notices`]). A node that acquires therefore also learns what the releaser had learnt: causality is
+//! passed on.
 //!
-//! Promises: after [`Intervals::learn`] a node knows everything that the sender knew when it called [`Intervals::tell`].
+//! Promises: after [`Intervals::learn`] a node knows everything that the sender knew when it called
+//! [`Intervals::append_notices`].
 //! The memory is bounded ([`NOTICES_MAX`]): forgotten notices are replaced by one that says that any page may have changed.
 //! If the link does not keep the order of messages, they may overtake each other. Each then carries how many came before
 //! it, and one that comes too early is to be kept and learnt later. It must never pass on knowledge that is not complete.
@@ -67,11 +69,11 @@ pub struct Intervals {
     log: Vec<VecDeque<Segment>>,
     /// By peer: what it knows, or will know when what was sent to it has arrived. Allocated when something is first sent to
     /// it.
-    told: Vec<Vec<u64>>,
+    known: Vec<Vec<u64>>,
     /// By peer, if messages may overtake each other: how many messages have carried notices to it, and from it.
     sequence: Option<Vec<(u32, u32)>>,
     /// The last of this node's intervals that was sent to any node.
-    told_last: u64,
+    sent_last: u64,
     /// The number of notices of this node's last interval when they were last thinned.
     thinned: usize,
     /// The notices of the current interval.
@@ -89,7 +91,7 @@ const NOTICE_BYTES: usize = 4 + 4 + 8;
 
 impl Intervals {
     /// Intervals of node `me` in a cluster of `nodes` with a region of `pages`. `is_ordered` is whether messages from one
-    /// node to another arrive in the order in which [`Intervals::tell`] was called for them.
+    /// node to another arrive in the order in which [`Intervals::append_notices`] was called for them.
     pub fn new(me: NodeId, nodes: u16, pages: u32, is_ordered: bool) -> Intervals {
         let nodes = usize::from(nodes);
         Intervals {
@@ -97,8 +99,8 @@ impl Intervals {
             pages,
             time: vec![0; nodes],
             log: vec![VecDeque::new(); nodes],
-            told: vec![Vec::new(); nodes],
-            told_last: 0,
+            known: vec![Vec::new(); nodes],
+            sent_last: 0,
             thinned: 0,
             sequence: (!is_ordered).then(|| vec![(0, 0); nodes]),
             open: Vec::new(),
@@ -139,7 +141,7 @@ impl Intervals {
             return;
         }
         let me = usize::from(self.me.0);
-        if let Some(last) = self.log[me].back_mut().filter(|last| last.upto > self.told_last) {
+        if let Some(last) = self.log[me].back_mut().filter(|last| last.upto > self.sent_last) {
             let before = last.notices.len();
             last.notices.append(&mut self.open);
             if last.notices.len() > NOTICES_THINNED_MIN.max(2 * self.thinned) {
@@ -159,13 +161,13 @@ impl Intervals {
 
     /// Appends the notices that `to` may lack to `out`. Appends nothing if `to` knows everything and messages keep their
     /// order.
-    pub fn tell(&mut self, to: NodeId, out: &mut Vec<u8>) {
+    pub fn append_notices(&mut self, to: NodeId, out: &mut Vec<u8>) {
         let to = usize::from(to.0);
         if let Some(sequence) = &self.sequence {
             out.extend_from_slice(&sequence[to].0.to_le_bytes());
         }
         let empty = out.len();
-        self.tell_segments(to, out);
+        self.append_segments(to, out);
         if let Some(sequence) = &mut self.sequence
             && out.len() > empty
         {
@@ -173,39 +175,39 @@ impl Intervals {
         }
     }
 
-    fn tell_segments(&mut self, to: usize, out: &mut Vec<u8>) {
-        if self.told[to].is_empty() {
-            self.told[to] = vec![0; self.time.len()];
+    fn append_segments(&mut self, to: usize, out: &mut Vec<u8>) {
+        if self.known[to].is_empty() {
+            self.known[to] = vec![0; self.time.len()];
         }
         let news: usize = (0..self.time.len())
-            .filter(|&node| node != to && self.time[node] > self.told[to][node])
-            .flat_map(|node| self.since(node, self.told[to][node]))
+            .filter(|&node| node != to && self.time[node] > self.known[to][node])
+            .flat_map(|node| self.since(node, self.known[to][node]))
             .map(|segment| SEGMENT_BYTES + segment.notices.len() * NOTICE_BYTES)
             .sum();
         let is_short = news <= KNOWLEDGE_BYTES_MAX - self.time.len() * SEGMENT_BYTES;
         for node in (0..self.time.len()).filter(|&node| node != to) {
-            let told = self.told[to][node];
-            if self.time[node] <= told {
+            let known = self.known[to][node];
+            if self.time[node] <= known {
                 continue;
             }
             let oldest = self.log[node].front().map_or(self.time[node], |segment| segment.after);
-            if !is_short || oldest > told {
-                put_segment(node, told, self.time[node], true, &[], out);
+            if !is_short || oldest > known {
+                put_segment(node, known, self.time[node], true, &[], out);
             } else {
-                for segment in self.since(node, told) {
-                    let after = segment.after.max(told);
+                for segment in self.since(node, known) {
+                    let after = segment.after.max(known);
                     put_segment(node, after, segment.upto, segment.any, &segment.notices, out);
                 }
             }
-            self.told[to][node] = self.time[node];
+            self.known[to][node] = self.time[node];
         }
-        self.told_last = self.time[usize::from(self.me.0)];
+        self.sent_last = self.time[usize::from(self.me.0)];
     }
 
-    /// The intervals of `node` after number `told`.
-    fn since(&self, node: usize, told: u64) -> impl Iterator<Item = &Segment> {
+    /// The intervals of `node` after number `known`.
+    fn since(&self, node: usize, known: u64) -> impl Iterator<Item = &Segment> {
         let log = &self.log[node];
-        log.range(log.partition_point(|segment| segment.upto <= told)..)
+        log.range(log.partition_point(|segment| segment.upto <= known)..)
     }
 
     /// Takes the notices that `from` sent. If they are too early, nothing has changed.
@@ -247,8 +249,8 @@ impl Intervals {
             self.learn_segment(node, segment);
         }
         let from = usize::from(from.0);
-        if self.told[from].is_empty() {
-            self.told[from] = vec![0; self.time.len()];
+        if self.known[from].is_empty() {
+            self.known[from] = vec![0; self.time.len()];
         }
         let mut reader = Reader(bytes);
         if let Some(sequence) = &mut self.sequence {
@@ -259,7 +261,7 @@ impl Intervals {
         }
         while let Ok((node, segment)) = reader.segment(self.time.len(), self.pages) {
             // The sender knows what it sent.
-            self.told[from][node] = self.told[from][node].max(segment.upto);
+            self.known[from][node] = self.known[from][node].max(segment.upto);
         }
         Ok(Learnt::Known)
     }
@@ -308,12 +310,12 @@ impl Intervals {
                 self.kept[node] -= oldest.notices.len() + 1;
             }
         }
-        self.told_last = self.told_last.max(time[usize::from(self.me.0)]);
-        for told in &mut self.told {
-            if told.is_empty() {
-                *told = time.to_vec();
+        self.sent_last = self.sent_last.max(time[usize::from(self.me.0)]);
+        for known in &mut self.known {
+            if known.is_empty() {
+                *known = time.to_vec();
             }
-            told.iter_mut().zip(time).for_each(|(told, &time)| *told = (*told).max(time));
+            known.iter_mut().zip(time).for_each(|(known, &time)| *known = (*known).max(time));
         }
     }
 
@@ -394,15 +396,15 @@ mod tests {
         (0..count).map(|me| Intervals::new(NodeId(me), count, 1000, true)).collect()
     }
 
-    fn tell(nodes: &mut [Intervals], from: usize, to: usize) -> Vec<u8> {
-        let mut told = Vec::new();
-        nodes[from].tell(NodeId(to as u16), &mut told);
-        told
+    fn send(nodes: &mut [Intervals], from: usize, to: usize) -> Vec<u8> {
+        let mut sent = Vec::new();
+        nodes[from].append_notices(NodeId(to as u16), &mut sent);
+        sent
     }
 
     fn release(nodes: &mut [Intervals], from: usize, to: usize) -> Vec<Notice> {
-        let told = tell(nodes, from, to);
-        assert_eq!(nodes[to].learn(NodeId(from as u16), &told), Ok(Learnt::Known));
+        let sent = send(nodes, from, to);
+        assert_eq!(nodes[to].learn(NodeId(from as u16), &sent), Ok(Learnt::Known));
         let mut notices = Vec::new();
         assert!(!nodes[to].take_unapplied(&mut notices));
         notices
@@ -416,7 +418,7 @@ mod tests {
         assert_eq!(release(&mut nodes, 0, 1), [notice(7, 1)]);
         assert_eq!(release(&mut nodes, 1, 2), [notice(7, 1)]);
         assert_eq!(nodes[2].time(), [1, 0, 0]);
-        assert!(tell(&mut nodes, 2, 1).is_empty(), "who told it knows it");
+        assert!(send(&mut nodes, 2, 1).is_empty(), "who told it knows it");
         assert_eq!(release(&mut nodes, 0, 2), [], "it is known already");
     }
 
@@ -424,13 +426,13 @@ mod tests {
     fn nothing_is_said_twice_and_nothing_without_notices() {
         let mut nodes = nodes(2);
         nodes[0].close();
-        assert!(tell(&mut nodes, 0, 1).is_empty());
+        assert!(send(&mut nodes, 0, 1).is_empty());
         nodes[0].note(notice(1, 5));
         nodes[0].note(notice(2, 5));
         nodes[0].close();
         let both = Notice { range: PageRange::new(PageIndex(1), 2).unwrap(), stamp: 5 };
         assert_eq!(release(&mut nodes, 0, 1), [both]);
-        assert!(tell(&mut nodes, 0, 1).is_empty());
+        assert!(send(&mut nodes, 0, 1).is_empty());
     }
 
     #[test]
@@ -438,11 +440,11 @@ mod tests {
         let mut nodes: Vec<Intervals> = (0..2).map(|me| Intervals::new(NodeId(me), 2, 1000, false)).collect();
         nodes[0].note(notice(1, 1));
         nodes[0].close();
-        let first = tell(&mut nodes, 0, 1);
+        let first = send(&mut nodes, 0, 1);
         nodes[0].note(notice(2, 2));
         nodes[0].close();
-        let second = tell(&mut nodes, 0, 1);
-        let third = tell(&mut nodes, 0, 1);
+        let second = send(&mut nodes, 0, 1);
+        let third = send(&mut nodes, 0, 1);
         assert_eq!(nodes[1].learn(NodeId(0), &third), Ok(Learnt::TooEarly), "it says nothing, and rests on the others");
         assert_eq!(nodes[1].learn(NodeId(0), &second), Ok(Learnt::TooEarly));
         assert!(!nodes[1].has_unapplied());
@@ -451,7 +453,7 @@ mod tests {
         assert_eq!(nodes[1].learn(NodeId(0), &third), Ok(Learnt::Known));
         nodes[0].note(notice(3, 3));
         nodes[0].close();
-        let fourth = tell(&mut nodes, 0, 1);
+        let fourth = send(&mut nodes, 0, 1);
         assert_eq!(nodes[1].learn(NodeId(0), &fourth), Ok(Learnt::Known));
         assert_eq!(nodes[1].learn(NodeId(0), &third), Ok(Learnt::Known), "it says nothing and was overtaken");
         let mut notices = Vec::new();
@@ -466,17 +468,17 @@ mod tests {
             nodes[0].note(notice((interval % 1000) as u32, interval));
             nodes[0].close();
             // What was sent to a node has ended.
-            tell(&mut nodes, 0, 2);
+            send(&mut nodes, 0, 2);
         }
         assert!(nodes[0].kept() <= NOTICES_MAX);
-        let told = tell(&mut nodes, 0, 1);
-        assert!(told.len() <= KNOWLEDGE_BYTES_MAX);
-        assert_eq!(nodes[1].learn(NodeId(0), &told), Ok(Learnt::Known));
+        let sent = send(&mut nodes, 0, 1);
+        assert!(sent.len() <= KNOWLEDGE_BYTES_MAX);
+        assert_eq!(nodes[1].learn(NodeId(0), &sent), Ok(Learnt::Known));
         assert!(nodes[1].take_unapplied(&mut Vec::new()), "anything may have changed");
         assert_eq!(nodes[1].time(), nodes[0].time());
         // That is passed on, too.
-        let told = tell(&mut nodes, 1, 2);
-        assert_eq!(nodes[2].learn(NodeId(1), &told), Ok(Learnt::Known));
+        let sent = send(&mut nodes, 1, 2);
+        assert_eq!(nodes[2].learn(NodeId(1), &sent), Ok(Learnt::Known));
         assert!(nodes[2].take_unapplied(&mut Vec::new()));
     }
 
@@ -504,8 +506,8 @@ mod tests {
         }
         nodes[from].close();
         if from != to {
-            let told = tell(nodes, from, to);
-            assert_eq!(nodes[to].learn(NodeId(from as u16), &told), Ok(Learnt::Known));
+            let sent = send(nodes, from, to);
+            assert_eq!(nodes[to].learn(NodeId(from as u16), &sent), Ok(Learnt::Known));
             nodes[to].take_unapplied(&mut Vec::new());
         }
         stores as usize + 1
@@ -560,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_nobody_was_told_of_goes_on() {
+    fn an_interval_that_was_sent_to_nobody_goes_on() {
         let mut nodes = nodes(2);
         for stamp in 1..=10_000 {
             nodes[0].note(notice(3, stamp));
@@ -587,12 +589,12 @@ mod tests {
         for bytes in [&[1u8][..], &[0; SEGMENT_BYTES], &[9; SEGMENT_BYTES]] {
             assert_eq!(node.learn(NodeId(1), bytes), Err(Malformed), "{bytes:?}");
         }
-        let mut told = Vec::new();
-        put_segment(1, 0, 1, false, &[notice(10, 1)], &mut told);
-        assert_eq!(node.learn(NodeId(1), &told), Err(Malformed), "a page past the region");
-        told.clear();
-        put_segment(0, 0, 1, false, &[], &mut told);
-        assert_eq!(node.learn(NodeId(1), &told), Err(Malformed), "an interval of ours that we do not know");
-        assert_eq!(node, Intervals { told: node.told.clone(), ..Intervals::new(NodeId(0), 2, 10, true) });
+        let mut sent = Vec::new();
+        put_segment(1, 0, 1, false, &[notice(10, 1)], &mut sent);
+        assert_eq!(node.learn(NodeId(1), &sent), Err(Malformed), "a page past the region");
+        sent.clear();
+        put_segment(0, 0, 1, false, &[], &mut sent);
+        assert_eq!(node.learn(NodeId(1), &sent), Err(Malformed), "an interval of ours that we do not know");
+        assert_eq!(node, Intervals { known: node.known.clone(), ..Intervals::new(NodeId(0), 2, 10, true) });
     }
 }

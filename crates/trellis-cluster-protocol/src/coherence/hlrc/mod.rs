@@ -144,8 +144,8 @@ const BEHIND: u16 = 8192;
 impl Coherence for Hlrc {
     fn step(&mut self, _now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
-            Input::Fault { page, write, wish } => self.fault(page, write, wish, effects),
-            Input::Prefetch { wish, write, announced } => self.prefetch(wish, write, announced, effects),
+            Input::Fault { page, write, wanted } => self.fault(page, write, wanted, effects),
+            Input::Prefetch { wanted, write, announced } => self.prefetch(wanted, write, announced, effects),
             Input::Stored { range } => range.pages().for_each(|page| self.stored(page)),
             Input::Publish { unacknowledged_max, together_max } => {
                 self.publish(unacknowledged_max, together_max, effects);
@@ -264,8 +264,8 @@ impl Hlrc {
             Message::Diff { pages, writer, number, hops, carried, stamp } => {
                 self.diff_arrived(home::Arrived { pages, writer, number, hops, carried, stamp }, effects);
             }
-            Message::Diffed { pages, number, stamp, told, current, moved } => {
-                let answer = writer::Answer { pages, number, stamp, told, current, moved };
+            Message::Diffed { pages, number, stamp, copied, current, moved } => {
+                let answer = writer::Answer { pages, number, stamp, copied, current, moved };
                 self.diffed(from, answer, effects);
             }
             Message::Update { pages, origin: _, number, stamp } => {
@@ -280,7 +280,7 @@ impl Hlrc {
     }
 
     /// A thread touched a page.
-    fn fault(&mut self, page: PageIndex, write: bool, wish: PageRange, effects: &mut Vec<Effect>) {
+    fn fault(&mut self, page: PageIndex, write: bool, wanted: PageRange, effects: &mut Vec<Effect>) {
         let one = PageRange::one(page);
         let flags = self.flags[self.geometry.slot(page)];
         if flags & WRITABLE != 0 || flags & READABLE != 0 && (!write || self.geometry.marks) {
@@ -302,14 +302,14 @@ impl Hlrc {
             // This node's stores to the page are on their way: the copy that comes must contain them.
             return self.set(page, WANTED);
         }
-        self.ask(page, wish, write, false, effects);
+        self.ask(page, wanted, write, false, effects);
     }
 
-    fn prefetch(&mut self, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
-        let mut next = wish.first().0;
-        while next < wish.end() {
+    fn prefetch(&mut self, wanted: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
+        let mut next = wanted.first().0;
+        while next < wanted.end() {
             let page = PageIndex(next);
-            let rest = PageRange::around(page, next, wish.end());
+            let rest = PageRange::around(page, next, wanted.end());
             // Requesting a page that no node has touched makes this node its home. A guess must not do that.
             let may_ask = self.is_askable(page) && (announced || self.is_home_known(page));
             next = if may_ask { self.ask(page, rest, write, announced, effects).end() } else { next + 1 };
@@ -328,17 +328,17 @@ impl Hlrc {
         self.geometry.home.placement() == Placement::Fixed || self.homes[self.geometry.slot(page)] != 0
     }
 
-    /// Requests `page`, and those pages of `wish` around it that the same node can send. Returns the range.
+    /// Requests `page`, and those pages of `wanted` around it that the same node can send. Returns the range.
     fn ask(
         &mut self,
         page: PageIndex,
-        wish: PageRange,
+        wanted: PageRange,
         write: bool,
         announced: bool,
         effects: &mut Vec<Effect>,
     ) -> PageRange {
         let to = self.believed_home(page);
-        let range = wish.grow(page, |other| self.is_askable(other) && self.believed_home(other) == to);
+        let range = wanted.grow(page, |other| self.is_askable(other) && self.believed_home(other) == to);
         if to == self.geometry.me {
             // The directory itself is the first to touch the page.
             self.claim(page);

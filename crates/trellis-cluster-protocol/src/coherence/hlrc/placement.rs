@@ -153,7 +153,7 @@ impl Hlrc {
 
     pub(super) fn placed_by(&mut self, from: NodeId, range: PageRange, home: NodeId, effects: &mut Vec<Effect>) {
         if !self.is_directory(range.first()) {
-            return violation(from, "a wish for a home at the wrong directory", effects);
+            return violation(from, "a request for a home at the wrong directory", effects);
         }
         self.place_untouched(range, home);
         effects.push(Effect::Send { to: from, message: Message::Placed { range } });

@@ -21,7 +21,7 @@ pub(super) struct Answer {
     pub(super) pages: PageSet,
     pub(super) number: u32,
     pub(super) stamp: u64,
-    pub(super) told: u64,
+    pub(super) copied: u64,
     pub(super) current: u64,
     pub(super) moved: u64,
 }
@@ -137,14 +137,14 @@ impl Hlrc {
 
     /// The home has put a diff of this node into some of its pages.
     pub(super) fn diffed(&mut self, from: NodeId, answer: Answer, effects: &mut Vec<Effect>) {
-        let Answer { pages, number, stamp, told, current, moved } = answer;
+        let Answer { pages, number, stamp, copied, current, moved } = answer;
         let awaited =
             |awaited: &Awaited| awaited.number == number && awaited.receiver.is_none() && awaited.pages.covers(pages);
         let Some(index) = self.awaited.iter().position(awaited) else {
             return violation(from, "an acknowledgement of what was not sent", effects);
         };
         self.acknowledge(index, pages);
-        for run in pages.masked(told).into_iter().flat_map(PageSet::runs) {
+        for run in pages.masked(copied).into_iter().flat_map(PageSet::runs) {
             effects.push(Effect::Notice { range: run, stamp });
         }
         for page in pages.pages() {
@@ -160,7 +160,7 @@ impl Hlrc {
                 self.set(page, BEHIND);
             }
             if pages.bit(page) & moved != 0 {
-                self.take_over(page, from, pages.bit(page) & told != 0, stamp);
+                self.take_over(page, from, pages.bit(page) & copied != 0, stamp);
             }
             if let Some(index) = self.late.iter().position(|&late| late == page)
                 && !self.is_under_way(page)

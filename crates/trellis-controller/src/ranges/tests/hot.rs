@@ -11,8 +11,8 @@ fn hot(counted: &[((Host, u64), u64)]) -> Fact {
 impl World {
     /// A server reports its copy of a page of range 7.
     fn followed(&mut self, from: Host, page: u64, left: Nanoseconds, answered: u64) {
-        let told = Told { range: 7, what: What::Followed { page, left, answered } };
-        self.fact(Fact::Told(from, told));
+        let message = ControlMessage { range: 7, what: What::Followed { page, left, answered } };
+        self.fact(Fact::Control(from, message));
     }
 
     /// Three servers, and page 3 of range 7 is hot; returns the host that was told to follow it.
@@ -41,8 +41,8 @@ fn a_hot_page_is_answered_elsewhere_only_while_there_is_a_copy() {
     );
     let before = world.follows.len();
     world.run(1_000);
-    let told = world.follows.len() - before;
-    assert!((3..=5).contains(&told), "it is told again before it forgets: {told}");
+    let times = world.follows.len() - before;
+    assert!((3..=5).contains(&times), "it is told again before it forgets: {times}");
     world.fact(hot(&[((7, 3), 500)]));
     assert!(world.redirects.contains_key(&(7, 3)), "it is warm");
     world.followed(host, 3, 1_500 * MILLISECOND, 42);

@@ -20,7 +20,7 @@ const PAGES: u64 = 8;
 /// A simulated host: its machines, by range.
 struct Played {
     /// The random boot id from its start.
-    life: u16,
+    boot_id: u16,
     ranges: BTreeMap<Host, Machine>,
     /// The pages of a range that its machine here does not have.
     parts: BTreeMap<Host, Vec<Part>>,
@@ -81,7 +81,7 @@ struct World {
     anywhere: Option<Host>,
     /// The answers to requests.
     answered: Vec<u64>,
-    lives: u16,
+    boots: u16,
     /// The requests that each home reports as answered, for a range.
     busy: BTreeMap<Host, u64>,
 }
@@ -89,7 +89,7 @@ struct World {
 fn settings(timing: Timing, backups: u16) -> Settings {
     let cluster = Cluster::new(0x12_3456).expect("a cluster");
     let me = HostPrefix { cluster, host: address::Host(200) };
-    Settings { me, timing, backups, rebalances: false, hot_from: 1_000, near: Near::default() }
+    Settings { me, timing, backups, rebalances: false, hot_from: 1_000, locality: Locality::default() }
 }
 
 impl World {
@@ -120,7 +120,7 @@ impl World {
             follows: Vec::new(),
             anywhere: None,
             answered: Vec::new(),
-            lives: 0,
+            boots: 0,
             busy: BTreeMap::new(),
         }
     }
@@ -132,15 +132,16 @@ impl World {
 
     /// Like `serve`, with this many pages of its own.
     fn serve_with(&mut self, host: Host, pages: u64, spare_pages: u64) {
-        self.lives += 1;
-        let (life, own) = (self.lives, self.machine((host, pages), host, self.lives));
+        self.boots += 1;
+        let (boot_id, own) = (self.boots, self.machine((host, pages), host, self.boots));
         let (parts, wants_back) = (BTreeMap::new(), BTreeMap::new());
-        let played = Played { life, ranges: [(host, own)].into(), parts, spare_bytes: spare_pages * 4096, wants_back };
+        let played =
+            Played { boot_id, ranges: [(host, own)].into(), parts, spare_bytes: spare_pages * 4096, wants_back };
         self.servers.insert(host, played);
     }
 
-    fn machine(&self, (range, pages): (Host, u64), host: Host, life: u16) -> Machine {
-        let mut machine = Machine::new(host, Party::of(200), pages, self.timing, life, range);
+    fn machine(&self, (range, pages): (Host, u64), host: Host, boot_id: u16) -> Machine {
+        let mut machine = Machine::new(host, Party::of(200), pages, self.timing, boot_id, range);
         machine.memory.is_blank = true;
         machine.report_at = Some(self.now);
         machine
@@ -232,10 +233,10 @@ impl World {
                 }
                 Order::Redirect { page, to: None } => drop(self.redirects.remove(&page)),
                 Order::Anywhere(host) => self.anywhere = Some(host),
-                Order::Tell(to, Told { what: What::Follow { page, lasts }, .. }) => {
+                Order::Tell(to, ControlMessage { what: What::Follow { page, lasts }, .. }) => {
                     self.follows.push((to, page, lasts));
                 }
-                Order::Tell(to, told) => self.tell(to, &told),
+                Order::Tell(to, message) => self.tell(to, &message),
             }
         }
     }
@@ -255,14 +256,16 @@ impl World {
         self.carry_out(orders);
     }
 
-    fn tell(&mut self, to: Host, told: &Told) {
-        let What::Placed { request, life, placement, call, pages, within } = &told.what else { panic!("{told:?}") };
-        let record = &self.written[&told.range];
+    fn tell(&mut self, to: Host, control: &ControlMessage) {
+        let What::Placed { request, boot_id, placement, call, pages, within } = &control.what else {
+            panic!("{control:?}")
+        };
+        let record = &self.written[&control.range];
         assert!(placement.incarnation <= record.incarnation, "it was written before: {placement:?} {record:?}");
         // Of a part that has ended only that nobody counts on it is said.
         let has_ended = within.is_some_and(|within| {
             let parts = &self.written[&within.range].parts;
-            parts.iter().all(|part| (part.number, part.since) != (told.range, within.since))
+            parts.iter().all(|part| (part.number, part.since) != (control.range, within.since))
         });
         assert!(!has_ended || *request > 0 && placement.home != to && placement.backups.is_empty(), "{placement:?}");
         if placement.incarnation == record.incarnation && !has_ended {
@@ -273,13 +276,13 @@ impl World {
             return;
         }
         let is_call = *request == 0 && placement.home == to;
-        if is_call && self.loses.take_if(|lost| *lost == (to, told.range)).is_some() {
+        if is_call && self.loses.take_if(|lost| *lost == (to, control.range)).is_some() {
             return;
         }
         if let Some(within) = within {
             let has_range = self.servers[&to].ranges.get(&within.range).is_some_and(|machine| !machine.memory.is_blank);
             let here = self.servers[&to].parts.get(&within.range).into_iter().flatten();
-            let part = here.copied().find(|part| part.number == told.range);
+            let part = here.copied().find(|part| part.number == control.range);
             if part.is_some_and(|part| part.since > within.since) {
                 return;
             }
@@ -287,29 +290,29 @@ impl World {
                 return self.ask(to, within.range);
             }
         }
-        if !self.servers[&to].ranges.contains_key(&told.range) {
-            let machine = self.machine((told.range, *pages), to, self.servers[&to].life);
+        if !self.servers[&to].ranges.contains_key(&control.range) {
+            let machine = self.machine((control.range, *pages), to, self.servers[&to].boot_id);
             let played = self.servers.get_mut(&to).expect("it is there");
             if played.spare_bytes < pages * 4096 {
                 return;
             }
             played.spare_bytes -= pages * 4096;
-            played.ranges.insert(told.range, machine);
+            played.ranges.insert(control.range, machine);
             if let Some(within) = within {
-                let part = Part { number: told.range, first: within.first, pages: *pages, since: within.since };
+                let part = Part { number: control.range, first: within.first, pages: *pages, since: within.since };
                 played.parts.entry(within.range).or_default().push(part);
             }
         }
         let placement: Placement = placement.clone();
-        let message = Message::Placed { request: *request, life: *life, placement, call: *call };
+        let message = Message::Placed { request: *request, boot_id: *boot_id, placement, call: *call };
         if within.is_none() {
-            self.cut_and_join(to, told.range, &message);
+            self.split_and_merge(to, control.range, &message);
         }
-        self.server(to, told.range, ServerInput::Message(Party::of(200), message));
+        self.server(to, control.range, ServerInput::Message(Party::of(200), message));
     }
 
     /// What a host does before the machine of a range handles a message about its place.
-    fn cut_and_join(&mut self, host: Host, range: Host, message: &Message) {
+    fn split_and_merge(&mut self, host: Host, range: Host, message: &Message) {
         let now = self.now;
         let played = self.servers.get_mut(&host).expect("it is there");
         let here = played.parts.entry(range).or_default();
@@ -317,13 +320,13 @@ impl World {
         loop {
             match parts::next(&machine, here, message) {
                 Step::Hear => break,
-                Step::Cut(part) => {
-                    played.ranges.insert(part.number, machine.cut(now, &part, 0));
+                Step::Split(part) => {
+                    played.ranges.insert(part.number, machine.split(now, &part, 0));
                     here.push(part);
                 }
-                Step::Join(part) => {
+                Step::Merge(part) => {
                     let other = played.ranges.remove(&part.number).expect("it is here");
-                    machine.join(now, &part, other);
+                    machine.merge(now, &part, other);
                     here.retain(|of| *of != part);
                 }
             }
@@ -385,18 +388,18 @@ impl World {
                 continue;
             }
             match message {
-                Message::Report { request, life, state, call } => {
+                Message::Report { request, boot_id, state, call } => {
                     let requests = self.busy.get(&range).map_or(0, |per_second| per_second * now / 1_000_000_000);
                     let about = About {
                         pages,
                         requests,
                         spare_bytes,
                         term: self.timing.term,
-                        tenure: self.timing.tenure,
+                        home_lease: self.timing.home_lease,
                         wants_back,
                     };
-                    let what = What::Report { request, life, state, call, about };
-                    self.fact(Fact::Told(host, Told { range, what }));
+                    let what = What::Report { request, boot_id, state, call, about };
+                    self.fact(Fact::Control(host, ControlMessage { range, what }));
                 }
                 message => self.messages.push_back((host, to.host, range, message)),
             }
@@ -472,7 +475,7 @@ fn a_home_that_is_gone_is_followed_by_its_backup_and_the_count_is_kept() {
 }
 
 #[test]
-fn a_range_that_nobody_has_waits_for_the_operator_or_begins_anew() {
+fn a_range_that_nobody_has_waits_for_the_operator_or_is_reset() {
     for backups in [0, 1] {
         let mut world = World::new(backups);
         world.serve(7, 0);
@@ -530,7 +533,7 @@ fn a_home_that_hands_over_is_followed_after_one_write() {
     world.run(1_500);
     assert_eq!(world.range(7).complete, [8]);
     let before = world.writes;
-    // The host has everything: one record says that it shall be home, one that it is, and in which life.
+    // The host has everything: one record says that it shall be home, one that it is, and with which boot id.
     world.order(|ranges, now, orders| ranges.move_range(now, 7, 8, orders));
     let deadline = world.now + 100 * MILLISECOND;
     while !world.servers[&8].ranges[&7].serves(world.now) {
@@ -557,14 +560,14 @@ fn backups_are_as_the_operator_wants_them() {
     [7, 8, 9, 10].into_iter().for_each(|host| world.serve(host, 100));
     world.run(500);
     assert!(world.range(7).backups.is_empty());
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Count(2)), 1, orders));
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Count(2)), 1, orders));
     world.run(1_000);
     assert_eq!(world.range(7).complete.len(), 2);
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Hosts(vec![10])), 2, orders));
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Hosts(vec![10])), 2, orders));
     world.restart_controller();
     world.run(2_000);
-    assert_eq!(world.range(7).complete, [10], "the wish lasts");
-    world.order(|ranges, now, orders| ranges.wish(now, 7, None, 3, orders));
+    assert_eq!(world.range(7).complete, [10], "the directive lasts");
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, None, 3, orders));
     world.run(1_000);
     assert!(world.range(7).backups.is_empty());
 }
@@ -619,10 +622,10 @@ fn a_server_without_room_or_with_other_times_is_said() {
     assert!(refused.contains("it has 0 bytes left"), "{refused}");
     let refused = world.ranges.move_range(world.now, 7, 99, &mut Vec::new()).unwrap_err();
     assert!(refused.contains("nothing is heard of it"), "{refused}");
-    let about = About { pages: 1, term: 1, tenure: 2, ..About::default() };
-    let what = What::Report { request: 1, life: 3, state: State::Blank, call: 0, about };
-    world.fact(Fact::Told(99, Told { range: 99, what }));
-    assert!(world.has_said("server fd12:3456:63::/48 has leases of 1ns and a tenure of 2ns"));
+    let about = About { pages: 1, term: 1, home_lease: 2, ..About::default() };
+    let what = What::Report { request: 1, boot_id: 3, state: State::Blank, call: 0, about };
+    world.fact(Fact::Control(99, ControlMessage { range: 99, what }));
+    assert!(world.has_said("server fd12:3456:63::/48 has leases of 1ns and a home lease of 2ns"));
     assert!(!world.written.contains_key(&99));
 }
 
@@ -699,9 +702,9 @@ fn what_shall_last_is_answered_when_it_is_written() {
     [7, 8].into_iter().for_each(|host| world.serve(host, 100));
     world.run(500);
     let mut orders = Vec::new();
-    world.ranges.wish(world.now, 7, Some(Wish::Count(0)), 41, &mut orders).expect("it can be");
+    world.ranges.set_directive(world.now, 7, Some(Directive::Count(0)), 41, &mut orders).expect("it can be");
     // The same once more, while the first is not written.
-    world.ranges.wish(world.now, 7, Some(Wish::Count(0)), 42, &mut orders).expect("it can be");
+    world.ranges.set_directive(world.now, 7, Some(Directive::Count(0)), 42, &mut orders).expect("it can be");
     world.ranges.drain(8, true, 43, &mut orders).expect("it can be");
     let tickets: Vec<u64> = orders
         .iter()
@@ -736,15 +739,15 @@ fn a_backup_that_nobody_has_room_for_is_said_once_and_shown() {
     assert!(!world.range(8).lacks_room, "7 has room for it");
     world.run(10_000);
     assert_eq!((lacking(&world, "7"), lacking(&world, "8")), (1, 0), "{:?}", world.said);
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Hosts(vec![8])), 1, orders));
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Hosts(vec![8])), 1, orders));
     world.serve(9, 100);
     world.run(5_000);
-    assert!(world.range(7).lacks_room, "9 was not wished for");
-    world.order(|ranges, now, orders| ranges.wish(now, 7, None, 2, orders));
+    assert!(world.range(7).lacks_room, "9 was not in the directive");
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, None, 2, orders));
     world.run(1_000);
     let range = world.range(7);
     assert_eq!((range.lacks_room, &range.complete[..]), (false, &[9][..]));
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Hosts(vec![8])), 3, orders));
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Hosts(vec![8])), 3, orders));
     world.run(4_000);
     assert!(world.has_said("range fd12:3456:7::/48: no backup is made at fd12:3456:8::/48, which have not the"));
 }
@@ -776,7 +779,8 @@ fn a_home_that_waits_for_an_answer_of_a_leader_that_is_gone_is_not_interrupted()
     [7, 8].into_iter().for_each(|host| world.serve(host, 100));
     world.run(1_000);
     for _ in 0..5 {
-        // From when its right was renewed nobody leads for most of a tenure: what it reports meanwhile has no answer.
+        // From when its right was renewed nobody leads for most of the term of a home lease: what it reports meanwhile
+        // has no answer.
         let renewed = |world: &World| world.servers[&7].ranges[&7].serves(world.now + 495 * MILLISECOND);
         while !renewed(&world) {
             world.run(1);

@@ -136,7 +136,8 @@ fn what_cannot_be_moved_is_said_with_what_can() {
     refused(7, 8, 0, 8, "or let them come home first, to fd12:3456:7::/48");
     refused(7, 7, 3, 5, "pages 2 to 4 are a part, which comes home as a whole; say --pages 2-4");
     refused(PARTS_FROM, 8, 0, 1, "there is none");
-    let sentence = world.ranges.wish(world.now, PARTS_FROM, None, 1, &mut Vec::new()).expect_err("it cannot be");
+    let sentence =
+        world.ranges.set_directive(world.now, PARTS_FROM, None, 1, &mut Vec::new()).expect_err("it cannot be");
     assert!(
         sentence.contains("it is a part of range fd12:3456:7::/48, and has its backups; say that one"),
         "{sentence}"
@@ -170,7 +171,7 @@ fn a_part_that_goes_on_goes_as_it_is() {
     // Several at once, and beside each other.
     world.move_pages(7, 8, 0, 2).expect("it can be");
     world.move_pages(7, 9, 2, 2).expect("it can be");
-    let sentence = world.move_pages(7, 8, 3, 2).expect_err("they are about to be cut");
+    let sentence = world.move_pages(7, 8, 3, 2).expect_err("they are about to be split off");
     assert!(sentence.contains("pages 2 to 3 are a"), "{sentence}");
     world.until(4, "both went", |world| {
         let homes: Vec<(u64, u64, Host)> = world.parts(7).into_iter().map(|part| (part.1, part.2, part.3)).collect();
@@ -192,7 +193,7 @@ fn long_runs_are_several_parts() {
     let max = PART_PAGES_MAX;
     let runs = vec![(5, max), (5 + max, max), (5 + 2 * max, 4)];
     assert_eq!(world.move_pages(7, 8, 5, 2 * max + 4), Ok(runs.clone()));
-    assert_eq!(world.ranges.status(world.now).cuts.len(), 3);
+    assert_eq!(world.ranges.status(world.now).splits.len(), 3);
     world.until(4, "all went", |world| world.parts(7).iter().filter(|part| part.3 == 8).count() == 3);
     assert_eq!(world.parts(7).iter().map(|part| (part.1, part.2)).collect::<Vec<_>>(), runs);
     assert_eq!(world.move_pages(7, 8, 5, 2 * max + 4), Ok(runs), "the same again is what is there");
@@ -221,7 +222,7 @@ fn a_part_has_what_its_range_has() {
     world.run(1_500);
     world.move_pages(7, 9, 2, 3).expect("it can be");
     world.until(3, "it went", |world| world.parts(7) == [(PARTS_FROM, 2, 3, 9)] && world.ranges.is_calm());
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Count(2)), 1, orders));
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Count(2)), 1, orders));
     world.until(3, "both have two", |world| [7, PARTS_FROM].into_iter().all(|of| world.range(of).complete.len() == 2));
     // It leaves a drained server, and another server gets what a lost one had.
     world.order(|ranges, _, orders| ranges.drain(9, true, 1, orders));
@@ -253,22 +254,22 @@ fn a_range_and_its_part_go_their_own_ways() {
     assert!(world.written[&7].parts.len() == 1, "and still has its part");
     let home = world.range(7).home;
     if world.range(PARTS_FROM).home == home {
-        world.until(20, "it is joined where its range came", |world| world.parts(7).is_empty());
+        world.until(20, "it is merged where its range came", |world| world.parts(7).is_empty());
     }
 }
 
 #[test]
-fn a_part_that_is_at_home_for_no_reason_is_joined() {
+fn a_part_that_is_at_home_for_no_reason_is_merged() {
     let mut world = three();
     world.move_pages(7, 9, 2, 3).expect("it can be");
     // The host is gone before it has it.
     world.cut.insert(9);
-    world.until(30, "it is joined again", |world| world.is_whole(7));
+    world.until(30, "it is merged again", |world| world.is_whole(7));
     assert!(world.has_said("did not take it within its time") || world.has_said("nothing is heard of it"));
 }
 
 #[test]
-fn a_range_begins_anew_only_without_its_parts() {
+fn a_range_is_reset_only_without_its_parts() {
     let mut world = World::new(0);
     [7, 8].into_iter().for_each(|host| world.serve(host, 100));
     world.run(300);
@@ -284,7 +285,7 @@ fn a_range_begins_anew_only_without_its_parts() {
     world.serve(7, 100);
     world.run(60);
     assert!(world.servers[&8].serves(7, 3, world.now));
-    world.until(3, "it began anew", |world| world.range(7).is_served && world.parts(7).is_empty());
+    world.until(3, "it was reset", |world| world.range(7).is_served && world.parts(7).is_empty());
     assert!(world.range(7).incarnation > part.incarnation.max(range.incarnation));
     assert!(!world.servers[&8].serves(7, 3, world.now), "nobody is home of what was the part");
     assert!(world.written[&7].parts.is_empty() && world.servers[&7].serves(7, 3, world.now));
@@ -301,7 +302,7 @@ fn parts_go_on_where_somebody_is_home_of_the_range_after_all() {
     world.move_pages(7, 9, 2, 3).expect("it can be");
     world.until(3, "it went", |world| world.parts(7) == [(PARTS_FROM, 2, 3, 9)] && world.ranges.is_calm());
     let backup = world.range(7).complete[0];
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Count(0)), 1, orders));
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Count(0)), 1, orders));
     world.run(1_000);
     world.cut.insert(7);
     world.run(1_000);
@@ -359,13 +360,13 @@ fn nothing_is_said_of_a_part_before_it_is_written() {
         world.ranges.step(world.now, Fact::Tick, &mut orders);
     }
     let is_about =
-        |order: &&Order| matches!(order, Order::Tell(_, told) if told.range == 7 || told.range == PARTS_FROM);
+        |order: &&Order| matches!(order, Order::Tell(_, message) if message.range == 7 || message.range == PARTS_FROM);
     assert_eq!((orders.iter().find(is_about), writes(&orders).len()), (None, 1));
     world.ranges.step(world.now, Fact::Written(ticket), &mut orders);
     world.now += 10 * MILLISECOND;
     world.ranges.step(world.now, Fact::Tick, &mut orders);
-    let told = |of: Host| orders.iter().any(|order| matches!(order, Order::Tell(7, told) if told.range == of));
-    assert!(told(7) && told(PARTS_FROM), "{orders:?}");
+    let is_told = |of: Host| orders.iter().any(|order| matches!(order, Order::Tell(7, message) if message.range == of));
+    assert!(is_told(7) && is_told(PARTS_FROM), "{orders:?}");
 }
 
 #[test]
@@ -417,7 +418,7 @@ fn pages_that_shall_go_wait_until_somebody_serves_them() {
     world.cut.extend([7, 17 - other]);
     world.move_pages(7, other, 2, 3).expect("it can be");
     world.until(2, "nobody answers for it", |world| !world.range(7).is_served);
-    assert!(world.parts(7).is_empty(), "they are not cut yet");
+    assert!(world.parts(7).is_empty(), "they are not split off yet");
     world.cut.remove(&(17 - other));
     world.until(5, "they went", |world| world.parts(7) == [(PARTS_FROM, 2, 3, other)]);
     assert_eq!(world.range(7).home, 17 - other);
@@ -428,7 +429,7 @@ fn pages_that_nobody_comes_to_serve_stay() {
     let mut world = World::new(0);
     [7, 9].into_iter().for_each(|host| world.serve(host, 100));
     world.run(500);
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Count(1)), 41, orders));
+    world.order(|ranges, now, orders| ranges.set_directive(now, 7, Some(Directive::Count(1)), 41, orders));
     world.move_pages(7, 9, 2, 3).expect("it can be");
     world.cut.insert(7);
     world.run(29_000);
@@ -453,10 +454,10 @@ fn no_host_has_the_number_of_a_part() {
     let mut world = World::new(0);
     world.serve(7, 100);
     world.run(100);
-    let about = About { pages: 8, term: world.timing.term, tenure: world.timing.tenure, ..About::default() };
+    let about = About { pages: 8, term: world.timing.term, home_lease: world.timing.home_lease, ..About::default() };
     let report = |from: Host, range: Host| {
-        let what = What::Report { request: 1, life: 3, state: State::Blank, call: 0, about };
-        Fact::Told(from, Told { range, what })
+        let what = What::Report { request: 1, boot_id: 3, state: State::Blank, call: 0, about };
+        Fact::Control(from, ControlMessage { range, what })
     };
     world.fact(report(PARTS_FROM, PARTS_FROM));
     world.fact(report(PARTS_FROM, PARTS_FROM));
@@ -478,25 +479,34 @@ fn who_tells_of_what_was_a_part_hears_of_its_range() {
         if restarts {
             world.restart_controller();
         }
-        let about = About { pages: 3, term: world.timing.term, tenure: world.timing.tenure, ..About::default() };
-        let report = What::Report { request: 5, life: 3, state: State::Idle, call: 0, about };
-        let mut told = |from: Host, what: &What| {
+        let about =
+            About { pages: 3, term: world.timing.term, home_lease: world.timing.home_lease, ..About::default() };
+        let report = What::Report { request: 5, boot_id: 3, state: State::Idle, call: 0, about };
+        let mut answers = |from: Host, what: &What| {
             let mut orders = Vec::new();
-            world.ranges.step(world.now, Fact::Told(from, Told { range: PARTS_FROM, what: what.clone() }), &mut orders);
-            let tell =
-                |order: Order| if let Order::Tell(to, told) = order { Some((to, told.range, told.what)) } else { None };
+            world.ranges.step(
+                world.now,
+                Fact::Control(from, ControlMessage { range: PARTS_FROM, what: what.clone() }),
+                &mut orders,
+            );
+            let tell = |order: Order| {
+                if let Order::Tell(to, message) = order { Some((to, message.range, message.what)) } else { None }
+            };
             orders.into_iter().filter_map(tell).collect::<Vec<(Host, Host, What)>>()
         };
         for what in [&report, &What::Locate] {
-            let [(7, 7, What::Placed { request: 0, placement, .. })] = &told(7, what)[..] else { panic!("{what:?}") };
-            assert!(placement.parts.is_empty(), "its home joins it");
+            let [(7, 7, What::Placed { request: 0, placement, .. })] = &answers(7, what)[..] else {
+                panic!("{what:?}")
+            };
+            assert!(placement.parts.is_empty(), "its home merges it");
         }
-        let [(9, PARTS_FROM, What::Placed { request: 5, life: 3, placement, within, .. })] = &told(9, &report)[..]
+        let [(9, PARTS_FROM, What::Placed { request: 5, boot_id: 3, placement, within, .. })] =
+            &answers(9, &report)[..]
         else {
             panic!("it hears that nobody counts on it")
         };
         assert_eq!((placement.home, &placement.backups[..], within.map(|within| within.first)), (7, &[][..], Some(2)));
-        assert_eq!(told(9, &What::Locate), [], "it has nothing");
+        assert_eq!(answers(9, &What::Locate), [], "it has nothing");
         assert!(!world.has_said("no record names it"));
     }
 }

@@ -8,7 +8,8 @@ use super::*;
 fn three() -> World {
     let mut world = World::new(0);
     world.settings.rebalances = true;
-    world.settings.near = Near::new(vec![vec![7, 1], vec![8, 2], vec![9, 3]]).expect("no host is in two groups");
+    world.settings.locality =
+        Locality::new(vec![vec![7, 1], vec![8, 2], vec![9, 3]]).expect("no host is in two groups");
     world.restart_controller();
     world.serve_with(7, 200, 300);
     [8, 9].into_iter().for_each(|host| world.serve(host, 300));
@@ -187,7 +188,7 @@ fn of_a_busy_range_the_pages_go_that_make_it_so() {
 
 #[test]
 fn a_host_is_in_one_group() {
-    let sentence = Near::new(vec![vec![1, 2], vec![3, 2]]).expect_err("2 is in two");
+    let sentence = Locality::new(vec![vec![1, 2], vec![3, 2]]).expect_err("2 is in two");
     assert!(sentence.contains("host 0x2 is near the hosts of two groups"), "{sentence}");
-    assert!(Near::default().is_empty() && !Near::new(vec![vec![1]]).expect("one").is_empty());
+    assert!(Locality::default().is_empty() && !Locality::new(vec![vec![1]]).expect("one").is_empty());
 }

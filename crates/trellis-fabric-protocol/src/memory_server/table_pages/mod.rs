@@ -84,8 +84,8 @@ impl TablePages {
         TablePages { records: (0..pages).map(|page| Record::of(server, page, 0)).collect() }
     }
 
-    /// The table pages of a part that is cut: the pages of an object in it form an object of their own. Its maker is not
-    /// included: only the range counts quotas.
+    /// The table pages of a part that is split off: the pages of an object in it form an object of their own. Its maker
+    /// is not included: only the range counts quotas.
     ///
     /// # Panics
     ///
@@ -110,10 +110,10 @@ impl TablePages {
         }))
     }
 
-    fn of_part(cut: impl Iterator<Item = Record>) -> TablePages {
+    fn of_part(split: impl Iterator<Item = Record>) -> TablePages {
         let mut records: Vec<Record> = Vec::new();
         let mut first = 0;
-        for (at, known) in cut.enumerate() {
+        for (at, known) in split.enumerate() {
             let PageEntry { generation, laps, valid_bytes, flags } = known.entry;
             let goes_on = records.last().is_some_and(|before: &Record| {
                 let is_full = u64::from(before.entry.valid_bytes) == PAGE_BYTES;

@@ -12,23 +12,23 @@
 //!
 //! A READ needs no header: its address is enough. Every other request and every answer begins with one. The bytes after the
 //! header are described in [`request`] for each command, in [`answer`] for answers, in [`notice`] for what a home sends
-//! unasked, and in [`told`] for messages between servers and controllers.
+//! unasked, and in [`control`] for messages between servers and controllers.
 //!
 //! Promises: decoding is total. Any bytes give a value or a [`Malformed`]; it must never panic or allocate. A datagram that
 //! is an answer is never answered, whatever else is wrong with it, and neither is one whose sender cannot be determined:
 //! two hosts never keep each other busy, and an unauthenticated peer gets no byte.
 
 pub mod answer;
+pub mod control;
 pub mod notice;
 pub mod request;
 pub mod tag;
-pub mod told;
 
 pub use answer::{Body, Reply};
+pub use control::{ControlMessage, Whole};
 pub use notice::Notice;
 pub use request::{Extent, Operation, Refused, Request, Rules};
 pub use tag::{Checksums, Crc32c, Tags, seal};
-pub use told::{Told, Whole};
 
 use super::address::NotAnAddress;
 use super::command::Command;
@@ -43,7 +43,7 @@ pub const DATA_BYTES_MAX: u32 = 1 << 15;
 /// The most bytes of memory that one request writes, in however many datagrams.
 pub const WRITE_BYTES_MAX: u32 = 1 << 16;
 /// The most bytes after the header of a message between servers and controllers.
-pub const TOLD_BYTES_MAX: usize = DATA_BYTES_MAX as usize;
+pub const CONTROL_BYTES_MAX: usize = DATA_BYTES_MAX as usize;
 /// The length of what stands before the bytes of each datagram of several: where the bytes belong, and how many there are
 /// in all.
 pub const SEVERAL_BYTES: usize = 8;
@@ -96,7 +96,7 @@ pub enum Status {
     Malformed = 10,
     /// The client may not do that.
     Denied = 11,
-    /// The server waits until every lease of its previous life is over.
+    /// The server waits until every lease of its previous boot is over.
     Restarting = 12,
     /// The 8 bytes were not as expected; their value follows.
     Mismatch = 13,
@@ -152,7 +152,7 @@ impl Status {
                 "another host has the page now; ask there, and where none answers, ask `trellis controller status` for it"
             }
             Status::Stale => {
-                "the object is gone: it was deleted, or its server began anew without it; its memory may hold another one, so drop the pointer"
+                "the object is gone: it was deleted, or its server was started again or reset without it; its memory may hold another one, so drop the pointer"
             }
             Status::Bounds => "there is no object at that place, or it ends before the last byte asked for",
             Status::Fenced => "it came too late, the lease or the session is over; begin again",
@@ -163,13 +163,13 @@ impl Status {
             Status::UnknownCommand => "the server does not know the command; it may be of another version",
             Status::Malformed => "the datagram has a field or a length that means nothing; compare the versions",
             Status::Denied => "this host may not do that; look at the access list and at its incarnation",
-            Status::Restarting => "the server waits for leases of its life before to end; try again later",
+            Status::Restarting => "the server waits for leases from before its start to end; try again later",
             Status::Mismatch => "the eight bytes were not as expected",
             Status::Lease => "other hosts keep copies of the page; take a lease of it, change it and commit",
             Status::Parts => "its pages are at several places; ask for each page by itself",
             Status::Unserved => {
                 "its home is gone or has lost what it held, and no other server has all of it; start that server again if it kept \
-                 its memory, or let `trellis controller reset` begin it anew, empty"
+                 its memory, or let `trellis controller reset` make it begin empty"
             }
         }
     }

@@ -13,7 +13,7 @@
 //! | DELETE | first byte of the object | |
 //! | INQUIRE | a byte of the object | |
 //! | UPDATE, RENEW, RELEASE, CLONE, INVALIDATED | a byte of the page | |
-//! | STORE, STORED, LEASES, TAKEN, REPORT, PLACED, LOCATE | zero | what [`super::told`] says |
+//! | STORE, STORED, LEASES, TAKEN, REPORT, PLACED, LOCATE | zero | what [`super::control`] says |
 //!
 //! RECALL and INVALIDATE are no requests: see [`super::notice`].
 //!
@@ -24,8 +24,8 @@
 
 use super::tag::{self, Tags};
 use super::{
-    DATA_BYTES_MAX, HEADER_BYTES, Header, Malformed, SEVERAL_BYTES, Status, TOLD_BYTES_MAX, TagKind, WRITE_BYTES_MAX,
-    is_answer,
+    CONTROL_BYTES_MAX, DATA_BYTES_MAX, HEADER_BYTES, Header, Malformed, SEVERAL_BYTES, Status, TagKind,
+    WRITE_BYTES_MAX, is_answer,
 };
 use crate::wire::address::{Address, Arguments, Cluster, Destination, Source, layout};
 use crate::wire::command::Command;
@@ -92,8 +92,8 @@ pub enum Operation {
         /// A random number that the process chose at its start: it tells processes apart that chose the same incarnation.
         identity: u64,
     },
-    /// A message between servers and controllers: [`super::Told::decode`] decodes it.
-    Told {
+    /// A message between servers and controllers: [`super::ControlMessage::decode`] decodes it.
+    Control {
         /// The number of bytes after the header; the sender adds them.
         bytes: u32,
     },
@@ -180,7 +180,7 @@ impl Request {
         let operation = Operation::decode(&header, &destination, &payload[HEADER_BYTES..])?;
         let is_at_zero = pointer.offset() == 0 && pointer.generation() == 0;
         let is_new = matches!(command, Command::Create | Command::CreateWrite);
-        let wants_zero = is_new || matches!(command, Command::Hello | Command::Ping) || command.is_told();
+        let wants_zero = is_new || matches!(command, Command::Hello | Command::Ping) || command.is_control();
         let wants_eight = matches!(command, Command::FetchAdd | Command::CompareSwap);
         if wants_zero && !is_at_zero || wants_eight && pointer.offset() % 8 != 0 {
             return Err(Malformed::Place(command));
@@ -223,7 +223,7 @@ impl Request {
             }
             Operation::Create { bytes } => small.put(&bytes.to_le_bytes()),
             Operation::Hello { identity } => small.put(&identity.to_le_bytes()),
-            Operation::Told { bytes } => data = bytes,
+            Operation::Control { bytes } => data = bytes,
             Operation::Plain => {}
         }
         let header = Header {
@@ -292,7 +292,9 @@ impl Operation {
                 | Command::Invalidated,
                 0,
             ) => Operation::Plain,
-            (_, bytes) if command.is_told() && bytes <= TOLD_BYTES_MAX => Operation::Told { bytes: bytes as u32 },
+            (_, bytes) if command.is_control() && bytes <= CONTROL_BYTES_MAX => {
+                Operation::Control { bytes: bytes as u32 }
+            }
             _ => return Err(wrong),
         })
     }

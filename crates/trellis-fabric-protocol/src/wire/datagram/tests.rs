@@ -37,7 +37,7 @@ fn rules(tags: &dyn Tags, least: TagKind) -> Rules<'_> {
 
 fn request(command: Command, operation: Operation) -> Request {
     let is_new = matches!(command, Command::Create | Command::CreateWrite);
-    let is_at_zero = is_new || matches!(command, Command::Hello | Command::Ping) || command.is_told();
+    let is_at_zero = is_new || matches!(command, Command::Hello | Command::Ping) || command.is_control();
     let pointer = if is_at_zero { Pointer::to_host(cluster(), Host(7)) } else { pointer(0x2008) };
     let destination = pointer.request(command, Arguments::NONE);
     let tag_kind = TagKind::Checksum;
@@ -67,7 +67,7 @@ fn every_request() -> Vec<Request> {
             Command::CompareSwap => Operation::CompareSwap { expected: 1, new: u64::MAX - 1 },
             Command::Create => Operation::Create { bytes: 1 << 40 },
             Command::Hello => Operation::Hello { identity: 0x0123_4567_89ab_cdef },
-            _ if command.is_told() => Operation::Told { bytes: 40 },
+            _ if command.is_control() => Operation::Control { bytes: 40 },
             _ => Operation::Plain,
         };
         requests.push(request(command, operation));
@@ -86,7 +86,7 @@ fn payload_of(request: &Request, tags: &dyn Tags) -> Vec<u8> {
     let (mut header, small) = request.encode();
     let data = match request.operation {
         Operation::Bytes(extent) => vec![0xa5; extent.bytes as usize],
-        Operation::Told { bytes } => vec![0xa5; bytes as usize],
+        Operation::Control { bytes } => vec![0xa5; bytes as usize],
         _ => Vec::new(),
     };
     assert!(seal(&mut header, request.source.encode(), request.destination.encode(), [small.bytes(), &data], tags));

@@ -170,7 +170,7 @@ pub(super) fn info(call: &mut Call) -> Result<(), Failure> {
         "# Server\r\nserver:trellis\r\ntrellis_version:{}\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\n\
          process_id:{}\r\nuptime_in_seconds:{}\r\n# Clients\r\nconnected_clients:{}\r\n\
          # Stats\r\nrejected_connections:{}\r\nacl_access_denied_auth:{}\r\n# Replication\r\nrole:master\r\n\
-         # Trellis\r\nwaiting_calls:{}\r\nstore:{}\r\n",
+         # Trellis\r\nwaiting_calls:{}\r\ntrellis_protocol_errors:{}\r\nstore:{}\r\n",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
         shared.started.elapsed().as_secs(),
@@ -178,6 +178,7 @@ pub(super) fn info(call: &mut Call) -> Result<(), Failure> {
         shared.rejected.load(Ordering::Relaxed),
         shared.denied.load(Ordering::Relaxed),
         crate::resp::waiting::count(),
+        shared.broken.load(Ordering::Relaxed),
         shared.store.name(),
     );
     call.reply.bulk(text.as_bytes());

@@ -57,9 +57,9 @@ fn through_conditions(plan: Plan, takers: usize, items: u64, with_release: bool)
 
 #[test]
 fn no_wake_up_is_lost_in_any_order() {
-    let orders = every_order(700, |told| through_conditions(Plan::path(told), 1, 2, true));
+    let orders = every_order(700, |given| through_conditions(Plan::path(given), 1, 2, true));
     assert!(orders > 100, "{orders}");
-    every_order(400, |told| through_conditions(Plan::path(told), 1, 2, false));
+    every_order(400, |given| through_conditions(Plan::path(given), 1, 2, false));
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn read(process: &Process) -> Result<u64, SynchronisationError> {
 
 #[test]
 fn every_order_of_a_writer_and_a_reader() {
-    let orders = every_order(700, |told| reads_and_writes(Plan::path(told), 2, 2));
+    let orders = every_order(700, |given| reads_and_writes(Plan::path(given), 2, 2));
     assert!(orders > 50, "{orders}");
 }
 
@@ -226,7 +226,7 @@ fn calls_of_a_read_write_lock_and_its_sentences() {
 }
 
 /// Processes meet this many times; after each meeting, all see what all have stored before.
-fn meetings(plan: Plan, processes: usize, times: u64) -> Vec<(usize, usize)> {
+fn barriers(plan: Plan, processes: usize, times: u64) -> Vec<(usize, usize)> {
     let last = AtomicUsize::new(0);
     let (world, _processes) = run(plan, processes, |world, process| {
         let barrier = process.session.barrier(BARRIER, processes as u32).unwrap();
@@ -248,12 +248,12 @@ fn meetings(plan: Plan, processes: usize, times: u64) -> Vec<(usize, usize)> {
 
 #[test]
 fn a_barrier_opens_for_all_and_carries_what_they_stored() {
-    every_order(400, |told| meetings(Plan::path(told), 2, 2));
+    every_order(400, |given| barriers(Plan::path(given), 2, 2));
     seeds(40, |seed| {
-        meetings(Plan::seed(seed), 4, 6);
+        barriers(Plan::seed(seed), 4, 6);
     });
     is_noticed(Mutant::BarrierTooEarly, 20, |seed, mutant| {
-        meetings(Plan::seed(seed).broken(mutant), 3, 3);
+        barriers(Plan::seed(seed).broken(mutant), 3, 3);
     });
 }
 

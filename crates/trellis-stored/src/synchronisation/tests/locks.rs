@@ -77,13 +77,13 @@ fn word(world: &World) -> u64 {
 
 #[test]
 fn every_order_of_two_processes_keeps_every_increment() {
-    let orders = every_order(20_000, |told| increments(Plan::path(told), 2, 1));
+    let orders = every_order(20_000, |given| increments(Plan::path(given), 2, 1));
     assert!((10..20_000).contains(&orders), "{orders} orders, which is all of them");
 }
 
 #[test]
 fn every_order_of_two_increments_each() {
-    let orders = every_order(600, |told| increments(Plan::path(told), 2, 2));
+    let orders = every_order(600, |given| increments(Plan::path(given), 2, 2));
     assert!(orders > 100, "{orders}");
 }
 
@@ -91,7 +91,7 @@ fn every_order_of_two_increments_each() {
 fn a_process_that_ends_at_any_call_is_replaced() {
     for call in 0..4 {
         for fault in [Fault::KilledBefore, Fault::KilledAfter, Fault::Stopped(3 * LEASE)] {
-            let orders = every_order(80, |told| increments(Plan::path(told).with(0, call, fault), 2, 1));
+            let orders = every_order(80, |given| increments(Plan::path(given).with(0, call, fault), 2, 1));
             assert!(orders > 1, "{orders} orders with {fault:?} at call {call}");
         }
     }

@@ -66,7 +66,7 @@ impl Copies for Memory {
 
     fn settled(&self) {}
 
-    fn attend(&self, notices: &[Notice]) -> Result<(), StoredError> {
+    fn apply_notices(&self, notices: &[Notice]) -> Result<(), StoredError> {
         let mut pages = self.pages.lock().unwrap();
         for notice in notices {
             match notice {

@@ -54,8 +54,8 @@ impl Plan {
         Plan::path(Vec::new())
     }
 
-    fn path(told: Vec<usize>) -> Plan {
-        Plan { chooser: Chooser::Path { told, taken: Vec::new() }, faults: Vec::new(), mutant: None }
+    fn path(given: Vec<usize>) -> Plan {
+        Plan { chooser: Chooser::Path { given, taken: Vec::new() }, faults: Vec::new(), mutant: None }
     }
 
     fn with(mut self, process: usize, call: usize, fault: Fault) -> Plan {
@@ -171,15 +171,15 @@ fn seeds(count: u64, mut run: impl FnMut(u64)) {
 
 /// Runs every possible order of the calls, up to a limit; returns how many there were. `run` returns its choices.
 fn every_order(most: usize, mut run: impl FnMut(Vec<usize>) -> Vec<(usize, usize)>) -> usize {
-    let mut told = Vec::new();
+    let mut given = Vec::new();
     for count in 1..=most {
-        let mut taken = run(told);
+        let mut taken = run(given);
         while taken.last().is_some_and(|(choice, of)| choice + 1 == *of) {
             taken.pop();
         }
         let Some(last) = taken.last_mut() else { return count };
         last.0 += 1;
-        told = taken.into_iter().map(|(choice, _)| choice).collect();
+        given = taken.into_iter().map(|(choice, _)| choice).collect();
     }
     most
 }

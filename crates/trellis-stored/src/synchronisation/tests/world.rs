@@ -31,15 +31,15 @@ pub(super) enum Chooser {
     /// By a seed.
     Random(Random),
     /// As given, then always the first; the number of alternatives is recorded.
-    Path { told: Vec<usize>, taken: Vec<(usize, usize)> },
+    Path { given: Vec<usize>, taken: Vec<(usize, usize)> },
 }
 
 impl Chooser {
     fn choose(&mut self, count: usize) -> usize {
         match self {
             Chooser::Random(random) => random.index(count),
-            Chooser::Path { told, taken } => {
-                let choice = told.get(taken.len()).copied().unwrap_or(0);
+            Chooser::Path { given, taken } => {
+                let choice = given.get(taken.len()).copied().unwrap_or(0);
                 taken.push((choice, count));
                 choice
             }

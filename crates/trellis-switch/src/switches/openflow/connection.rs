@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::codec::{self, Answer, Body, Features, Message, NO_BUFFER, PacketIn, PacketOut, WHOLE, port};
-use super::meeting::{Meeting, Place, Stream};
+use super::connecting::{ConnectionMethod, Place, Stream};
 use crate::error::SwitchError;
 use crate::switches::waits::{ANSWER, DEAD, HELLO};
 use crate::sys;
@@ -83,7 +83,7 @@ struct Waiting {
     /// Why there is no connection.
     last_trouble: String,
     /// The number of connections so far.
-    lives: u64,
+    connections: u64,
     is_up: bool,
 }
 
@@ -92,7 +92,7 @@ struct Shared {
     waiting: Mutex<Waiting>,
     changed: Condvar,
     next_number: AtomicU32,
-    meeting: Meeting,
+    method: ConnectionMethod,
     datapath: Option<u64>,
 }
 
@@ -112,13 +112,13 @@ pub(super) struct Sent {
 }
 
 impl Line {
-    pub(super) fn new(meeting: Meeting, datapath: Option<u64>) -> Line {
+    pub(super) fn new(method: ConnectionMethod, datapath: Option<u64>) -> Line {
         Line(Arc::new(Shared {
             writer: Mutex::new(None),
             waiting: Mutex::new(Waiting::default()),
             changed: Condvar::new(),
             next_number: AtomicU32::new(1),
-            meeting,
+            method,
             datapath,
         }))
     }
@@ -220,7 +220,7 @@ impl Line {
                     trouble => trouble.to_owned(),
                 };
                 return Err(SwitchError::System {
-                    attempt: format!("reach a switch at {}", self.0.meeting),
+                    attempt: format!("reach a switch at {}", self.0.method),
                     cause: format!("{trouble}, for {timeout:?}"),
                     hint: "what it shall do is told to it as soon as it connects; see its controller's address"
                         .to_owned(),
@@ -232,8 +232,8 @@ impl Line {
     }
 
     /// The number of connections so far.
-    pub(super) fn lives(&self) -> u64 {
-        self.waiting().lives
+    pub(super) fn connections(&self) -> u64 {
+        self.waiting().connections
     }
 
     /// Refusals of the switch for which no call waited: kind and code.
@@ -335,8 +335,8 @@ pub(super) struct Connection {
 impl Connection {
     /// Listens and waits for the switch, or connects to it.
     pub(super) fn open(line: Line, listener: Arc<dyn Listener>) -> Result<Connection, SwitchError> {
-        let place = Place::take(&line.0.meeting)
-            .map_err(|error| SwitchError::system(format!("wait for a switch at {}", line.0.meeting), &error))?;
+        let place = Place::take(&line.0.method)
+            .map_err(|error| SwitchError::system(format!("wait for a switch at {}", line.0.method), &error))?;
         let address = place.address();
         let (alarm, ringing) = sys::alarm().map_err(|error| SwitchError::system("make a socket pair", &error))?;
         let (heard, queue) = sync_channel(WAITING_MAX);
@@ -396,7 +396,7 @@ enum Came {
 impl Reading {
     fn run(self) {
         loop {
-            let Some(stream) = self.meet() else { return };
+            let Some(stream) = self.connect() else { return };
             let trouble = match self.talk(stream) {
                 Ok(()) => return,
                 Err(trouble) => trouble,
@@ -406,10 +406,10 @@ impl Reading {
     }
 
     /// Waits for the switch; `None` if the alarm rings.
-    fn meet(&self) -> Option<Stream> {
+    fn connect(&self) -> Option<Stream> {
         loop {
             let next = self.listener.due();
-            match self.place.meet() {
+            match self.place.connect() {
                 Ok(stream) => return Some(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => self.line.waiting().last_trouble = error.to_string(),
@@ -471,7 +471,7 @@ impl Reading {
         if is_over {
             waiting.slots.remove(&told.last);
             waiting.is_up = true;
-            waiting.lives += 1;
+            waiting.connections += 1;
             self.line.0.changed.notify_all();
         }
         is_over

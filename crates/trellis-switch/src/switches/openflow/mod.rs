@@ -14,9 +14,9 @@
 //! state, and `ovs` a software switch for tests.
 
 pub mod codec;
+mod connecting;
 mod connection;
 mod counts;
-mod meeting;
 mod ovs;
 mod pipeline;
 mod state;
@@ -47,7 +47,7 @@ use crate::switches::waits::{CONNECTION, COUNT};
 use crate::switches::{self, Wiring};
 use crate::sys;
 
-pub use meeting::{Meeting, PORT};
+pub use connecting::{ConnectionMethod, PORT};
 
 const NAME: &str = "openflow";
 /// The default number of pages that are counted.
@@ -74,7 +74,7 @@ pub struct OpenFlowWiring {
     /// The cluster.
     pub cluster: Cluster,
     /// How switch and controller connect.
-    pub meeting: Meeting,
+    pub method: ConnectionMethod,
     /// The datapath id of the switch, if other switches may connect, too.
     pub datapath: Option<u64>,
     /// The ports of hosts.
@@ -182,7 +182,7 @@ impl OpenFlow {
         let ports = wiring.ports.iter();
         let mut switch = OpenFlow::listen(&OpenFlowWiring {
             cluster: wiring.cluster,
-            meeting: Meeting::Listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            method: ConnectionMethod::Listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             datapath: None,
             ports: ports
                 .map(|port| OpenFlowPort {
@@ -218,7 +218,7 @@ impl OpenFlow {
             return Err(switches::refused(NAME, "two ports have the same number; number them 1, 2, 3 and so on"));
         }
         let state = State::new(wiring.cluster, plugs, wiring.redirects_max, wiring.counted_pages_max);
-        let line = Line::new(wiring.meeting.clone(), wiring.datapath);
+        let line = Line::new(wiring.method.clone(), wiring.datapath);
         let shared = Arc::new(Shared { state: Mutex::new(state), line: line.clone(), is_told: AtomicBool::new(true) });
         let connection = Connection::open(line, Arc::clone(&shared) as Arc<dyn Listener>)?;
         let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
@@ -246,7 +246,7 @@ impl OpenFlow {
     /// How often the switch has connected and was sent everything.
     #[must_use]
     pub fn connections(&self) -> u64 {
-        self.shared.line.lives()
+        self.shared.line.connections()
     }
 
     /// Ends the connection; the next one is waited for or made, and everything is sent again.
@@ -305,8 +305,10 @@ impl OpenFlow {
         // The switch searches its flow cache once more after each change, which takes a moment. A first search may have
         // begun before this change; the second has not.
         for _ in 0..2 {
-            let life = self.shared.state().life();
-            self.over_line(|line| line.wait(&line.ask(vec![pipeline::nudge(life)], Body::BarrierRequest)?))?;
+            let connection_number = self.shared.state().connection_number();
+            self.over_line(|line| {
+                line.wait(&line.ask(vec![pipeline::nudge(connection_number)], Body::BarrierRequest)?)
+            })?;
             ovs.wait_for_look()?;
         }
         Ok(())
@@ -633,7 +635,7 @@ impl Switch for OpenFlow {
             for flow in flows {
                 *pages.entry(pipeline::page_of(flow.cookie).key()).or_insert(0) += flow.packets;
             }
-            state.count_anew(bodies);
+            state.recount(bodies);
             Ok(switches::hottest(pages.into_iter().map(|(key, count)| (Page::from_key(key), 0, count)), count))
         })
     }

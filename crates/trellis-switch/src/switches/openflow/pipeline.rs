@@ -99,9 +99,9 @@ const MARK_HEARD: u64 = 5 << MARK_SHIFT;
 /// The flow belongs to a redirect.
 const MARK_REDIRECT: u64 = 6 << MARK_SHIFT;
 /// The connection in which a flow was last sent: a flow of an earlier connection that was not sent again is stale.
-const LIFE_SHIFT: u32 = 52;
+const CONNECTION_SHIFT: u32 = 52;
 /// The number of distinguishable connections.
-const LIVES: u64 = 16;
+const CONNECTIONS: u64 = 16;
 
 /// Why a packet was sent to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,9 +195,9 @@ impl Flow {
     }
 
     /// The message that adds it.
-    pub(super) fn add(self, life: u64) -> Body {
+    pub(super) fn add(self, connection_number: u64) -> Body {
         Body::FlowMod(FlowMod {
-            cookie: self.cookie | (life % LIVES) << LIFE_SHIFT,
+            cookie: self.cookie | (connection_number % CONNECTIONS) << CONNECTION_SHIFT,
             hard_timeout: self.hard_timeout,
             priority: self.priority,
             flags: if self.hard_timeout == 0 { 0 } else { TELL_REMOVED },
@@ -236,7 +236,7 @@ impl Wanted {
 }
 
 /// The messages that turn `old` into `new`: first additions, then deletions.
-pub(super) fn difference(old: &Wanted, new: &Wanted, life: u64) -> Vec<Body> {
+pub(super) fn difference(old: &Wanted, new: &Wanted, connection_number: u64) -> Vec<Body> {
     let mut bodies = Vec::new();
     let change = |command, group, buckets| Body::GroupMod(GroupMod { command, kind: 0, group, buckets });
     for (&group, buckets) in new.groups.iter().filter(|(group, buckets)| old.groups.get(group) != Some(buckets)) {
@@ -250,7 +250,7 @@ pub(super) fn difference(old: &Wanted, new: &Wanted, life: u64) -> Vec<Body> {
     let fresh: HashMap<_, &Flow> = new.flows.iter().map(|flow| (place(flow), flow)).collect();
     debug_assert_eq!(fresh.len(), new.flows.len(), "two flows at one place");
     let changed = new.flows.iter().filter(|flow| known.get(&place(flow)) != Some(flow));
-    bodies.extend(changed.map(|flow| flow.clone().add(life)));
+    bodies.extend(changed.map(|flow| flow.clone().add(connection_number)));
     bodies.extend(old.flows.iter().filter(|flow| !fresh.contains_key(&place(flow))).cloned().map(Flow::delete));
     let gone = old.groups.keys().filter(|group| !new.groups.contains_key(group));
     bodies.extend(gone.map(|&group| change(GroupCommand::Delete, group, Vec::new())));
@@ -613,13 +613,13 @@ pub(super) fn redirect_of(cookie: u64) -> Option<Page> {
 }
 
 /// Deletes the flows of earlier connections that were not sent again in this one.
-pub(super) fn nothing_stale(life: u64) -> Vec<Body> {
+pub(super) fn nothing_stale(connection_number: u64) -> Vec<Body> {
     let stale = |cookie| {
-        let cookie_mask = (LIVES - 1) << LIFE_SHIFT;
+        let cookie_mask = (CONNECTIONS - 1) << CONNECTION_SHIFT;
         let delete = FlowMod::new(FlowCommand::Delete, super::codec::ALL_TABLES);
-        Body::FlowMod(FlowMod { cookie: cookie << LIFE_SHIFT, cookie_mask, ..delete })
+        Body::FlowMod(FlowMod { cookie: cookie << CONNECTION_SHIFT, cookie_mask, ..delete })
     };
-    (0..LIVES).filter(|&other| other != life % LIVES).map(stale).collect()
+    (0..CONNECTIONS).filter(|&other| other != connection_number % CONNECTIONS).map(stale).collect()
 }
 
 /// Deletes everything that may have existed before.
@@ -630,6 +630,6 @@ pub(super) fn nothing() -> Vec<Body> {
 }
 
 /// A change without an effect: software switches search their flow cache after it.
-pub(super) fn nudge(life: u64) -> Body {
-    Flow::new(SPARE, 0, Match::any()).add(life)
+pub(super) fn nudge(connection_number: u64) -> Body {
+    Flow::new(SPARE, 0, Match::any()).add(connection_number)
 }

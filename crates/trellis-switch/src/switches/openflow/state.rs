@@ -57,7 +57,7 @@ pub(super) struct State {
     pages: HashMap<u64, Shown>,
     /// The ends of redirects, earliest first; some redirects have been replaced since.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
-    life: u64,
+    connection_number: u64,
 }
 
 impl State {
@@ -78,7 +78,7 @@ impl State {
             shown: BTreeMap::new(),
             pages: HashMap::new(),
             ends: BinaryHeap::new(),
-            life: 0,
+            connection_number: 0,
         }
     }
 
@@ -118,7 +118,7 @@ impl State {
     pub(super) fn show(&mut self, unit: Unit, bodies: &mut Vec<Body>) {
         let wanted = self.wanted(unit);
         let before = self.shown.remove(&unit).unwrap_or_default();
-        bodies.extend(pipeline::difference(&before, &wanted, self.life));
+        bodies.extend(pipeline::difference(&before, &wanted, self.connection_number));
         match wanted == Wanted::default() {
             true => None,
             false => self.shown.insert(unit, wanted),
@@ -175,7 +175,7 @@ impl State {
         };
         // The present flows end at another time, so that all are sent again.
         let old = flows(before).outdated();
-        bodies.extend(pipeline::difference(&old, &flows(shown), self.life));
+        bodies.extend(pipeline::difference(&old, &flows(shown), self.connection_number));
         match shown {
             Some(shown) => {
                 self.pages.insert(key, shown);
@@ -203,9 +203,9 @@ impl State {
 
     /// Everything, for a switch whose state is unknown.
     pub(super) fn show_all(&mut self, tick: u64) -> Vec<Body> {
-        self.life += 1;
+        self.connection_number += 1;
         let mut bodies = Vec::new();
-        if self.life == 1 {
+        if self.connection_number == 1 {
             bodies.extend(pipeline::nothing());
             bodies.push(Body::BarrierRequest);
         }
@@ -217,17 +217,17 @@ impl State {
         units.extend(self.directory.all_runs().map(Unit::Run));
         units.into_iter().for_each(|unit| self.show(unit, &mut bodies));
         let counted = self.counted.keys().map(|&key| pipeline::counted(self.cluster, Page::from_key(key)));
-        bodies.extend(counted.map(|flow: Flow| flow.add(self.life)));
+        bodies.extend(counted.map(|flow: Flow| flow.add(self.connection_number)));
         let pages: Vec<u64> = self.pages.drain().map(|(key, _)| key).collect();
         pages.into_iter().for_each(|key| self.show_page(Page::from_key(key), &mut bodies, tick));
         bodies.push(Body::BarrierRequest);
-        bodies.extend(pipeline::nothing_stale(self.life));
+        bodies.extend(pipeline::nothing_stale(self.connection_number));
         bodies
     }
 
     /// The number of the current connection.
-    pub(super) fn life(&self) -> u64 {
-        self.life
+    pub(super) fn connection_number(&self) -> u64 {
+        self.connection_number
     }
 
     /// Ends what has ended; returns when the next one does.
@@ -296,7 +296,7 @@ impl State {
             *count += 1;
         } else if self.counted.len() < self.counted_max {
             self.counted.insert(page.key(), 1);
-            bodies.push(pipeline::counted(self.cluster, page).add(self.life));
+            bodies.push(pipeline::counted(self.cluster, page).add(self.connection_number));
             if self.counted.len() == self.counted_max {
                 self.show(Unit::Counting, bodies);
             }
@@ -319,7 +319,7 @@ impl State {
     }
 
     /// Restarts the counting of pages.
-    pub(super) fn count_anew(&mut self, bodies: &mut Vec<Body>) {
+    pub(super) fn recount(&mut self, bodies: &mut Vec<Body>) {
         self.counted.clear();
         self.directory.take_hot();
         bodies.push(pipeline::none_counted());

@@ -11,7 +11,7 @@ use super::{Node, Wait, lock};
 
 /// What the nodes said, this one among them, by number.
 struct Answers {
-    told: Vec<(NodeId, Standing)>,
+    reports: Vec<(NodeId, Standing)>,
     silent: Vec<NodeId>,
 }
 
@@ -47,7 +47,7 @@ impl Node {
     fn who_has(&self, subject: Subject) -> String {
         let answers = self.ask_around(subject);
         let holders: Vec<String> = answers
-            .told
+            .reports
             .iter()
             .filter(|(_, standing)| standing.holds > 0)
             .map(|&(node, standing)| match standing.holds {
@@ -70,7 +70,7 @@ impl Node {
     /// Who has not come to a barrier of all nodes.
     fn who_has_not_come(&self, id: u64) -> String {
         let answers = self.ask_around(Subject { kind: Kind::Barrier, id });
-        let missing = answers.told.iter().filter(|(node, standing)| node.0 < self.founders && standing.waits == 0);
+        let missing = answers.reports.iter().filter(|(node, standing)| node.0 < self.founders && standing.waits == 0);
         let mut missing: Vec<NodeId> = missing.map(|(node, _)| *node).collect();
         missing.sort_unstable();
         let silent = answers.silent.iter().filter(|node| node.0 < self.founders).copied().collect::<Vec<_>>();
@@ -90,7 +90,7 @@ impl Node {
     /// How many have come to a counting barrier, and of which nodes.
     pub(super) fn who_has_come(&self, id: u64, participants: Option<u32>) -> String {
         let answers = self.ask_around(Subject { kind: Kind::CountingBarrier, id });
-        let come = answers.told.iter().filter(|(_, standing)| standing.waits > 0);
+        let come = answers.reports.iter().filter(|(_, standing)| standing.waits > 0);
         let come: Vec<(NodeId, u32)> = come.map(|(node, standing)| (*node, standing.waits)).collect();
         let count: u32 = come.iter().map(|(_, count)| count).sum();
         let of: Vec<String> = come.iter().map(|(node, count)| format!("{count} of {}", self.name_of(*node))).collect();
@@ -106,7 +106,7 @@ impl Node {
     }
 
     fn with_the_others(&self, first: String, subject: Subject, answers: &Answers) -> String {
-        let waiting = answers.told.iter().filter(|(node, standing)| *node != self.me && standing.waits > 0);
+        let waiting = answers.reports.iter().filter(|(node, standing)| *node != self.me && standing.waits > 0);
         let waiting: Vec<NodeId> = waiting.map(|(node, _)| *node).collect();
         let mut sentence = first;
         if !waiting.is_empty() {
@@ -153,14 +153,14 @@ impl Node {
         };
         self.wait_unseen(None, &ticket, self.now().saturating_add(Wait::Inquiry.limit_ns(&self.config)));
         let asked = lock(&self.synchronisation).0.conclude(ticket.name());
-        let mut answers = Answers { told: vec![(self.me, own)], silent: Vec::new() };
+        let mut answers = Answers { reports: vec![(self.me, own)], silent: Vec::new() };
         for (node, answer) in asked {
             match answer {
-                Some(standing) => answers.told.push((node, standing)),
+                Some(standing) => answers.reports.push((node, standing)),
                 None => answers.silent.push(node),
             }
         }
-        answers.told.sort_unstable_by_key(|(node, _)| *node);
+        answers.reports.sort_unstable_by_key(|(node, _)| *node);
         answers
     }
 }

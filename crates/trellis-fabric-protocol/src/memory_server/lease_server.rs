@@ -1,4 +1,4 @@
-//! The keeper of the leases of a memory server's pages: the rules of [`crate::lease`] in the server's terms.
+//! The lease server of a memory server's pages: the rules of [`crate::lease`] in the server's terms.
 //!
 //! Promises, besides the contract of [`super::leases`]: every decision about a request is made by
 //! [`crate::lease::server::Server`], and carried out in its order. A page is guarded before anything of it is granted, and
@@ -7,12 +7,12 @@
 //! its client asks again in time. Bytes are left out of a grant only if nothing has changed them since the epoch that the
 //! client names, with or without a lease.
 //!
-//! Pages may get a keeper of their own ([`Keeper::cut`]) and come back ([`Keeper::join`]). Leases, copies and accepted
-//! commits go with them. A client that waits for one of these pages asks again, and a commit that was not decided is not
-//! decided here.
+//! Pages may get a lease server of their own ([`LeaseServer::split`]) and come back ([`LeaseServer::merge`]). Leases,
+//! copies and accepted commits go with them. A client that waits for one of these pages asks again, and a commit that
+//! was not decided is not decided here.
 //!
-//! It must never be called in the middle of a step: after each call, the caller calls [`Keeper::next_order`] until there is
-//! none, and carries out each order before it takes the next.
+//! It must never be called in the middle of a step: after each call, the caller calls [`LeaseServer::next_order`] until
+//! there is none, and carries out each order before it takes the next.
 
 use super::leases::{Access, AccessKind, Admission, Decision, Lease, Leases};
 use super::{Client, Input};
@@ -24,7 +24,7 @@ use crate::lease::{Ask, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, 
 use crate::lease::{epoch_of, incarnation_of};
 use crate::wire::address::{self, Cluster, Incarnation, Pointer};
 use crate::wire::command::Command;
-use crate::wire::datagram::told::{About, What, parts_of};
+use crate::wire::datagram::control::{About, What, parts_of};
 use crate::wire::datagram::{Status, Whole};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -73,7 +73,8 @@ pub enum Order {
     },
     /// The bytes that came with the datagram at hand, a STORE, are now those of this page.
     Keep(PageNumber),
-    /// The home's own change of this page ([`Keeper::change`]) is now its content; or it was refused, and nothing happened.
+    /// The home's own change of this page ([`LeaseServer::change`]) is now its content; or it was refused, and nothing
+    /// happened.
     Changed(PageNumber, bool),
 }
 
@@ -97,7 +98,7 @@ pub enum Carried {
 
 /// See the documentation of this module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Keeper {
+pub struct LeaseServer {
     range: Range,
     server: Server,
     /// Pages that programs in the kernel leave to the server, with the epoch since which only commits have changed them.
@@ -142,17 +143,23 @@ struct AtHand {
     is_answered: bool,
 }
 
-impl Keeper {
+impl LeaseServer {
     /// For a home of its own range for its whole life. `memory`: it kept its pages and this knowledge about them.
-    pub fn alone(range: Range, timing: Timing, incarnation: u16, now: Nanoseconds, memory: Option<Memory>) -> Keeper {
+    pub fn alone(
+        range: Range,
+        timing: Timing,
+        incarnation: u16,
+        now: Nanoseconds,
+        memory: Option<Memory>,
+    ) -> LeaseServer {
         let server = Server::alone(range.me, range.pages, timing, incarnation, now, memory);
-        Keeper::of(range, server, now)
+        LeaseServer::of(range, server, now)
     }
 
     /// For a server that a controller places; see [`Server::new`] and [`Server::restarted`].
-    pub fn of(range: Range, server: Server, now: Nanoseconds) -> Keeper {
+    pub fn of(range: Range, server: Server, now: Nanoseconds) -> LeaseServer {
         let look_at = now + server.timing.term;
-        Keeper {
+        LeaseServer {
             range,
             guarded: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -178,7 +185,7 @@ impl Keeper {
         self.orders.pop_front()
     }
 
-    /// When [`Keeper::tick`] has something to do.
+    /// When [`LeaseServer::tick`] has something to do.
     pub fn alarm(&self) -> Nanoseconds {
         self.server.alarm().map_or(self.look_at, |at| at.min(self.look_at))
     }
@@ -201,7 +208,7 @@ impl Keeper {
         self.waiting.retain(|(page, ..), _| waits(page));
         over.into_iter().for_each(|page| self.guard(page, false));
         let heard_after = now.saturating_sub(2 * self.server.timing.term);
-        let Keeper { counted, forgotten, .. } = self;
+        let LeaseServer { counted, forgotten, .. } = self;
         counted.retain(|_, counted| {
             let is_kept = counted.heard >= heard_after;
             if !is_kept {
@@ -271,7 +278,7 @@ impl Keeper {
     }
 
     /// A message of another server, or of the controller, about this range.
-    pub fn told(&mut self, now: Nanoseconds, from: Host, what: What) {
+    pub fn control(&mut self, now: Nanoseconds, from: Host, what: What) {
         let message = match what {
             What::Store { incarnation, pages, page, epoch } => {
                 Message::Store { page, pages: pages.into(), incarnation, epoch }
@@ -288,7 +295,9 @@ impl Keeper {
                 }
             }
             What::Taken { incarnation } => Message::Taken { incarnation },
-            What::Placed { request, life, placement, call, .. } => Message::Placed { request, life, placement, call },
+            What::Placed { request, boot_id, placement, call, .. } => {
+                Message::Placed { request, boot_id, placement, call }
+            }
             // Messages that only a controller handles, and messages that do not concern homes and backups.
             What::Report { .. } | What::Locate | What::Follow { .. } | What::Followed { .. } => return,
         };
@@ -300,13 +309,14 @@ impl Keeper {
         self.step(now, Fact::Message(Party::of(from), message), None);
     }
 
-    /// These pages are a part from now on, with a keeper of its own, which has `own` pages of its own after them.
+    /// These pages are a part from now on, with a lease server of its own, which has `own` pages of its own after them.
     #[must_use]
-    pub fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> Keeper {
-        let server = self.server.cut(now, part, own);
+    pub fn split(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> LeaseServer {
+        let server = self.server.split(now, part, own);
         let of = Range { pages: part.pages + own, ..self.range };
         self.dismiss(part.first..part.end());
-        let mut other = Keeper { look_at: self.look_at, forgotten: self.forgotten, ..Keeper::of(of, server, now) };
+        let mut other =
+            LeaseServer { look_at: self.look_at, forgotten: self.forgotten, ..LeaseServer::of(of, server, now) };
         let mut guarded = self.guarded.split_off(&part.first);
         self.guarded.append(&mut guarded.split_off(&part.end()));
         other.guarded = guarded.into_iter().map(|(page, since)| (page - part.first, since)).collect();
@@ -320,12 +330,12 @@ impl Keeper {
         other
     }
 
-    /// They belong to the range again. Requests that waited there were [dismissed](Keeper::dismiss).
-    pub fn join(&mut self, now: Nanoseconds, part: &Part, other: Keeper) {
-        let Keeper { server, guarded, counted, forgotten, orders, .. } = other;
+    /// They belong to the range again. Requests that waited there were [dismissed](LeaseServer::dismiss).
+    pub fn merge(&mut self, now: Nanoseconds, part: &Part, other: LeaseServer) {
+        let LeaseServer { server, guarded, counted, forgotten, orders, .. } = other;
         debug_assert!(orders.is_empty(), "what it decided is carried out");
         let was_home = self.server.home.is_some();
-        self.server.join(now, part, server);
+        self.server.merge(now, part, server);
         if was_home && self.server.home.is_none() {
             self.leave();
         }
@@ -422,7 +432,7 @@ impl Keeper {
                 Effect::Apply(page) => applied = self.staged.remove(&page),
                 Effect::Put(page) => self.orders.push_back(Order::Keep(page)),
                 Effect::Send { to, message: Message::Reply { page, request, ask, status, epoch }, .. } => {
-                    let reply = Told { to, page, request, ask, status, epoch };
+                    let reply = Reply { to, page, request, ask, status, epoch };
                     match applied.take_if(|_| matches!(ask, Ask::Commit { .. })) {
                         Some(commit) => self.committed(now, &reply, commit),
                         None => self.reply(&reply, at_hand),
@@ -439,8 +449,8 @@ impl Keeper {
     }
 
     /// The staged bytes are the content of the page: they are written, and the client is told.
-    fn committed(&mut self, now: Nanoseconds, reply: &Told, commit: Commit) {
-        let Told { to, page, ask, epoch, .. } = *reply;
+    fn committed(&mut self, now: Nanoseconds, reply: &Reply, commit: Commit) {
+        let Reply { to, page, ask, epoch, .. } = *reply;
         if let Ask::Commit { epoch: under, .. } = ask {
             let counted = self.counted.entry(to).or_default();
             counted.heard = now;
@@ -452,8 +462,8 @@ impl Keeper {
         }
     }
 
-    fn reply(&mut self, reply: &Told, at_hand: &mut Option<AtHand>) {
-        let Told { to, page, request, .. } = *reply;
+    fn reply(&mut self, reply: &Reply, at_hand: &mut Option<AtHand>) {
+        let Reply { to, page, request, .. } = *reply;
         let is_of = |lease: &Lease| party_of(lease.client()) == to && lease.request.source.request == request;
         let decision = self.decision(reply);
         if let Some(hand) = at_hand.as_mut().filter(|hand| hand.lease.page() == page && is_of(&hand.lease)) {
@@ -475,8 +485,8 @@ impl Keeper {
         }
     }
 
-    fn decision(&self, reply: &Told) -> Decision {
-        let Told { to, page, ask, status, epoch, .. } = *reply;
+    fn decision(&self, reply: &Reply) -> Decision {
+        let Reply { to, page, ask, status, epoch, .. } = *reply;
         let counted = self.counted.get(&to).and_then(|counted| counted.by_page.get(&page)).map(|last| last.0);
         match (status, ask) {
             (Outcome::Ok, Ask::Commit { .. }) => Decision::Counted { epoch },
@@ -554,8 +564,8 @@ impl Keeper {
             }
             Message::Leases { incarnation, entries } => return self.tell_leases(to.host, incarnation, &entries),
             Message::Taken { incarnation } => What::Taken { incarnation },
-            Message::Report { request, life, state, call } => {
-                What::Report { request, life, state, call, about: About::default() }
+            Message::Report { request, boot_id, state, call } => {
+                What::Report { request, boot_id, state, call, about: About::default() }
             }
             Message::Locate => What::Locate,
             Message::Placed { .. } | Message::Invalidated { .. } | Message::Request { .. } | Message::Reply { .. } => {
@@ -596,7 +606,7 @@ impl Keeper {
     fn guard(&mut self, page: PageNumber, is_guarded: bool) {
         if !is_guarded {
             self.guarded.remove(&page);
-            // From now on a program in the kernel may change it without this keeper's knowledge.
+            // From now on a program in the kernel may change it without this server's knowledge.
             if !self.server.has_backups() {
                 self.server.changed(page..page + 1);
             }
@@ -609,7 +619,7 @@ impl Keeper {
     }
 }
 
-impl Leases for Keeper {
+impl Leases for LeaseServer {
     fn admit(&mut self, now: Nanoseconds, access: &Access) -> Admission {
         let pages = access.first_page..access.first_page + access.pages;
         let admitted = match access.kind {
@@ -695,7 +705,7 @@ impl Counted {
 
 /// The parts of an answer.
 #[derive(Clone, Copy)]
-struct Told {
+struct Reply {
     to: Party,
     page: PageNumber,
     request: u64,

@@ -13,7 +13,7 @@ use trellis_fabric_protocol::lease::{
     Ask, Effect as LeaseEffect, Message, Outcome, Party, Status as LeaseStatus, Timing,
 };
 use trellis_fabric_protocol::memory_server::{
-    Client, Effect, Input, Keeper, MemoryServer, Order, PageEntry, Range, SessionLimits, Settings, StagingLimits,
+    Client, Effect, Input, LeaseServer, MemoryServer, Order, PageEntry, Range, SessionLimits, Settings, StagingLimits,
 };
 use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Host, Incarnation, PAGE_BYTES, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
@@ -44,7 +44,7 @@ enum Packet {
 /// A server with its memory.
 struct Home {
     server: MemoryServer,
-    keeper: Keeper,
+    lease_server: LeaseServer,
     memory: Vec<u8>,
     slots: Vec<Vec<u8>>,
     published: Vec<PageEntry>,
@@ -67,7 +67,7 @@ impl Home {
         let range = Range { cluster: cluster(), of: HOME.0, me: HOME.0, pages: PAGES };
         Home {
             server: MemoryServer::new(settings),
-            keeper: Keeper::alone(range, timing(), 9, now, None),
+            lease_server: LeaseServer::alone(range, timing(), 9, now, None),
             memory: vec![0; (PAGES * PAGE_BYTES) as usize],
             slots: vec![vec![0; 1 << 16]; 8],
             published: vec![PageEntry { generation: 0, valid_bytes: 0, flags: 0, laps: 0 }; PAGES as usize],
@@ -79,7 +79,7 @@ impl Home {
         let payload = [&[0; HEADER_BYTES][..], data].concat();
         if request.command() == Command::Invalidated {
             let page = request.destination.pointer.page();
-            self.keeper.invalidated(now, Client::of(&request.source), page, request.epoch);
+            self.lease_server.invalidated(now, Client::of(&request.source), page, request.epoch);
         } else {
             self.decide(now, Input::Request(request), &payload);
         }
@@ -87,14 +87,14 @@ impl Home {
     }
 
     fn tick(&mut self, now: Nanoseconds) {
-        if now >= self.keeper.alarm() {
-            self.keeper.tick(now);
+        if now >= self.lease_server.alarm() {
+            self.lease_server.tick(now);
             self.obey(now, &[]);
         }
     }
 
     fn obey(&mut self, now: Nanoseconds, payload: &[u8]) {
-        while let Some(order) = self.keeper.next_order() {
+        while let Some(order) = self.lease_server.next_order() {
             match order {
                 Order::Server(input) => self.decide(now, input, payload),
                 Order::Notice { to, page, command, epoch } => {
@@ -109,7 +109,7 @@ impl Home {
         let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
             let mut effects = Vec::new();
-            self.server.step(now, input, &mut self.keeper, &mut effects);
+            self.server.step(now, input, &mut self.lease_server, &mut effects);
             for effect in effects {
                 self.carry_out(now, effect, payload, &mut inputs);
             }
@@ -150,7 +150,7 @@ impl Home {
                     self.published[page as usize] = self.server.page(page).expect("it is inside");
                 }
             }
-            Effect::Lease(lease) => self.keeper.asked(now, lease),
+            Effect::Lease(lease) => self.lease_server.asked(now, lease),
         }
     }
 
@@ -193,7 +193,7 @@ struct Process {
 impl Process {
     fn new(number: u16) -> Process {
         let client = Client { host: Host(10 + number), incarnation: Incarnation::new(number) };
-        let me = trellis_fabric_protocol::memory_server::keeper::party_of(client);
+        let me = trellis_fabric_protocol::memory_server::lease_server::party_of(client);
         let reader = Reader { requests: READER_NUMBERS, ..Reader::new(me, Party::of(HOME.0), timing(), HOME.0) };
         Process {
             client,
@@ -542,7 +542,7 @@ impl World {
             assert!(owners == 0 || readers.is_empty(), "page {page} has an owner and copies");
             for reader in readers {
                 let (copy, is) = (&reader.copies[&page], self.home.page(page));
-                let home = self.home.keeper.server().home.as_ref().and_then(|home| home.leased.get(&page));
+                let home = self.home.lease_server.server().home.as_ref().and_then(|home| home.leased.get(&page));
                 assert!(
                     copy == is,
                     "a copy of page {page} at {:?} has words {} and {}, the page {} and {}; {:?}; home: {home:?}",
@@ -560,12 +560,12 @@ impl World {
 
 #[test]
 fn nothing_that_counted_is_lost_and_nothing_else_is_there() {
-    let first = std::env::var("TRELLIS_KEEPER_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let seeds = if std::env::var("TRELLIS_KEEPER_SEED").is_ok() { 1 } else { 20 };
+    let first = std::env::var("TRELLIS_LEASE_SERVER_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    let seeds = if std::env::var("TRELLIS_LEASE_SERVER_SEED").is_ok() { 1 } else { 20 };
     let (mut counted, mut fenced, mut known, mut added, mut refused) = (0, 0, 0, 0, 0);
     for seed in first..first + seeds {
         println!(
-            "replay: TRELLIS_KEEPER_SEED={seed} cargo test -p trellis-cluster-protocol --test memory_server_keeper"
+            "replay: TRELLIS_LEASE_SERVER_SEED={seed} cargo test -p trellis-fabric-protocol --test memory_server_lease_server"
         );
         let mut world = World::new(seed);
         (0..12_000).for_each(|_| world.step());

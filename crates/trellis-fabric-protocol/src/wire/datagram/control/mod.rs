@@ -1,4 +1,5 @@
-//! What servers and controllers tell each other about a range of pages: who is home, what a backup keeps, who has leases.
+//! Control messages: what servers and controllers tell each other about a range of pages: who is home, what a backup
+//! keeps, who has leases.
 //!
 //! Each is a request without an answer: from an address of the process that says it, to the host that shall hear it, with
 //! place zero. What is said in return (STORED, TAKEN, PLACED) is another one. Who gets none says it again.
@@ -10,22 +11,22 @@
 //! | LEASES | range, incarnation, 4 B: entries in all, 8 B: batch, 4 B: the first of these, 4 B: how many; them |
 //! | an entry of it | 8 B: page, 8 B: epoch, party: owner, 2 B: how many readers, 2 B: zero, 8 B: request, parties: readers |
 //! | TAKEN | range, incarnation, 4 B: zero |
-//! | REPORT | range, 2 B: life, 1 B: state, 1 B: settled, incarnation, 2 B: silent host, 2 B: part wanted back, 4 B: zero, 8 B: request, 8 B: call; 8 B each: pages of the range, requests answered so far, bytes that are left for backups, term, tenure |
-//! | PLACED | range, 2 B: life, incarnation, 2 B: home, 2 B: to hand over to, 2 B: how many backups, 1 B: anew, 1 B: unserved, 2 B: how many parts, 8 B: request, 8 B: call, 8 B: pages of the range, 8 B: first page within, range that it is within, 2 B: since, 4 B: zero; 2 B for each backup; parts |
+//! | REPORT | range, 2 B: boot id, 1 B: state, 1 B: settled, incarnation, 2 B: silent host, 2 B: part wanted back, 4 B: zero, 8 B: request, 8 B: call; 8 B each: pages of the range, requests answered so far, bytes that are left for backups, term, home lease |
+//! | PLACED | range, 2 B: boot id, incarnation, 2 B: home, 2 B: to hand over to, 2 B: how many backups, 1 B: reset, 1 B: unserved, 2 B: how many parts, 8 B: request, 8 B: call, 8 B: pages of the range, 8 B: first page within, range that it is within, 2 B: since, 4 B: zero; 2 B for each backup; parts |
 //! | a part in it | 2 B: number, 2 B: since, 4 B: pages, 8 B: first page |
 //! | LOCATE | range, 6 B: zero |
 //! | FOLLOW | range, 6 B: zero, 8 B: page, 8 B: for how long |
 //! | FOLLOWED | range, 6 B: zero, 8 B: page, 8 B: how long its copy still lasts, 8 B: READs answered from it |
 //!
 //! A range has 2 bytes: the host number in its pointers, or of a part of a range ([`crate::lease::parts`]) the number that
-//! it has beside those. PLACED of a part says where it was cut from, that of a range which parts it has; an incarnation 2; a party 2 of host and 2 of incarnation. Host 0
-//! is none. States: 0 blank, 1 idle, 2 home, 3 handed over. The pages of a range are those that clients can name; behind
-//! them STORE and STORED number those of its object table ([`crate::memory_server::table_pages`]). Times are nanoseconds.
-//! Everything is little-endian.
+//! it has beside those. PLACED of a part says where it was split from, that of a range which parts it has; an
+//! incarnation 2; a party 2 of host and 2 of incarnation. Host 0 is none. States: 0 blank, 1 idle, 2 home, 3 handed
+//! over. The pages of a range are those that clients can name; behind them STORE and STORED number those of its object
+//! table ([`crate::memory_server::table_pages`]). Times are nanoseconds. Everything is little-endian.
 //!
 //! Reading is total; what it allocates is no longer than the datagram.
 
-use super::{HEADER_BYTES, TOLD_BYTES_MAX};
+use super::{CONTROL_BYTES_MAX, HEADER_BYTES};
 use crate::Nanoseconds;
 use crate::lease::parts::{self, PARTS_MAX, Part, Within, is_part};
 use crate::lease::{Entry, Epoch, Host, PageNumber, Party, Placement, State};
@@ -44,7 +45,7 @@ const READERS_MAX: usize = 1024;
 
 /// A message between servers and controllers, with its range.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Told {
+pub struct ControlMessage {
     /// The host number in the pointers of the range; or the number of a part.
     pub range: Host,
     /// The message.
@@ -54,7 +55,7 @@ pub struct Told {
 /// The messages between servers and controllers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum What {
-    /// Home to a backup: keep this page. Its bytes follow ([`Told::data_at`]), unless they are all zero.
+    /// Home to a backup: keep this page. Its bytes follow ([`ControlMessage::data_at`]), unless they are all zero.
     Store {
         /// By the home of this incarnation.
         incarnation: u16,
@@ -98,8 +99,8 @@ pub enum What {
     Report {
         /// The sender's number of the report.
         request: u64,
-        /// The life (boot id) of the server: a random number that it chose when it started.
-        life: u16,
+        /// The boot id of the server: a random number that it chose when it started.
+        boot_id: u16,
         /// Its state.
         state: State,
         /// The last call that it heard.
@@ -111,15 +112,15 @@ pub enum What {
     Placed {
         /// To this report; 0 unasked.
         request: u64,
-        /// To this life of the server.
-        life: u16,
+        /// To this boot of the server.
+        boot_id: u16,
         /// The placement.
         placement: Placement,
         /// The number of the call, if it is one.
         call: u64,
         /// The number of pages of the range; 0 if unknown.
         pages: PageNumber,
-        /// For a part: where it was cut from.
+        /// For a part: where it was split from.
         within: Option<Within>,
     },
     /// Any host to the controller: which host is home?
@@ -156,12 +157,12 @@ pub struct About {
     /// How long leases of its pages last. All servers and the controller must have the same.
     pub term: Nanoseconds,
     /// How long a home may answer after it asked. All servers and the controller must have the same.
-    pub tenure: Nanoseconds,
-    /// The part of the range that its home needs joined, because an object with pages in it is to be deleted; 0: none.
+    pub home_lease: Nanoseconds,
+    /// The part of the range that its home needs merged, because an object with pages in it is to be deleted; 0: none.
     pub wants_back: Host,
 }
 
-impl Told {
+impl ControlMessage {
     /// Its command.
     pub fn command(&self) -> Command {
         match self.what {
@@ -205,33 +206,33 @@ impl Told {
                 put(&mut out, *incarnation, 2);
                 put(&mut out, 0u8, 4);
             }
-            What::Report { request, life, state, call, about } => {
+            What::Report { request, boot_id, state, call, about } => {
                 let (number, is_settled, incarnation, silent) = match *state {
                     State::Blank => (0, false, 0, None),
                     State::Idle => (1, false, 0, None),
                     State::Home { incarnation, is_settled, silent } => (2, is_settled, incarnation, silent),
                     State::Handed(incarnation) => (3, false, incarnation, None),
                 };
-                put(&mut out, *life, 2);
+                put(&mut out, *boot_id, 2);
                 put(&mut out, number as u8, 1);
                 put(&mut out, is_settled, 1);
                 put(&mut out, incarnation, 2);
-                let About { pages, requests, spare_bytes, term, tenure, wants_back } = *about;
+                let About { pages, requests, spare_bytes, term, home_lease, wants_back } = *about;
                 put(&mut out, silent.unwrap_or(0), 2);
                 put(&mut out, wants_back, 2);
                 put(&mut out, 0u8, 4);
-                for eight in [*request, *call, pages, requests, spare_bytes, term, tenure] {
+                for eight in [*request, *call, pages, requests, spare_bytes, term, home_lease] {
                     put(&mut out, eight, 8);
                 }
             }
-            What::Placed { request, life, placement, call, pages, within } => {
-                let Placement { incarnation, home, backups, hand_to, anew, is_unserved, parts } = placement;
+            What::Placed { request, boot_id, placement, call, pages, within } => {
+                let Placement { incarnation, home, backups, hand_to, is_reset, is_unserved, parts } = placement;
                 let (range, first, since) =
                     within.map_or((0, 0, 0), |within| (within.range, within.first, within.since));
-                for two in [*life, *incarnation, *home, hand_to.unwrap_or(0), backups.len() as u16] {
+                for two in [*boot_id, *incarnation, *home, hand_to.unwrap_or(0), backups.len() as u16] {
                     put(&mut out, two, 2);
                 }
-                put(&mut out, *anew, 1);
+                put(&mut out, *is_reset, 1);
                 put(&mut out, *is_unserved, 1);
                 put(&mut out, parts.len() as u16, 2);
                 for eight in [*request, *call, *pages, first] {
@@ -257,7 +258,7 @@ impl Told {
     }
 
     /// Decodes the bytes after the header of a datagram with this command; `None` if they are invalid.
-    pub fn decode(command: Command, body: &[u8]) -> Option<Told> {
+    pub fn decode(command: Command, body: &[u8]) -> Option<ControlMessage> {
         let mut rest = Rest(body);
         let range = rest.host()?;
         let what = match command {
@@ -288,7 +289,7 @@ impl Told {
             }
             _ => return None,
         };
-        rest.0.is_empty().then_some(Told { range, what })
+        rest.0.is_empty().then_some(ControlMessage { range, what })
     }
 }
 
@@ -305,7 +306,7 @@ pub fn parts_of(incarnation: u16, batch: u64, entries: &[Entry]) -> Vec<What> {
     let (mut parts, mut part, mut first, mut bytes) = (Vec::new(), Vec::new(), 0, LEASES_BYTES);
     for (number, entry) in whole.into_iter().enumerate() {
         let more = ENTRY_BYTES + 4 * entry.readers.len();
-        if bytes + more > TOLD_BYTES_MAX {
+        if bytes + more > CONTROL_BYTES_MAX {
             let entries = core::mem::take(&mut part);
             parts.push(What::Leases { incarnation, batch, total, first, entries });
             (first, bytes) = (number as u32, LEASES_BYTES);
@@ -408,7 +409,7 @@ fn leases(rest: &mut Rest<'_>) -> Option<What> {
 }
 
 fn report(rest: &mut Rest<'_>) -> Option<What> {
-    let life = rest.two()?;
+    let boot_id = rest.two()?;
     let [state, settled] = rest.two()?.to_le_bytes();
     let (incarnation, silent, wants_back) = (rest.two()?, rest.two()?, rest.two()?);
     rest.zero(4)?;
@@ -417,8 +418,8 @@ fn report(rest: &mut Rest<'_>) -> Option<What> {
     }
     let (request, call) = (rest.eight()?, rest.eight()?);
     let (pages, requests, spare_bytes) = (rest.eight()?, rest.eight()?, rest.eight()?);
-    let (term, tenure) = (rest.eight()?, rest.eight()?);
-    let about = About { pages, requests, spare_bytes, term, tenure, wants_back };
+    let (term, home_lease) = (rest.eight()?, rest.eight()?);
+    let about = About { pages, requests, spare_bytes, term, home_lease, wants_back };
     let state = match (state, settled, incarnation, silent) {
         (0, 0, 0, 0) => State::Blank,
         (1, 0, 0, 0) => State::Idle,
@@ -428,15 +429,15 @@ fn report(rest: &mut Rest<'_>) -> Option<What> {
         (3, 0, _, 0) => State::Handed(incarnation),
         _ => return None,
     };
-    Some(What::Report { request, life, state, call, about })
+    Some(What::Report { request, boot_id, state, call, about })
 }
 
 fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
-    let (life, incarnation, home) = (rest.two()?, rest.two()?, rest.host()?);
+    let (boot_id, incarnation, home) = (rest.two()?, rest.two()?, rest.host()?);
     let (hand_to, count) = (rest.two()?, rest.two()?);
-    let [anew, is_unserved] = rest.two()?.to_le_bytes();
+    let [is_reset, is_unserved] = rest.two()?.to_le_bytes();
     let count_of_parts = usize::from(rest.two()?);
-    if anew > 1 || is_unserved > 1 {
+    if is_reset > 1 || is_unserved > 1 {
         return None;
     }
     let (request, call, pages, first) = (rest.eight()?, rest.eight()?, rest.eight()?, rest.eight()?);
@@ -461,9 +462,9 @@ fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
         return None;
     }
     let hand_to = (hand_to != 0).then_some(hand_to);
-    let (anew, is_unserved) = (anew == 1, is_unserved == 1);
-    let placement = Placement { incarnation, home, backups, hand_to, anew, is_unserved, parts };
-    Some(What::Placed { request, life, placement, call, pages, within })
+    let (is_reset, is_unserved) = (is_reset == 1, is_unserved == 1);
+    let placement = Placement { incarnation, home, backups, hand_to, is_reset, is_unserved, parts };
+    Some(What::Placed { request, boot_id, placement, call, pages, within })
 }
 
 fn part(rest: &mut Rest<'_>) -> Option<Part> {

@@ -42,15 +42,15 @@ const IDLE_FOR: Nanoseconds = 60_000_000_000;
 
 /// Which hosts are local to each other, in groups. A host without a group is local to none.
 #[derive(Clone, Debug, Default)]
-pub struct Near(Arc<[Vec<Host>]>);
+pub struct Locality(Arc<[Vec<Host>]>);
 
-impl Near {
+impl Locality {
     /// These groups.
     ///
     /// # Errors
     ///
     /// A message, if a host is in two of them, or twice in one.
-    pub fn new(groups: Vec<Vec<Host>>) -> Result<Near, String> {
+    pub fn new(groups: Vec<Vec<Host>>) -> Result<Locality, String> {
         for (number, group) in groups.iter().enumerate() {
             let again = (1..group.len()).find(|place| group[..*place].contains(&group[*place]));
             if let Some(place) = again {
@@ -61,7 +61,7 @@ impl Near {
                 return Err(format!("host {host:#x} is near the hosts of two groups; name it in one"));
             }
         }
-        Ok(Near(groups.into()))
+        Ok(Locality(groups.into()))
     }
 
     /// Whether there are no groups.
@@ -136,7 +136,7 @@ impl Ranges {
             let asked = self.pulls.hot.entry(run).or_default();
             asked.per_second += per_second;
             for (host, count) in by {
-                if let Some(group) = self.settings.near.group_of(*host) {
+                if let Some(group) = self.settings.locality.group_of(*host) {
                     *asked.by.entry(group).or_default() += count;
                 }
             }
@@ -145,7 +145,7 @@ impl Ranges {
             let group = asked.most().filter(|_| asked.per_second >= PULLED_FROM)?;
             let home = self.home_of((run.range, run.first))?.machine.record.home;
             let looks = self.pulls.pulled.get(run).filter(|(to, _)| *to == group).map_or(0, |(_, looks)| *looks);
-            (self.settings.near.group_of(home) != Some(group)).then_some((*run, (group, looks.saturating_add(1))))
+            (self.settings.locality.group_of(home) != Some(group)).then_some((*run, (group, looks.saturating_add(1))))
         });
         self.pulls.pulled = pulled.collect();
         self.pulls.left_alone.retain(|_, until| now < *until);
@@ -168,7 +168,7 @@ impl Ranges {
         let (range, pages) = (self.prefix(run.range), (run.first, run.first + run.pages - 1));
         orders.push(Order::Say(Event::Pulled { range, pages, host: self.prefix(host), per_second }));
         if let Err(why) = self.move_pages(now, run.range, host, (run.first, run.pages), orders) {
-            orders.push(Order::Say(Event::NotCut { range, pages, why }));
+            orders.push(Order::Say(Event::NotSplit { range, pages, why }));
         }
     }
 
@@ -204,7 +204,7 @@ impl Ranges {
     /// The server of a group to which a page range should move.
     fn nearest(&self, run: &Run, group: usize) -> Option<Host> {
         let own = self.ranges.get(&run.range)?.machine.record.home;
-        let members = self.settings.near.0.get(group)?.iter().copied();
+        let members = self.settings.locality.0.get(group)?.iter().copied();
         let may = members
             .filter(|host| self.may_have(run, *host) || run.part.is_some() && *host == own && self.is_there(own));
         may.min_by_key(|host| (*host != own, self.load_of(*host), *host))
@@ -247,7 +247,7 @@ impl Ranges {
             let is_lost = range.machine.is_open && record.complete.is_empty();
             range.is_quiet() && (is_lost || range.is_served() && !goes)
         };
-        self.parts.cuts.is_empty() && self.ranges.values().all(is_still)
+        self.parts.splits.is_empty() && self.ranges.values().all(is_still)
     }
 
     /// Requests per second that a server answers as home.
@@ -265,7 +265,7 @@ impl Ranges {
     pub(super) fn is_near_enough(&self, run: (Host, u64), host: Host) -> bool {
         let asked = self.pulls.hot.iter().find(|(of, _)| (of.range, of.first) == run).map(|(_, asked)| asked);
         let group = asked.and_then(Asked::most);
-        group.is_none_or(|group| self.settings.near.group_of(host) == Some(group))
+        group.is_none_or(|group| self.settings.locality.group_of(host) == Some(group))
     }
 
     /// Page ranges that are not parts, and requests per second for them.

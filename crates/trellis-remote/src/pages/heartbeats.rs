@@ -16,7 +16,7 @@ use super::super::{Client, ClientOptions, Host, Pointer, RemoteError};
 const BEAT: Duration = Duration::from_secs(5);
 
 /// See the module.
-pub(super) struct Keeper {
+pub(super) struct Heartbeats {
     options: ClientOptions,
     shared: Arc<Shared>,
 }
@@ -28,20 +28,20 @@ struct Shared {
     over: Mutex<bool>,
 }
 
-impl Keeper {
+impl Heartbeats {
     /// Starts the thread.
     ///
     /// # Errors
     ///
     /// When the system provides no thread.
-    pub(super) fn start(options: ClientOptions) -> Result<Keeper, RemoteError> {
+    pub(super) fn start(options: ClientOptions) -> Result<Heartbeats, RemoteError> {
         let shared = Arc::new(Shared { clients: Mutex::default(), beat: Condvar::new(), over: Mutex::new(false) });
         let weak = Arc::downgrade(&shared);
-        let spawned = std::thread::Builder::new().name("trellis-keeper".to_owned()).spawn(move || keep(&weak));
+        let spawned = std::thread::Builder::new().name("trellis-beats".to_owned()).spawn(move || keep(&weak));
         spawned.map_err(|error| {
             RemoteError::Setting(format!("a thread cannot be started: {error}; look at `ulimit -u`"))
         })?;
-        Ok(Keeper { options, shared })
+        Ok(Heartbeats { options, shared })
     }
 
     /// Creates an object.
@@ -67,7 +67,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Heartbeats {
     fn drop(&mut self) {
         *locked(&self.shared.over) = true;
         self.shared.beat.notify_all();

@@ -14,18 +14,18 @@ fn entry(page: PageNumber, readers: usize) -> Entry {
     Entry { page, epoch: 5 << 48 | page, owner, readers: (0..readers).map(reader).collect() }
 }
 
-fn all() -> Vec<Told> {
+fn all() -> Vec<ControlMessage> {
     let home = |is_settled, silent| State::Home { incarnation: 7, is_settled, silent };
     let placement = |backups: Vec<u16>, hand_to: Option<u16>, parts| {
-        let anew = hand_to.is_none();
+        let is_reset = hand_to.is_none();
         let is_unserved = backups.is_empty();
-        Placement { incarnation: 8, home: 4, backups, hand_to, anew, is_unserved, parts }
+        Placement { incarnation: 8, home: 4, backups, hand_to, is_reset, is_unserved, parts }
     };
-    let (term, tenure) = (2_000_000_000, 500_000_000);
-    let about = About { pages: 1 << 34, requests: 9, spare_bytes: 1 << 45, term, tenure, wants_back: 0xfffe };
-    let report = |state| What::Report { request: 1 << 40, life: 0xfedc, state, call: 12, about };
+    let (term, home_lease) = (2_000_000_000, 500_000_000);
+    let about = About { pages: 1 << 34, requests: 9, spare_bytes: 1 << 45, term, home_lease, wants_back: 0xfffe };
+    let report = |state| What::Report { request: 1 << 40, boot_id: 0xfedc, state, call: 12, about };
     let placed =
-        |placement, within| What::Placed { request: 0, life: 1, placement, call: 1 << 60, pages: 1 << 33, within };
+        |placement, within| What::Placed { request: 0, boot_id: 1, placement, call: 1 << 60, pages: 1 << 33, within };
     let within = Within { range: 7, first: 1 << 33, since: 4 };
     let mut all = vec![
         What::Store { incarnation: 2, pages: 1, page: 1 << 35, epoch: 2 << 48 },
@@ -50,7 +50,7 @@ fn all() -> Vec<Told> {
         What::Placed { within: Some(_), .. } => PARTS_FROM,
         _ => 7,
     };
-    all.into_iter().map(|what| Told { range: range_of(&what), what }).collect()
+    all.into_iter().map(|what| ControlMessage { range: range_of(&what), what }).collect()
 }
 
 fn parts() -> Vec<Part> {
@@ -63,32 +63,35 @@ fn parts() -> Vec<Part> {
 
 #[test]
 fn everything_that_is_told_survives() {
-    for told in all() {
-        let body = told.encode();
-        assert_eq!(Told::decode(told.command(), &body), Some(told.clone()), "{body:?}");
+    for message in all() {
+        let body = message.encode();
+        assert_eq!(ControlMessage::decode(message.command(), &body), Some(message.clone()), "{body:?}");
         let with_page = [&body[..], &[0xa5; PAGE_BYTES as usize]].concat();
         // Several pages have no bytes: they are zero.
-        let is_of_one = matches!(told.what, What::Store { pages: 1, .. });
-        assert_eq!(Told::decode(told.command(), &with_page).is_some(), is_of_one);
+        let is_of_one = matches!(message.what, What::Store { pages: 1, .. });
+        assert_eq!(ControlMessage::decode(message.command(), &with_page).is_some(), is_of_one);
         for length in 0..body.len() {
-            assert_eq!(Told::decode(told.command(), &body[..length]), None, "{told:?} cut to {length}");
+            assert_eq!(ControlMessage::decode(message.command(), &body[..length]), None, "{message:?} cut to {length}");
         }
-        assert_eq!(Told::decode(told.command(), &[&body[..], &[0]].concat()), None);
+        assert_eq!(ControlMessage::decode(message.command(), &[&body[..], &[0]].concat()), None);
     }
-    assert_eq!(Told::decode(Command::Read, &[0; 24]), None);
+    assert_eq!(ControlMessage::decode(Command::Read, &[0; 24]), None);
     for (pages, epoch) in [(0, 0), (0, 5), (2, 5)] {
-        let store = Told { range: 1, what: What::Store { incarnation: 2, pages, page: 0, epoch } };
-        assert_eq!(Told::decode(Command::Store, &store.encode()), None, "{pages} pages under epoch {epoch}");
+        let store = ControlMessage { range: 1, what: What::Store { incarnation: 2, pages, page: 0, epoch } };
+        assert_eq!(ControlMessage::decode(Command::Store, &store.encode()), None, "{pages} pages under epoch {epoch}");
     }
-    assert_eq!(HEADER_BYTES + all()[0].encode().len(), Told::data_at());
+    assert_eq!(HEADER_BYTES + all()[0].encode().len(), ControlMessage::data_at());
 }
 
 #[test]
 fn fields_are_where_the_table_says() {
     let state = State::Home { incarnation: 0x0b0c, is_settled: true, silent: Some(0x0d0e) };
-    let (term, tenure, wants_back) = (0x66, 0x77, 0xf011);
-    let about = About { pages: 0x33, requests: 0x44, spare_bytes: 0x55, term, tenure, wants_back };
-    let report = Told { range: 0x0102, what: What::Report { request: 0x11, life: 0x0304, state, call: 0x22, about } };
+    let (term, home_lease, wants_back) = (0x66, 0x77, 0xf011);
+    let about = About { pages: 0x33, requests: 0x44, spare_bytes: 0x55, term, home_lease, wants_back };
+    let report = ControlMessage {
+        range: 0x0102,
+        what: What::Report { request: 0x11, boot_id: 0x0304, state, call: 0x22, about },
+    };
     #[rustfmt::skip]
     let expected = [
         2, 1, 4, 3, 2, 1, 0x0c, 0x0b, 0x0e, 0x0d, 0x11, 0xf0, 0, 0, 0, 0,
@@ -102,25 +105,25 @@ fn fields_are_where_the_table_says() {
         home: 4,
         backups: vec![6],
         hand_to: Some(5),
-        anew: true,
+        is_reset: true,
         is_unserved: false,
         parts,
     };
-    let what = What::Placed { request: 7, life: 2, placement, call: 8, pages: 0x0900, within: None };
+    let what = What::Placed { request: 7, boot_id: 2, placement, call: 8, pages: 0x0900, within: None };
     #[rustfmt::skip]
     let expected = [
         1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 1, 0, 1, 0, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
         0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0,
         2, 0xf1, 6, 5, 3, 4, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0,
     ];
-    assert_eq!(Told { range: 1, what }.encode(), expected);
-    let told = Told { range: 1, what: parts_of(2, 3, &[entry(4, 0)]).remove(0) };
+    assert_eq!(ControlMessage { range: 1, what }.encode(), expected);
+    let message = ControlMessage { range: 1, what: parts_of(2, 3, &[entry(4, 0)]).remove(0) };
     #[rustfmt::skip]
     let expected = [
         1, 0, 2, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
         4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 5, 0, 3, 0, 0x23, 0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0,
     ];
-    assert_eq!(told.encode(), expected);
+    assert_eq!(message.encode(), expected);
 }
 
 #[test]
@@ -128,11 +131,11 @@ fn parts_that_cannot_be_are_refused() {
     let decode = |range, parts: &[Part], pages, within| {
         let (backups, parts) = (vec![5], parts.to_vec());
         let placement =
-            Placement { incarnation: 8, home: 4, backups, hand_to: None, anew: false, is_unserved: false, parts };
-        let what = What::Placed { request: 1, life: 1, placement, call: 0, pages, within };
-        let told = Told { range, what };
-        let decoded = Told::decode(Command::Placed, &told.encode());
-        assert!(decoded.is_none() || decoded == Some(told));
+            Placement { incarnation: 8, home: 4, backups, hand_to: None, is_reset: false, is_unserved: false, parts };
+        let what = What::Placed { request: 1, boot_id: 1, placement, call: 0, pages, within };
+        let message = ControlMessage { range, what };
+        let decoded = ControlMessage::decode(Command::Placed, &message.encode());
+        assert!(decoded.is_none() || decoded == Some(message));
         decoded.is_some()
     };
     let part = |number, first, pages| Part { number, first, pages, since: 1 };
@@ -170,10 +173,10 @@ fn many_leases_come_together_from_parts_in_any_order() {
     let parts = parts_of(5, 1, &entries);
     assert!(parts.len() > 2);
     for part in &parts {
-        let told = Told { range: 7, what: part.clone() };
-        let body = told.encode();
-        assert!(body.len() <= TOLD_BYTES_MAX, "{}", body.len());
-        assert_eq!(Told::decode(Command::Leases, &body), Some(told));
+        let message = ControlMessage { range: 7, what: part.clone() };
+        let body = message.encode();
+        assert!(body.len() <= CONTROL_BYTES_MAX, "{}", body.len());
+        assert_eq!(ControlMessage::decode(Command::Leases, &body), Some(message));
     }
     let add = |whole: &mut Whole, part: &What| match part.clone() {
         What::Leases { incarnation, batch, total, first, entries } => {
@@ -203,13 +206,13 @@ fn any_bytes_are_read_or_refused() {
     let (mut read, mut refused) = (0, 0);
     let all = all();
     for round in 0..50_000 {
-        let told = &all[round % all.len()];
-        let mut body = told.encode();
+        let message = &all[round % all.len()];
+        let mut body = message.encode();
         for _ in 0..random.below(3) {
             let at = random.index(body.len());
             body[at] = random.draw() as u8;
         }
-        match Told::decode(told.command(), &body) {
+        match ControlMessage::decode(message.command(), &body) {
             Some(other) => {
                 assert_eq!(other.encode(), body, "what is read is what was written");
                 read += 1;

@@ -12,6 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::control::connect_path;
 use crate::switches::waits::CONNECT;
 
 /// The port of OpenFlow.
@@ -19,7 +20,7 @@ pub const PORT: u16 = 6653;
 
 /// How they connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meeting {
+pub enum ConnectionMethod {
     /// The switch connects to this address.
     Listen(SocketAddr),
     /// The switch listens there: name or address, and port.
@@ -30,10 +31,10 @@ pub enum Meeting {
     ConnectFile(PathBuf),
 }
 
-impl FromStr for Meeting {
+impl FromStr for ConnectionMethod {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Meeting, String> {
+    fn from_str(text: &str) -> Result<ConnectionMethod, String> {
         let wrong = || {
             format!(
                 "`{text}` is no place to meet a switch; accepted: ptcp:PORT or ptcp:PORT:ADDRESS (the switch connects), \
@@ -48,7 +49,7 @@ impl FromStr for Meeting {
                     "" => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
                     address => address.parse().map_err(|_| wrong())?,
                 };
-                Ok(Meeting::Listen(SocketAddr::new(address, port.parse().map_err(|_| wrong())?)))
+                Ok(ConnectionMethod::Listen(SocketAddr::new(address, port.parse().map_err(|_| wrong())?)))
             }
             "tcp" => {
                 let (host, port) = match place.rsplit_once(':').filter(|_| !place.ends_with(']')) {
@@ -58,10 +59,10 @@ impl FromStr for Meeting {
                 if host.is_empty() {
                     return Err(wrong());
                 }
-                Ok(Meeting::Connect(bare(host).to_owned(), port))
+                Ok(ConnectionMethod::Connect(bare(host).to_owned(), port))
             }
-            "punix" => Ok(Meeting::ListenFile(place.into())),
-            "unix" => Ok(Meeting::ConnectFile(place.into())),
+            "punix" => Ok(ConnectionMethod::ListenFile(place.into())),
+            "unix" => Ok(ConnectionMethod::ConnectFile(place.into())),
             _ => Err(wrong()),
         }
     }
@@ -72,17 +73,19 @@ fn bare(address: &str) -> &str {
     address.strip_prefix('[').and_then(|address| address.strip_suffix(']')).unwrap_or(address)
 }
 
-impl fmt::Display for Meeting {
+impl fmt::Display for ConnectionMethod {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bracketed = |host: &str| if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         match self {
-            Meeting::Listen(address) if address.ip().is_unspecified() => write!(formatter, "ptcp:{}", address.port()),
-            Meeting::Listen(address) => {
+            ConnectionMethod::Listen(address) if address.ip().is_unspecified() => {
+                write!(formatter, "ptcp:{}", address.port())
+            }
+            ConnectionMethod::Listen(address) => {
                 write!(formatter, "ptcp:{}:{}", address.port(), bracketed(&address.ip().to_string()))
             }
-            Meeting::Connect(host, port) => write!(formatter, "tcp:{}:{port}", bracketed(host)),
-            Meeting::ListenFile(file) => write!(formatter, "punix:{}", file.display()),
-            Meeting::ConnectFile(file) => write!(formatter, "unix:{}", file.display()),
+            ConnectionMethod::Connect(host, port) => write!(formatter, "tcp:{}:{port}", bracketed(host)),
+            ConnectionMethod::ListenFile(file) => write!(formatter, "punix:{}", file.display()),
+            ConnectionMethod::ConnectFile(file) => write!(formatter, "unix:{}", file.display()),
         }
     }
 }
@@ -91,18 +94,18 @@ impl fmt::Display for Meeting {
 pub(super) enum Place {
     Tcp(TcpListener),
     Unix(UnixListener),
-    Theirs(Meeting),
+    Theirs(ConnectionMethod),
 }
 
 impl Place {
-    pub(super) fn take(meeting: &Meeting) -> io::Result<Place> {
-        Ok(match meeting {
-            Meeting::Listen(address) => {
+    pub(super) fn take(method: &ConnectionMethod) -> io::Result<Place> {
+        Ok(match method {
+            ConnectionMethod::Listen(address) => {
                 let listener = TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
                 Place::Tcp(listener)
             }
-            Meeting::ListenFile(file) => {
+            ConnectionMethod::ListenFile(file) => {
                 // A peer that answers there as a switch learns the destinations of requests.
                 let listener = crate::control::listen(file, "switch that waits to be met", "--meet")?;
                 listener.set_nonblocking(true)?;
@@ -130,12 +133,12 @@ impl Place {
     }
 
     /// The next connection; an error if there is none now.
-    pub(super) fn meet(&self) -> io::Result<Stream> {
+    pub(super) fn connect(&self) -> io::Result<Stream> {
         let stream = match self {
             Place::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
             Place::Unix(listener) => Stream::Unix(listener.accept()?.0),
-            Place::Theirs(Meeting::ConnectFile(file)) => Stream::Unix(UnixStream::connect(file)?),
-            Place::Theirs(Meeting::Connect(host, port)) => {
+            Place::Theirs(ConnectionMethod::ConnectFile(file)) => Stream::Unix(connect_path(file, CONNECT.time())?),
+            Place::Theirs(ConnectionMethod::Connect(host, port)) => {
                 let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
                 let address = (host.as_str(), *port).to_socket_addrs()?.next().ok_or_else(none)?;
                 Stream::Tcp(TcpStream::connect_timeout(&address, CONNECT.time())?)
@@ -244,12 +247,12 @@ mod tests {
             "punix:/run/controller.sock",
             "unix:/run/br0.mgmt",
         ] {
-            assert_eq!(text.parse::<Meeting>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<ConnectionMethod>().unwrap().to_string(), text);
         }
-        assert_eq!("tcp:switch".parse(), Ok(Meeting::Connect("switch".to_owned(), PORT)));
-        assert_eq!("tcp:[fd00::1]".parse(), Ok(Meeting::Connect("fd00::1".to_owned(), PORT)));
+        assert_eq!("tcp:switch".parse(), Ok(ConnectionMethod::Connect("switch".to_owned(), PORT)));
+        assert_eq!("tcp:[fd00::1]".parse(), Ok(ConnectionMethod::Connect("fd00::1".to_owned(), PORT)));
         for wrong in ["", "tcp", "tcp:", "tcp::6653", "ptcp:x", "ptcp:1:host", "ssl:host:6653", "tcp:host:x"] {
-            assert!(wrong.parse::<Meeting>().unwrap_err().contains("accepted: ptcp:PORT"), "{wrong}");
+            assert!(wrong.parse::<ConnectionMethod>().unwrap_err().contains("accepted: ptcp:PORT"), "{wrong}");
         }
     }
 }
