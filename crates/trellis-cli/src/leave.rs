@@ -47,27 +47,39 @@ pub(crate) struct LeaveArguments {
 
 /// Runs the `leave` subcommand.
 pub(crate) fn leave(arguments: &LeaveArguments) -> Ending {
-    let mut there = run::joined_nodes()?;
+    let (mut there, mut failures) = run::joined_nodes()?;
     if let Some(cluster) = &arguments.cluster {
         there.retain(|node| node.cluster == *cluster);
     }
-    if there.is_empty() {
+    if there.is_empty() && failures.is_empty() {
         return Err(Failure::new(
             exit::FAILED,
             "no process of this user joined a cluster from this machine; start one with `trellis run --join`",
         ));
     }
     if arguments.processes.is_empty() && arguments.node.is_none() && !arguments.all {
-        terminal::put(format_args!("{}", table(&there)));
-        return Ok(exit::FINE);
-    }
-    for node in chosen(arguments, &there)? {
-        if !run::ask_to_leave(node)? {
-            return Err(Failure::new(exit::FAILED, format!("{} has just ended", named(node))));
+        if !there.is_empty() {
+            terminal::put(format_args!("{}", table(&there)));
         }
-        say!("{} of the cluster at {} was asked to leave", named(node), node.cluster);
+        return all_said(failures);
     }
-    Ok(exit::FINE)
+    let chosen = if there.is_empty() { Vec::new() } else { chosen(arguments, &there)? };
+    for node in chosen {
+        match run::ask_to_leave(node) {
+            Ok(true) => say!("{} of the cluster at {} was asked to leave", named(node), node.cluster),
+            Ok(false) => failures.push(Failure::new(exit::FAILED, format!("{} has just ended", named(node)))),
+            // The others are asked nevertheless.
+            Err(failure) => failures.push(failure),
+        }
+    }
+    all_said(failures)
+}
+
+/// Says all failures; the last one is that of the command.
+fn all_said(mut failures: Vec<Failure>) -> Ending {
+    let Some(last) = failures.pop() else { return Ok(exit::FINE) };
+    failures.iter().for_each(|failure| trellis_store::complain(format_args!("{failure}")));
+    Err(last)
 }
 
 fn chosen<'a>(arguments: &LeaveArguments, there: &'a [JoinedNode]) -> Result<Vec<&'a JoinedNode>, Failure> {

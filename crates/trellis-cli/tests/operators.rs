@@ -214,7 +214,7 @@ fn events_are_followed_and_what_nobody_has_is_reset() {
             assert!(Instant::now() < deadline, "{sentence}");
         }
         rack.ask(&["reset", &s1]);
-        says("reset and empty");
+        says("begins empty");
         let before = Instant::now();
         let gone = client(&rack.lab, "c1", LONG).read(lost, &mut [0; 8]);
         assert!(gone.is_err() && before.elapsed() < LONG, "{gone:?}");

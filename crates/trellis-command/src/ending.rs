@@ -97,7 +97,8 @@ impl PassedOn {
     }
 
     /// Waits for the program. Calls `pass` with each of the signals that arrives meanwhile, except those that the kernel
-    /// sends to the whole process group when its terminal is gone.
+    /// sends to the whole process group when its terminal is gone. The leader of the session, to which the kernel sends
+    /// such a signal alone, passes it on.
     ///
     /// # Errors
     ///
@@ -108,9 +109,9 @@ impl PassedOn {
                 return Ok(status);
             }
             // SAFETY: both are valid during the call.
-            let (signal, about) = unsafe {
+            let (signal, about, leads_session) = unsafe {
                 let mut about: libc::siginfo_t = std::mem::zeroed();
-                (libc::sigwaitinfo(&self.signals, &mut about), about)
+                (libc::sigwaitinfo(&self.signals, &mut about), about, libc::getsid(0) == libc::getpid())
             };
             match signal {
                 libc::SIGCHLD => {}
@@ -120,7 +121,7 @@ impl PassedOn {
                         return Err(error);
                     }
                 }
-                _ if about.si_code == libc::SI_KERNEL => {}
+                _ if about.si_code == libc::SI_KERNEL && !leads_session => {}
                 signal => pass(signal),
             }
         }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::wire::address::{Cluster, HostPrefix};
-use trellis_switch::control::{Lines, Refusals, connect_path, is_listening};
+use trellis_switch::control::{Lines, Refusals, connect_path, is_left_behind, is_listening};
 use trellis_switch::lab::space;
 
 use crate::ranges::{Moved, Status};
@@ -41,6 +41,7 @@ pub(crate) const TIMEOUT: Deadline = Deadline {
 
 /// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum Request {
     /// The current state.
     Status,
@@ -131,10 +132,7 @@ pub fn sockets_here(cluster: Option<Cluster>) -> Vec<PathBuf> {
 /// Removes the sockets on which no process listens, left behind by killed controllers of a cluster.
 pub fn forget_sockets(cluster: Cluster) {
     let is_socket = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
-    let is_left = |path: &PathBuf| {
-        let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
-        is_socket(path) && connect_path(path, TIMEOUT.time()).is_err_and(refused)
-    };
+    let is_left = |path: &PathBuf| is_socket(path) && is_left_behind(path);
     // A socket of another user cannot be removed, and does no harm.
     sockets(Some(cluster)).filter(is_left).for_each(|path| drop(fs::remove_file(path)));
 }

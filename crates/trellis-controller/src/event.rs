@@ -102,7 +102,7 @@ pub enum Event {
         /// The time since the previous home lease had ended.
         after: Option<Duration>,
         /// Whether the range began empty.
-        is_reset: bool,
+        begins_empty: bool,
     },
     /// A silent home is heard again, before another host took over.
     Again {
@@ -335,10 +335,10 @@ impl fmt::Display for Event {
                     }
                 }
             }
-            Event::Home { range, home, incarnation, before, after, is_reset } => {
+            Event::Home { range, home, incarnation, before, after, begins_empty } => {
                 write!(f, "range {range}: home is {home}, incarnation {incarnation}")?;
                 if before == home {
-                    f.write_str(if *is_reset { ", reset and empty" } else { ", started again" })?;
+                    f.write_str(if *begins_empty { ", begins empty" } else { ", started again" })?;
                 } else {
                     write!(f, ", after {before}")?;
                 }

@@ -28,7 +28,7 @@ const REGION: u32 = 0xc000_0000;
 /// How many records are read at once.
 const AT_ONCE: usize = 256;
 /// The version of the records' format.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The record of a range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,8 +51,8 @@ pub struct RangeRecord {
     pub complete: Vec<Host>,
     /// [`controller::Record::moving`].
     pub moving: Option<Host>,
-    /// [`controller::Record::is_reset`].
-    pub is_reset: bool,
+    /// [`controller::Record::begins_empty`].
+    pub begins_empty: bool,
     /// [`controller::Record::parts`].
     pub parts: Vec<PartRecord>,
     /// For a part: the range and the pages from which it was split.
@@ -104,7 +104,7 @@ pub struct ServerRecord {
 impl RangeRecord {
     /// The record of a range that is not a part, from its state machine.
     pub fn new(record: &controller::Record, pages: u64, directive: Option<Directive>) -> RangeRecord {
-        let controller::Record { incarnation, home, boot_id, backups, complete, moving, is_reset, parts } =
+        let controller::Record { incarnation, home, boot_id, backups, complete, moving, begins_empty, parts } =
             record.clone();
         let part = |Part { number, first, pages, since }| PartRecord { number, first, pages, since };
         let parts = parts.into_iter().map(part).collect();
@@ -119,7 +119,7 @@ impl RangeRecord {
             backups,
             complete,
             moving,
-            is_reset,
+            begins_empty,
             parts,
             within,
             returns,
@@ -134,10 +134,11 @@ impl RangeRecord {
 
     /// The record for the range's state machine.
     pub fn of_machine(&self) -> controller::Record {
-        let RangeRecord { incarnation, home, boot_id, backups, complete, moving, is_reset, parts, .. } = self.clone();
+        let RangeRecord { incarnation, home, boot_id, backups, complete, moving, begins_empty, parts, .. } =
+            self.clone();
         let part = |PartRecord { number, first, pages, since }| Part { number, first, pages, since };
         let parts = parts.into_iter().map(part).collect();
-        controller::Record { incarnation, home, boot_id, backups, complete, moving, is_reset, parts }
+        controller::Record { incarnation, home, boot_id, backups, complete, moving, begins_empty, parts }
     }
 }
 
@@ -365,7 +366,7 @@ mod tests {
         };
         assert!(put(b"nothing").contains("the record of range 0x1001 cannot be read"));
         let later = RangeRecord { version: 9, ..record(1, None) };
-        assert!(put(&text(&later)).contains("it has version 9, and this controller reads 2"));
+        assert!(put(&text(&later)).contains("it has version 9, and this controller reads 3"));
         assert!(put(b"{\"version\":1,\"pages\":5}").contains("it has version 1"), "whatever else it has");
         let mut of_parts = record(1, None);
         of_parts.parts = vec![PartRecord { number: 0xf000, first: 2, pages: 3, since: 1 }];

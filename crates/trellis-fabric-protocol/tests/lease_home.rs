@@ -58,7 +58,7 @@ fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) 
         home: HOME,
         backups: backups.to_vec(),
         hand_to: None,
-        is_reset: true,
+        begins_empty: true,
         is_unserved: false,
         parts: Vec::new(),
     };
@@ -289,13 +289,13 @@ fn a_range_begins_where_nobody_has_anything_and_is_reset_when_that_is_lost() {
     let from = Party::of(HOME);
     let (placed, effects) = tell(&mut controller, 1, Fact::Message(from, report(7, 1)));
     let placed = placed.expect("it may begin");
-    assert!(placed.is_reset && placed.incarnation == 1);
-    assert!(matches!(&effects[0], Effect::Persist(record) if record.boot_id == Some(7) && record.is_reset));
+    assert!(placed.begins_empty && placed.incarnation == 1);
+    assert!(matches!(&effects[0], Effect::Persist(record) if record.boot_id == Some(7) && record.begins_empty));
     // A server without memory needs that; no client can have a lease, so it grants one at once.
     let blank = Memory { is_blank: true, ..Memory::default() };
     let mut server = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 4, timing(), 7, HOME) };
     server.step(1, Input::Tick, &mut Vec::new());
-    let not_reset = Placement { is_reset: false, ..placed.clone() };
+    let not_reset = Placement { begins_empty: false, ..placed.clone() };
     for (placement, serves) in [(not_reset, false), (placed, true)] {
         step(&mut server, 2, Party::of(CONTROLLER), Message::Placed { request: 1, boot_id: 7, placement, call: 0 });
         assert_eq!(server.serves(3), serves);
@@ -306,15 +306,15 @@ fn a_range_begins_where_nobody_has_anything_and_is_reset_when_that_is_lost() {
     tell(&mut controller, 5, Fact::Reset(HOME));
     assert_eq!(controller.record.incarnation, 1, "the home lease lasts");
     tell(&mut controller, 1 + HOME_LEASE, Fact::Tick);
-    assert_eq!((controller.record.incarnation, controller.record.is_reset), (2, true));
+    assert_eq!((controller.record.incarnation, controller.record.begins_empty), (2, true));
     let placed = tell(&mut controller, 2 + HOME_LEASE, Fact::Message(from, report(8, 2))).0.expect("it is reset");
-    assert!(placed.is_reset && placed.incarnation == 2 && placed.backups.is_empty());
+    assert!(placed.begins_empty && placed.incarnation == 2 && placed.backups.is_empty());
 }
 
 #[test]
 fn a_range_is_not_reset_while_somebody_has_it() {
     let record =
-        Record { is_reset: false, boot_id: Some(7), backups: vec![2], complete: vec![2], ..Record::first(HOME) };
+        Record { begins_empty: false, boot_id: Some(7), backups: vec![2], complete: vec![2], ..Record::first(HOME) };
     let mut controller = Controller::new(timing(), record.clone(), 0);
     let mut effects = Vec::new();
     controller.step(1, Fact::Reset(HOME), &mut effects);
@@ -328,7 +328,7 @@ fn a_range_is_not_reset_while_somebody_has_it() {
 #[test]
 fn who_asks_for_what_nobody_has_hears_that() {
     // The range has been reset for that boot id, and its home has not reported yet.
-    let record = Record { is_reset: true, boot_id: Some(7), backups: vec![2], ..Record::first(HOME) };
+    let record = Record { begins_empty: true, boot_id: Some(7), backups: vec![2], ..Record::first(HOME) };
     let mut controller = Controller::new(timing(), record, 0);
     let mut backup = Server::new(2, Party::of(CONTROLLER), 10, timing(), 3, HOME);
     backup.memory.incarnation = 1;

@@ -33,7 +33,7 @@ fn placement(incarnation: u16, parts: Vec<Part>) -> Placement {
         home: HOME,
         backups: vec![BACKUP],
         hand_to: None,
-        is_reset: incarnation == 1,
+        begins_empty: incarnation == 1,
         is_unserved: false,
         parts,
     }
@@ -223,7 +223,7 @@ fn bytes_that_were_given_up_are_as_good_as_lost() {
 fn controller() -> Controller {
     let record = Record {
         boot_id: Some(BOOT_ID),
-        is_reset: false,
+        begins_empty: false,
         backups: vec![BACKUP],
         complete: vec![BACKUP],
         ..Record::first(HOME)

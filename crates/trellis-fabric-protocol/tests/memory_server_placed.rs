@@ -42,9 +42,9 @@ fn report(lease_server: &mut LeaseServer, now: u64) -> (u64, State) {
     }
 }
 
-fn placed(request: u64, incarnation: u16, home: u16, backups: &[u16], is_reset: bool) -> What {
+fn placed(request: u64, incarnation: u16, home: u16, backups: &[u16], begins_empty: bool) -> What {
     let (backups, parts) = (backups.to_vec(), Vec::new());
-    let placement = Placement { incarnation, home, backups, hand_to: None, is_reset, is_unserved: false, parts };
+    let placement = Placement { incarnation, home, backups, hand_to: None, begins_empty, is_unserved: false, parts };
     What::Placed { request, boot_id: BOOT_ID, placement, call: 0, pages: PAGES, within: None }
 }
 

@@ -152,7 +152,7 @@ impl Node {
             backups: setup.backups.clone(),
             complete: setup.backups.clone(),
             moving: None,
-            is_reset: false,
+            begins_empty: false,
             parts: setup.parts.clone(),
         };
         let belief = Belief { home: 0, incarnation: 1 };
@@ -500,7 +500,7 @@ fn server(setup: &Setup, host: Host) -> Server {
             home: 0,
             backups,
             hand_to,
-            is_reset: false,
+            begins_empty: false,
             is_unserved: false,
             parts: Vec::new(),
         };

@@ -152,7 +152,7 @@ impl Placing {
                     backups,
                     complete,
                     moving: None,
-                    is_reset: true,
+                    begins_empty: true,
                     parts: Vec::new(),
                 };
                 let machine = Controller::new(timing(), record, now);
@@ -200,7 +200,7 @@ impl Placing {
                 home: placed.machine.record.home,
                 backups: placed.machine.record.backups.clone(),
                 hand_to: None,
-                is_reset: false,
+                begins_empty: false,
                 is_unserved: false,
                 parts: Vec::new(),
             };

@@ -467,18 +467,19 @@ pub struct JoinedNode {
     pub doing: String,
 }
 
-/// Every process of this user that joined a cluster from this machine.
-pub fn joined_nodes() -> Result<Vec<JoinedNode>, Failure> {
-    let mut nodes = Vec::new();
+/// Every process of this user that joined a cluster from this machine, and the sentences about launchers that refuse to
+/// say it or do not answer.
+pub fn joined_nodes() -> Result<(Vec<JoinedNode>, Vec<Failure>), Failure> {
+    let (mut nodes, mut silent) = (Vec::new(), Vec::new());
     for launcher in requests::launchers()? {
         match requests::ask(launcher, Request::List) {
             Ok(Some(Answer::Nodes(its))) => nodes.extend(its),
             // A launcher that has just ended has no nodes.
             Ok(_) => {}
-            Err(failure) => trellis_store::complain(format_args!("{failure}")),
+            Err(failure) => silent.push(failure),
         }
     }
-    Ok(nodes)
+    Ok((nodes, silent))
 }
 
 /// Asks a node to leave; returns false if it has ended.

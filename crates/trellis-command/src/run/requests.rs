@@ -119,9 +119,20 @@ pub(super) fn ask(launcher: i32, request: Request) -> Result<Option<Answer>, Fai
     match exchange(&address, request, ANSWER.time()) {
         Ok(Answer::Refused(sentence)) => Err(named(format!("refused: {sentence}"))),
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::UnexpectedEof) => Ok(None),
+        Err(error) if is_gone(error.kind()) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            Err(named("is of another version; use the `trellis leave` that belongs to its `trellis run`".to_owned()))
+        }
         Err(error) => Err(named(format!("does not answer: {error}"))),
     }
+}
+
+/// Whether the launcher ended before or while it was asked.
+fn is_gone(error: ErrorKind) -> bool {
+    matches!(
+        error,
+        ErrorKind::ConnectionRefused | ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+    )
 }
 
 fn exchange(address: &SocketAddr, request: Request, limit: Duration) -> io::Result<Answer> {

@@ -289,7 +289,7 @@ impl Ranges {
         } else if let Some((boot_id, request)) = report {
             let (home, backups, parts) = (range.machine.record.home, Vec::new(), Vec::new());
             let placement =
-                Placement { incarnation, home, backups, hand_to: None, is_reset: false, is_unserved: false, parts };
+                Placement { incarnation, home, backups, hand_to: None, begins_empty: false, is_unserved: false, parts };
             orders.push(Order::Tell(from, placed((number, Some(within), pages), request, boot_id, placement, 0)));
         }
     }

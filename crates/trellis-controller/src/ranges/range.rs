@@ -327,7 +327,7 @@ impl Range {
             let silence = Duration::from_nanos(settings.timing.home_lease);
             orders.push(Order::Say(Event::Silent { range: name, home, silence, complete }));
         }
-        if record.is_reset && !before.is_reset {
+        if record.begins_empty && !before.begins_empty {
             self.pages = self.blank_pages.filter(|_| self.within.is_none()).unwrap_or(self.pages);
         }
         for effect in effects.drain(..) {
@@ -416,11 +416,11 @@ impl Range {
                 && before.boot_id.is_none()
                 && record.home == before.home
                 && record.incarnation > 1
-                && !record.is_reset)
+                && !record.begins_empty)
         {
             let after = self.silent_since.take().map(|since| Duration::from_nanos(now.saturating_sub(since)));
             let (incarnation, before) = (record.incarnation, prefix(settings, before.home));
-            say(Event::Home { range, home, incarnation, before, after, is_reset: record.is_reset });
+            say(Event::Home { range, home, incarnation, before, after, begins_empty: record.begins_empty });
         } else if was_open && !self.machine.is_open {
             say(Event::Again { range, home });
             self.silent_since = None;
@@ -480,7 +480,7 @@ impl Range {
             }
             return;
         }
-        let may_be_blank = record.is_reset && record.boot_id.is_none_or(|known| known == boot_id);
+        let may_be_blank = record.begins_empty && record.boot_id.is_none_or(|known| known == boot_id);
         let is_lost = state == State::Blank && !may_be_blank;
         // The lack of a home was reported before it came back.
         if is_lost && self.blank_pages.is_none() && self.machine.is_open && record.complete.is_empty() {
@@ -674,8 +674,9 @@ impl Range {
     pub(super) fn call_up(&self, now: Nanoseconds) -> ControlMessage {
         let record = &self.machine.record;
         let (incarnation, home, backups) = (record.incarnation, record.home, record.backups.clone());
-        let (is_reset, is_unserved, parts) = (record.is_reset, self.machine.is_unserved(), record.parts.clone());
-        let placement = Placement { incarnation, home, backups, hand_to: None, is_reset, is_unserved, parts };
+        let (begins_empty, is_unserved, parts) =
+            (record.begins_empty, self.machine.is_unserved(), record.parts.clone());
+        let placement = Placement { incarnation, home, backups, hand_to: None, begins_empty, is_unserved, parts };
         self.placed(0, 0, placement, now)
     }
 

@@ -52,7 +52,7 @@ pub struct Record {
     pub moving: Option<Host>,
     /// The range starts with this incarnation (a reset), and its home has not yet said that it is home. The first boot
     /// of that host that reports may be without memory.
-    pub is_reset: bool,
+    pub begins_empty: bool,
     /// Its parts, which have a home and a record of their own; in order.
     pub parts: Vec<Part>,
 }
@@ -126,13 +126,13 @@ impl Controller {
     }
 
     fn tell(&self, to: Party, request: u64, boot_id: u16, effects: &mut Vec<Effect>) {
-        let Record { incarnation, home, backups, complete, moving, is_reset, parts, .. } = &self.record;
+        let Record { incarnation, home, backups, complete, moving, begins_empty, parts, .. } = &self.record;
         // A home that hands over does not serve, so it must not begin before every backup has everything.
         let hand_to = moving.filter(|_| backups.iter().all(|backup| complete.contains(backup)));
-        let (incarnation, home, backups, is_reset, parts) =
-            (*incarnation, *home, backups.clone(), *is_reset, parts.clone());
+        let (incarnation, home, backups, begins_empty, parts) =
+            (*incarnation, *home, backups.clone(), *begins_empty, parts.clone());
         let is_unserved = self.is_unserved();
-        let placement = Placement { incarnation, home, backups, hand_to, is_reset, is_unserved, parts };
+        let placement = Placement { incarnation, home, backups, hand_to, begins_empty, is_unserved, parts };
         let call = if request == 0 { self.call } else { 0 };
         send(effects, to, Message::Placed { request, boot_id, placement, call }, Bytes::Nothing);
     }
@@ -204,7 +204,7 @@ impl Controller {
             return;
         }
         // It has memory now: from here on, losing that memory loses the pages.
-        self.change(false, |record| record.is_reset = false, effects);
+        self.change(false, |record| record.begins_empty = false, effects);
         match state {
             State::Home { incarnation: of, silent: Some(silent), .. } if is_same_boot && of == incarnation => {
                 let is_backup = self.record.backups.contains(&silent);
@@ -223,8 +223,8 @@ impl Controller {
     /// split or merged. A home that has missed an incarnation does not know which host has which page. One that
     /// reported before its restart does not know which clients have leases.
     pub fn is_at_rest(&self) -> bool {
-        let Record { incarnation, boot_id, moving, is_reset, .. } = &self.record;
-        let is_served = !self.is_open && self.begins_at.is_none() && boot_id.is_some() && !is_reset;
+        let Record { incarnation, boot_id, moving, begins_empty, .. } = &self.record;
+        let is_served = !self.is_open && self.begins_at.is_none() && boot_id.is_some() && !begins_empty;
         is_served && moving.is_none() && self.settled == Some(*incarnation)
     }
 
@@ -378,12 +378,12 @@ impl Record {
     /// The record of a new range at this host.
     pub fn first(home: Host) -> Record {
         let (backups, complete, parts) = (Vec::new(), Vec::new(), Vec::new());
-        Record { incarnation: 1, home, boot_id: None, backups, complete, moving: None, is_reset: true, parts }
+        Record { incarnation: 1, home, boot_id: None, backups, complete, moving: None, begins_empty: true, parts }
     }
 
     /// Whether a home with this boot id may be without memory.
     fn begins_in(&self, boot_id: u16) -> bool {
-        self.is_reset && self.boot_id.is_none_or(|known| known == boot_id)
+        self.begins_empty && self.boot_id.is_none_or(|known| known == boot_id)
     }
 
     fn drop_backup(&mut self, host: Host) {

@@ -28,8 +28,8 @@ impl Server {
         let mut server = Server { memory: memory.unwrap_or_default(), report_at: None, ..fresh };
         server.memory.incarnation = incarnation;
         let (backups, parts) = (Vec::new(), Vec::new());
-        let (hand_to, is_reset, is_unserved) = (None, false, false);
-        let placement = Placement { incarnation, home: me, backups, hand_to, is_reset, is_unserved, parts };
+        let (hand_to, begins_empty, is_unserved) = (None, false, false);
+        let placement = Placement { incarnation, home: me, backups, hand_to, begins_empty, is_unserved, parts };
         let entries = is_new.then(Vec::new);
         let (timing, stamps, mut effects) = (&server.timing, &mut server.memory.stamps, Vec::new());
         let context = Context { now, timing, stamps, effects: &mut effects };

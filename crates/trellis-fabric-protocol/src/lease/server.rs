@@ -311,7 +311,7 @@ impl Server {
         }
         let is_asked = || self.asked.is_some_and(|asked| boot_id == self.boot_id && asked.0 == request);
         // A placement that says that the range is unserved gives no right to it.
-        let can_be = || !placement.is_unserved && (!self.memory.is_blank || placement.is_reset);
+        let can_be = || !placement.is_unserved && (!self.memory.is_blank || placement.begins_empty);
         placement.home != self.me || is_asked() && can_be() && self.handed != Some(placement.incarnation)
     }
 

@@ -65,7 +65,7 @@ impl Script {
             backups: (1..=backups).collect(),
             complete: (1..=backups).collect(),
             moving: None,
-            is_reset: true,
+            begins_empty: true,
             parts: Vec::new(),
         };
         let controller = Party::of(CONTROLLER);

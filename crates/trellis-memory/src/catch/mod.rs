@@ -26,8 +26,9 @@
 //! omit one that was. Stores through the engine view are never reported.
 //!
 //! [`Abilities`] lists what a catcher cannot do, so that a protocol or a program that needs more is refused with a
-//! message instead of failing later. A new catcher is one file here, one line in [`Catcher::ALL`], its arm in `prepare`,
-//! and the suite in `tests/conformance.rs`.
+//! message instead of failing later. A new catcher is one file here, one line in [`Catcher::ALL`], its arms in `prepare` and
+//! in the other matches on [`Catcher`], a choice of the key `catch` in the crate `trellis`, and the suite in
+//! `tests/conformance.rs`.
 
 mod handler;
 mod mprotect;

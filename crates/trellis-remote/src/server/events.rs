@@ -50,7 +50,7 @@ pub enum Event {
         /// The hosts with copies.
         backups: Vec<HostPrefix>,
         /// Whether the range begins empty, so that any earlier content is lost.
-        is_reset: bool,
+        begins_empty: bool,
         /// The number of its objects.
         objects: u64,
     },
@@ -154,7 +154,7 @@ fn hosts(f: &mut fmt::Formatter<'_>, hosts: &[HostPrefix]) -> fmt::Result {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Began { place, incarnation, backups, is_reset: true, .. } => {
+            Event::Began { place, incarnation, backups, begins_empty: true, .. } => {
                 write!(f, "{place} begins here without objects, in incarnation {incarnation}; ")?;
                 hosts(f, backups)
             }
@@ -208,7 +208,9 @@ mod tests {
     fn an_event_is_one_sentence() {
         let host = |number: u16| format!("fd00:1:{number:x}::/48").parse::<HostPrefix>().expect("a prefix");
         let place = Place::whole(host(7));
-        let of = |backups, is_reset| Event::Began { place, incarnation: 3, backups, is_reset, objects: 2 }.to_string();
+        let of = |backups, begins_empty| {
+            Event::Began { place, incarnation: 3, backups, begins_empty, objects: 2 }.to_string()
+        };
         let sentence = "range fd00:1:7::/48 is served here from now on with 2 objects, in incarnation 3; ";
         assert_eq!(of(vec![], false), format!("{sentence}nobody has a copy"));
         assert_eq!(

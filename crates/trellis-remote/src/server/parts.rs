@@ -99,7 +99,7 @@ impl Server {
             match parts::next(held.leases.server(), &held.parts, &message) {
                 Step::Hear => return self.end_merged(range, placement),
                 Step::Split(part) => self.split(range, part),
-                Step::Merge(part) => self.merge(range, part, placement.is_reset),
+                Step::Merge(part) => self.merge(range, part, placement.begins_empty),
             }
         }
     }
@@ -188,7 +188,7 @@ impl Server {
     }
 
     /// Merges pages into their range; if the range begins empty, without their content.
-    fn merge(&mut self, range: u16, part: Part, is_reset: bool) {
+    fn merge(&mut self, range: u16, part: Part, begins_empty: bool) {
         let Some(mut whole) = self.ranges.remove(&range) else { return };
         whole.parts.retain(|other| other.number != part.number);
         let split = self.ranges.remove(&part.number).filter(|split| split.within == Some(part.within(range)));
@@ -198,7 +198,7 @@ impl Server {
             self.forget_index(part.within(range), part.number);
             self.context.spare_bytes += split.taken_bytes;
             let place = split.place(&self.context);
-            if !is_reset {
+            if !begins_empty {
                 if let (Some(from), Some(to)) = (&mut split.memory, &mut whole.memory) {
                     move_pages(from.as_mut(), 0..part.pages * PAGE_BYTES, to.as_mut(), part.first * PAGE_BYTES);
                 }

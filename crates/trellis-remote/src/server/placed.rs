@@ -302,10 +302,10 @@ impl Held {
                 let objects = logic.statistics().objects;
                 let backups = self.leases.server().home.iter().flat_map(|home| home.backups.iter().copied());
                 let backups: Vec<u16> = backups.collect();
-                let is_reset = std::mem::take(&mut placed.shown.was_blank);
+                let begins_empty = std::mem::take(&mut placed.shown.was_blank);
                 placed.shown = Shown { home: Some(incarnation), backups: backups.clone(), ..Shown::default() };
                 let backups = backups.into_iter().map(|host| context.prefix_of(host)).collect();
-                context.events.push(Event::Began { place, incarnation, backups, is_reset, objects });
+                context.events.push(Event::Began { place, incarnation, backups, begins_empty, objects });
                 self.logic = Some(logic);
             }
             Err(why) => {

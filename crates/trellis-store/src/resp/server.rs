@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -27,6 +27,7 @@ use super::request::{Found, Limits, Place};
 use super::waiting::{self, Waiter};
 use crate::capabilities::{Atomic, Capabilities};
 use crate::store::Store;
+use crate::stores::redis::connection::{CONNECT, connect_local};
 
 /// The number of loops that serve a store outside this process.
 const LOOPS: usize = 8;
@@ -89,7 +90,7 @@ pub(super) struct Shared {
     pub(super) rejected: AtomicU64,
     /// The number of refused attempts to give the password.
     pub(super) denied: AtomicU64,
-    /// The number of requests that were none.
+    /// The number of requests that broke the protocol.
     pub(super) broken: AtomicU64,
     pub(super) loops: Vec<Mailbox>,
     clients_max: usize,
@@ -307,7 +308,8 @@ fn bind_again(path: &str, error: io::Error) -> io::Result<UnixListener> {
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     // Files that are not sockets refuse connections too.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    if error.kind() != io::ErrorKind::AddrInUse || !is_socket || !UnixStream::connect(path).is_err_and(is_refused) {
+    let probed = || connect_local(Path::new(path), CONNECT.time());
+    if error.kind() != io::ErrorKind::AddrInUse || !is_socket || !probed().is_err_and(is_refused) {
         return Err(error);
     }
     std::fs::remove_file(path)?;

@@ -27,4 +27,4 @@ pub use messages::{Description, PortDescription};
 pub use refusals::Refusals;
 pub use remote::{At, Remote};
 pub use server::{EVENTS_MAX, Server};
-pub use socket::{connect, connect_path, is_listening, listen};
+pub use socket::{connect, connect_path, is_left_behind, is_listening, listen};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::net;
+use trellis_base::{Deadline, Limit};
 
 /// The maximum number of connections that wait to be accepted; as in the standard library.
 const CONNECTING_MAX: i32 = 128;
@@ -39,10 +40,24 @@ pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> 
     Ok(listener)
 }
 
-/// Whether a process listens on the socket. One that accepts no connection for a second does.
+/// The limit of a look at whether a process listens.
+pub(crate) const PROBE: Deadline = Deadline {
+    who: "a command that makes or finds a local socket",
+    waits_for: "a process that listens there already, to accept a connection",
+    limit: Limit::seconds(1),
+    then: "that process counts as running",
+    tested: "crates/trellis-switch/src/control/socket.rs a_process_that_accepts_nobody_is_not_waited_for",
+};
+
+/// Whether a process listens on the socket, even if it accepts no connection now.
 pub fn is_listening(path: &Path) -> bool {
-    let probed = connect_path(path, Duration::from_secs(1));
+    let probed = connect_path(path, PROBE.time());
     probed.map_or_else(|error| error.kind() == ErrorKind::TimedOut, |_| true)
+}
+
+/// Whether no process listens on the socket any more.
+pub fn is_left_behind(path: &Path) -> bool {
+    connect_path(path, PROBE.time()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// As [`connect`], by the path of the socket.
@@ -111,10 +126,10 @@ mod tests {
             }
         };
         assert_eq!(late.to_string(), "it has accepted no connection for 0.01 s");
-        assert!(is_listening(&path));
+        assert!(is_listening(&path) && !is_left_behind(&path));
         assert!(!connected.is_empty());
         drop(listener);
-        assert_eq!(connect(&address, Duration::from_secs(60)).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert!(!is_listening(&path) && is_left_behind(&path));
         fs::remove_dir_all(&folder).unwrap();
     }
 

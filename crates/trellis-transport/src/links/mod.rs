@@ -35,7 +35,8 @@
 //!   the sender's. Only if the crate was built with the feature of that name.
 //! * [`in_process`]: between threads, for tests of the layers above.
 //!
-//! A new choice is one file here, one entry in [`Choice`], and one line in the conformance suite.
+//! A new choice is one file or folder here, one entry in [`Choice`], and one line in the conformance suite. In the crate
+//! `trellis` it also needs an entry in `LinkKind`, its arm in `join::make_link`, and its rules in `config::checks`.
 
 pub(crate) mod admission;
 pub(crate) mod descriptors;

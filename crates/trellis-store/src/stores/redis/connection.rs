@@ -153,7 +153,7 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// Connects to a socket of this machine. A server that is stopped accepts nobody, so the wait for it has a limit.
-fn connect_local(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+pub(crate) fn connect_local(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
     // The time to send limits the wait for a place in the queue of the listener, too (socket(7)).
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Send, Some(limit))?;

@@ -226,13 +226,13 @@ impl ControlMessage {
                 }
             }
             What::Placed { request, boot_id, placement, call, pages, within } => {
-                let Placement { incarnation, home, backups, hand_to, is_reset, is_unserved, parts } = placement;
+                let Placement { incarnation, home, backups, hand_to, begins_empty, is_unserved, parts } = placement;
                 let (range, first, since) =
                     within.map_or((0, 0, 0), |within| (within.range, within.first, within.since));
                 for two in [*boot_id, *incarnation, *home, hand_to.unwrap_or(0), backups.len() as u16] {
                     put(&mut out, two, 2);
                 }
-                put(&mut out, *is_reset, 1);
+                put(&mut out, *begins_empty, 1);
                 put(&mut out, *is_unserved, 1);
                 put(&mut out, parts.len() as u16, 2);
                 for eight in [*request, *call, *pages, first] {
@@ -435,9 +435,9 @@ fn report(rest: &mut Rest<'_>) -> Option<What> {
 fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
     let (boot_id, incarnation, home) = (rest.two()?, rest.two()?, rest.host()?);
     let (hand_to, count) = (rest.two()?, rest.two()?);
-    let [is_reset, is_unserved] = rest.two()?.to_le_bytes();
+    let [begins_empty, is_unserved] = rest.two()?.to_le_bytes();
     let count_of_parts = usize::from(rest.two()?);
-    if is_reset > 1 || is_unserved > 1 {
+    if begins_empty > 1 || is_unserved > 1 {
         return None;
     }
     let (request, call, pages, first) = (rest.eight()?, rest.eight()?, rest.eight()?, rest.eight()?);
@@ -462,8 +462,8 @@ fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
         return None;
     }
     let hand_to = (hand_to != 0).then_some(hand_to);
-    let (is_reset, is_unserved) = (is_reset == 1, is_unserved == 1);
-    let placement = Placement { incarnation, home, backups, hand_to, is_reset, is_unserved, parts };
+    let (begins_empty, is_unserved) = (begins_empty == 1, is_unserved == 1);
+    let placement = Placement { incarnation, home, backups, hand_to, begins_empty, is_unserved, parts };
     Some(What::Placed { request, boot_id, placement, call, pages, within })
 }
 

@@ -17,9 +17,9 @@ fn entry(page: PageNumber, readers: usize) -> Entry {
 fn all() -> Vec<ControlMessage> {
     let home = |is_settled, silent| State::Home { incarnation: 7, is_settled, silent };
     let placement = |backups: Vec<u16>, hand_to: Option<u16>, parts| {
-        let is_reset = hand_to.is_none();
+        let begins_empty = hand_to.is_none();
         let is_unserved = backups.is_empty();
-        Placement { incarnation: 8, home: 4, backups, hand_to, is_reset, is_unserved, parts }
+        Placement { incarnation: 8, home: 4, backups, hand_to, begins_empty, is_unserved, parts }
     };
     let (term, home_lease) = (2_000_000_000, 500_000_000);
     let about = About { pages: 1 << 34, requests: 9, spare_bytes: 1 << 45, term, home_lease, wants_back: 0xfffe };
@@ -105,7 +105,7 @@ fn fields_are_where_the_table_says() {
         home: 4,
         backups: vec![6],
         hand_to: Some(5),
-        is_reset: true,
+        begins_empty: true,
         is_unserved: false,
         parts,
     };
@@ -130,8 +130,15 @@ fn fields_are_where_the_table_says() {
 fn parts_that_cannot_be_are_refused() {
     let decode = |range, parts: &[Part], pages, within| {
         let (backups, parts) = (vec![5], parts.to_vec());
-        let placement =
-            Placement { incarnation: 8, home: 4, backups, hand_to: None, is_reset: false, is_unserved: false, parts };
+        let placement = Placement {
+            incarnation: 8,
+            home: 4,
+            backups,
+            hand_to: None,
+            begins_empty: false,
+            is_unserved: false,
+            parts,
+        };
         let what = What::Placed { request: 1, boot_id: 1, placement, call: 0, pages, within };
         let message = ControlMessage { range, what };
         let decoded = ControlMessage::decode(Command::Placed, &message.encode());
