@@ -72,7 +72,7 @@ faults! {
     BackupTakesOld = "backup-takes-old", "a backup, or a home, takes what a home sends that was replaced";
     BlankAcknowledges = "blank-acknowledges", "a server that lost its memory acknowledges as if it had not";
     NotPersisted = "not-persisted", "the controller says what it has not persisted";
-    NoTimeout = "no-timeout", "the controller gives a range to another while its home's home lease lasts";
+    NoTimeout = "no-timeout", "the controller gives a range to another while the home lease of its home lasts";
     RestartForgetsHomeLease = "restart-forgets-home-lease", "a controller that started again thinks that no home lease lasts";
     KeepsIncarnation = "keeps-incarnation", "a home that takes over has the incarnation of the one before";
     BelievesLateHanded = "believes-late-handed", "the controller believes that a range was handed over in an earlier incarnation";

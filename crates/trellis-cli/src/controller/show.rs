@@ -76,7 +76,7 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
     let [term, home_lease] = [*term, *home_lease].map(Duration::from_nanos);
     match (leads, leader) {
         (true, _) => {
-            writeln!(text, "leads; {backups} backups each, leases of {term:?}, a home lease of {home_lease:?}")?
+            writeln!(text, "leads; {backups} backups each, page leases of {term:?}, home leases of {home_lease:?}")?
         }
         (false, Some(leader)) => return writeln!(text, "does not lead; the controller of host {leader:#x} does"),
         (false, None) => return writeln!(text, "does not lead; nobody is known who does"),
@@ -212,7 +212,7 @@ mod tests {
         };
         let shown = text(&status);
         let words: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(shown.starts_with("leads; 1 backups each, leases of 2s, a home lease of 500ms\n"), "{shown}");
+        assert!(shown.starts_with("leads; 1 backups each, page leases of 2s, home leases of 500ms\n"), "{shown}");
         assert_eq!(
             words[2],
             ["0x1001", "0x1002", "3", "16", "0x1003,0x1001", "0x1003", "12", "499", "moves", "to", "0x1003"]

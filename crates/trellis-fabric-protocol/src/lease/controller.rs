@@ -28,7 +28,7 @@ pub enum Input {
     Back(Host),
     /// This host is no longer a backup.
     Drop(Host),
-    /// No host has the pages any more: reset the range at this host when the home lease of the home has ended. The
+    /// No host has the pages any more: reset the range at this host when the home lease has ended. The
     /// order is void if the home is heard before that, or a complete backup.
     Reset(Host),
     /// Time passed.
@@ -64,7 +64,7 @@ pub struct Controller {
     pub timing: Timing,
     /// What is persisted.
     pub record: Record,
-    /// When the home lease of the home ends.
+    /// When the home lease ends.
     pub until: Nanoseconds,
     /// The home lease has ended: the first complete host that answers a call becomes home.
     pub is_open: bool,

@@ -195,7 +195,7 @@ pub struct Placement {
     pub hand_to: Option<Host>,
     /// The range starts with this incarnation (a reset): a home without any of its pages has all that there is.
     pub begins_empty: bool,
-    /// The range is unserved: the home lease of the home has ended, and no other host has everything.
+    /// The range is unserved: the home lease has ended, and no other host has everything.
     pub is_unserved: bool,
     /// Its parts, which have a home of their own; in order.
     pub parts: Vec<Part>,
