@@ -14,7 +14,7 @@ pub struct Deadline {
     pub waits_for: &'static str,
     /// How long at most.
     pub limit: Limit,
-    /// What follows when the limit has passed.
+    /// The consequence when the limit has passed.
     pub then: &'static str,
     /// The test that reaches the limit, as `crates/…/file.rs name`, or why there is none.
     pub tested: &'static str,

@@ -3,7 +3,7 @@
 //! Promises: the reports of one cause are at most as many as its count has digits.
 
 /// Whether the report of something that has happened `count` times is due: the first time, the tenth, the hundredth and so
-/// on. What a peer causes must not fill the output of the process that reports it.
+/// on. A peer must not be able to fill the output of the process that reports what it does.
 pub const fn is_worth_reporting(mut count: u64) -> bool {
     while count > 1 && count.is_multiple_of(10) {
         count /= 10;

@@ -20,7 +20,7 @@ fn one_too_many(founders: u16, input: impl Fn(u64, Waiter) -> Input) -> Vec<Effe
     effects
 }
 
-/// What the program of the node hears, or which peer is refused.
+/// The sentence for the program of the node, or about the peer.
 fn refusal(effects: &[Effect]) -> &'static str {
     match effects {
         [Effect::Refused(Waiter::MAX, why) | Effect::Violation(NodeId(1), why)] => why,

@@ -1,4 +1,4 @@
-//! What the parts of the `trellis` command share: the terminal, temporary folders, drawing, reports from records, and
+//! The parts of the `trellis` command share this: the terminal, temporary folders, drawing, reports from records, and
 //! the launcher that starts the nodes of a cluster on this host; and what `trellis-output` offers.
 //!
 //! Promises: a failure is a [`exit::Failure`], one sentence with an exit code. Only [`terminal`] prints results. Nothing

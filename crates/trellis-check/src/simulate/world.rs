@@ -220,10 +220,7 @@ impl<'a, S: Start> World<'a, S> {
             Order::Send { to, message } => self.send(node, to, wire::Message::Coherence(message)),
             Order::Granted { range, call } => self.locked(node, range, call),
             Order::WakeAt { due, .. } => {
-                // A page that is held for ever wakes nobody.
-                if due < Nanoseconds::MAX {
-                    self.queue.put(due.max(self.now), Event::Due { node });
-                }
+                self.wake_at(node, due);
                 Ok(())
             }
             Order::Nothing => Ok(()),
@@ -231,10 +228,10 @@ impl<'a, S: Start> World<'a, S> {
         }
     }
 
-    /// What the node does for an effect; a fault changes it.
+    /// The shard's order for an effect, as the injected fault changes it.
     fn order(&mut self, node: u16, effect: Effect) -> Order {
         let fault = self.start.fault();
-        let hold_max = if fault == NodeFault::HeldForEver { Nanoseconds::MAX } else { self.scenario.manners.hold_ns };
+        let hold_max = self.held_at_most(self.scenario.manners.hold_ns);
         if fault == NodeFault::NoAlarms && matches!(effect, Effect::Alarm { .. }) {
             return Order::Nothing;
         }

@@ -34,21 +34,24 @@ pub(crate) const LEADER: Deadline = Deadline {
     tested: "crates/trellis-cli/src/controller/change.rs a_cluster_that_nobody_leads_is_said",
 };
 
-/// What takes long is limited by the user.
+/// The user limits what takes long; a test compares this default with that of the option.
 #[cfg(test)]
 pub(crate) const DONE: Deadline = Deadline {
     who: "`trellis controller move --wait`, `drain`",
     waits_for: "what was decided, until it is done",
-    limit: Limit::Other("`--timeout`, an hour by default"),
+    limit: Limit::Setting("--timeout", Duration::from_secs(3_600)),
     then: "refused, with what is left and at which host; it goes on",
     tested: "crates/trellis-cli/src/controller/change.rs who_waited_long_enough_hears_what_goes_on",
 };
+
+/// The default of `--timeout`.
+const BY_DEFAULT: &str = "3600s";
 
 /// How long a command waits for what was decided.
 #[derive(Clone, Copy, Debug, Args)]
 struct Timeout {
     /// Stop waiting after this time; what was decided continues
-    #[arg(long = "timeout", value_name = "TIME", default_value = "3600s", value_parser = time)]
+    #[arg(long = "timeout", value_name = "TIME", default_value = BY_DEFAULT, value_parser = time)]
     limit: Duration,
 }
 
@@ -529,7 +532,8 @@ mod tests {
         let sentence =
             timeout.check(began, || "range 0x7 has not gone".to_owned()).expect_err("it is over").to_string();
         assert!(sentence.starts_with("range 0x7 has not gone after 0.001 s; it goes on"), "{sentence}");
-        let long = Timeout { limit: Duration::from_secs(3600) };
+        let long = Timeout { limit: time(BY_DEFAULT).expect("it is a time") };
+        assert_eq!(long.limit, DONE.time());
         assert!(long.check(Instant::now(), || unreachable!("nobody asks")).is_ok());
     }
 }

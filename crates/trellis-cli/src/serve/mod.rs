@@ -40,7 +40,7 @@ began with), and who keeps copies: a range survives the death of its server whil
 work. --backup-memory is what this server gives to ranges of others. What is changed in a range that has copies is changed under \
 a lease; it is acknowledged when every copy has it. With several controllers the first that answers is obeyed, and the next is \
 asked when it does not. A server that hears none for --home-lease answers nothing until it does. --lease-term and --home-lease \
-must be the same at all servers and controllers. What happens to ranges is said on stderr, a sentence each. The kernel answers \
+must be the same at all servers and controllers. Each event of a range is reported on stderr, in one sentence. The kernel answers \
 nothing then, because it does not know when this server may answer no more.
 
 Requests are not authenticated: give the port to hosts that you trust, behind a switch that lets no host use another's addresses.

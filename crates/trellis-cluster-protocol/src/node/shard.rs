@@ -25,13 +25,13 @@ pub struct Shard<C> {
     pub locks: RangeLocks,
     /// The nodes that have departed.
     pub departures: Departures,
-    /// What departed nodes would have answered.
+    /// Answers in place of departed nodes.
     answers: Vec<(NodeId, Message)>,
     geometry: Geometry,
     coordinator: NodeId,
 }
 
-/// What an embedder does for an effect of the protocol.
+/// The work of an embedder for one effect of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Carry out the effect: it concerns memory, threads, or what other nodes must know.
@@ -82,7 +82,7 @@ impl<C> Shard<C> {
         }
     }
 
-    /// What is to be done for an effect of the protocol. The clock is read only for effects that depend on time. A page
+    /// Turns an effect of the protocol into an order. The clock is read only for effects that depend on time. A page
     /// stays at most `hold_max` for a thread once another node wants it.
     pub fn order(&mut self, effect: Effect, now: impl FnOnce() -> Nanoseconds, hold_max: Nanoseconds) -> Order {
         match effect {
