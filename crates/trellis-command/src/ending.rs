@@ -1,9 +1,9 @@
 //! Handles SIGINT and SIGTERM in commands that serve others (a store, a controller, a switch), and signals to commands that
 //! run a program.
 //!
-//! Promises: the first signal ends the service in order. One that arrives before there is anything to end, or after
-//! the first, ends the process as without a handler. A process that ignored the signals still ignores them. Runs no
-//! code in a handler.
+//! Promises: the first signal ends the service in order, also if it arrives while the service begins. One that arrives
+//! before there is anything to end, or after the first, ends the process as without a handler. A process that ignored
+//! the signals still ignores them. Runs no code in a handler.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -37,7 +37,8 @@ impl Ends {
         let thread = std::thread::Builder::new().name("signals".to_owned());
         let waits = thread.spawn(move || {
             let mut signal = 0;
-            // SAFETY: both are valid during the calls; only this thread takes the signals from now on.
+            // SAFETY: both are valid during the calls; only this thread takes the signals from now on. The second signal
+            // finds this thread with the signals unblocked, and ends the process.
             let is_first = unsafe {
                 let waited = libc::sigwait(&signals, &mut signal);
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut());
@@ -48,7 +49,7 @@ impl Ends {
                 // SAFETY: the signal is one of the two, or none, which does nothing.
                 _ => drop(unsafe { libc::raise(signal) }),
             }
-            // The second signal is for this thread.
+            // This thread takes the second signal.
             loop {
                 std::thread::park();
             }
@@ -59,6 +60,22 @@ impl Ends {
     /// From now on the signals call `stop`, instead of what they called before.
     pub fn by(&self, stop: impl FnOnce() + Send + 'static) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
+    }
+
+    /// Begins a service: `begin` makes what others can see, such as a socket, and returns what ends it. The first signal
+    /// during the call waits for its end. Without that, the process would end and leave the socket behind.
+    ///
+    /// # Errors
+    ///
+    /// Those of `begin`. The signals then call what they called before.
+    pub fn begin<T, S, E>(&self, begin: impl FnOnce() -> Result<(T, S), E>) -> Result<T, E>
+    where
+        S: FnOnce() + Send + 'static,
+    {
+        let mut stop = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (service, ends) = begin()?;
+        *stop = Some(Box::new(ends));
+        Ok(service)
     }
 }
 
@@ -143,4 +160,62 @@ pub fn take_file_limits_as_errors() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: the handler does nothing, which is allowed in one; the signal is a constant.
     unsafe { libc::signal(libc::SIGXFSZ, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::sync::mpsc;
+
+    /// Runs the role `name` of this executable in a process of its own.
+    fn role(name: &str) -> ExitStatus {
+        let mut role = Command::new(std::env::current_exe().unwrap());
+        role.args(["--exact", &format!("ending::tests::{name}"), "--ignored"]).status().unwrap()
+    }
+
+    /// Sends SIGTERM to this process, and returns when its thread for signals has taken it.
+    fn terminate_this_process() {
+        // SAFETY: the set is plain data that the C library fills before it is read.
+        unsafe {
+            assert_eq!(libc::kill(libc::getpid(), libc::SIGTERM), 0);
+            let mut pending: libc::sigset_t = std::mem::zeroed();
+            while libc::sigpending(&mut pending) == 0 && libc::sigismember(&pending, libc::SIGTERM) == 1 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn a_signal_while_a_service_begins_ends_it_in_order() {
+        assert_eq!(role("begins_a_service_and_gets_a_signal_meanwhile").code(), Some(0));
+    }
+
+    #[test]
+    fn a_signal_before_a_service_begins_ends_the_process() {
+        assert_eq!(role("gets_a_signal_before_a_service_begins").signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    #[ignore = "a role that tests start"]
+    fn begins_a_service_and_gets_a_signal_meanwhile() {
+        let ends = Ends::listen().unwrap();
+        let (stop, is_over) = mpsc::channel();
+        let begin = || {
+            terminate_this_process();
+            Ok::<_, Failure>(("the service", move || stop.send(()).unwrap()))
+        };
+        assert_eq!(ends.begin(begin).unwrap(), "the service");
+        is_over.recv().unwrap();
+    }
+
+    #[test]
+    #[ignore = "a role that tests start"]
+    fn gets_a_signal_before_a_service_begins() {
+        let _ends = Ends::listen().unwrap();
+        terminate_this_process();
+        loop {
+            std::thread::park();
+        }
+    }
 }

@@ -117,9 +117,11 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         locality,
         control,
     };
-    let mut controller = Controller::open(options).map_err(|error| failure(&error))?;
-    let stop = controller.stop();
-    ends.by(move || stop.stop());
+    let mut controller = ends.begin(|| {
+        let controller = Controller::open(options).map_err(|error| failure(&error))?;
+        let stop = controller.stop();
+        Ok::<_, Failure>((controller, move || stop.stop()))
+    })?;
     announce(format_args!("controller {prefix} at port {port}, records in {name}, {told}, control {shown}"));
     let ended = controller.run(&mut |event| announce(format_args!("{event}")));
     ended.map_err(|error| Failure::new(exit::SYSTEM, format!("the socket at port {port} fails: {error}")))?;

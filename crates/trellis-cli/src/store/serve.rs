@@ -58,9 +58,12 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ending {
         ..Options::default()
     };
     let refused = |error: std::io::Error| Failure::new(exit::SYSTEM, format!("--resp {}: {error}", arguments.resp));
-    let server = Server::bind(&arguments.resp, store, &options).map_err(refused)?;
-    let running = server.start().map_err(refused)?;
-    ends.by(running.stopper());
+    let running = ends.begin(|| {
+        let running = Server::bind(&arguments.resp, store, &options)?.start()?;
+        let stop = running.stopper();
+        Ok((running, stop))
+    });
+    let running = running.map_err(refused)?;
     announce(format_args!("listening on {}", running.address()));
     running.wait();
     Ok(exit::FINE)

@@ -85,13 +85,16 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let ends = Ends::listen()?;
     let (switch, ports) = open(arguments, cluster, &listed, &ends)?;
     let control = arguments.control.display();
-    let listener = control::listen(&arguments.control, "switch", "--control")
-        .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot listen at {control}: {error}")))?;
     let (stop, is_over) = mpsc::channel();
-    ends.by(move || {
-        // If nothing waits for it any more, the process is already ending.
-        let _ = stop.send(());
-    });
+    let listener = ends.begin(|| {
+        let listener = control::listen(&arguments.control, "switch", "--control")
+            .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot listen at {control}: {error}")))?;
+        let stops = move || {
+            // If nothing waits for it any more, the process is already ending.
+            let _ = stop.send(());
+        };
+        Ok::<_, Failure>((listener, stops))
+    })?;
     let name = switch.name();
     let boot_id = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let server = Server::new(switch, ports, boot_id, Refusals::new("switch", Some(trellis_store::complain)));

@@ -259,7 +259,7 @@ impl Running {
 
     /// A function that stops the server from any thread: [`Running::wait`] then returns, and the socket's file is
     /// removed.
-    pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static {
+    pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static + use<> {
         let shared = Arc::clone(&self.shared);
         move || shared.stop()
     }
