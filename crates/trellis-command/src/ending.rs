@@ -168,10 +168,24 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::sync::mpsc;
 
-    /// Runs the role `name` of this executable in a process of its own.
+    /// Runs the role `name` of this executable in a process of its own. All threads of that begin with SIGTERM blocked,
+    /// because a thread of the test runner would end the process otherwise.
     fn role(name: &str) -> ExitStatus {
         let mut role = Command::new(std::env::current_exe().unwrap());
-        role.args(["--exact", &format!("ending::tests::{name}"), "--ignored"]).status().unwrap()
+        role.args(["--exact", &format!("ending::tests::{name}"), "--ignored"]);
+        // SAFETY: between fork and exec run system calls on plain data that lies on the stack.
+        unsafe {
+            role.pre_exec(|| {
+                let mut signals: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&mut signals);
+                libc::sigaddset(&mut signals, libc::SIGTERM);
+                match libc::sigprocmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            })
+        };
+        role.status().unwrap()
     }
 
     /// Sends SIGTERM to this process, and returns when its thread for signals has taken it.
