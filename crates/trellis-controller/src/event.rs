@@ -279,8 +279,10 @@ pub enum Event {
 pub enum Because {
     /// Few requests for it.
     Cold,
-    /// It was changed, or no copy of it could be made.
+    /// It was changed.
     Changed,
+    /// The other server did not get a copy of it.
+    NoCopy,
     /// The other server answered little of what was requested: writes, or more than one page at a time.
     Useless,
     /// The other server is not available.
@@ -425,6 +427,7 @@ impl fmt::Display for Event {
                 let why = match why {
                     Because::Cold => "it is asked for less",
                     Because::Changed => "it is being changed",
+                    Because::NoCopy => "that server did not get a copy of it within its time",
                     Because::Useless => "what is asked for is not what a copy answers",
                     Because::Gone => "that server is not heard, drained or home itself",
                 };

@@ -27,11 +27,19 @@ mod workers;
 pub use controller::{CLOCK_ERROR_PPM, Controller, ControllerError, Options, Stop};
 pub use event::{Because, Event};
 
-use ranges::range;
+use ranges::{parts, policy, range, replicas};
 use trellis_base::{Deadline, Limit};
 
 /// The waits of this crate.
-pub const WAITS: &[Deadline] = &[HOME_LEASE, leadership::SILENCE, range::ROUTE, control::TIMEOUT];
+pub const WAITS: &[Deadline] = &[
+    HOME_LEASE,
+    leadership::SILENCE,
+    range::ROUTE,
+    policy::READY,
+    parts::PAGES_TO_MOVE,
+    replicas::COPY,
+    control::TIMEOUT,
+];
 
 /// The limit of what controllers, homes and backups owe each other, which the state machines of leases keep.
 const HOME_LEASE: Deadline = Deadline {

@@ -39,6 +39,7 @@ pub const WAITS: &[Deadline] = &[
     handshake::UNAUTHENTICATED,
     handshake::CONFIRMATION,
     udp::acceptor::GREETING,
+    udp::multicast_output::ROOM,
     waits::STALL,
     waits::CLOSE,
     waits::FABRIC_WRITES,

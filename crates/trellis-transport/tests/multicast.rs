@@ -125,6 +125,28 @@ fn a_node_that_does_not_listen_is_sent_to_by_itself() {
 }
 
 #[test]
+fn a_node_that_takes_nothing_keeps_nothing_from_the_others() {
+    if !multicast_works("a_node_that_takes_nothing_keeps_nothing_from_the_others") {
+        return;
+    }
+    const FRAMES: usize = 60;
+    const BYTES: usize = 32 << 10;
+    let (links, mut sinks) = cluster(Security::Sealed, |_, _| {});
+    for sequence in 0..FRAMES {
+        send_to_all(&*links[0], &OTHERS, sequence as u64, BYTES);
+    }
+    // Node 2 is not among those that take something.
+    let taking: Vec<_> = [0, 1, 3].map(|node| Arc::clone(&links[node])).into();
+    let silent = sinks.remove(2);
+    poll_until(&taking, &mut sinks, |sinks| sinks[1..].iter().all(|sink| sink.frames.len() == FRAMES));
+    let held = links[0].statistics().peers[2].queued_bytes;
+    assert!(held > 0, "what node 2 has not taken waits for it");
+    // When it takes something again, it gets everything.
+    sinks.insert(2, silent);
+    poll_until(&links, &mut sinks, |sinks| sinks[2].frames.len() == FRAMES);
+}
+
+#[test]
 fn forged_replayed_and_misdirected_multicasts_are_refused_and_counted() {
     if !multicast_works("forged_replayed_and_misdirected_multicasts_are_refused_and_counted") {
         return;

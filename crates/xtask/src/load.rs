@@ -19,7 +19,7 @@ const ROUNDS: usize = 10;
 
 /// How many test programs run at a time. They add to the load; one at a time they would get a twentieth of the
 /// machine.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 4;
 
 /// The packages and programs of those tests. Programs that only compare values, and those of cargo features, run only
 /// in the whole suite: `release` alone takes longer at this load than all of these.

@@ -27,8 +27,8 @@ const INDEX: &str = "docs/README.md";
 const WITHOUT_WAITS: [&str; 6] =
     ["/tests", "/bench/", "/reproduce/", "crates/trellis-check/", "crates/xtask/", "/model.rs"];
 /// How the limit of a wait is called, as a time and as a number, and pauses after which something is repeated.
-const TIMES: [&str; 7] = ["TIMEOUT", "_TIME", "DEADLINE", "DEAD_AFTER", "_FOR", "GRACE", "LEASE"];
-const NUMBERS: [&str; 2] = ["_MS_MAX", "_NS_MAX"];
+const TIMES: [&str; 8] = ["TIMEOUT", "_TIME", "DEADLINE", "DEAD_AFTER", "_FOR", "GRACE", "LEASE", "_WITHIN"];
+const NUMBERS: [&str; 4] = ["_MS_MAX", "_NS_MAX", "_WITHIN", "TIMEOUT_NS"];
 const PAUSES: [&str; 6] =
     ["AGAIN_NS_MAX", "ATTEMPT_NS_MAX", "FULL_FOR", "HEARTBEAT_NS_MAX", "OVERTAKEN_NS_MAX", "RESEND_NS_MAX"];
 
@@ -543,6 +543,7 @@ mod tests {
             "    pub(super) const TIMEOUT: Duration = Duration::from_secs(20);",
             "const STALL_MS_MAX: u64 = 1_500;",
             "const LEAVE_NS_MAX: Nanoseconds = 1_000;",
+            "const READY_WITHIN: Nanoseconds = 3_000_000_000;",
         ] {
             assert_eq!(count(limit), 1, "{limit}");
         }

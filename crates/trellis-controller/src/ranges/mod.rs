@@ -9,10 +9,10 @@
 //! socket and no store: facts come in, [`Order`]s go out. It exists as long as this controller leads.
 
 mod locality;
-mod parts;
-mod policy;
+pub(crate) mod parts;
+pub(crate) mod policy;
 pub(crate) mod range;
-mod replicas;
+pub(crate) mod replicas;
 mod status;
 
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::controller::{Input, Record};
 use trellis_fabric_protocol::lease::parts::{PART_PAGES_MAX, PARTS_MAX, Part, Within, part_with};
@@ -24,7 +25,13 @@ use super::{Order, Ranges, placed, prefix};
 use crate::event::Event;
 
 /// How long pages that have to move wait until they are served and the server can take them.
-const GOES_WITHIN: Nanoseconds = 30_000_000_000;
+pub(crate) const PAGES_TO_MOVE: Deadline = Deadline {
+    who: "a controller, with pages that shall move",
+    waits_for: "a home that serves them, and the other server to be ready for them",
+    limit: Limit::seconds(30),
+    then: "they stay, and an event says why",
+    tested: "crates/trellis-controller/src/ranges/tests/of_parts.rs pages_that_nobody_comes_to_serve_stay",
+};
 /// How long a part may be at the home of its range before it is merged.
 const BESIDE_FOR: Nanoseconds = 10_000_000_000;
 
@@ -153,7 +160,14 @@ impl Ranges {
             }
             let home = part.and_then(|part| self.ranges.get(&part)).map(|part| part.machine.record.home);
             if home != Some(to) {
-                self.parts.splits.push(Split { range: number, first, pages, to, part, until: now + GOES_WITHIN });
+                self.parts.splits.push(Split {
+                    range: number,
+                    first,
+                    pages,
+                    to,
+                    part,
+                    until: now + PAGES_TO_MOVE.nanoseconds(),
+                });
             }
         }
         self.continue_splits(now, orders);

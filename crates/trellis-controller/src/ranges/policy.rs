@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::lease::controller::Input;
@@ -18,7 +19,13 @@ use crate::event::Event;
 use crate::records::Directive;
 
 /// How long a server may take to get ready for a range.
-const READY_WITHIN: Nanoseconds = 3_000_000_000;
+pub(crate) const READY: Deadline = Deadline {
+    who: "a controller",
+    waits_for: "a server that is to have a range, to take it",
+    limit: Limit::seconds(3),
+    then: "an event that names the server, which is not asked again for 10 s; another server is asked",
+    tested: "crates/trellis-controller/src/ranges/tests/copies.rs a_server_that_does_not_take_a_range_is_said_and_left_alone",
+};
 /// How long a server that did not get ready is not asked again.
 const SHUNNED_FOR: Nanoseconds = 10_000_000_000;
 /// How long there may be no room for a copy before that is reported: servers that are started together do not all appear
@@ -192,7 +199,7 @@ impl Ranges {
             range.introducing = None;
             let input = if purpose == Purpose::Move { Input::Move(host) } else { Input::Back(host) };
             range.step(now, input, &self.settings, &mut self.next_ticket, orders);
-        } else if !is_there || now > since + READY_WITHIN {
+        } else if !is_there || now > since + READY.nanoseconds() {
             range.introducing = None;
             // Its absence is reported elsewhere, and it is asked when it is present again.
             if is_there {

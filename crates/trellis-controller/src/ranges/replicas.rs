@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::wire::datagram::ControlMessage;
@@ -24,12 +25,18 @@ pub(super) const REPLICAS_MAX: usize = 64;
 /// How long a page gets no replica after it was changed, no copy of it could be made, or its replica was of no use.
 const LEFT_ALONE_FOR: Nanoseconds = 10_000_000_000;
 /// How long a server may take to get a copy.
-const COPY_WITHIN: Nanoseconds = 3_000_000_000;
+pub(crate) const COPY: Deadline = Deadline {
+    who: "a controller",
+    waits_for: "a server that is to answer for a hot page, to have a copy of it",
+    limit: Limit::seconds(3),
+    then: "an event that names the server; the page has no copy for 10 s",
+    tested: "crates/trellis-controller/src/ranges/tests/hot.rs a_server_that_gets_no_copy_is_given_up",
+};
 /// A page with fewer requests than the threshold for hot pages divided by this is cold.
 const COLD_PARTS: u64 = 2;
 /// How many times per term a server is sent the request again, and the maximum interval between two of them.
 const TELL_PARTS: u64 = 8;
-const TELL_WITHIN: Nanoseconds = 250_000_000;
+const TELL_EVERY_MAX: Nanoseconds = 250_000_000;
 /// A server that answers less than the requests divided by the first value, in as many consecutive counts as the second,
 /// is of no use.
 const USE_PARTS: u64 = 4;
@@ -142,7 +149,7 @@ impl Ranges {
                 let (range, host) = (prefix(&self.settings, page.0), prefix(&self.settings, from));
                 orders.push(Order::Say(Event::Replica { range, page: page.1, host, per_second }));
             }
-        } else if replica.has_copy || now > replica.since + COPY_WITHIN {
+        } else if replica.has_copy {
             self.end_replicas(now, Because::Changed, |of, _| *of == page, orders);
         }
     }
@@ -156,13 +163,15 @@ impl Ranges {
         let lost: Vec<Page> =
             self.replicas.pages.iter().filter(|(page, it)| lost(self, page, it)).map(|(page, _)| *page).collect();
         self.end_replicas(now, Because::Gone, |page, _| lost.contains(page), orders);
+        let is_late = |replica: &Replica| !replica.has_copy && now > replica.since + COPY.nanoseconds();
+        self.end_replicas(now, Because::NoCopy, |_, replica| is_late(replica), orders);
         self.tell_replicas(now, orders);
     }
 
     fn tell_replicas(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let term = self.settings.timing.term;
         for (page, replica) in self.replicas.pages.iter_mut().filter(|(_, replica)| now >= replica.tell_at) {
-            replica.tell_at = now + (term / TELL_PARTS).clamp(1, TELL_WITHIN);
+            replica.tell_at = now + (term / TELL_PARTS).clamp(1, TELL_EVERY_MAX);
             orders.push(follow(replica.host, *page, term));
         }
     }
@@ -178,7 +187,7 @@ impl Ranges {
         pages.retain(|page, replica| {
             let ends = which(page, replica);
             if ends {
-                if matches!(why, Because::Changed | Because::Useless) {
+                if matches!(why, Because::Changed | Because::NoCopy | Because::Useless) {
                     left_alone.insert(*page, now + LEFT_ALONE_FOR);
                 }
                 orders.push(Order::Redirect { page: *page, to: None });

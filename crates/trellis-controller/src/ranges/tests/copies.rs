@@ -1,4 +1,4 @@
-//! Tests the events about incomplete copies.
+//! Tests the events about copies: those that stay incomplete, and servers that do not take any.
 
 use super::*;
 
@@ -36,4 +36,42 @@ fn a_silent_switch_keeps_no_new_home_from_its_range() {
     world.run(1_000);
     assert_eq!(world.range(7).home, 8);
     assert!(world.servers[&8].serves(7, 0, world.now), "it was told that it is home");
+}
+
+#[test]
+fn a_server_without_room_or_with_other_times_is_said() {
+    let mut world = World::new(1);
+    world.serve(7, 0);
+    world.serve(8, 0);
+    world.run(1_000);
+    assert!(world.range(7).backups.is_empty() && world.range(8).backups.is_empty());
+    let refused = world.ranges.move_range(world.now, 7, 8, &mut Vec::new()).unwrap_err();
+    assert!(refused.contains("it has 0 bytes left"), "{refused}");
+    let refused = world.ranges.move_range(world.now, 7, 99, &mut Vec::new()).unwrap_err();
+    assert!(refused.contains("nothing is heard of it"), "{refused}");
+    let about = About { pages: 1, term: 1, home_lease: 2, ..About::default() };
+    let what = What::Report { request: 1, boot_id: 3, state: State::Blank, call: 0, about };
+    world.fact(Fact::Control(99, ControlMessage { range: 99, what }));
+    assert!(world.has_said("server fd12:3456:63::/48 has leases of 1ns and a home lease of 2ns"));
+    assert!(!world.written.contains_key(&99));
+}
+
+#[test]
+fn a_server_that_does_not_take_a_range_is_said_and_left_alone() {
+    let mut world = World::new(1);
+    world.refusing.insert(8);
+    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    let says = |world: &World| world.said.iter().filter(|said| said.contains("8::/48 did not take it")).count();
+    world.run(2_900);
+    assert_eq!(says(&world), 0, "{:?}", world.said);
+    world.run(300);
+    assert_eq!((says(&world), world.range(7).backups.len()), (1, 0), "{:?}", world.said);
+    world.serve(9, 100);
+    world.run(2_000);
+    assert_eq!(world.range(7).complete, [9], "another one is asked");
+    world.servers.remove(&9);
+    world.run(6_000);
+    assert_eq!(says(&world), 1, "it is left alone");
+    world.run(10_000);
+    assert!(says(&world) > 1, "it is asked again: {:?}", world.said);
 }

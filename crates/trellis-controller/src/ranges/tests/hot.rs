@@ -69,6 +69,26 @@ fn a_hot_page_that_changes_is_left_alone() {
 }
 
 #[test]
+fn a_server_that_gets_no_copy_is_given_up() {
+    for does_report in [false, true] {
+        let (mut world, host) = World::with_a_hot_page();
+        for _ in 0..6 {
+            assert_ne!(world.follows.last(), Some(&(host, 3, 0)), "it still has time");
+            world.run(499);
+            if does_report {
+                world.followed(host, 3, 0, 0);
+            }
+        }
+        world.run(10);
+        assert_eq!(world.follows.last(), Some(&(host, 3, 0)));
+        assert!(world.has_said("did not get a copy of it"), "{:?}", world.said);
+        let before = world.follows.len();
+        world.fact(hot(&[((7, 3), 1_000)]));
+        assert_eq!(world.follows.len(), before, "the page is left alone");
+    }
+}
+
+#[test]
 fn a_replica_that_is_gone_is_asked_no_more() {
     let (mut world, host) = World::with_a_hot_page();
     world.followed(host, 3, 1_500 * MILLISECOND, 0);

@@ -50,6 +50,8 @@ struct World {
     servers: BTreeMap<Host, Played>,
     /// Hosts that neither receive nor send anything.
     cut: BTreeSet<Host>,
+    /// Hosts that take no range of others, and do not say so.
+    refusing: BTreeSet<Host>,
     /// Whether the switch does not say that it has routes.
     is_switch_silent: bool,
     /// Whether what homes send to backups is lost.
@@ -102,6 +104,7 @@ impl World {
             ranges: Ranges::new(settings.clone(), Kept::default(), 0),
             servers: BTreeMap::new(),
             cut: BTreeSet::new(),
+            refusing: BTreeSet::new(),
             is_switch_silent: false,
             loses_copies: false,
             disbelieved: 0,
@@ -291,6 +294,9 @@ impl World {
             }
         }
         if !self.servers[&to].ranges.contains_key(&control.range) {
+            if self.refusing.contains(&to) {
+                return;
+            }
             let machine = self.machine((control.range, *pages), to, self.servers[&to].boot_id);
             let played = self.servers.get_mut(&to).expect("it is there");
             if played.spare_bytes < pages * 4096 {
@@ -609,24 +615,6 @@ fn one_that_is_cut_off_is_never_home_beside_another() {
         let range = world.range(7);
         assert_eq!((range.is_served, range.complete.len()), (true, 1), "{:?}", world.said);
     }
-}
-
-#[test]
-fn a_server_without_room_or_with_other_times_is_said() {
-    let mut world = World::new(1);
-    world.serve(7, 0);
-    world.serve(8, 0);
-    world.run(1_000);
-    assert!(world.range(7).backups.is_empty() && world.range(8).backups.is_empty());
-    let refused = world.ranges.move_range(world.now, 7, 8, &mut Vec::new()).unwrap_err();
-    assert!(refused.contains("it has 0 bytes left"), "{refused}");
-    let refused = world.ranges.move_range(world.now, 7, 99, &mut Vec::new()).unwrap_err();
-    assert!(refused.contains("nothing is heard of it"), "{refused}");
-    let about = About { pages: 1, term: 1, home_lease: 2, ..About::default() };
-    let what = What::Report { request: 1, boot_id: 3, state: State::Blank, call: 0, about };
-    world.fact(Fact::Control(99, ControlMessage { range: 99, what }));
-    assert!(world.has_said("server fd12:3456:63::/48 has leases of 1ns and a home lease of 2ns"));
-    assert!(!world.written.contains_key(&99));
 }
 
 #[test]

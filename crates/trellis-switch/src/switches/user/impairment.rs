@@ -13,7 +13,7 @@ use trellis_base::Random;
 use crate::faults::Faults;
 
 /// The maximum time for which a packet waits for the one that is to overtake it.
-const OVERTAKEN_WITHIN: Duration = Duration::from_millis(10);
+const REORDERED_DELAY_MAX: Duration = Duration::from_millis(10);
 /// The maximum number of waiting packets.
 pub(super) const WAITING_MAX: usize = 65_536;
 
@@ -78,7 +78,7 @@ impl Waiting {
         impairment: &Impairment,
         leaving: &mut Vec<Leaving>,
     ) -> bool {
-        let delay = if impairment.is_overtaken { OVERTAKEN_WITHIN.max(impairment.delay) } else { impairment.delay };
+        let delay = if impairment.is_overtaken { REORDERED_DELAY_MAX.max(impairment.delay) } else { impairment.delay };
         if self.packets.len() >= WAITING_MAX && !delay.is_zero() {
             return false;
         }
@@ -203,8 +203,8 @@ mod tests {
     fn who_is_not_overtaken_leaves_alone() {
         let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
         assert!(waiting.push(5, packet(1, 1), &Impairment { is_overtaken: true, ..PLAIN }, &mut leaving));
-        assert_eq!(waiting.next_in(5), Some(OVERTAKEN_WITHIN));
-        waiting.due(5 + OVERTAKEN_WITHIN.as_nanos() as u64, &mut leaving);
+        assert_eq!(waiting.next_in(5), Some(REORDERED_DELAY_MAX));
+        waiting.due(5 + REORDERED_DELAY_MAX.as_nanos() as u64, &mut leaving);
         assert!(waiting.push(6, packet(1, 2), &PLAIN, &mut leaving));
         assert_eq!(numbers(&leaving), [1, 2]);
     }

@@ -39,7 +39,7 @@ mod input;
 mod leaving;
 mod multicast;
 mod multicast_datagram;
-mod multicast_output;
+pub(crate) mod multicast_output;
 mod output;
 mod peers;
 pub(crate) mod probe;

@@ -1,7 +1,7 @@
 //! Frames for several peers: which peers get them in one datagram, and when.
 //!
 //! Promises: [`Peers::send_to_all`] is [`Peers::send`] to each of the peers, and one transmission for those that
-//! receive this node's multicasts. No peer waits longer than [`TIMEOUT_NS`] for another one.
+//! receive this node's multicasts. No peer waits longer than [`ROOM`] for another one.
 //!
 //! It must never wait, or send anything again. A multicast is the first transmission of fragments that belong to the
 //! connections with its receivers, and these connections ensure that they arrive.
@@ -14,6 +14,8 @@
 
 use std::sync::atomic::Ordering;
 
+use trellis_base::{Deadline, Limit};
+
 use super::delivery::{Fragment, Nanoseconds};
 use super::multicast::{Half, PEERS_MIN};
 use super::multicast_datagram::{ADDRESSED_MAX, overhead_bytes};
@@ -25,7 +27,13 @@ use crate::links::{Payload, SendError, check_sendable};
 
 /// How long a frame waits for a receiver that has no room. A requested acknowledgement takes one round trip, and
 /// longer if the receiver computes.
-const TIMEOUT_NS: Nanoseconds = 20_000_000;
+pub(crate) const ROOM: Deadline = Deadline {
+    who: "the link udp, with a frame for several peers",
+    waits_for: "one of them that has no room",
+    limit: Limit::milliseconds(20),
+    then: "the others get it, and that one gets it by itself when it has room",
+    tested: "crates/trellis-transport/tests/multicast.rs a_node_that_takes_nothing_keeps_nothing_from_the_others",
+};
 
 /// A frame that is not completely sent.
 pub(super) struct Waiting {
@@ -92,7 +100,7 @@ impl Peers {
                 Err(error) => failed.push((peer, error)),
             }
         }
-        let until = now + TIMEOUT_NS;
+        let until = now + ROOM.nanoseconds();
         half.line.push_back(Waiting { common, fragment_bytes, receivers, begun: false, index: 0, until });
         self.advance(&mut half, now);
     }
@@ -130,7 +138,7 @@ impl Peers {
                 break;
             }
             if let Some(next) = half.line.front_mut() {
-                next.until = now + TIMEOUT_NS;
+                next.until = now + ROOM.nanoseconds();
             }
         }
         self.group.is_waiting.store(!half.line.is_empty(), Ordering::Release);
@@ -176,7 +184,7 @@ impl Peers {
                 continue;
             }
             self.transmit(half, waiting, going, now);
-            waiting.until = now + TIMEOUT_NS;
+            waiting.until = now + ROOM.nanoseconds();
         }
         true
     }
