@@ -6,7 +6,9 @@
 
 use super::Run;
 use crate::page::NodeId;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
+use core::ops::Range;
+use trellis_base::FreeRuns;
 
 /// The largest number of spans at a time.
 pub const SPANS_MAX: usize = 1 << 20;
@@ -15,10 +17,7 @@ pub const SPANS_MAX: usize = 1 << 20;
 pub(super) struct Directory {
     /// The address of page 0, in pages: alignments are those of addresses.
     base_pages: u64,
-    /// Free ranges: number of pages by first page.
-    free: BTreeMap<u32, u32>,
-    /// The same by size: the smallest range that suffices is taken.
-    by_size: BTreeSet<(u32, u32)>,
+    free: FreeRuns<u32>,
     /// Granted spans: number of pages and owner by first page.
     granted: BTreeMap<u32, (u32, NodeId)>,
     /// Pages below this one were never granted: they are zero, as at the start.
@@ -28,15 +27,9 @@ pub(super) struct Directory {
 impl Directory {
     /// For the pages `first..end`.
     pub(super) fn new(first: u32, end: u32, base_pages: u64) -> Directory {
-        let mut directory = Directory {
-            base_pages,
-            free: BTreeMap::new(),
-            by_size: BTreeSet::new(),
-            granted: BTreeMap::new(),
-            untouched_end: end,
-        };
-        directory.insert(first, end);
-        directory
+        let mut free = FreeRuns::default();
+        free.insert(first..end);
+        Directory { base_pages, free, granted: BTreeMap::new(), untouched_end: end }
     }
 
     /// Grants `owner` this many consecutive pages, and returns whether none of them was granted before. The error is the
@@ -46,17 +39,13 @@ impl Directory {
         if self.granted.len() >= SPANS_MAX {
             return Err(u32::MAX);
         }
-        let longest = self.by_size.last().map_or(0, |&(pages, _)| pages);
         let base = self.base_pages;
-        let fits = |&(run_pages, run_first): &(u32, u32)| {
-            let first = run_first + (run_pages - pages);
+        let highest = |run: Range<u32>| {
+            let first = run.end - pages;
             let past = ((base + u64::from(first)) % u64::from(align_pages)) as u32;
-            (first - run_first >= past).then(|| (run_first, run_first + run_pages, first - past))
+            (first - run.start >= past).then(|| first - past)
         };
-        let (run_first, run_end, first) = self.by_size.range((pages, 0)..).find_map(fits).ok_or(longest)?;
-        self.remove(run_first, run_end);
-        self.insert(run_first, first);
-        self.insert(first + pages, run_end);
+        let first = self.free.take(pages, highest).ok_or(self.free.longest())?;
         self.granted.insert(first, (pages, owner));
         let is_fresh = first + pages <= self.untouched_end;
         self.untouched_end = self.untouched_end.min(first);
@@ -69,16 +58,7 @@ impl Directory {
             return false;
         }
         self.granted.remove(&run.first);
-        let (mut first, mut end) = (run.first, run.first + run.pages);
-        if let Some((&before, &pages)) = self.free.range(..first).next_back().filter(|run| run.0 + run.1 == first) {
-            self.remove(before, before + pages);
-            first = before;
-        }
-        if let Some(&pages) = self.free.get(&end) {
-            self.remove(end, end + pages);
-            end += pages;
-        }
-        self.insert(first, end);
+        self.free.insert(run.first..run.first + run.pages);
         true
     }
 
@@ -89,19 +69,7 @@ impl Directory {
     }
 
     pub(super) fn pages_free(&self) -> u64 {
-        self.free.values().map(|&pages| u64::from(pages)).sum()
-    }
-
-    fn insert(&mut self, first: u32, end: u32) {
-        if first < end {
-            self.free.insert(first, end - first);
-            self.by_size.insert((end - first, first));
-        }
-    }
-
-    fn remove(&mut self, first: u32, end: u32) {
-        let was_there = self.free.remove(&first).is_some() && self.by_size.remove(&(end - first, first));
-        assert!(was_there, "both indexes of the free runs hold the same runs");
+        self.free.total()
     }
 }
 

@@ -9,8 +9,9 @@
 use super::pages::{PageEntry, PageTable};
 use super::sessions::Client;
 use crate::wire::address::{Host, PAGE_BYTES};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use trellis_base::FreeRuns;
 
 /// An object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,14 +40,10 @@ impl Object {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Objects {
     pub(super) table: PageTable,
-    /// Free ranges: number of pages by first page.
-    free: BTreeMap<u64, u64>,
-    /// The same by size.
-    by_size: BTreeSet<(u64, u64)>,
+    free: FreeRuns<u64>,
     /// By first page.
     live: BTreeMap<u64, Object>,
     objects_max: usize,
-    pages_free: u64,
     /// Ranges that are elsewhere: number of pages by first page. Those of them that are free are not in `free`.
     lent: BTreeMap<u64, u64>,
 }
@@ -56,14 +53,12 @@ impl Objects {
     pub(super) fn new(pages: u64, generation: u16, objects_max: usize) -> Objects {
         let mut objects = Objects {
             table: PageTable::new(pages, generation),
-            free: BTreeMap::new(),
-            by_size: BTreeSet::new(),
+            free: FreeRuns::default(),
             live: BTreeMap::new(),
             objects_max,
-            pages_free: pages,
             lent: BTreeMap::new(),
         };
-        objects.insert(0, pages);
+        objects.free.insert(0..pages);
         objects
     }
 
@@ -81,7 +76,7 @@ impl Objects {
                 page += 1;
                 continue;
             }
-            objects.insert(free_from, page - free_from);
+            objects.free.insert(free_from..page);
             let (pages, bytes) = table.object_from(page)?;
             let generation = entry.generation;
             objects
@@ -90,8 +85,7 @@ impl Objects {
             page += pages;
             free_from = page;
         }
-        objects.insert(free_from, page - free_from);
-        objects.pages_free = objects.free.values().sum();
+        objects.free.insert(free_from..page);
         objects.table = table;
         Ok(objects)
     }
@@ -108,10 +102,7 @@ impl Objects {
         if self.live.len() >= self.objects_max {
             return None;
         }
-        let &(run_pages, first_page) = self.by_size.range((pages, 0)..).next()?;
-        self.remove(first_page, run_pages);
-        self.insert(first_page + pages, run_pages - pages);
-        self.pages_free -= pages;
+        let first_page = self.free.take(pages, |run| Some(run.start))?;
         let generation = self.table.give(first_page, pages, bytes);
         let object = Object { first_page, pages, bytes, generation, maker, session };
         self.live.insert(first_page, object);
@@ -123,38 +114,14 @@ impl Objects {
         let object = self.live.remove(&first_page)?;
         debug_assert!(self.lent_in(first_page, object.pages).is_none(), "its pages are here");
         self.table.take(first_page, object.pages);
-        self.pages_free += object.pages;
-        self.free_run(first_page, object.pages);
+        self.free.insert(first_page..first_page + object.pages);
         Some(object)
-    }
-
-    /// Frees pages and merges them with their free neighbours.
-    fn free_run(&mut self, mut first: u64, mut pages: u64) {
-        if let Some(&after) = self.free.get(&(first + pages)) {
-            self.remove(first + pages, after);
-            pages += after;
-        }
-        if let Some((&before, &length)) = self.free.range(..first).next_back().filter(|run| run.0 + run.1 == first) {
-            self.remove(before, length);
-            first = before;
-            pages += length;
-        }
-        self.insert(first, pages);
     }
 
     /// These pages are elsewhere: no object is made in them until they are back. None of them is elsewhere already.
     pub(super) fn lend(&mut self, first: u64, pages: u64) {
         debug_assert!(self.lent_in(first, pages).is_none(), "they are at one place at a time");
-        let end = first + pages;
-        let before = self.free.range(..first).next_back().filter(|(start, length)| *start + *length > first);
-        let inside = self.free.range(first..end);
-        let runs: Vec<(u64, u64)> = before.into_iter().chain(inside).map(|(start, length)| (*start, *length)).collect();
-        for (start, length) in runs {
-            self.remove(start, length);
-            self.insert(start, first.saturating_sub(start));
-            self.insert(end, (start + length).saturating_sub(end));
-            self.pages_free -= (start + length).min(end) - start.max(first);
-        }
+        self.free.remove(first..first + pages);
         self.lent.insert(first, pages);
     }
 
@@ -167,8 +134,7 @@ impl Objects {
         while page < first + pages {
             let Some(entry) = self.table.entry(page) else { break };
             if entry.valid_bytes == 0 {
-                self.free_run(page, 1);
-                self.pages_free += 1;
+                self.free.insert(page..page + 1);
             }
             page += 1;
         }
@@ -192,24 +158,12 @@ impl Objects {
     }
 
     pub(super) fn pages_free(&self) -> u64 {
-        self.pages_free
+        self.free.total()
     }
 
     /// The longest object that could be made, in pages.
     pub(super) fn longest_run(&self) -> u64 {
-        self.by_size.last().map_or(0, |run| run.0)
-    }
-
-    fn insert(&mut self, first: u64, pages: u64) {
-        if pages > 0 {
-            self.free.insert(first, pages);
-            self.by_size.insert((pages, first));
-        }
-    }
-
-    fn remove(&mut self, first: u64, pages: u64) {
-        let was_there = self.free.remove(&first).is_some() && self.by_size.remove(&(pages, first));
-        assert!(was_there, "both indexes of the free runs hold the same runs");
+        self.free.longest()
     }
 }
 
@@ -242,7 +196,7 @@ mod tests {
             assert_eq!(objects.delete(first), None, "only once");
         }
         assert_eq!((objects.count(), objects.pages_free(), objects.longest_run()), (0, 100, 100));
-        assert_eq!(objects.free.len(), 1);
+        assert_eq!(objects.free.runs().iter().count(), 1);
     }
 
     #[test]
@@ -282,7 +236,7 @@ mod tests {
         for first in [0, 10, 20, 40, 60] {
             assert!(objects.delete(first).is_some());
         }
-        assert_eq!((objects.pages_free(), objects.longest_run(), objects.free.len()), (100, 100, 1));
+        assert_eq!((objects.pages_free(), objects.longest_run(), objects.free.runs().iter().count()), (100, 100, 1));
     }
 
     #[test]

@@ -19,7 +19,6 @@ mod bump;
 mod description;
 mod directory;
 mod first_fit;
-mod intervals;
 mod native;
 #[cfg(test)]
 mod order_tests;

@@ -4,10 +4,9 @@
 //! suffices is taken, and among these the one at the lowest address. A page counts as clean only if it was never
 //! allocated, or reads as zero since it was released.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::intervals::Intervals;
+use trellis_base::{FreeRuns, Runs};
 
 /// How many free pages may keep their content; beyond this number, all are released.
 pub(super) const WARM_PAGES_MAX: u64 = 1024;
@@ -16,13 +15,11 @@ pub(super) const WARM_PAGES_MAX: u64 = 1024;
 pub(super) struct Pages {
     /// The number of the heap's first page, so that alignment refers to addresses.
     base_pages: u64,
-    free: Intervals,
-    /// The same ranges, by size.
-    by_size: BTreeSet<(u32, u32)>,
+    free: FreeRuns<u32>,
     /// Free pages that may not be zero.
-    dirty: Intervals,
+    dirty: Runs<u32>,
     /// Those of them whose content was not released yet.
-    warm: Intervals,
+    warm: Runs<u32>,
 }
 
 impl Pages {
@@ -40,11 +37,11 @@ impl Pages {
 
     #[cfg(test)]
     fn longest(&self) -> u32 {
-        self.by_size.last().map_or(0, |&(pages, _)| pages)
+        self.free.longest()
     }
 
     pub(super) fn free_runs(&self) -> impl Iterator<Item = Range<u32>> + '_ {
-        self.free.iter()
+        self.free.runs().iter()
     }
 
     /// Adds pages.
@@ -62,17 +59,17 @@ impl Pages {
     pub(super) fn take(&mut self, pages: u32, align_pages: u32) -> Option<(Range<u32>, Vec<Range<u32>>)> {
         debug_assert!(pages > 0 && align_pages.is_power_of_two());
         let (base, align) = (self.base_pages, u64::from(align_pages));
-        let first = self.by_size.range((pages, 0)..).find_map(|&(run_pages, first)| {
-            let aligned = (base + u64::from(first)).next_multiple_of(align) - base;
-            (aligned + u64::from(pages) <= u64::from(first) + u64::from(run_pages)).then_some(aligned as u32)
+        let first = self.free.take(pages, |run| {
+            let aligned = (base + u64::from(run.start)).next_multiple_of(align) - base;
+            (aligned + u64::from(pages) <= u64::from(run.end)).then_some(aligned as u32)
         })?;
-        Some((first..first + pages, self.cut(first..first + pages)))
+        Some((first..first + pages, self.taken(first..first + pages)))
     }
 
     /// Takes exactly these pages, if they are free, and returns the clean ones.
     pub(super) fn take_exactly(&mut self, pages: Range<u32>) -> Option<Vec<Range<u32>>> {
-        let run = self.free.run_of(pages.start)?;
-        (run.end >= pages.end).then(|| self.cut(pages))
+        let run = self.free.runs().run_of(pages.start).filter(|run| run.end >= pages.end);
+        run.map(|_| self.take_free(pages))
     }
 
     /// Returns pages with whatever content they have.
@@ -86,33 +83,24 @@ impl Pages {
     pub(super) fn take_warm(&mut self) -> Vec<Range<u32>> {
         let warm: Vec<_> = self.warm.iter().collect();
         for run in &warm {
-            self.cut(run.clone());
+            self.take_free(run.clone());
         }
         warm
     }
 
     fn join(&mut self, pages: Range<u32>) {
-        debug_assert!(self.free.within(pages.clone()).is_empty(), "pages {pages:?} are free already");
-        if let Some(before) = pages.start.checked_sub(1).and_then(|page| self.free.run_of(page)) {
-            self.by_size.remove(&(before.end - before.start, before.start));
-        }
-        if let Some(after) = self.free.run_of(pages.end) {
-            self.by_size.remove(&(after.end - after.start, after.start));
-        }
-        let run = self.free.insert(pages);
-        self.by_size.insert((run.end - run.start, run.start));
+        debug_assert!(self.free.runs().within(pages.clone()).is_empty(), "pages {pages:?} are free already");
+        self.free.insert(pages);
     }
 
-    fn cut(&mut self, pages: Range<u32>) -> Vec<Range<u32>> {
-        let run = self.free.run_of(pages.start).expect("pages that are taken are free");
-        assert!(pages.end <= run.end, "pages that are taken are free");
-        self.by_size.remove(&(run.end - run.start, run.start));
+    /// Takes pages that are free.
+    fn take_free(&mut self, pages: Range<u32>) -> Vec<Range<u32>> {
         self.free.remove(pages.clone());
-        for rest in [run.start..pages.start, pages.end..run.end] {
-            if !rest.is_empty() {
-                self.by_size.insert((rest.end - rest.start, rest.start));
-            }
-        }
+        self.taken(pages)
+    }
+
+    /// Records that pages are free no longer, and returns the clean ones.
+    fn taken(&mut self, pages: Range<u32>) -> Vec<Range<u32>> {
         let clean = self.dirty.gaps(pages.clone());
         self.dirty.remove(pages.clone());
         self.warm.remove(pages);
