@@ -1,6 +1,9 @@
-//! How a client treats late answers. The explorer and the swarm of `trellis-check` cover every order of events.
+//! How a client and a reader treat late answers. The explorer and the swarm of `trellis-check` cover every order of events.
+
+use std::collections::VecDeque;
 
 use trellis_fabric_protocol::lease::client::{Client, Input};
+use trellis_fabric_protocol::lease::reader::{self, Reader};
 use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Outcome, Party, Status, Timing, epoch_of};
 
 const HOME: u16 = 1;
@@ -65,4 +68,125 @@ fn anything_else_that_an_older_request_hears_may_be_wrong_by_now() {
     assert_eq!(reply(&mut client, 13, first, other, Status::Ok, epoch + 1), [], "it shall not be given back");
     let effects = reply(&mut client, 13, second, ask, Status::Ok, epoch + 1);
     assert!(effects.contains(&Effect::Done(0, Outcome::Committed)), "{effects:?}");
+}
+
+/// The answer times of homes: within a retry, and much longer.
+const TIMES: [u64; 5] = [1, RETRY - 1, RETRY, 3 * RETRY, 15 * RETRY];
+
+fn timing() -> Timing {
+    Timing::new(1_000, 5_000, RETRY, 100)
+}
+
+/// Requests that a home answers, in order, after this time.
+struct Slow {
+    takes: u64,
+    asked: VecDeque<(u64, u64, Ask)>,
+    requests: usize,
+}
+
+impl Slow {
+    fn new(takes: u64) -> Slow {
+        Slow { takes, asked: VecDeque::new(), requests: 0 }
+    }
+
+    fn hear(&mut self, now: u64, effects: &[Effect]) {
+        for effect in effects {
+            if let Effect::Send { message: Message::Request { request, ask, .. }, .. } = effect {
+                self.asked.push_back((now + self.takes, *request, *ask));
+                self.requests += 1;
+            }
+        }
+    }
+
+    /// An answer that arrives now: to which request.
+    fn answer(&mut self, now: u64) -> Option<Message> {
+        let (_, request, ask) = self.asked.pop_front_if(|(at, ..)| *at <= now)?;
+        Some(Message::Reply { page: 0, request, ask, status: Status::Ok, epoch: epoch_of(1) + 1 })
+    }
+}
+
+#[test]
+fn a_lease_is_had_and_kept_at_a_home_that_takes_longer_than_a_retry() {
+    for takes in TIMES {
+        let (mut client, mut home) = (Client::new(ME, Party::of(9), timing(), HOME), Slow::new(takes));
+        home.hear(0, &step(&mut client, 0, Input::Update(0)));
+        let mut owned_at = None;
+        for now in 1..10_000 {
+            while let Some(message) = home.answer(now) {
+                home.hear(now, &step(&mut client, now, Input::Message(Party::of(HOME), message)));
+            }
+            if client.owns(now, 0) {
+                owned_at.get_or_insert(now);
+            }
+            let effects = step(&mut client, now, Input::Tick);
+            assert!(!effects.iter().any(|effect| matches!(effect, Effect::Lost(_))), "{takes}: lost at {now}");
+            home.hear(now, &effects);
+        }
+        let owned_at = owned_at.unwrap_or_else(|| panic!("a home that takes {takes} is never heard"));
+        assert!(owned_at < 4 * takes.max(RETRY), "{takes}: {owned_at}");
+        // A renewal for each third of the term, and a few retries of each.
+        assert!(home.requests < 40 * 8, "{takes}: {} requests", home.requests);
+    }
+}
+
+#[test]
+fn a_copy_is_had_and_kept_at_a_home_that_takes_longer_than_a_retry() {
+    for takes in TIMES {
+        let (mut reader, mut home) = (Reader::new(ME, Party::of(9), timing(), HOME), Slow::new(takes));
+        let mut effects = Vec::new();
+        reader.step(0, reader::Input::Follow(0), &mut effects);
+        home.hear(0, &effects);
+        let mut had_at = None;
+        for now in 1..10_000 {
+            let mut effects = Vec::new();
+            while let Some(message) = home.answer(now) {
+                reader.step(now, reader::Input::Message(Party::of(HOME), message), &mut effects);
+            }
+            reader.step(now, reader::Input::Tick, &mut effects);
+            home.hear(now, &effects);
+            match had_at {
+                None if reader.has(now, 0) => had_at = Some(now),
+                Some(_) => assert!(reader.has(now, 0), "{takes}: lost at {now}"),
+                None => {}
+            }
+        }
+        let had_at = had_at.unwrap_or_else(|| panic!("a home that takes {takes} is never heard"));
+        assert!(had_at < 4 * takes.max(RETRY), "{takes}: {had_at}");
+    }
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_ends_in_time() {
+    let mut client = Client::new(ME, Party::of(9), timing(), HOME);
+    let update = requests(&step(&mut client, 0, Input::Update(0)));
+    reply(&mut client, 1, update[0], Ask::Update, Status::Ok, epoch_of(1) + 1);
+    let until = timing().held;
+    // Only when it says that something is due, and there is no answer any more.
+    while let Some(due) = client.due(0) {
+        assert!(due <= until, "{due}");
+        if step(&mut client, due, Input::TickPage(0)).contains(&Effect::Lost(0)) {
+            assert_eq!(due, until);
+            return;
+        }
+    }
+    panic!("nothing is due, and the lease was not lost");
+}
+
+#[test]
+fn waits_begin_anew_after_an_answer() {
+    let mut client = Client::new(ME, Party::of(9), timing(), HOME);
+    let mut asked = requests(&step(&mut client, 0, Input::Update(0)))[0];
+    let again = |client: &mut Client| {
+        let due = client.due(0).expect("it waits");
+        (due, requests(&step(client, due, Input::TickPage(0)))[0])
+    };
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        let (due, request) = again(&mut client);
+        (times, asked) = ([times, vec![due]].concat(), request);
+    }
+    assert_eq!(times, [10, 30, 70]);
+    assert_eq!(reply(&mut client, 71, asked, Ask::Update, Status::Busy, 0), []);
+    let due = [again(&mut client).0, again(&mut client).0];
+    assert_eq!(due, [150, 160], "that one was under way, and the next is as a first one");
 }

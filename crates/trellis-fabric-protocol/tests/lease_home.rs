@@ -2,6 +2,7 @@
 //! range is reset only if no host has anything. `trellis-check` tests what all machines do together.
 
 use core::ops::Range;
+use std::collections::VecDeque;
 use trellis_fabric_protocol::lease::controller::{Controller, Input as Fact, Record};
 use trellis_fabric_protocol::lease::home::Stamp;
 use trellis_fabric_protocol::lease::queue::WAITERS_MAX;
@@ -43,6 +44,18 @@ fn ask(server: &mut Server, now: u64, number: u16, request: u64, ask: Ask) -> Ve
     replies(&step(server, now, client(number), Message::Request { page: 0, request, ask }))
 }
 
+fn placement(backups: &[Host], begins_empty: bool) -> Placement {
+    Placement {
+        incarnation: 1,
+        home: HOME,
+        backups: backups.to_vec(),
+        hand_to: None,
+        begins_empty,
+        is_unserved: false,
+        parts: Vec::new(),
+    }
+}
+
 fn home(pages: u64, own: u64, backups: &[Host]) -> (Server, Vec<Effect>) {
     home_of_changed(pages, own, backups, 0..0)
 }
@@ -53,19 +66,74 @@ fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) 
     server.memory.stamps.extend(changed.map(|page| (page, Stamp { incarnation: 0, epoch: 1 + page })));
     let mut effects = Vec::new();
     server.step(1, Input::Tick, &mut effects);
-    let placement = Placement {
-        incarnation: 1,
-        home: HOME,
-        backups: backups.to_vec(),
-        hand_to: None,
-        begins_empty: true,
-        is_unserved: false,
-        parts: Vec::new(),
-    };
+    let placement = placement(backups, true);
     let placed = Message::Placed { request: 1, boot_id: 7, placement, call: 0 };
     let effects = step(&mut server, 1, Party::of(CONTROLLER), placed);
     assert!(server.serves(2), "{effects:?}");
     (server, effects)
+}
+
+#[test]
+fn a_server_is_home_at_a_controller_that_takes_longer_than_a_retry() {
+    for takes in [1, RETRY, 5 * RETRY, 15 * RETRY] {
+        let mut server = Server::new(HOME, Party::of(CONTROLLER), 1, timing(), 7, HOME);
+        let mut reports = VecDeque::new();
+        let mut serves_from = None;
+        for now in 1..5_000 {
+            let mut effects = Vec::new();
+            while let Some((_, request)) = reports.pop_front_if(|(at, _)| *at <= now) {
+                let placement = placement(&[], serves_from.is_none());
+                let placed = Message::Placed { request, boot_id: 7, placement, call: 0 };
+                server.step(now, Input::Message(Party::of(CONTROLLER), placed), &mut effects);
+            }
+            server.step(now, Input::Tick, &mut effects);
+            for effect in effects {
+                if let Effect::Send { message: Message::Report { request, .. }, .. } = effect {
+                    reports.push_back((now + takes, request));
+                }
+            }
+            match serves_from {
+                None if server.serves(now) => serves_from = Some(now),
+                Some(_) => assert!(server.serves(now), "{takes}: not at {now}"),
+                None => {}
+            }
+        }
+        let from = serves_from.unwrap_or_else(|| panic!("a controller that takes {takes} is never heard"));
+        assert!(from < 5 * takes.max(RETRY), "{takes}: {from}");
+    }
+}
+
+#[test]
+fn a_backup_that_answers_calls_late_becomes_home() {
+    for takes in [1, RETRY, 5 * RETRY, 15 * RETRY] {
+        let record = Record {
+            begins_empty: false,
+            boot_id: Some(7),
+            backups: vec![2],
+            complete: vec![2],
+            ..Record::first(HOME)
+        };
+        let mut controller = Controller::new(timing(), record, 0);
+        let mut calls = VecDeque::new();
+        let home_at = (1..10_000).find(|&now| {
+            let mut effects = Vec::new();
+            while let Some((_, call)) = calls.pop_front_if(|(at, _)| *at <= now) {
+                let report = Message::Report { request: now, boot_id: 3, state: State::Idle, call };
+                controller.step(now, Fact::Message(Party::of(2), report), &mut effects);
+            }
+            controller.step(now, Fact::Tick, &mut effects);
+            for effect in &effects {
+                if let Effect::Send { to, message: Message::Placed { request: 0, call, .. }, .. } = effect
+                    && to.host == 2
+                {
+                    calls.push_back((now + takes, *call));
+                }
+            }
+            controller.record.home == 2
+        });
+        let home_at = home_at.unwrap_or_else(|| panic!("a backup that takes {takes} is never heard"));
+        assert!(home_at < HOME_LEASE + 5 * takes.max(RETRY), "{takes}: {home_at}");
+    }
 }
 
 #[test]

@@ -1,26 +1,22 @@
 //! Tests clients of ranges that move, fail over and have backups, over real sockets in networks of their own: a proxy
 //! between the client and a memory server gives the answers that a home would give then, and passes everything else on.
 
+#[path = "support/between.rs"]
+mod between;
 #[path = "../../trellis-transport/tests/support/network.rs"]
 mod network;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use between::Between;
 use network::{ALONE, in_own_network};
-use trellis_fabric_protocol::wire::address::{Address, Arguments, Cluster, Source};
+use trellis_fabric_protocol::wire::address::{Arguments, Source};
 use trellis_fabric_protocol::wire::command::Command;
-use trellis_fabric_protocol::wire::datagram::{
-    Body, Checksums, Operation, Reply, Request, Rules, Status, TagKind, seal,
-};
+use trellis_fabric_protocol::wire::datagram::{Body, Operation, Request, Status};
 use trellis_remote::leased::{Bytes, Events, Leased, LeasedOptions};
-use trellis_remote::{
-    Call, Client, ClientOptions, Host, HostPrefix, Outcome, Pointer, RemoteError, Server, ServerOptions, Stop,
-};
-use trellis_transport::links::ipv6::{Arrived, Endpoint, Way};
+use trellis_remote::{Call, Client, ClientOptions, Host, HostPrefix, Outcome, Pointer, RemoteError};
 
 const PAGE: usize = 4096;
 const SERVER: Host = Host(7);
@@ -72,124 +68,6 @@ impl Chosen {
         }
         self.sources.get(&request.command()) == Some(&request.source)
     }
-}
-
-type Script = Box<dyn FnMut(&Request) -> Turn + Send>;
-
-/// A memory server with a proxy in front of it.
-struct Between {
-    stop: Stop,
-    is_over: Arc<AtomicBool>,
-    script: Arc<Mutex<Script>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Between {
-    fn start(script: impl FnMut(&Request) -> Turn + Send + 'static) -> Between {
-        Between::start_with_term(Duration::from_secs(10), script)
-    }
-
-    fn start_with_term(lease_term: Duration, script: impl FnMut(&Request) -> Turn + Send + 'static) -> Between {
-        let options = ServerOptions { lease_term, ..ServerOptions::new(prefix(SERVER), 16 << 20) };
-        let mut server = good(Server::open(options));
-        let (stop, is_over) = (Stop::default(), Arc::new(AtomicBool::new(false)));
-        let stops = stop.clone();
-        let serves = std::thread::spawn(move || good(server.serve(&stops)));
-        let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(script)));
-        let (over, scripts) = (Arc::clone(&is_over), Arc::clone(&script));
-        let endpoint = Endpoint::open(BETWEEN).expect("the port is free in a network of one's own");
-        let passes = std::thread::spawn(move || pass(&endpoint, &over, &scripts));
-        Between { stop, is_over, script, threads: vec![serves, passes] }
-    }
-
-    fn now(&self, script: impl FnMut(&Request) -> Turn + Send + 'static) {
-        *self.script.lock().expect("nobody panicked") = Box::new(script);
-    }
-}
-
-impl Drop for Between {
-    fn drop(&mut self) {
-        self.stop.stop();
-        self.is_over.store(true, Ordering::SeqCst);
-        for thread in self.threads.drain(..) {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "a thread of the test panicked");
-        }
-    }
-}
-
-fn pass(endpoint: &Endpoint, is_over: &AtomicBool, script: &Mutex<Script>) {
-    let mut room = vec![0; 64 << 10];
-    // By process; and requests whose answers are lost.
-    let (mut ports, mut lost) = (BTreeMap::<[u8; 8], u16>::new(), BTreeSet::<[u8; 16]>::new());
-    while !is_over.load(Ordering::SeqCst) {
-        let Some(arrived) = endpoint.receive(&mut room).expect("the socket is open") else {
-            endpoint.wait(Duration::from_millis(5));
-            continue;
-        };
-        let payload = &room[..arrived.bytes];
-        let Arrived { source, destination, port, .. } = arrived;
-        let send = |port: u16, parts: &[&[u8]]| {
-            endpoint.send(&Way { from: source, to: destination, port }, parts).expect("it is this host");
-        };
-        // An answer, or what the server says unasked.
-        if port == 5000 {
-            match ports.get(&process(&destination)) {
-                Some(&port) if !lost.contains(&destination) => send(port, &[payload]),
-                _ => {}
-            }
-            continue;
-        }
-        let cluster = Cluster::new(0x01_0203).expect("it is one");
-        let rules = Rules { cluster, least: TagKind::None, tags: &Checksums };
-        let Ok(request) = Request::decode(Address(source), Address(destination), payload, &rules) else { continue };
-        let turn = (script.lock().expect("nobody panicked"))(&request);
-        ports.insert(process(&source), port);
-        match turn {
-            Turn::Pass => {
-                lost.remove(&source);
-                send(5000, &[payload]);
-            }
-            Turn::PassAndLose => {
-                lost.insert(source);
-                send(5000, &[payload]);
-            }
-            Turn::Lose => {}
-            Turn::Say(status, epoch) => say(endpoint, &request, status, epoch, port),
-            Turn::Body(body) => send_reply(endpoint, &Reply { body, ..reply(&request, Status::Ok, 1) }, port),
-        }
-    }
-}
-
-fn process(address: &[u8; 16]) -> [u8; 8] {
-    *address.first_chunk().expect("an address is longer than half of it")
-}
-
-fn say(endpoint: &Endpoint, request: &Request, status: Status, epoch: u64, port: u16) {
-    send_reply(endpoint, &reply(request, status, epoch), port);
-}
-
-fn reply(request: &Request, status: Status, epoch: u64) -> Reply {
-    let there = Pointer::to_host(request.destination.pointer.cluster(), OTHER).encode();
-    Reply {
-        to: request.source,
-        from: request.destination.encode(),
-        status,
-        tag_kind: TagKind::Checksum,
-        is_several: false,
-        is_last: false,
-        is_release: false,
-        epoch,
-        body: if status == Status::Moved { Body::Moved(there) } else { Body::Nothing },
-    }
-}
-
-fn send_reply(endpoint: &Endpoint, reply: &Reply, port: u16) {
-    let (mut header, small) = reply.encode();
-    let (from, to) = (reply.from, reply.to.encode());
-    let zeros = vec![0; reply.body.data_bytes() as usize];
-    assert!(seal(&mut header, from, to, [small.bytes(), &zeros], &Checksums));
-    endpoint.send(&Way { from: from.0, to: to.0, port }, &[&header, small.bytes(), &zeros]).expect("it is this host");
 }
 
 fn prefix(host: Host) -> HostPrefix {
@@ -601,6 +479,30 @@ fn leased(host: u16, object: Pointer, deadline: Duration) -> (Leased, Arc<Heard>
 }
 
 const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_home_that_takes_longer_than_a_retry_is_waited_for() {
+    in_own_network("a_home_that_takes_longer_than_a_retry_is_waited_for", &ALONE, || {
+        let between = Between::start(with_backups);
+        let mut one = client(9);
+        let object = good(one.create(SERVER, 3 * PAGE as u64));
+        // Longer than each time for which one number is waited for at first.
+        between.answers_take(Duration::from_millis(120));
+        assert_eq!(good(one.fetch_add(object, 1)), 0);
+        let second = at(object, PAGE);
+        let ends = one
+            .batch(&mut [Call::FetchAdd { pointer: object, addend: 1 }, Call::FetchAdd { pointer: second, addend: 1 }]);
+        assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+        let (leased, heard) = leased(10, object, LONG);
+        good(leased.copy(&[0], false, &mut |_, _| {}));
+        for round in 0..20_u8 {
+            good(leased.update(&[2], false, &mut |_, _| {}));
+            assert!(good(leased.commit(&[(2, &[round; PAGE])], true)).is_empty(), "the lease was held");
+        }
+        assert!(heard.lost.lock().expect("nobody panicked").is_empty());
+        assert_eq!(eight(&mut one, at(object, 2 * PAGE)), u64::from_le_bytes([19; 8]));
+    });
+}
 
 #[test]
 fn leases_go_on_while_a_range_is_elsewhere() {

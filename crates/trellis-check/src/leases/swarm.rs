@@ -54,6 +54,9 @@ const RATE_ERROR: u64 = 50;
 const TERM: u64 = 1_000;
 const HOME_LEASE: u64 = 1_200;
 const RETRY: u64 = 60;
+/// How long a message is under way, at most: the answer to a request comes before a retry, or after several.
+const DELAY: u64 = 25;
+const SLOW_DELAY: u64 = 100;
 /// The maximum number of events at an instant; with more, time does not advance.
 const AT_ONCE_MAX: u32 = 100_000;
 /// The beginning of the calm.
@@ -182,6 +185,8 @@ struct World {
     at_once: u32,
     /// Messages by time and number, with their destination node.
     queue: BinaryHeap<Reverse<(u64, u64, usize, Envelope)>>,
+    /// How long a message of the calm is under way, at most.
+    calm_delay: u64,
     blows_at: Vec<u64>,
     /// What the controller does about parts as soon as it may.
     wanted: Option<Wanted>,
@@ -207,6 +212,8 @@ impl World {
         let mut blows_at: Vec<u64> = (0..fault_mix.blows).map(|_| at()).collect();
         blows_at.sort_unstable_by_key(|&at| Reverse(at));
         let ghost = Ghost::new(&setup);
+        // In some networks an answer takes longer than a retry, also when nothing is wrong.
+        let calm_delay = if random.once_in(4) { SLOW_DELAY } else { DELAY };
         World {
             setup,
             fault_mix,
@@ -218,6 +225,7 @@ impl World {
             real: 0,
             at_once: 0,
             queue: BinaryHeap::new(),
+            calm_delay,
             blows_at,
             wanted: None,
             numbered: 0,
@@ -367,7 +375,7 @@ impl World {
         let copies = if is_rough && self.fault_mix.repeats && self.random.once_in(6) { 2 } else { 1 };
         for _ in 0..copies {
             let long = is_rough && self.fault_mix.holds_up && self.random.once_in(10);
-            let wait = if long { self.random.below(3 * TERM) } else { self.random.below(25) };
+            let wait = if long { self.random.below(3 * TERM) } else { self.random.below(self.calm_delay) };
             let at = self.real + 1 + wait;
             self.queue.push(Reverse((at, self.numbered, node, envelope.clone())));
             self.numbered += 1;

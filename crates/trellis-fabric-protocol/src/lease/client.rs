@@ -88,6 +88,10 @@ pub struct Wait {
     pub request: u64,
     /// When the last one was sent.
     pub asked_at: Nanoseconds,
+    /// When it is sent again.
+    pub again_at: Nanoseconds,
+    /// How long it is waited for without any answer; 0 after one.
+    pub waited: Nanoseconds,
     /// The number of retries. A retry asks switches not to apply redirects.
     pub retries: u8,
 }
@@ -169,8 +173,13 @@ impl Client {
     }
 
     fn due_of(&self, hold: &Hold) -> Option<Nanoseconds> {
-        let again = hold.wait.map(|wait| wait.asked_at + self.timing.retry);
-        let own = hold.own.filter(|_| hold.wait.is_none()).map(|own| own.renew_at.min(own.until));
+        let again = hold.wait.map(|wait| wait.again_at);
+        let own = hold.own.and_then(|own| match hold.wait.map(|wait| wait.ask) {
+            None => Some(own.renew_at.min(own.until)),
+            // The lease ends while it is renewed, too.
+            Some(Ask::Renew(_)) => Some(own.until),
+            Some(_) => None,
+        });
         again.into_iter().chain(own).min()
     }
 
@@ -189,7 +198,9 @@ impl Client {
     /// Sends the first request for an operation to the home.
     fn ask(&mut self, now: Nanoseconds, page: PageNumber, ask: Ask, effects: &mut Vec<Effect>) {
         self.requests += 1;
-        let wait = Wait { ask, first: self.requests, request: self.requests, asked_at: now, retries: 0 };
+        let (number, waited) = (self.requests, self.timing.retry_after(0));
+        let wait =
+            Wait { ask, first: number, request: number, asked_at: now, again_at: now + waited, waited, retries: 0 };
         self.pages.entry(page).or_default().wait = Some(wait);
         self.send_request(page, wait, effects);
     }
@@ -197,9 +208,10 @@ impl Client {
     /// Repeats it with a new request.
     fn ask_again(&mut self, now: Nanoseconds, page: PageNumber, effects: &mut Vec<Effect>) {
         self.requests += 1;
-        let request = self.requests;
+        let (request, timing) = (self.requests, self.timing);
         let Some(wait) = self.pages.get_mut(&page).and_then(|hold| hold.wait.as_mut()) else { return };
-        *wait = Wait { request, asked_at: now, retries: wait.retries.saturating_add(1), ..*wait };
+        let (waited, retries) = (timing.retry_after(wait.waited), wait.retries.saturating_add(1));
+        *wait = Wait { request, asked_at: now, again_at: now + waited, waited, retries, ..*wait };
         let wait = *wait;
         if wait.retries >= RETRIES_ALONE {
             send(effects, self.controller, Message::Locate, Bytes::Nothing);
@@ -210,7 +222,18 @@ impl Client {
     fn ask_all_again(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         let waiting: Vec<PageNumber> =
             self.pages.iter().filter(|(_, hold)| hold.wait.is_some()).map(|(page, _)| *page).collect();
-        waiting.into_iter().for_each(|page| self.ask_again(now, page, effects));
+        for page in waiting {
+            // How long another host was waited for says nothing.
+            self.was_answered(page);
+            self.ask_again(now, page, effects);
+        }
+    }
+
+    /// There was an answer, if not the last one: the next request is waited for as long as a first one.
+    fn was_answered(&mut self, page: PageNumber) {
+        if let Some(wait) = self.pages.get_mut(&page).and_then(|hold| hold.wait.as_mut()) {
+            wait.waited = 0;
+        }
     }
 
     fn send_request(&self, page: PageNumber, wait: Wait, effects: &mut Vec<Effect>) {
@@ -287,6 +310,7 @@ impl Client {
             }
             return;
         };
+        self.was_answered(page);
         match status {
             Status::Moved(home) => {
                 if self.belief.hear(home, incarnation_of(epoch)) {
@@ -382,7 +406,7 @@ impl Client {
                 self.pages.remove(&page);
                 effects.push(Effect::Lost(page));
             }
-            (_, Some(wait)) if now >= wait.asked_at + self.timing.retry => self.ask_again(now, page, effects),
+            (_, Some(wait)) if now >= wait.again_at => self.ask_again(now, page, effects),
             (Some(own), None) if now >= own.renew_at => self.ask(now, page, Ask::Renew(own.epoch), effects),
             _ => {}
         }

@@ -72,6 +72,8 @@ pub struct Controller {
     pub call: u64,
     /// When to call again.
     pub call_at: Option<Nanoseconds>,
+    /// How long the last call is waited for; 0 after an answer. A report that answers an older call gives nothing.
+    pub waited: Nanoseconds,
     /// Where to reset the range. Forgotten when the controller stops.
     pub begins_at: Option<Host>,
     /// The incarnation in which the home said, under its known boot id, that every backup has every page. Forgotten
@@ -84,7 +86,7 @@ impl Controller {
     pub fn new(timing: Timing, record: Record, now: Nanoseconds) -> Controller {
         let until = now + timing.home_lease;
         let (call_at, begins_at, settled) = (Some(now), None, None);
-        Controller { timing, record, until, is_open: false, call: 0, call_at, begins_at, settled }
+        Controller { timing, record, until, is_open: false, call: 0, call_at, waited: 0, begins_at, settled }
     }
 
     /// Takes one fact and pushes the effects that follow from it.
@@ -146,7 +148,8 @@ impl Controller {
     /// Calls the home and, when its home lease has ended, every host that is complete.
     fn call(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.call = now.max(self.call + 1);
-        self.call_at = Some(now + self.timing.retry);
+        self.waited = self.timing.report_after(self.waited);
+        self.call_at = Some(now + self.waited);
         self.tell(Party::of(self.record.home), 0, 0, effects);
         // An incomplete backup cannot take over, but it tells clients that the range is unserved.
         let others = if self.is_unserved() { &self.record.backups } else { &self.record.complete };
@@ -298,7 +301,8 @@ impl Controller {
     }
 
     fn begin_home_lease(&mut self, now: Nanoseconds) {
-        (self.until, self.is_open, self.call_at, self.begins_at) = (now + self.timing.home_lease, false, None, None);
+        (self.until, self.is_open, self.begins_at) = (now + self.timing.home_lease, false, None);
+        (self.call_at, self.waited) = (None, 0);
     }
 
     /// Gives the range to a complete backup. `boot_id` is that of the host, if it has reported.

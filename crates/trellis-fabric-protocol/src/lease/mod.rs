@@ -111,6 +111,11 @@ impl Party {
     }
 }
 
+/// The divisor of a term that gives the longest time for which a retry is waited for.
+const RETRY_PARTS: Nanoseconds = 4;
+/// The factor of [`Timing::retry`] that gives the same.
+const RETRY_FACTOR: Nanoseconds = 16;
+
 /// How long rights last. The giver counts `term` (`home_lease`) from when it granted, the taker `held`
 /// (`home_lease_held`) from when it sent the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -127,7 +132,7 @@ pub struct Timing {
     pub home_lease: Nanoseconds,
     /// The same by the home's clock.
     pub home_lease_held: Nanoseconds,
-    /// The time-out after which a message is sent again. Much shorter than a term: a late answer finds a newer request.
+    /// The time-out after which a message is sent again for the first time. Much shorter than a term.
     pub retry: Nanoseconds,
 }
 
@@ -140,6 +145,23 @@ impl Timing {
         let (held, home_lease_held) = (held(term), held(home_lease));
         let renew = (held / 3).max(1);
         Timing { term, held, renew, grace: term, home_lease, home_lease_held, retry: retry.max(1) }
+    }
+
+    /// How long a request about a page is waited for; `before` is how long the request before it was waited for without
+    /// any answer, or 0. An answer to an older request grants nothing, so a host that takes longer than
+    /// [`Timing::retry`] is heard only if a retry waits longer than that.
+    pub(crate) fn retry_after(&self, before: Nanoseconds) -> Nanoseconds {
+        let most = (self.held / RETRY_PARTS).min(self.retry.saturating_mul(RETRY_FACTOR));
+        self.doubled(before, most)
+    }
+
+    /// The same for what servers and controllers ask each other.
+    pub(crate) fn report_after(&self, before: Nanoseconds) -> Nanoseconds {
+        self.doubled(before, self.home_lease_held / 3)
+    }
+
+    fn doubled(&self, before: Nanoseconds, most: Nanoseconds) -> Nanoseconds {
+        before.saturating_mul(2).min(most).max(self.retry)
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Followed {
     pub asked: Option<(u64, Nanoseconds)>,
     /// When to ask next.
     pub ask_at: Nanoseconds,
+    /// How long the last request is waited for without any answer; 0 after one.
+    pub waited: Nanoseconds,
 }
 
 impl Reader {
@@ -155,6 +157,7 @@ impl Reader {
         let Timing { held, renew, .. } = self.timing;
         let Some(followed) = self.pages.get_mut(&page) else { return };
         let Some((_, at)) = followed.asked.filter(|asked| asked.0 == request) else { return };
+        followed.waited = 0;
         match status {
             Status::Ok => {
                 followed.asked = None;
@@ -189,7 +192,8 @@ impl Reader {
         }
         self.requests += 1;
         followed.asked = Some((self.requests, now));
-        followed.ask_at = now + self.timing.retry;
+        followed.waited = self.timing.retry_after(followed.waited);
+        followed.ask_at = now + followed.waited;
         let message = Message::Request { page, request: self.requests, ask: Ask::Copy };
         send(effects, Party::of(self.belief.home), message, Bytes::Nothing);
     }

@@ -76,6 +76,8 @@ pub struct Server {
     pub is_unserved: bool,
     /// The report that is not answered yet: its number and when it was sent.
     pub asked: Option<(u64, Nanoseconds)>,
+    /// How long the last report of a server that does not serve is waited for; 0 after an answer.
+    pub waited: Nanoseconds,
     /// The number of reports made.
     pub reports: u64,
     /// The last call of the controller that arrived.
@@ -103,6 +105,7 @@ impl Server {
             knows: (home, 0),
             is_unserved: false,
             asked: None,
+            waited: 0,
             reports: 0,
             called: 0,
             report_at: Some(0),
@@ -283,7 +286,12 @@ impl Server {
     fn report(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.reports += 1;
         self.asked = Some((self.reports, now));
-        let wait = if self.serves(now) { self.timing.home_lease_held / 3 } else { self.timing.retry };
+        let wait = if self.serves(now) {
+            self.timing.home_lease_held / 3
+        } else {
+            self.waited = self.timing.report_after(self.waited);
+            self.waited
+        };
         self.report_at = Some(now + wait.max(1));
         let (request, boot_id, state, call) = (self.reports, self.boot_id, self.state(now), self.called);
         send(effects, self.controller, Message::Report { request, boot_id, state, call }, Bytes::Nothing);
@@ -338,14 +346,14 @@ impl Server {
                 self.memory.is_blank = false;
             }
             if asked.is_some() && !self.memory.is_blank {
-                (self.asked, self.report_at) = (None, None);
+                (self.asked, self.waited, self.report_at) = (None, 0, None);
             }
             return;
         }
         let Some((_, at)) = asked else { return };
         // No host has anything that this server lacks.
         self.memory.is_blank = false;
-        self.asked = None;
+        (self.asked, self.waited) = (None, 0);
         self.become_home(now, placement, effects);
         let until = at + self.timing.home_lease_held;
         if let Some(home) = &mut self.home {

@@ -34,12 +34,14 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const BUSY_WITHOUT_LEASE: u32 = 2;
 /// In how many new sessions a request is sent.
 const GREETED_MAX: u32 = 3;
+/// How often that time doubles while the home is silent.
+const SLICE_DOUBLINGS_MAX: u32 = 3;
 /// How long one home is asked while others wait for their turn.
 pub(crate) const SLICE: Deadline = Deadline {
     who: CLIENT,
-    waits_for: "one home, while the call has requests to others",
+    waits_for: "one home for the first time, while the call has requests to others",
     limit: Limit::milliseconds(50),
-    then: "the others are asked, and this one again, within the call's deadline",
+    then: "the others are asked, and then this one for twice as long, up to 400 ms, within the call's deadline",
     tested: "crates/trellis-remote/tests/remote_moving.rs who_is_silent_does_not_make_others_silent",
 };
 /// How long a request may be delivered to the host that the switch selects.
@@ -239,8 +241,11 @@ impl Client {
         // A silent host must not delay the requests to others.
         let is_only_one = runs.len() == 1 && waits.iter().all(|wait| wait.end.is_some() || wait.number.is_some());
         for run in runs {
-            let until = if is_only_one { deadline } else { deadline.min(Instant::now() + SLICE.time()) };
             let here: Vec<usize> = run.iter().map(|(_, place)| *place).collect();
+            // Answers that come while others are asked are lost: a home that takes longer needs longer turns.
+            let turns = here.iter().map(|&place| waits[place].asks).max().unwrap_or(0);
+            let slice = SLICE.time() * (1 << turns.min(SLICE_DOUBLINGS_MAX));
+            let until = if is_only_one { deadline } else { deadline.min(Instant::now() + slice) };
             is_told_to_wait |= self.ask_these(run[0].0, wanted, &here, waits, Arguments::DIRECT, until, take);
         }
         self.read_by_page(wanted, waits, deadline, take);

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::incarnation_of;
@@ -26,12 +26,15 @@ use super::{CLIENT, Client};
 
 /// The number of pages that are taken at the same time.
 const PAGES_MAX: usize = 16;
+/// How often the limits below double, and their maximum, unless they are longer.
+const DOUBLINGS_MAX: u32 = 6;
+const LONGER_MAX: Duration = Duration::from_millis(400);
 /// How long a page that another client holds is waited for under one number.
 pub(crate) const TURN: Deadline = Deadline {
     who: CLIENT,
-    waits_for: "a page that another client holds, under one number",
+    waits_for: "a page that another client holds, under its first number",
     limit: Limit::milliseconds(20),
-    then: "it is asked for under another number, within the call's deadline",
+    then: "it is asked for under another number; after each silence of the home for twice as long, up to 400 ms, within the call's deadline",
     tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
 };
 /// The same beside others.
@@ -48,9 +51,9 @@ pub(crate) const RELEASE: Deadline = Deadline {
 /// How long a commit is waited for before it is sent under another number.
 pub(crate) const COMMIT: Deadline = Deadline {
     who: CLIENT,
-    waits_for: "a commit, under one number",
+    waits_for: "a commit, under its first number",
     limit: Limit::milliseconds(100),
-    then: "it is sent under another number, within the call's deadline",
+    then: "it is sent under another number, and waited for twice as long, up to 400 ms, within the call's deadline",
     tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
 };
 
@@ -95,6 +98,8 @@ struct Page<'a> {
     changed: Range<usize>,
     heard: Option<(Status, Option<Host>)>,
     sent: u32,
+    /// How many requests got no answer in time since the last answer.
+    unanswered: u32,
     failure: Option<Failure>,
 }
 
@@ -197,8 +202,10 @@ impl Client {
         let asked: Vec<Wanted<'_>> =
             here.iter().map(|&place| Wanted::plain(pages[place].pointer, Command::Update, Operation::Plain)).collect();
         let turn = if is_alone { TURN.time() } else { TURN_OF_MANY.time() };
+        let turn = longer(turn, here.iter().map(|&place| &pages[place]));
         let first = self.exchange.numbers(asked.len());
         let mut said: Vec<Option<Said>> = here.iter().map(|_| None).collect();
+        let mut queued = vec![false; here.len()];
         let asks: Vec<&Wanted<'_>> = asked.iter().collect();
         let until = deadline.min(Instant::now() + turn);
         let silent = self.ask_as(first, &asks, Arguments::DIRECT, until, &mut |number, reply, data| {
@@ -211,6 +218,7 @@ impl Client {
                 // The home grants it later, under this number.
                 (Status::Busy, _) => {
                     page.heard = Some((Status::Busy, None));
+                    queued[number] = true;
                     return false;
                 }
                 (Status::Ok | Status::BadTag, _) => return false,
@@ -222,11 +230,17 @@ impl Client {
             true
         });
         for (number, why) in silent {
-            pages[here[number]].is_silent(why);
+            let page = &mut pages[here[number]];
+            page.is_silent(why);
+            // The home answers in time, and other clients take long.
+            page.unanswered -= u32::from(queued[number]);
         }
         let mut is_early = false;
         for (said, &place) in said.into_iter().zip(&here) {
             let page = &mut pages[place];
+            if said.is_some() {
+                page.unanswered = 0;
+            }
             match said {
                 Some(Said::Done(Status::Ok, epoch)) => {
                     let home = page.pointer.home();
@@ -274,7 +288,7 @@ impl Client {
         let mut said: Vec<Option<Said>> = here.iter().map(|_| None).collect();
         let asked: Vec<Wanted<'_>> = here.iter().map(|&place| pages[place].commit()).collect();
         let first = self.exchange.numbers(asked.len());
-        let until = deadline.min(Instant::now() + COMMIT.time());
+        let until = deadline.min(Instant::now() + longer(COMMIT.time(), here.iter().map(|&place| &pages[place])));
         let asks: Vec<&Wanted<'_>> = asked.iter().collect();
         let silent = self.ask_as(first, &asks, Arguments::DIRECT, until, &mut |number, reply, _| {
             said[number] = Some(match reply.status {
@@ -293,6 +307,9 @@ impl Client {
         let mut is_early = false;
         for (said, &place) in said.into_iter().zip(&here) {
             let page = &mut pages[place];
+            if said.is_some() {
+                page.unanswered = 0;
+            }
             match said {
                 Some(Said::Done(Status::Ok, _)) => page.step = Step::Over,
                 // It did not take effect and never will: the change is done again from the start.
@@ -437,11 +454,19 @@ impl<'a> Changes<'a> {
                     changed: 0..0,
                     heard: None,
                     sent: 0,
+                    unanswered: 0,
                     failure: None,
                 }),
             }
         }
     }
+}
+
+/// How long requests about these pages are waited for: twice as long for each time that the answer did not come. An
+/// answer to an earlier number counts for nothing, so a home that takes longer than the first limit needs more time.
+fn longer<'a>(first: Duration, pages: impl Iterator<Item = &'a Page<'a>>) -> Duration {
+    let unanswered = pages.map(|page| page.unanswered).max().unwrap_or(0);
+    (first * (1 << unanswered.min(DOUBLINGS_MAX))).min(first.max(LONGER_MAX))
 }
 
 impl Page<'_> {
@@ -451,6 +476,7 @@ impl Page<'_> {
 
     fn is_silent(&mut self, why: NoAnswer) {
         self.sent += why.sent;
+        self.unanswered += 1;
         if why.error.is_some() {
             self.fail(Failure::Silent(NoAnswer { sent: self.sent, ..why }));
         }

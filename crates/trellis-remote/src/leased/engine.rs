@@ -118,7 +118,7 @@ impl Shared {
             _ => return,
         };
         let is_copy = ask == Ask::Copy;
-        let is_awaited = state.awaits(number, is_copy, reply.to.request);
+        let is_awaited = state.awaits(now, number, is_copy, reply.to.request);
         let mut told = None;
         let status = match (reply.status, reply.body) {
             (Status::Ok, Body::Taken { .. }) => return,

@@ -7,12 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use trellis_fabric_protocol::lease::client::{Client, Input};
 use trellis_fabric_protocol::lease::reader::{self, Followed, Reader};
-use trellis_fabric_protocol::lease::{Effect, Epoch, Message, Outcome, Party, Timing};
+use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Outcome, Party, Timing};
 use trellis_fabric_protocol::wire::address::{Host, Incarnation, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::datagram::Status;
+use trellis_transport::links::ipv6::AnswerTime;
 
 use super::super::CLOCK_ERROR_PPM;
 use super::{LeasedOptions, Shared};
@@ -114,7 +116,11 @@ enum Phase {
 /// See the top of this file.
 pub(super) struct State {
     first_page: u64,
+    /// How long an answer is waited for: at least as the options say, and longer if the home takes longer.
     retry: u64,
+    /// As the options say.
+    retry_min: u64,
+    answer_time: AnswerTime,
     pub(super) incarnation: Incarnation,
     pub(super) client: Client,
     pub(super) reader: Reader,
@@ -163,6 +169,8 @@ impl State {
         State {
             first_page: object.offset() / PAGE_BYTES,
             retry,
+            retry_min: retry,
+            answer_time: AnswerTime::default(),
             incarnation,
             client: Client { requests: number, ..Client::new(me, controller, timing, home) },
             reader: Reader { requests: READER_NUMBERS + number, ..Reader::new(me, controller, timing, home) },
@@ -412,13 +420,26 @@ impl State {
         true
     }
 
-    /// Whether this is the number of the request about the page that is waited for; other answers are ignored.
-    pub(super) fn awaits(&self, number: u64, is_copy: bool, request: u64) -> bool {
+    /// Whether this is the number of the request about the page that is waited for; other answers are ignored. Learns
+    /// from it how long the home takes.
+    pub(super) fn awaits(&mut self, now: u64, number: u64, is_copy: bool, request: u64) -> bool {
+        let wait = self.client.pages.get(&number).and_then(|hold| hold.wait).filter(|_| !is_copy);
         let awaited = match is_copy {
-            true => self.reader.pages.get(&number).and_then(|followed| followed.asked).map(|(asked, _)| asked),
-            false => self.client.pages.get(&number).and_then(|hold| hold.wait).map(|wait| wait.request),
+            true => self.reader.pages.get(&number).and_then(|followed| followed.asked),
+            false => wait.map(|wait| (wait.request, wait.asked_at)),
         };
-        awaited == Some(request)
+        let Some((_, asked_at)) = awaited.filter(|(asked, _)| *asked == request) else { return false };
+        // A commit is answered when backups have it, and a request that was queued when other clients are done.
+        let is_commit = wait.is_some_and(|wait| matches!(wait.ask, Ask::Commit { .. }));
+        if !is_commit && !self.queued.contains_key(&number) {
+            self.answer_time.sample(Duration::from_nanos(now.saturating_sub(asked_at)));
+            let bounds = [self.retry_min, self.retry_min.max(TERM / 20)].map(Duration::from_nanos);
+            let retry = self.answer_time.timeout(bounds[0], bounds[1]).unwrap_or(bounds[0]);
+            self.retry = u64::try_from(retry.as_nanos()).unwrap_or(u64::MAX);
+            let timing = timing(self.client.timing.term, self.retry);
+            (self.client.timing, self.reader.timing) = (timing, timing);
+        }
+        true
     }
 
     /// A number for a datagram that is not answered.
@@ -661,7 +682,7 @@ impl State {
     /// Handles a final refusal of an operation, or the answer that it is too early or that the page is at that host.
     pub(super) fn refused(&mut self, now: u64, number: u64, is_copy: bool, status: Status, told: Option<Host>) {
         let page = number - self.first_page;
-        let retry = self.retry;
+        let retry = self.retry_min;
         let Some(operation) = self.operations.get_mut(&page).filter(|it| (it.kind == Kind::Copy) == is_copy) else {
             return;
         };

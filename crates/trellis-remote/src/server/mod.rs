@@ -238,7 +238,7 @@ impl Server {
         let port = options.port;
         let endpoint = Endpoint::open(port).map_err(|error| RemoteError::Socket { port, error })?;
         let timing = timing(&options)?;
-        let timeout = 5 * timing.retry;
+        let timeout = 4 * timing.retry;
         let context = Context {
             endpoint,
             prefix: options.prefix,

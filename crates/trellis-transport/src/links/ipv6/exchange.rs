@@ -295,8 +295,9 @@ impl Exchange {
         let (least, most) = (self.timing.again_after_min, self.timing.again_after_max);
         let sent = self.known[place].sent + u32::from(is_gone);
         let is_probe = self.lines[self.known[place].line].under_way.first() == Some(&place);
-        let first = self.window(host_of(&ask.to)).again_after(1, least, most);
-        let most = if is_probe { most.min(self.timing.probe_after_max.max(first)) } else { most };
+        let usual = self.window(host_of(&ask.to)).usual(least, most);
+        // The first repetition is not hurried: an answer before it shows how long answers take.
+        let most = if is_probe && sent > 1 { most.min(self.timing.probe_after_max.max(usual)) } else { most };
         let after = match is_gone {
             true => self.window(host_of(&ask.to)).again_after(sent, least, most),
             false => FULL_FOR,
@@ -365,8 +366,9 @@ impl Exchange {
                 line.under_way.remove(at);
                 match answered {
                     Some(after) => {
-                        self.window(host).answered(after);
-                        if self.known[place].sent > 1 {
+                        let sent = self.known[place].sent;
+                        self.window(host).answered(sent, after);
+                        if sent > 1 {
                             self.hurry(place);
                         }
                     }
@@ -380,7 +382,7 @@ impl Exchange {
     fn hurry(&mut self, place: usize) {
         let line = self.known[place].line;
         let (least, most) = (self.timing.again_after_min, self.timing.again_after_max);
-        let soon = Instant::now() + self.window(self.lines[line].host).again_after(1, least, most);
+        let soon = Instant::now() + self.window(self.lines[line].host).usual(least, most);
         for &other in &self.lines[line].under_way {
             let again_at = &mut self.known[other].again_at;
             *again_at = soon.min(*again_at);

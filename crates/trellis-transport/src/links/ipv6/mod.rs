@@ -14,10 +14,12 @@
 //! The host configures the routes: the whole fabric is reached through one next hop, and everything that arrives from
 //! there is local, whatever its address (`ip -6 rule add iif …`, `ip -6 route add local …`).
 
+mod answer_time;
 mod endpoint;
 mod exchange;
 mod window;
 
+pub use answer_time::AnswerTime;
 pub use endpoint::{Arrived, Endpoint, PARTS_MAX, Way};
 pub use exchange::{Ask, Exchange, Judge, NoAnswer, Timing, Verdict};
 
