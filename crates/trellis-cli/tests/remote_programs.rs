@@ -1,6 +1,6 @@
 //! Programs that know nothing of memory servers, with four times as much memory as is local: psort, word count, and a
 //! search and ranks of a graph. Their results are the same as in local memory, also when the server with their memory
-//! is killed while they run and another one has copies.
+//! is killed while they run and another one has copies. Without a copy, the error names the server.
 
 #[path = "support/lab.rs"]
 mod with_servers;
@@ -250,6 +250,31 @@ fn psort_has_its_region_at_memory_servers() {
     let begin = [env!("CARGO_BIN_EXE_trellis"), "lab", "run", "--lab", &lab.name, "c1", "--"];
     let named = sorted(&folder, &psort, &begin, &[&remote[..], &["--memory-server", &servers]].concat());
     assert!(named == alone, "at two servers of a lab");
+}
+
+#[test]
+fn a_run_ends_with_the_name_of_its_memory_server_that_is_killed() {
+    let test = "a_run_ends_with_the_name_of_its_memory_server_that_is_killed";
+    let folder = Folder::new();
+    let Some(psort) = compiled_psort(&folder, test) else { return };
+    let Some(mut lab) = Lab::up(test, "programs-psort-killed", 1, 2, &[]) else { return };
+    for server in ["s1", "s2"] {
+        lab.serve(server, "64MiB");
+    }
+    let (first, second) = (prefix(&lab, "s1"), prefix(&lab, "s2"));
+    let servers = format!("{first},{second}");
+    let begin = [&["c1", "--", env!("CARGO_BIN_EXE_trellis"), "run", "-n", "2"], &REGION[..]].concat();
+    let options = ["--home", "memory-server", "--cache", NODE_CACHE, "--memory-server", &servers];
+    let short = ["--set", "silence_seconds_max=3", "--", &psort, INTEGERS];
+    let mut command = lab.command("run", &[&begin, &options[..], &short].concat());
+    let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
+    kill_in_the_midst(&lab, "s2", &mut run);
+    let output = run.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(70), "{told}");
+    let sentence =
+        format!("of the region cannot be had at memory server {second}: the host {second} did not answer within 3.");
+    assert!(told.contains(&sentence), "{told}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::Command;
 use servers::proxy::Proxy;
 use servers::{Server, free_port, installed};
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
-use trellis_testing::skip;
+use trellis_testing::{FullListener, skip};
 
 /// An etcd of one member; `None` if it is not installed.
 fn etcd(test: &str) -> Option<Server> {
@@ -124,6 +124,15 @@ fn a_change_whose_request_or_answer_is_lost_is_done_once() {
         assert_eq!(store.apply(&[put], None).unwrap(), Applied::Done(vec![Outcome::Changed]));
         assert_eq!(store.get_many(std::slice::from_ref(&key)).unwrap(), [Some(vec![round as u8])]);
     }
+}
+
+#[test]
+fn a_member_that_takes_no_connection_is_left_for_the_next() {
+    let Some(server) = etcd("a_member_that_takes_no_connection_is_left_for_the_next") else { return };
+    let full = FullListener::new();
+    let store = open(&format!("etcd://{},{}", full.address(), server.address())).expect("the second member answers");
+    let put = Operation::Change { key: Key::page(1, 1), change: Change::Put(b"x".to_vec()) };
+    assert_eq!(store.apply(&[put], None).unwrap(), Applied::Done(vec![Outcome::Changed]));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod conformance;
 #[path = "openflow/scripted.rs"]
 mod scripted;
 
+use std::fmt::Arguments;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -15,6 +16,7 @@ use scripted::{Script, Scripted, Told, WELL};
 use trellis_switch::switches::openflow::codec::{FlowMod, Instruction};
 use trellis_switch::switches::openflow::{ConnectionMethod, OpenFlow, OpenFlowPort, OpenFlowWiring};
 use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError};
+use trellis_testing::FullListener;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const CLUSTER: Cluster = Cluster::new(1);
@@ -88,6 +90,7 @@ fn wiring() -> OpenFlowWiring {
         redirects_max: 16,
         counted_pages_max: 4,
         timeout: TIMEOUT,
+        report: None,
     }
 }
 
@@ -233,15 +236,8 @@ fn a_switch_of_another_kind_is_left() {
 
 #[test]
 fn a_switch_that_takes_no_connection_is_named() {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    // Nobody accepts, and the kernel drops what has no room.
-    rustix::net::listen(&listener, 0).unwrap();
-    let address = listener.local_addr().unwrap();
-    let mut waiting = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(50)) {
-        waiting.push(stream);
-        assert!(waiting.len() < 100, "the kernel takes all of them");
-    }
+    let full = FullListener::new();
+    let address = full.address();
     let method = ConnectionMethod::Connect("127.0.0.1".to_owned(), address.port());
     // Twice as long as one attempt takes.
     let controller = OpenFlow::open(&OpenFlowWiring { method, timeout: Duration::from_secs(10), ..wiring() });
@@ -251,11 +247,27 @@ fn a_switch_that_takes_no_connection_is_named() {
 
 #[test]
 fn who_connects_and_says_nothing_is_hung_up() {
-    let (controller, chosen, mut silent) = awaited(&wiring());
+    static REPORTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let report = |sentence: Arguments<'_>| REPORTED.lock().unwrap().push(sentence.to_string());
+    let (controller, chosen, mut silent) = awaited(&OpenFlowWiring { report: Some(report), ..wiring() });
     // Hello, a question, and the end.
     silent.read_to_end(&mut Vec::new()).unwrap();
+    for _ in 0..11 {
+        Scripted::connect(chosen, Script { version: 1, ..WELL }, &Arc::default()).until_hung_up();
+    }
     let _switch = Scripted::connect(chosen, WELL, &Arc::default());
-    controller.join().unwrap().unwrap();
+    let controller = controller.join().unwrap().unwrap();
+    assert_eq!(controller.hung_up(), 12);
+    let reported = REPORTED.lock().unwrap();
+    let [first, tenth] = &reported[..] else { panic!("{reported:?}") };
+    assert!(
+        first.contains(&format!(
+            "at ptcp:{}:127.0.0.1 has ended: it connected and did not say what it is (number 1)",
+            chosen.port()
+        )),
+        "{first}"
+    );
+    assert!(tenth.contains("version 1; OpenFlow 1.3") && tenth.ends_with("(number 10)"), "{tenth}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What tests of several crates share. It is not part of the product: crates have it only as a dev-dependency.
 
 mod folder;
+mod full_listener;
 pub mod redis_server;
 pub mod scripts;
 
@@ -8,6 +9,7 @@ use std::fmt::Display;
 use std::process::{Command, Stdio};
 
 pub use folder::Folder;
+pub use full_listener::FullListener;
 
 /// Says that a test cannot run here, and why. `cargo xtask test` compares these lines with the list of expected skips.
 pub fn skip(test: impl Display, why: impl Display) {

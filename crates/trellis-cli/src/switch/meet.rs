@@ -57,6 +57,7 @@ pub(super) fn meet(
         redirects_max: arguments.redirects,
         counted_pages_max: COUNTED_PAGES,
         timeout: CONNECTING.time(),
+        report: Some(trellis_store::complain),
     });
     Ok(Box::new(switch.map_err(|error| failure(&error))?))
 }

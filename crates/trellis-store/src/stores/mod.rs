@@ -51,7 +51,7 @@ pub(crate) const GRPC_CONNECT: Deadline = Deadline {
     waits_for: "a connection",
     limit: Limit::seconds(3),
     then: "the next member, or an error of the store",
-    tested: "the library for gRPC keeps this limit",
+    tested: "crates/trellis-store/tests/etcd.rs a_member_that_takes_no_connection_is_left_for_the_next",
 };
 const DEADLINE_SECONDS_MAX: u64 = 3_600;
 

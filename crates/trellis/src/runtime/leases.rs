@@ -32,7 +32,7 @@ pub(crate) const SERVER: Deadline = Deadline {
     waits_for: "a server",
     limit: Limit::Other("`silence_seconds_max`"),
     then: "the node ends (exit status 70); the server, and which part of the region lies there",
-    tested: "the pages of a program without a cluster end it in the same way, which is tested",
+    tested: "crates/trellis-cli/tests/remote_programs.rs a_run_ends_with_the_name_of_its_memory_server_that_is_killed",
 };
 /// A node that joined late hears at once where the region lies.
 pub(crate) const WHERE: Deadline = Deadline {

@@ -4,7 +4,6 @@
 //! with its value.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -72,7 +71,7 @@ impl Drop for Server {
 }
 
 fn answers(socket: &Path) -> std::io::Result<bool> {
-    let mut stream = UnixStream::connect(socket)?;
+    let mut stream = trellis_switch::control::connect_path(socket, START_MAX)?;
     stream.set_read_timeout(Some(START_MAX))?;
     stream.write_all(b"PING\r\n")?;
     let mut answer = [0; 5];

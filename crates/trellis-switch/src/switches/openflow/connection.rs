@@ -8,6 +8,7 @@
 //! of the connection. Must never wait for an answer in its own threads, nor while a lock of its listener is held.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Arguments;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -84,6 +85,8 @@ struct Waiting {
     last_trouble: String,
     /// The number of connections so far.
     connections: u64,
+    /// How many of those that came were hung up, or lost.
+    hung_up: u64,
     is_up: bool,
 }
 
@@ -94,6 +97,7 @@ struct Shared {
     next_number: AtomicU32,
     method: ConnectionMethod,
     datapath: Option<u64>,
+    report: Option<fn(Arguments<'_>)>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -112,7 +116,7 @@ pub(super) struct Sent {
 }
 
 impl Line {
-    pub(super) fn new(method: ConnectionMethod, datapath: Option<u64>) -> Line {
+    pub(super) fn new(method: ConnectionMethod, datapath: Option<u64>, report: Option<fn(Arguments<'_>)>) -> Line {
         Line(Arc::new(Shared {
             writer: Mutex::new(None),
             waiting: Mutex::new(Waiting::default()),
@@ -120,6 +124,7 @@ impl Line {
             next_number: AtomicU32::new(1),
             method,
             datapath,
+            report,
         }))
     }
 
@@ -236,6 +241,11 @@ impl Line {
         self.waiting().connections
     }
 
+    /// How many connections were hung up, or lost.
+    pub(super) fn hung_up(&self) -> u64 {
+        self.waiting().hung_up
+    }
+
     /// Refusals of the switch for which no call waited: kind and code.
     pub(super) fn refusals(&self) -> Vec<(u16, u16)> {
         self.waiting().refusals.drain(..).map(|(_, kind, code)| (kind, code)).collect()
@@ -248,10 +258,17 @@ impl Line {
         }
     }
 
+    /// A connection has ended: because this process hung it up, or by itself.
     fn down(&self, trouble: String) {
         *locked(&self.0.writer) = None;
         let mut waiting = self.waiting();
         waiting.is_up = false;
+        waiting.hung_up += 1;
+        let count = waiting.hung_up;
+        if let Some(report) = self.0.report.filter(|_| trellis_base::is_worth_reporting(count)) {
+            let method = &self.0.method;
+            report(format_args!("the connection to the switch at {method} has ended: {trouble} (number {count})"));
+        }
         waiting.last_trouble = trouble;
         waiting.slots.values_mut().for_each(|slot| slot.end = Some(slot.end.take().unwrap_or(Err(Trouble::Down))));
         waiting.refusals.clear();

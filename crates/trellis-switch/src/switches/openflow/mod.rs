@@ -21,6 +21,7 @@ mod ovs;
 mod pipeline;
 mod state;
 
+use std::fmt::Arguments;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,6 +87,8 @@ pub struct OpenFlowWiring {
     pub counted_pages_max: usize,
     /// How long to wait for the switch.
     pub timeout: Duration,
+    /// Shows sentences about switches that were hung up; without it, they are only counted.
+    pub report: Option<fn(Arguments<'_>)>,
 }
 
 /// The state that the connection's thread and the callers share.
@@ -194,6 +197,8 @@ impl OpenFlow {
             redirects_max: wiring.redirects_max,
             counted_pages_max: COUNTED_PAGES,
             timeout: CONNECTION.time(),
+            // Only its own Open vSwitch knows the port.
+            report: None,
         })?;
         let controller = switch.connection.address().map_or(0, |address| address.port());
         switch.ovs = Some(Ovs::start(&wiring.ports, controller)?);
@@ -218,7 +223,7 @@ impl OpenFlow {
             return Err(switches::refused(NAME, "two ports have the same number; number them 1, 2, 3 and so on"));
         }
         let state = State::new(wiring.cluster, plugs, wiring.redirects_max, wiring.counted_pages_max);
-        let line = Line::new(wiring.method.clone(), wiring.datapath);
+        let line = Line::new(wiring.method.clone(), wiring.datapath, wiring.report);
         let shared = Arc::new(Shared { state: Mutex::new(state), line: line.clone(), is_told: AtomicBool::new(true) });
         let connection = Connection::open(line, Arc::clone(&shared) as Arc<dyn Listener>)?;
         let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
@@ -247,6 +252,12 @@ impl OpenFlow {
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.shared.line.connections()
+    }
+
+    /// How many connections were hung up, or lost.
+    #[must_use]
+    pub fn hung_up(&self) -> u64 {
+        self.shared.line.hung_up()
     }
 
     /// Ends the connection; the next one is waited for or made, and everything is sent again.

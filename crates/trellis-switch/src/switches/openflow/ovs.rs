@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -16,6 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::control;
 use crate::entries::Port;
 use crate::error::SwitchError;
 use crate::lab::space::Process;
@@ -89,7 +89,8 @@ impl Ovs {
     pub(super) fn wait_for_look(&self) -> Result<(), SwitchError> {
         let _one = self.talking.lock();
         let wait = || -> io::Result<()> {
-            let mut stream = UnixStream::connect(format!("/proc/self/fd/{}/{CONTROL}", self.folder.as_raw_fd()))?;
+            let path = format!("/proc/self/fd/{}/{CONTROL}", self.folder.as_raw_fd());
+            let mut stream = control::connect_path(Path::new(&path), OPEN_VSWITCH.time())?;
             stream.set_read_timeout(Some(OPEN_VSWITCH.time()))?;
             stream.write_all(b"{\"method\":\"revalidator/wait\",\"params\":[],\"id\":1}")?;
             let mut answer = Vec::new();
@@ -150,7 +151,7 @@ impl Running {
     /// Waits until it has created its socket, as long as it runs.
     fn wait_for(&self, socket: &str) -> Result<(), SwitchError> {
         let deadline = Instant::now() + OPEN_VSWITCH.time();
-        while UnixStream::connect(socket).is_err() {
+        while control::connect_path(Path::new(socket), OPEN_VSWITCH.time()).is_err() {
             let is_over = self.process.wait(AGAIN);
             if is_over || Instant::now() > deadline {
                 let cause = if is_over { "it ended at once" } else { "it does not answer" };
