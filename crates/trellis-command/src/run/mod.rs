@@ -246,12 +246,13 @@ fn launch_and_join(plan: &Plan, joining: &Joining) -> Result<Made, Failure> {
         let sentence = format!("-n {}: the number of nodes must be 1 to {}", plan.nodes, config::NODES_MAX);
         return Err(Failure::new(exit::USAGE, sentence));
     }
+    // Before there is anything that a signal could leave behind, and until that is gone.
+    let signals = Signals::block()?;
     let mut wiring = Wiring::new(plan, joining)?;
     // Removed when this call ends, however it ends.
     let _secret_file = wiring.secret_file.take();
     let requests = joining.join.is_some().then(Requests::listen).transpose()?;
     descendants::adopt_orphans();
-    let signals = Signals::block()?;
     let guard = Guard::start()?;
     let _memory = wiring.memory.as_ref().map(memory::Place::serve).transpose()?;
     let mut supervisor = Supervisor::new(&signals, &guard);

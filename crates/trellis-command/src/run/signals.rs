@@ -1,6 +1,6 @@
 //! The signals of the launcher, received as data: blocked and read from a descriptor, without a handler.
 //!
-//! The previous mask is restored when `Signals` is dropped.
+//! The previous mask is restored when `Signals` is dropped. A signal that nobody has read by then has no effect.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -81,6 +81,8 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        // One that came after the end of the run asks for nothing more. The exit status of the run counts.
+        while self.next().is_some() {}
         // SAFETY: `previous` was filled by pthread_sigmask in `block`.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, std::ptr::null_mut()) };
     }
@@ -124,6 +126,15 @@ mod tests {
         assert_eq!(name(libc::SIGKILL), "SIGKILL");
         assert_eq!(name(libc::SIGSEGV), "SIGSEGV");
         assert_eq!(name(63), "signal 63");
+    }
+
+    #[test]
+    fn a_signal_after_the_end_of_a_run_has_no_effect() {
+        // The signals of this thread alone: otherwise it would end this process at the latest when they are unblocked.
+        let signals = Signals::block().unwrap();
+        // SAFETY: the signal is valid, and blocked in this thread.
+        assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+        drop(signals);
     }
 
     #[test]

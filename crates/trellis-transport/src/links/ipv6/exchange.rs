@@ -2,8 +2,8 @@
 //!
 //! Promises: [`Exchange::ask`] returns when every question has an accepted answer, or reports which have none at the
 //! deadline. Within one call questions to different hosts do not wait for each other. A host that did not answer, and
-//! is available again, is found within [`Timing::probe_after_max`] and a round trip. An answer to a question of an
-//! earlier call is dropped.
+//! is available again, is found within [`Timing::probe_after_max`] and a round trip, if the oldest question to it was sent
+//! more than once. An answer to a question of an earlier call is dropped.
 //!
 //! A question may be several datagrams from one address to one other. Each is sent again until an answer says that it
 //! arrived ([`Verdict::Part`]) or that the question is answered. If all arrived and there is no answer, the receiver
