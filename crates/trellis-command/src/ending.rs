@@ -168,8 +168,8 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::sync::mpsc;
 
-    /// Runs the role `name` of this executable in a process of its own. All threads of that begin with SIGTERM blocked,
-    /// because a thread of the test runner would end the process otherwise.
+    /// Runs the role `name` of this executable in a process of its own. All threads of that process begin with SIGTERM
+    /// blocked, because the signal would end the process in a thread of the test runner.
     fn role(name: &str) -> ExitStatus {
         let mut role = Command::new(std::env::current_exe().unwrap());
         role.args(["--exact", &format!("ending::tests::{name}"), "--ignored"]);

@@ -191,7 +191,7 @@ impl Drop for Home {
     }
 }
 
-/// What a document says outside of its blocks.
+/// The text of a document without its blocks.
 fn prose(text: &str) -> String {
     let mut is_block = false;
     let is_prose = |line: &&str| {

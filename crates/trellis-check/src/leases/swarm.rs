@@ -54,8 +54,9 @@ const RATE_ERROR: u64 = 50;
 const TERM: u64 = 1_000;
 const HOME_LEASE: u64 = 1_200;
 const RETRY: u64 = 60;
-/// How long a message is under way, at most: the answer to a request comes before a retry, or after several.
+/// How long a message is under way at most: an answer comes before the first retry.
 const DELAY: u64 = 25;
+/// The same in a slow network: an answer may come after several retries.
 const SLOW_DELAY: u64 = 100;
 /// The maximum number of events at an instant; with more, time does not advance.
 const AT_ONCE_MAX: u32 = 100_000;

@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_signal_after_the_end_of_a_run_has_no_effect() {
-        // The signals of this thread alone: otherwise it would end this process at the latest when they are unblocked.
+        // The signal goes to this thread, and would end this process if it were still pending when it is unblocked.
         let signals = Signals::block().unwrap();
         // SAFETY: the signal is valid, and blocked in this thread.
         assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);

@@ -229,7 +229,7 @@ impl Client {
         }
     }
 
-    /// There was an answer, if not the last one: the next request is waited for as long as a first one.
+    /// The home has answered, if not finally: the next request is waited for as long as a first one.
     fn was_answered(&mut self, page: PageNumber) {
         if let Some(wait) = self.pages.get_mut(&page).and_then(|hold| hold.wait.as_mut()) {
             wait.waited = 0;
