@@ -75,7 +75,8 @@ fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) 
 
 #[test]
 fn a_server_is_home_at_a_controller_that_takes_longer_than_a_retry() {
-    for takes in [1, RETRY, 5 * RETRY, 15 * RETRY] {
+    // A home reports after each third of its lease. An answer that takes longer than a third is one to an earlier report.
+    for takes in [1, RETRY, 5 * RETRY, 15 * RETRY, HOME_LEASE / 3 + RETRY, HOME_LEASE / 2] {
         let mut server = Server::new(HOME, Party::of(CONTROLLER), 1, timing(), 7, HOME);
         let mut reports = VecDeque::new();
         let mut serves_from = None;
@@ -101,6 +102,37 @@ fn a_server_is_home_at_a_controller_that_takes_longer_than_a_retry() {
         let from = serves_from.unwrap_or_else(|| panic!("a controller that takes {takes} is never heard"));
         assert!(from < 5 * takes.max(RETRY), "{takes}: {from}");
     }
+}
+
+#[test]
+fn a_home_that_handed_its_range_over_is_not_made_home_by_an_earlier_answer() {
+    let (mut server, _) = home(1, 0, &[]);
+    let third = HOME_LEASE / 3;
+    // Two reports are on their way, and the answer to the second one comes first.
+    let report = |server: &mut Server, now: u64| {
+        let mut effects = Vec::new();
+        server.step(now, Input::Tick, &mut effects);
+        let requests = effects.iter().filter_map(|effect| match effect {
+            Effect::Send { message: Message::Report { request, .. }, .. } => Some(*request),
+            _ => None,
+        });
+        requests.last().unwrap_or_else(|| panic!("no report at {now}"))
+    };
+    let (first, second) = (report(&mut server, 1 + third), report(&mut server, 1 + 2 * third));
+    let placed = |request: u64, hand_to: Option<Host>| {
+        let placement = Placement { hand_to, ..placement(&[], false) };
+        Message::Placed { request, boot_id: 7, placement, call: 0 }
+    };
+    step(&mut server, 2 + 2 * third, Party::of(CONTROLLER), placed(second, Some(2)));
+    step(&mut server, 3 + 2 * third, Party::of(CONTROLLER), placed(first, None));
+    assert_eq!(server.home.as_ref().unwrap().hand_to, Some(2), "the earlier answer was followed after the later one");
+
+    let third_report = report(&mut server, 1 + 3 * third);
+    let now = 5 * HOME_LEASE;
+    step(&mut server, now, Party { host: 2, incarnation: 0 }, Message::Taken { incarnation: 1 });
+    assert_eq!(server.handed, Some(1));
+    step(&mut server, now + 1, Party::of(CONTROLLER), placed(third_report, None));
+    assert!(!server.serves(now + 1), "a home that gave its leases away serves again");
 }
 
 #[test]
@@ -266,6 +298,30 @@ fn a_run_of_zero_pages_that_is_said_again_says_nothing_of_what_was_changed_since
     server.step(2 + RETRY, Input::Tick, &mut effects);
     assert_eq!(runs(&effects), [(0..40, Bytes::Zero)], "{effects:?}");
     assert!(server.unchanged(0..40).eq(1..40));
+}
+
+#[test]
+fn a_page_that_was_changed_since_is_not_given_as_zero_in_the_next_incarnation() {
+    let (mut server, effects) = home(40, 0, &[2, 3]);
+    assert_eq!(runs(&effects), [(0..40, Bytes::Zero), (0..40, Bytes::Zero)]);
+    // Both answers are late; meanwhile both backups get a change of page 5.
+    step(&mut server, 2, client(0), Message::Request { page: 5, request: 1, ask: Ask::Update });
+    let epoch = server.home.as_ref().unwrap().leased[&5].epoch;
+    let commit = Ask::Commit { epoch, release: false };
+    step(&mut server, 3, client(0), Message::Request { page: 5, request: 2, ask: commit });
+    for backup in [2, 3] {
+        step(&mut server, 4, Party::of(backup), Message::Stored { page: 5, pages: 1, incarnation: 1, epoch });
+    }
+    assert!(server.home.as_ref().unwrap().staged.is_empty());
+
+    let third = HOME_LEASE / 3;
+    server.step(1 + third, Input::Tick, &mut Vec::new());
+    let request = server.reports;
+    let placement = Placement { incarnation: 2, ..placement(&[2], false) };
+    let placed = Message::Placed { request, boot_id: 7, placement, call: 0 };
+    let effects = step(&mut server, 2 + third, Party::of(CONTROLLER), placed);
+    // Backup 2 has page 5 of incarnation 1: it would take a newer zero page for the later version.
+    assert_eq!(runs(&effects), [(0..5, Bytes::Zero), (5..6, Bytes::Page), (6..40, Bytes::Zero)], "{effects:?}");
 }
 
 #[test]

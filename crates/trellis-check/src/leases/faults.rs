@@ -60,6 +60,7 @@ faults! {
     ReaderCountsFromReceipt = "reader-counts-from-receipt", "a reader counts its term from when the copy arrived";
     NoGrace = "no-grace", "a home that started again gives leases at once";
     RestartKeepsIncarnation = "restart-keeps-incarnation", "a home that started again has the incarnation that it had";
+    HomeCountsFromReceipt = "home-counts-from-receipt", "a home counts its home lease from when the controller's answer arrived";
     ServesForEver = "serves-for-ever", "a home goes on when its home lease has ended";
     AnswersHandedOver = "answers-handed-over", "a home goes on after it handed over";
     NoFreeze = "no-freeze", "a home that hands over goes on giving leases and taking commits";
@@ -223,6 +224,11 @@ fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Part
             server.home.iter_mut().for_each(|home| home.incarnation -= 1);
         }
         *incarnation = known;
+    }
+    if let (Fault::HomeCountsFromReceipt, Message::Placed { request, .. }) = (fault, &heard) {
+        for asked in server.asked.iter_mut().filter(|asked| asked.0 == *request) {
+            asked.1 = now;
+        }
     }
     let Some(home) = &mut server.home else { return };
     if let (Fault::SkipsIncarnations, Message::Placed { request, placement, .. }) = (fault, &heard)

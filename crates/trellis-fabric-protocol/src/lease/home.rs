@@ -181,7 +181,7 @@ impl Home {
             if knows_none {
                 self.settling.begin(lacking);
             } else {
-                self.settling.go_on_for(lacking, context.now);
+                self.settling.go_on_for(lacking, context.now, context.stamps);
             }
             self.heard.clear();
             let pages: Vec<PageNumber> = self.staged.keys().copied().collect();

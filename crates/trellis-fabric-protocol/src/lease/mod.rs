@@ -155,9 +155,10 @@ impl Timing {
         self.doubled(before, most)
     }
 
-    /// The same for what servers and controllers ask each other.
+    /// The same for what servers and controllers ask each other. A home is heard if its controller takes no longer than
+    /// that (see [`server`]), so a server that is to become home waits as long.
     pub(crate) fn report_after(&self, before: Nanoseconds) -> Nanoseconds {
-        self.doubled(before, self.home_lease_held / 3)
+        self.doubled(before, self.home_lease_held * 2 / 3)
     }
 
     fn doubled(&self, before: Nanoseconds, most: Nanoseconds) -> Nanoseconds {

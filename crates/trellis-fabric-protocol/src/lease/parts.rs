@@ -203,7 +203,8 @@ impl Server {
     pub fn lose_memory(&mut self, now: Nanoseconds) {
         let incarnation = self.memory.incarnation;
         self.memory = Memory { is_blank: true, incarnation, ..Memory::default() };
-        (self.home, self.handed, self.table, self.asked) = (None, None, None, None);
+        (self.home, self.handed, self.table) = (None, None, None);
+        self.asked.clear();
         self.report_at = Some(now);
     }
 }

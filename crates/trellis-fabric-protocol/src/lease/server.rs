@@ -20,6 +20,10 @@ use crate::Nanoseconds;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+/// The number of a home's reports to which answers count. A home reports three times in the time of its home lease: a
+/// controller may take up to two thirds of that time to answer.
+const REPORTS_KEPT: usize = 3;
+
 /// A fact.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
@@ -74,8 +78,9 @@ pub struct Server {
     pub knows: (Host, u16),
     /// The controller said that the range is unserved, and no home was heard of since.
     pub is_unserved: bool,
-    /// The report that is not answered yet: its number and when it was sent.
-    pub asked: Option<(u64, Nanoseconds)>,
+    /// The reports without an answer that may still count, the last one at the end: their numbers and when they were
+    /// sent. At most [`REPORTS_KEPT`].
+    pub asked: Vec<(u64, Nanoseconds)>,
     /// How long the last report of a server that does not serve is waited for; 0 after an answer.
     pub waited: Nanoseconds,
     /// The number of reports made.
@@ -104,7 +109,7 @@ impl Server {
             table: None,
             knows: (home, 0),
             is_unserved: false,
-            asked: None,
+            asked: Vec::new(),
             waited: 0,
             reports: 0,
             called: 0,
@@ -285,7 +290,9 @@ impl Server {
 
     fn report(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.reports += 1;
-        self.asked = Some((self.reports, now));
+        let kept = if self.home.is_some() { REPORTS_KEPT - 1 } else { 0 };
+        self.asked.drain(..self.asked.len().saturating_sub(kept));
+        self.asked.push((self.reports, now));
         let wait = if self.serves(now) {
             self.timing.home_lease_held / 3
         } else {
@@ -306,10 +313,20 @@ impl Server {
         };
         if call != self.called && placement.incarnation >= self.memory.incarnation {
             self.called = call;
-            if self.asked.is_some() || !self.home.as_ref().is_some_and(is_as_told) {
+            if !self.asked.is_empty() || !self.home.as_ref().is_some_and(is_as_told) {
                 self.report_at = Some(now);
             }
         }
+    }
+
+    /// When this report of this boot was sent, if its answer counts here. While a server is home, answers to earlier
+    /// reports also count: the controller promised the home lease after each of them was sent. Otherwise only the last
+    /// report says what the server is.
+    fn asked_at(&self, request: u64, boot_id: u16, placement: &Placement) -> Option<Nanoseconds> {
+        let is_kept = self.home.is_some() && placement.home == self.me;
+        let first = if is_kept { 0 } else { self.asked.len().saturating_sub(1) };
+        let counted = self.asked.iter().skip(first);
+        counted.filter(|_| boot_id == self.boot_id).find(|asked| asked.0 == request).map(|asked| asked.1)
     }
 
     /// Whether a placement, sent in answer to this report of this boot, holds from now on.
@@ -317,7 +334,7 @@ impl Server {
         if request == 0 || placement.incarnation < self.memory.incarnation {
             return false;
         }
-        let is_asked = || self.asked.is_some_and(|asked| boot_id == self.boot_id && asked.0 == request);
+        let is_asked = || self.asked_at(request, boot_id, placement).is_some();
         // A placement that says that the range is unserved gives no right to it.
         let can_be = || !placement.is_unserved && (!self.memory.is_blank || placement.begins_empty);
         placement.home != self.me || is_asked() && can_be() && self.handed != Some(placement.incarnation)
@@ -331,7 +348,7 @@ impl Server {
         placement: &Placement,
         effects: &mut Vec<Effect>,
     ) {
-        let asked = self.asked.filter(|asked| boot_id == self.boot_id && asked.0 == request);
+        let asked = self.asked_at(request, boot_id, placement);
         if asked.is_some() && placement.incarnation >= self.memory.incarnation {
             self.is_unserved = placement.is_unserved;
         }
@@ -346,21 +363,23 @@ impl Server {
                 self.memory.is_blank = false;
             }
             if asked.is_some() && !self.memory.is_blank {
-                (self.asked, self.waited, self.report_at) = (None, 0, None);
+                self.asked.clear();
+                (self.waited, self.report_at) = (0, None);
             }
             return;
         }
-        let Some((_, at)) = asked else { return };
+        let (Some(at), Some(&(_, last_at))) = (asked, self.asked.last()) else { return };
         // No host has anything that this server lacks.
         self.memory.is_blank = false;
-        (self.asked, self.waited) = (None, 0);
+        self.asked.retain(|asked| asked.0 > request);
+        self.waited = 0;
         self.become_home(now, placement, effects);
         let until = at + self.timing.home_lease_held;
         if let Some(home) = &mut self.home {
             home.until = home.until.max(until);
         }
         self.with_home(now, effects, |home, context| home.tick(context));
-        self.report_at = Some(at + (self.timing.home_lease_held / 3).max(1));
+        self.report_at = Some(last_at + (self.timing.home_lease_held / 3).max(1));
     }
 
     fn become_home(&mut self, now: Nanoseconds, placement: &Placement, effects: &mut Vec<Effect>) {

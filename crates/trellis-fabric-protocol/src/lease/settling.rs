@@ -117,15 +117,32 @@ impl Settling {
     }
 
     /// Continues in another incarnation, for the backups that still lack pages; from the beginning if one of them is new.
-    pub(super) fn go_on_for(&mut self, lacking: Vec<Host>, now: Nanoseconds) {
+    ///
+    /// A page of a zero range that was changed since is given by itself from now on. A backup that has the change has it
+    /// of the former incarnation, and would take the page for zero in this one.
+    pub(super) fn go_on_for(&mut self, lacking: Vec<Host>, now: Nanoseconds, stamps: &Stamps) {
         if lacking.is_empty() || !lacking.iter().all(|host| self.lacking.contains(host)) {
             return self.begin(lacking);
         }
-        for lacked in self.under_way.values_mut() {
+        let runs = core::mem::take(&mut self.under_way);
+        let most = self.window_max.max(runs.len());
+        for (first, mut lacked) in runs {
             lacked.missing.retain(|host| lacking.contains(host));
+            if lacked.missing.is_empty() {
+                continue;
+            }
             (lacked.since, lacked.again) = (now, Again::now(now));
+            let mut run = first..first + lacked.pages;
+            while let Some(page) = run.next() {
+                let zero = if lacked.are_zero { self.zero_from(page, stamps).min(run.end - page) } else { 0 };
+                let pages = zero.max(1);
+                run.start = page + pages;
+                self.under_way.insert(page, Lacked { pages, are_zero: zero > 0, ..lacked.clone() });
+                if self.under_way.len() > most {
+                    return self.begin(lacking);
+                }
+            }
         }
-        self.under_way.retain(|_, lacked| !lacked.missing.is_empty());
         self.lacking = lacking;
     }
 

@@ -374,13 +374,14 @@ impl LeaseServer {
     /// comes.
     pub fn give_up(&mut self, now: Nanoseconds) {
         self.server.lose_memory(now);
-        (self.server.asked, self.server.report_at) = (None, None);
+        self.server.asked.clear();
+        self.server.report_at = None;
         self.leave();
     }
 
     /// A host that no controller named sent a message about this range: the controller is asked, unless it is already.
     pub fn ask(&mut self, now: Nanoseconds) {
-        if self.server.asked.is_none() || self.server.report_at.is_none() {
+        if self.server.asked.is_empty() || self.server.report_at.is_none() {
             self.server.report_at = Some(now);
         }
     }
