@@ -11,7 +11,7 @@ pub const EXIT_CLUSTER: i32 = 70;
 
 /// Writes the reason to standard error, and ends the process.
 pub fn end_process(why: &dyn std::fmt::Display) -> ! {
-    trellis_store::complain(format_args!("{why}"));
+    trellis_output::lines::complain(format_args!("{why}"));
     // SAFETY: ends the process without running any more of its code.
     unsafe { libc::_exit(EXIT_CLUSTER) }
 }

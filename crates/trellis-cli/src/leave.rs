@@ -78,7 +78,7 @@ pub(crate) fn leave(arguments: &LeaveArguments) -> Ending {
 /// Says all failures; the last one is that of the command.
 fn all_said(mut failures: Vec<Failure>) -> Ending {
     let Some(last) = failures.pop() else { return Ok(exit::FINE) };
-    failures.iter().for_each(|failure| trellis_store::complain(format_args!("{failure}")));
+    failures.iter().for_each(|failure| trellis_output::lines::complain(format_args!("{failure}")));
     Err(last)
 }
 

@@ -148,7 +148,7 @@ fn main() -> ExitCode {
     match ending {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            trellis_store::complain(format_args!("{failure}"));
+            trellis_output::lines::complain(format_args!("{failure}"));
             ExitCode::from(failure.code)
         }
     }

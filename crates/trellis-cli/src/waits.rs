@@ -29,6 +29,7 @@ fn the_reference_page_has_the_table() {
         trellis_controller::WAITS,
         trellis_switch::WAITS,
         trellis_command::WAITS,
+        trellis_output::WAITS,
         WAITS,
     ];
     let rows: String = all.concat().iter().map(|wait| format!("{wait}\n")).collect();

@@ -1,12 +1,16 @@
-//! Outputs that fail: full disks, files that may not grow, folders without write access, readers that leave.
+//! Outputs that fail: full disks, files that may not grow or be opened, folders without write access, readers that leave
+//! or do not read.
 
 mod support;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use support::{in_role, start_command};
 use trellis_testing::{Folder, skip};
 
@@ -44,6 +48,84 @@ fn who_serves_others_says_that_it_cannot_be_heard_and_goes_on() {
     server.wait().unwrap();
     assert!(said.contains("standard output cannot be written (No space left on device"), "{said}");
     assert!(is_there, "it serves");
+}
+
+#[test]
+fn a_server_that_may_open_no_more_files_says_so_and_goes_on() {
+    let folder = Folder::new();
+    let socket = folder.argument("resp");
+    let serve = format!("ulimit -n 40; exec {TRELLIS} store serve --store embedded: --resp unix:{socket}");
+    let mut command = Command::new("sh");
+    command.args(["-c", &serve]).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+    let mut server = command.spawn().unwrap();
+    let mut listening = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut listening).unwrap();
+    let mut clients = Vec::new();
+    let mut ask = |request: &str| {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        // A client that is refused may be hung up before it asks.
+        client.write_all(request.as_bytes()).ok();
+        let mut answer = vec![0; 4096];
+        let count = client.read(&mut answer).expect("an answer");
+        clients.push(client);
+        String::from_utf8_lossy(&answer[..count]).into_owned()
+    };
+    let answers: Vec<String> = (0..80).map(|_| ask("PING\r\n")).collect();
+    let refused = "-ERR max number of clients reached: the server may open no more files; raise `ulimit -n`\r\n";
+    let served = answers.iter().take_while(|answer| *answer == "+PONG\r\n").count();
+    assert!(served > 0 && served < 40, "{served} of {listening}");
+    assert!(answers[served..].iter().all(|answer| answer == refused), "{answers:?}");
+
+    clients.clear();
+    // The server may still be about to close those, and refuse this one, too.
+    let info = loop {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.write_all(b"INFO\r\nQUIT\r\n").ok();
+        let mut info = String::new();
+        match client.read_to_string(&mut info) {
+            Ok(_) if !info.starts_with("-ERR") => break info,
+            _ => assert!(server.try_wait().unwrap().is_none(), "it has ended"),
+        }
+    };
+    let rejected = info.lines().find_map(|line| line.strip_prefix("rejected_connections:")).expect("a counter");
+    assert!(rejected.parse::<usize>().unwrap() >= answers.len() - served, "{info}");
+    server.kill().unwrap();
+    let said = sentence(&server.wait_with_output().unwrap());
+    assert!(said.contains("a client is refused: max number of clients reached: the server may open no more"), "{said}");
+}
+
+/// A pipe that takes nothing more until somebody reads it.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(b"\n").is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_reader_that_does_not_read_stops_no_controller() {
+    let folder = Folder::new();
+    let control = folder.argument("control");
+    let (mut reader, writer) = full_pipe();
+    let run = ["controller", "run", "--records", "embedded:", "--port", "0", "--prefix", "fd12:3456:c8::/48"];
+    let mut command = Command::new(TRELLIS);
+    command.args(run).args(["--control", &control]).stdin(Stdio::null());
+    let mut controller = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+    drop(command);
+    let status = || Command::new(TRELLIS).args(["controller", "status", "--control", &control]).output().unwrap();
+    let mut answered = status();
+    while !answered.status.success() && controller.try_wait().unwrap().is_none() {
+        answered = status();
+    }
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    assert!(answered.status.success(), "{}", sentence(&answered));
+    let mut read = String::new();
+    reader.read_to_string(&mut read).unwrap();
+    assert_eq!(read.trim(), "", "the pipe was full");
 }
 
 #[test]

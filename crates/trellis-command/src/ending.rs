@@ -12,10 +12,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::exit::Failure;
 
-/// Ends a service.
-type Stop = Box<dyn FnOnce() + Send>;
+/// What the first signal does.
+enum Stop {
+    /// Ends the service; the process ends by itself.
+    Service(Box<dyn FnOnce() + Send>),
+    /// Removes what the process would leave behind; the process ends as without a handler.
+    Remains(Box<dyn FnOnce() + Send>),
+}
 
-/// Waits for the signals; it holds the function that they call.
+/// Waits for the signals; it holds what they do.
 pub struct Ends(Arc<Mutex<Option<Stop>>>);
 
 impl Ends {
@@ -44,10 +49,15 @@ impl Ends {
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut());
                 waited == 0
             };
-            match known.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                Some(stop) if is_first => stop(),
+            let stop = known.lock().unwrap_or_else(PoisonError::into_inner).take().filter(|_| is_first);
+            if let Some(Stop::Service(stop)) = stop {
+                stop();
+            } else {
+                if let Some(Stop::Remains(remove)) = stop {
+                    remove();
+                }
                 // SAFETY: the signal is one of the two, or none, which does nothing.
-                _ => drop(unsafe { libc::raise(signal) }),
+                unsafe { libc::raise(signal) };
             }
             // This thread takes the second signal.
             loop {
@@ -57,25 +67,37 @@ impl Ends {
         waits.map(|_| Ends(stop)).map_err(|_| Failure::system("start a thread"))
     }
 
-    /// From now on the signals call `stop`, instead of what they called before.
-    pub fn by(&self, stop: impl FnOnce() + Send + 'static) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
-    }
-
     /// Begins a service: `begin` makes what others can see, such as a socket, and returns what ends it. The first signal
     /// during the call waits for its end. Without that, the process would end and leave the socket behind.
     ///
     /// # Errors
     ///
-    /// Those of `begin`. The signals then call what they called before.
+    /// Those of `begin`. The signals then do what they did before.
     pub fn begin<T, S, E>(&self, begin: impl FnOnce() -> Result<(T, S), E>) -> Result<T, E>
     where
         S: FnOnce() + Send + 'static,
     {
+        self.make(|| begin().map(|(service, ends)| (service, Stop::Service(Box::new(ends)))))
+    }
+
+    /// The same for something that only waits so far: the function that `prepare` returns removes what others can see, and
+    /// the first signal ends the process after that call as without a handler.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ends::begin`].
+    pub fn prepare<T, R, E>(&self, prepare: impl FnOnce() -> Result<(T, R), E>) -> Result<T, E>
+    where
+        R: FnOnce() + Send + 'static,
+    {
+        self.make(|| prepare().map(|(made, remove)| (made, Stop::Remains(Box::new(remove)))))
+    }
+
+    fn make<T, E>(&self, make: impl FnOnce() -> Result<(T, Stop), E>) -> Result<T, E> {
         let mut stop = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (service, ends) = begin()?;
-        *stop = Some(Box::new(ends));
-        Ok(service)
+        let (made, ends) = make()?;
+        *stop = Some(ends);
+        Ok(made)
     }
 }
 
@@ -168,9 +190,16 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::sync::mpsc;
 
-    /// Runs the role `name` of this executable in a process of its own. All threads of that process begin with SIGTERM
-    /// blocked, because the signal would end the process in a thread of the test runner.
+    /// The variable that names a file which a role removes.
+    const MADE: &str = "ENDING_TEST_MADE";
+
     fn role(name: &str) -> ExitStatus {
+        start(name).status().unwrap()
+    }
+
+    /// The role `name` of this executable, for a process of its own. All threads of that process begin with SIGTERM
+    /// blocked, because the signal would end the process in a thread of the test runner.
+    fn start(name: &str) -> Command {
         let mut role = Command::new(std::env::current_exe().unwrap());
         role.args(["--exact", &format!("ending::tests::{name}"), "--ignored"]);
         // SAFETY: between fork and exec run system calls on plain data that lies on the stack.
@@ -185,7 +214,7 @@ mod tests {
                 }
             })
         };
-        role.status().unwrap()
+        role
     }
 
     /// Sends SIGTERM to this process, and returns when its thread for signals has taken it.
@@ -208,6 +237,28 @@ mod tests {
     #[test]
     fn a_signal_before_a_service_begins_ends_the_process() {
         assert_eq!(role("gets_a_signal_before_a_service_begins").signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn a_signal_during_preparations_removes_what_they_made_and_ends_the_process() {
+        let made = std::env::temp_dir().join(format!("trellis-prepared-{}", std::process::id()));
+        std::fs::write(&made, "").unwrap();
+        let mut role = start("prepares_and_gets_a_signal");
+        assert_eq!(role.env(MADE, &made).status().unwrap().signal(), Some(libc::SIGTERM));
+        assert!(!made.exists());
+    }
+
+    #[test]
+    #[ignore = "a role that tests start"]
+    fn prepares_and_gets_a_signal() {
+        let ends = Ends::listen().unwrap();
+        let made = std::path::PathBuf::from(std::env::var_os(MADE).unwrap());
+        let prepare = || Ok::<_, Failure>(((), move || std::fs::remove_file(made).unwrap()));
+        ends.prepare(prepare).unwrap();
+        terminate_this_process();
+        loop {
+            std::thread::park();
+        }
     }
 
     #[test]

@@ -2,12 +2,10 @@
 //!
 //! Standard output carries results only. Progress goes to standard error, and only to a terminal.
 
-use std::fmt;
-use std::io::{ErrorKind, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-pub use trellis_output::lines::{end_unwritten, put, say, whole_line};
+pub use trellis_output::lines::{announce, end_unwritten, put, say, whole_line};
 
 /// Whether colour is wanted on a stream: a terminal, and `NO_COLOR` unset (<https://no-color.org>).
 pub fn colour_wanted(stream: &impl IsTerminal) -> bool {
@@ -65,18 +63,5 @@ pub fn clear_line() {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
-    }
-}
-
-/// Prints a line of a process that serves others; it continues to serve even if nobody reads the line. If it cannot
-/// be written, that is reported once, because somebody may wait for it.
-pub fn announce(line: fmt::Arguments<'_>) {
-    static IS_SAID: AtomicBool = AtomicBool::new(false);
-    let mut output = std::io::stdout();
-    let Err(error) = writeln!(output, "{line}").and_then(|()| output.flush()) else { return };
-    if error.kind() != ErrorKind::BrokenPipe && !IS_SAID.swap(true, Ordering::Relaxed) {
-        trellis_store::complain(format_args!(
-            "standard output cannot be written ({error}); events are not reported there; the process continues"
-        ));
     }
 }

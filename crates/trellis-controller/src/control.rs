@@ -13,13 +13,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::wire::address::{Cluster, HostPrefix};
-use trellis_switch::control::{Lines, Refusals, connect_path, is_left_behind, is_listening};
+use trellis_output::sockets::{clients, connect_path, is_left_behind, is_listening};
+use trellis_switch::control::{Lines, Refusals};
 use trellis_switch::lab::space;
 
 use crate::ranges::{Moved, Status};
@@ -27,9 +27,6 @@ use crate::records::Directive;
 
 /// The maximum number of connections at the same time.
 const CONNECTIONS_MAX: usize = 64;
-/// The pause in accepting connections after the system had no descriptor, because the system does not report when one is
-/// available again. It doubles from the first value to the second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Longer than a controller needs for an answer.
 pub(crate) const TIMEOUT: Deadline = Deadline {
     who: "`trellis controller …`",
@@ -151,28 +148,16 @@ fn sockets(cluster: Option<Cluster>) -> impl Iterator<Item = PathBuf> {
 /// The folder, the same for both sides: the first one that this user may write to.
 fn folder() -> PathBuf {
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let mut folders = named.into_iter().chain([PathBuf::from("/run")]).filter(|folder| may_write(folder));
+    let mut folders =
+        named.into_iter().chain([PathBuf::from("/run")]).filter(|folder| trellis_output::files::may_write(folder));
     folders.next().unwrap_or_else(std::env::temp_dir)
-}
-
-fn may_write(folder: &Path) -> bool {
-    let probe = folder.join(format!(".trellis-{}", std::process::id()));
-    let may = fs::OpenOptions::new().write(true).create_new(true).open(&probe).is_ok();
-    may && fs::remove_file(probe).is_ok()
 }
 
 /// Serves each connection on a thread, with the answers of the receiver of `asked`.
 pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T>, wrap: fn(Asked) -> T) {
     let connections = Arc::new(());
-    let refusals = Arc::new(Refusals::new("controller", Some(trellis_store::complain)));
-    let mut pause = PAUSE.0;
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE.1);
-            continue;
-        };
-        pause = PAUSE.0;
+    let refusals = Arc::new(Refusals::new("controller", Some(trellis_output::lines::report)));
+    for stream in clients(listener, "controller", Some(trellis_output::lines::report)) {
         if let Some(sentence) = why_not(&stream, Arc::strong_count(&connections) - 1) {
             // This answer is sent before the request arrives; the client reads it after sending its first one. A client
             // that has disconnected needs no answer.
@@ -233,12 +218,8 @@ impl Remote {
     ///
     /// A message, if no controller listens.
     pub fn open(path: &Path) -> Result<Remote, String> {
-        let opened = connect_path(path, TIMEOUT.time()).and_then(|stream| {
-            let lines = Lines::new(stream, TIMEOUT.time())?;
-            lines.is_impatient()?;
-            Ok(lines)
-        });
-        let lines = opened.map_err(|error| gone(path, &error))?;
+        let opened = connect_path(path, TIMEOUT.time()).and_then(|stream| Lines::new(stream, TIMEOUT.time()));
+        let lines = opened.map_err(|error| gone(path, &error))?.limiting_silence();
         Ok(Remote { path: path.to_owned(), lines })
     }
 
@@ -268,6 +249,8 @@ fn gone(path: &Path, error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -279,7 +262,7 @@ mod tests {
     #[test]
     fn who_comes_when_all_places_are_taken_is_told_so_and_the_next_is_heard() {
         let path = std::env::temp_dir().join(format!("trellis-control-{}", std::process::id()));
-        let listener = trellis_switch::control::listen(&path, "controller", "--control").expect("a socket");
+        let listener = trellis_output::sockets::listen(&path, "controller", "--control").expect("a socket");
         let (asked, questions) = std::sync::mpsc::channel::<Asked>();
         std::thread::spawn(move || serve(&listener, &asked, |asked| asked));
         std::thread::spawn(move || questions.iter().for_each(|(_, answer)| drop(answer.send(Answer::Done))));

@@ -18,6 +18,7 @@ use trellis_fabric_protocol::lease::parts::is_part;
 use trellis_fabric_protocol::lease::{Host, Timing};
 use trellis_fabric_protocol::wire::address::{self, Arguments, HostPrefix, Incarnation, PARTS_FROM, Pointer, Source};
 use trellis_fabric_protocol::wire::datagram::{ControlMessage, Operation, Request, TagKind, seal};
+use trellis_output::sockets::SocketFile;
 use trellis_store::Store;
 use trellis_switch::control::Remote;
 use trellis_transport::links::ipv6::{Endpoint, Way};
@@ -109,7 +110,7 @@ pub struct Controller {
     /// Until when it leads, for the thread that configures the switch.
     until: Arc<AtomicU64>,
     leader_term: Duration,
-    control: PathBuf,
+    control: SocketFile,
     /// Set when it is being stopped: the latest time of its end.
     ends: Option<Nanoseconds>,
     /// The name under which it leads, and its ranges once they were read.
@@ -161,8 +162,9 @@ impl Controller {
         let endpoint = Endpoint::open(port).map_err(|error| ControllerError::Socket { port, error })?;
         let endpoint = Arc::new(endpoint);
         let path = options.control.display().to_string();
-        let listener = trellis_switch::control::listen(&options.control, "controller", "--control")
+        let listener = trellis_output::sockets::listen(&options.control, "controller", "--control")
             .map_err(|error| ControllerError::Control { path, error })?;
+        let control = listener.file().clone();
         let random_number = random_number().map_err(ControllerError::System)?;
         let region = records::region(prefix.cluster.number());
         let term = Term::new(nanoseconds(options.leader_term), CLOCK_ERROR_PPM);
@@ -217,7 +219,7 @@ impl Controller {
             began,
             until,
             leader_term: options.leader_term,
-            control: options.control,
+            control,
             ends: None,
             leading: None,
             orders: Vec::new(),
@@ -248,8 +250,7 @@ impl Controller {
         loop {
             let now = self.now();
             if self.ends.is_some_and(|at| self.leadership.has_left() || now >= at) {
-                // A missing socket file is the desired result.
-                let _ = std::fs::remove_file(&self.control);
+                self.control.remove();
                 return Ok(());
             }
             let ranges = self.leading.as_ref().and_then(|(_, ranges)| ranges.as_ref());

@@ -112,11 +112,11 @@ fn a_home_that_handed_its_range_over_is_not_made_home_by_an_earlier_answer() {
     let report = |server: &mut Server, now: u64| {
         let mut effects = Vec::new();
         server.step(now, Input::Tick, &mut effects);
-        let requests = effects.iter().filter_map(|effect| match effect {
+        let mut requests = effects.iter().filter_map(|effect| match effect {
             Effect::Send { message: Message::Report { request, .. }, .. } => Some(*request),
             _ => None,
         });
-        requests.last().unwrap_or_else(|| panic!("no report at {now}"))
+        requests.next_back().unwrap_or_else(|| panic!("no report at {now}"))
     };
     let (first, second) = (report(&mut server, 1 + third), report(&mut server, 1 + 2 * third));
     let placed = |request: u64, hand_to: Option<Host>| {

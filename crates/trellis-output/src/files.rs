@@ -1,12 +1,136 @@
 //! Results in files.
 //!
-//! Promises: a file is written whole or stays as it was.
+//! Promises: a file is written whole or stays as it was, and a command that is killed leaves nothing half done behind. It
+//! must never replace a file for a caller that wants a new one.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{AtFlags, CWD, OFlags};
+use rustix::io::Errno;
 
 use crate::exit::{self, Failure};
+
+/// The folder of this process's open files, through which a file without a name gets one.
+const OWN_FILES: &str = "/proc/self/fd";
+/// The mode of results, before the umask.
+pub const MODE: u32 = 0o666;
+
+/// A file that gets its name when it is complete. Until then it has none, so a command that is killed leaves nothing
+/// behind; where the file system has no files without names (`O_TMPFILE`, open(2)), it is hidden beside its final place.
+#[derive(Debug)]
+pub struct Unfinished {
+    file: File,
+    place: PathBuf,
+    /// The hidden name, if it has one.
+    hidden: Option<PathBuf>,
+}
+
+impl Unfinished {
+    /// An empty file for that place, with this mode without the bits of the umask.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn begin(place: &Path, mode: u32) -> io::Result<Unfinished> {
+        let place = place.to_owned();
+        if place.file_name().is_none() {
+            return Err(ErrorKind::IsADirectory.into());
+        }
+        let options = |flags| OFlags::RDWR | OFlags::CLOEXEC | flags;
+        if Path::new(OWN_FILES).exists() {
+            match rustix::fs::open(folder_of(&place), options(OFlags::TMPFILE), mode.into()) {
+                Ok(file) => return Ok(Unfinished { file: file.into(), place, hidden: None }),
+                // The last one is the answer of kernels that do not know the flag.
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::ISDIR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let hidden = hidden(&place);
+        let file = rustix::fs::open(&hidden, options(OFlags::CREATE | OFlags::EXCL), mode.into())?;
+        Ok(Unfinished { file: file.into(), place, hidden: Some(hidden) })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The final place.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Gives it its name, if no other file has that.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AlreadyExists`], and those of the system.
+    pub fn finish_new(self) -> io::Result<()> {
+        match self.link(&self.place) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+            // The file system has no hard links (vfat, 9p). A rename would overwrite a file that has appeared meanwhile,
+            // so its existence is checked.
+            Err(_) if self.place.symlink_metadata().is_ok() => Err(ErrorKind::AlreadyExists.into()),
+            Err(error) => self.hidden.as_ref().map_or(Err(error), |hidden| fs::rename(hidden, &self.place)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Gives it its name, in place of the file that has it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system. The other file then stays as it was.
+    pub fn finish(mut self) -> io::Result<()> {
+        if self.hidden.is_none() {
+            // Only a rename replaces a file, and it takes a name.
+            let name = hidden(&self.place);
+            self.link(&name)?;
+            self.hidden = Some(name);
+        }
+        self.hidden.as_ref().map_or(Ok(()), |hidden| fs::rename(hidden, &self.place))
+    }
+
+    fn link(&self, name: &Path) -> io::Result<()> {
+        let unnamed = || format!("{OWN_FILES}/{}", self.file.as_raw_fd()).into();
+        let from: PathBuf = self.hidden.clone().unwrap_or_else(unnamed);
+        Ok(rustix::fs::linkat(CWD, from, CWD, name, AtFlags::SYMLINK_FOLLOW)?)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(hidden) = &self.hidden {
+            // It no longer exists if it was renamed.
+            let _ = fs::remove_file(hidden);
+        }
+    }
+}
+
+/// The folder of a file, also of one without a folder in its name.
+pub fn folder_of(place: &Path) -> &Path {
+    place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A name beside that place that no other file of this process has.
+fn hidden(place: &Path) -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let mut name = OsString::from(".");
+    name.push(place.file_name().unwrap_or_default());
+    name.push(format!(".new-{}-{number}", std::process::id()));
+    place.with_file_name(name)
+}
+
+/// Whether files can be made in a folder.
+pub fn may_write(folder: &Path) -> bool {
+    Unfinished::begin(&folder.join("file"), 0o600).is_ok()
+}
 
 /// Writes a whole file; an error names the file. An existing file stays as it is until the new one is complete. A
 /// device or a pipe is written to directly.
@@ -16,38 +140,36 @@ pub fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
 
 /// Like [`write()`], with what `fill` writes.
 pub fn write_with(file: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let fill = |into: &Path| {
-        let mut to = BufWriter::new(File::create(into)?);
+    let fill = |into: &File| {
+        let mut to = BufWriter::new(into);
         fill(&mut to)?;
         to.flush()
     };
-    let Some((target, unfinished)) = places(file) else {
-        return fill(file).map_err(|error| failed(file, &error));
+    let written = match replaced(file) {
+        None => File::create(file).and_then(|into| fill(&into)),
+        Some(target) => Unfinished::begin(&target, MODE).and_then(|unfinished| {
+            fill(unfinished.file())?;
+            unfinished.finish()
+        }),
     };
-    fill(&unfinished).and_then(|()| fs::rename(&unfinished, &target)).map_err(|error| {
-        // The error of the write matters, not one of the clean-up.
-        let _ = fs::remove_file(&unfinished);
-        failed(file, &error)
-    })
+    written.map_err(|error| failed(file, &error))
 }
 
 /// Refuses a file that cannot be written before the work whose result it is for; nothing changes.
 pub fn expect_writable(file: &Path) -> Result<(), Failure> {
-    let tried = match places(file) {
-        Some((_, unfinished)) => File::create(&unfinished).and_then(|_| fs::remove_file(&unfinished)),
-        None if file.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+    let tried = match replaced(file) {
+        Some(target) => Unfinished::begin(&target, MODE).map(drop),
+        None if file.is_dir() => Err(ErrorKind::IsADirectory.into()),
         None => Ok(()),
     };
     tried.map_err(|error| failed(file, &error))
 }
 
-/// The file to replace, and the name of the new one until it is complete; nothing for what cannot be replaced. If the
-/// file is a link, its target is replaced.
-fn places(file: &Path) -> Option<(PathBuf, PathBuf)> {
+/// The file to replace; nothing for what cannot be replaced. If the file is a link, its target is replaced.
+fn replaced(file: &Path) -> Option<PathBuf> {
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    let name = target.file_name().filter(|_| fs::metadata(&target).map_or(true, |about| about.is_file()))?;
-    let unfinished = target.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    Some((target, unfinished))
+    let is_file = target.file_name().is_some() && fs::metadata(&target).map_or(true, |about| about.is_file());
+    is_file.then_some(target)
 }
 
 fn failed(file: &Path, error: &io::Error) -> Failure {
@@ -57,6 +179,7 @@ fn failed(file: &Path, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{FileExt, PermissionsExt};
     use trellis_testing::Folder;
 
     #[test]
@@ -70,12 +193,40 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!((fs::read_to_string(&file).unwrap().as_str(), expect_writable(&file)), ("three", Ok(())));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
-        // Something is in the way of the new file.
-        fs::create_dir(folder.file(format!(".report.html.{}", std::process::id()))).unwrap();
-        for failure in [write(&file, "four").unwrap_err(), expect_writable(&file).unwrap_err()] {
-            assert!(failure.code == exit::FILE && failure.sentence.contains("cannot write"), "{failure}");
-        }
+        // What is there cannot be replaced.
+        fs::remove_file(&link).unwrap();
+        let failure = write_with(&file, |_| Err(ErrorKind::StorageFull.into())).unwrap_err();
+        assert!(failure.code == exit::FILE && failure.sentence.contains("cannot write"), "{failure}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "three");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_has_no_name_before_it_is_complete() {
+        let folder = Folder::new();
+        let place = folder.file("store");
+        let listed = || fs::read_dir(folder.path()).unwrap().count();
+        let (first, second) = (Unfinished::begin(&place, 0o600).unwrap(), Unfinished::begin(&place, 0o600).unwrap());
+        let is_unnamed = first.hidden.is_none();
+        assert_eq!(listed(), if is_unnamed { 0 } else { 2 });
+        first.file().write_all_at(b"one", 0).unwrap();
+        first.finish_new().unwrap();
+        assert_eq!(second.finish_new().unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!((fs::read_to_string(&place).unwrap().as_str(), listed()), ("one", 1));
+        assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o600);
+
+        // Where files without names are not possible.
+        let named = |name: &str| {
+            let hidden = folder.file(name);
+            Unfinished { file: File::create_new(&hidden).unwrap(), place: place.clone(), hidden: Some(hidden) }
+        };
+        assert_eq!(named(".one").finish_new().unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let next = named(".two");
+        next.file().write_all_at(b"two", 0).unwrap();
+        next.finish().unwrap();
+        drop(named(".three"));
+        assert_eq!((fs::read_to_string(&place).unwrap().as_str(), listed()), ("two", 1));
+        assert!(may_write(folder.path()) && !may_write(&folder.file("missing")));
     }
 
     #[test]

@@ -1,10 +1,16 @@
-//! What a command leaves behind: lines on standard output, whole files, and its exit code.
+//! What programs say and leave behind: lines, whole files, local sockets, and the exit code.
 //!
 //! Promises: standard output that cannot be written ends the command with a status. A file is written whole or stays as
 //! it was. The crate is apart from `trellis-command`, because the checkers must be built without the rest of Trellis.
 
 #![forbid(unsafe_code)]
 
+use trellis_base::Deadline;
+
 pub mod exit;
 pub mod files;
 pub mod lines;
+pub mod sockets;
+
+/// The waits of this crate.
+pub const WAITS: &[Deadline] = &[lines::LAST_SENTENCE, sockets::PROBE];

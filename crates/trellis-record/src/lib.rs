@@ -7,11 +7,13 @@
 mod breakdown;
 mod clocks;
 
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+use trellis_output::files::{MODE, Unfinished};
 
 pub use breakdown::Breakdown;
 pub use clocks::thread_time_ns;
@@ -317,17 +319,15 @@ impl Record {
         let path = Record::path(folder, self.node);
         let failed = |source| RecordError::File { path: path.clone(), verb: "written", source };
         std::fs::create_dir_all(folder).map_err(failed)?;
-        let unfinished = folder.join(format!(".node-{}.json.{}", self.node, std::process::id()));
-        let written = self.write_to(&unfinished).and_then(|()| std::fs::rename(&unfinished, &path));
-        written.map_err(|source| {
-            // The error about the record matters, not one about the clean-up.
-            let _ = std::fs::remove_file(&unfinished);
-            failed(source)
-        })
+        let written = Unfinished::begin(&path, MODE).and_then(|unfinished| {
+            self.write_to(unfinished.file())?;
+            unfinished.finish()
+        });
+        written.map_err(failed)
     }
 
-    fn write_to(&self, path: &Path) -> std::io::Result<()> {
-        let mut file = BufWriter::with_capacity(1 << 16, std::fs::File::create(path)?);
+    fn write_to(&self, file: &File) -> std::io::Result<()> {
+        let mut file = BufWriter::with_capacity(1 << 16, file);
         serde_json::to_writer(&mut file, self)?;
         file.write_all(b"\n")?;
         file.flush()

@@ -48,9 +48,3 @@ pub const WAITS: &[Deadline] = &[
     stores::GRPC_CONNECT,
     resp::commands::trellis::WAIT,
 ];
-
-/// Writes one line for people to standard error, in one write, so that the lines of several processes do not mix. If
-/// standard error cannot be written, the line is dropped and the program continues.
-pub fn complain(sentence: std::fmt::Arguments<'_>) {
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("trellis: {sentence}\n").as_bytes());
-}

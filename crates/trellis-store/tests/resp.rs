@@ -227,7 +227,7 @@ fn a_socket_that_a_killed_server_left_is_taken_and_one_in_use_is_not() {
     let server = bind().unwrap().start().unwrap();
     open(&format!("redis+unix:{}", path.display())).unwrap();
     let Err(error) = bind() else { panic!("two servers at one socket") };
-    assert!(error.to_string().contains("name another one"), "{error}");
+    assert!(error.to_string().contains("a server runs there; end that one, or give another --resp"), "{error}");
     drop(server);
     // A file that is not a socket must not be removed.
     std::fs::write(&path, "text").unwrap();
@@ -249,6 +249,42 @@ fn clients_have_regions_of_their_own() {
     assert!(store.numbers(1, Kind::Memory, 0, 9).unwrap().is_empty());
 }
 
+/// Asks until that many calls wait; returns the answer.
+fn info_with_waiting(server: &Running, count: u32) -> String {
+    let begin = Instant::now();
+    let mut stream = client(server);
+    let mut answer = vec![0; 4096];
+    loop {
+        stream.write_all(b"INFO\r\n").unwrap();
+        let read = stream.read(&mut answer).unwrap();
+        let info = String::from_utf8_lossy(&answer[..read]);
+        if info.contains(&format!("waiting_calls:{count}\r\n")) {
+            return info.into_owned();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "never do {count} calls wait");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_call_beyond_those_that_may_wait_hears_so_and_is_counted() {
+    let key = Key::new(1, Kind::Synchronisation, 1);
+    let take = [conformance::add_within(&key, -1, (0, 9))];
+    let server = served("embedded:", &Options { calls_waiting_max: 1, ..Options::default() });
+    let url = format!("redis://{}", server.address());
+    let until = Instant::now() + Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| open(&url).unwrap().apply_when(&take, None, until));
+        assert!(info_with_waiting(&server, 1).contains("trellis_calls_refused:0\r\n"));
+        let store = open(&url).unwrap();
+        let refused = store.apply_when(&take, None, until).unwrap_err();
+        assert!(refused.to_string().contains("too many calls wait already"), "{refused}");
+        assert!(info_with_waiting(&server, 1).contains("trellis_calls_refused:1\r\n"));
+        store.apply(&[conformance::add(&key, 0, 8, 1)], None).unwrap();
+        assert!(matches!(first.join().unwrap(), Ok(Applied::Done(_))), "the first call goes on");
+    });
+}
+
 /// A client that was killed while it waited acquires nothing.
 #[test]
 fn a_client_that_is_gone_waits_for_nothing() {
@@ -267,24 +303,10 @@ fn a_client_that_is_gone_waits_for_nothing() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let waiting = |count: u32| {
-        let begin = Instant::now();
-        let mut stream = client(&server);
-        let mut answer = vec![0; 4096];
-        loop {
-            stream.write_all(b"INFO\r\n").unwrap();
-            let read = stream.read(&mut answer).unwrap();
-            if String::from_utf8_lossy(&answer[..read]).contains(&format!("waiting_calls:{count}\r\n")) {
-                return;
-            }
-            assert!(begin.elapsed() < Duration::from_secs(20), "never do {count} calls wait");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
-    waiting(1);
+    info_with_waiting(&server, 1);
     child.kill().unwrap();
     child.wait().unwrap();
-    waiting(0);
+    info_with_waiting(&server, 0);
     let store = open(&url).unwrap();
     store.apply(&[conformance::add(&key, 0, 8, 1)], None).unwrap();
     let found = store.get_many(&[key]).unwrap().remove(0).unwrap();

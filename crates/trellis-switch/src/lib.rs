@@ -45,7 +45,6 @@ use trellis_base::Deadline;
 /// The waits of this crate, and those of `trellis switch run`.
 pub const WAITS: &[Deadline] = &[
     control::messages::TIMEOUT,
-    control::socket::PROBE,
     waits::CONNECTING,
     waits::CONNECT,
     waits::HELLO,

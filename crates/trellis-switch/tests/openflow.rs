@@ -7,6 +7,7 @@ mod scripted;
 use std::fmt::Arguments;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -291,6 +292,31 @@ fn a_switch_that_does_not_answer_is_an_error_of_the_call() {
     told.lock().unwrap().is_mute = true;
     let error = controller.set_prefix(home(1), Route { port: 2, is_memory: false }).unwrap_err().to_string();
     assert!(error.contains("it does not answer"), "{error}");
+}
+
+#[test]
+fn a_switch_that_hangs_up_at_each_question_is_an_error_of_the_call() {
+    let (controller, chosen, first) = awaited(&wiring());
+    drop(first);
+    let told = Arc::new(Mutex::new(Told::default()));
+    let switch = Scripted::connect(chosen, WELL, &told);
+    let controller = controller.join().unwrap().unwrap();
+    told.lock().unwrap().hangs_up = true;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            switch.until_hung_up();
+            while !is_over.load(Ordering::Relaxed)
+                && let Some(next) = Scripted::try_connect(chosen, WELL, &told)
+            {
+                next.until_hung_up();
+            }
+        });
+        let error = controller.set_prefix(home(1), Route { port: 2, is_memory: false }).unwrap_err().to_string();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(error.contains("reach a switch at") && error.contains("for 20s"), "{error}");
+        drop(controller);
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub use crate::join::JoinError;
 use crate::launch::Activity;
 use crate::runtime::Node;
 use crate::waits::Wait;
+use trellis_output::lines::complain;
 use trellis_record::Counters;
 
 /// One process's part in a cluster. Clones are the same node.
@@ -203,7 +204,7 @@ impl Drop for Handle {
             // Others may wait for it, and nobody is left to give it back.
             self.node.fail(format!("the program ended its part in the cluster although {refused}"));
         } else if let Err(error) = self.node.leave(service) {
-            trellis_store::complain(format_args!("node {}: {error}", self.node.me.0));
+            complain(format_args!("node {}: {error}", self.node.me.0));
         }
     }
 }
@@ -241,7 +242,7 @@ impl Node {
         let counters = self.counters().load();
         let shown = counters.entries().filter(|(_, count)| *count > 0);
         let words: Vec<String> = shown.map(|(name, count)| format!("{name}={count}")).collect();
-        trellis_store::complain(format_args!("node {}: {}", self.me.0, words.join(" ")));
+        complain(format_args!("node {}: {}", self.me.0, words.join(" ")));
     }
 }
 

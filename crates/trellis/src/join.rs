@@ -306,7 +306,7 @@ fn make_region(config: &Config, is_launched: bool) -> Result<trellis_memory::Reg
     let names_it = matches!(config.catch, config::Catch::Signal | config::Catch::Mprotect);
     if !machine.kernel_faults_wait() && !names_it && (config.node == 0 || !is_launched) {
         // Nobody chose this, and programs notice: a system call on shared memory may fail.
-        trellis_store::complain(format_args!("node {}: catch = \"{catcher}\": {why}", config.node));
+        trellis_output::lines::report(format_args!("node {}: catch = \"{catcher}\": {why}", config.node));
     }
     let reserve = match config.reserve {
         // What is here is bounded by the cache, whatever the region's size.
@@ -415,7 +415,7 @@ fn answers(config: &Config, this: &ThisNode) -> tcp::Answer {
 fn refused(this: &ThisNode) -> Box<dyn Fn(String) + Send + Sync> {
     let this = Arc::clone(this);
     Box::new(move |sentence| {
-        trellis_store::complain(format_args!("{sentence}"));
+        trellis_output::lines::report(format_args!("{sentence}"));
         if let Some(node) = this.get().and_then(Weak::upgrade) {
             node.note_refused(&sentence);
         }
@@ -547,7 +547,11 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
         if waited >= next_word && !missing.is_empty() {
             next_word = waited * 2;
             let refused = refused_unauthenticated(node);
-            trellis_store::complain(format_args!("node {}: waiting for {}{refused}", node.me.0, names(node, &missing)));
+            trellis_output::lines::report(format_args!(
+                "node {}: waiting for {}{refused}",
+                node.me.0,
+                names(node, &missing)
+            ));
         }
         // The service thread receives; this thread only looks. Start-up is not a fault path.
         std::thread::sleep(Duration::from_millis(1));

@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt}
 use std::path::{Path, PathBuf};
 
 use trellis_base::{Deadline, Limit};
+use trellis_output::files::Unfinished;
 
 use crate::config::Config;
 
@@ -226,16 +227,11 @@ fn make_key_file(folder: &Path, path: &Path) -> io::Result<()> {
         _ => {}
     }
     let secret = Secret::random().map_err(|error| io::Error::other(error.0))?;
-    let unfinished = folder.join(format!(".secret.{}.{:?}", std::process::id(), std::thread::current().id()));
-    // One that a killed process of the same number left behind has no link to it and no reader.
-    let _ = std::fs::remove_file(&unfinished);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    let linked = file
-        .write_all(secret.bytes())
-        .and_then(|()| file.sync_all())
-        .and_then(|()| std::fs::hard_link(&unfinished, path));
-    std::fs::remove_file(&unfinished)?;
-    match linked {
+    let unfinished = Unfinished::begin(path, 0o600)?;
+    unfinished.file().write_all(secret.bytes())?;
+    unfinished.file().sync_all()?;
+    match unfinished.finish_new() {
+        // Another process was faster, and this one uses its secret.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }

@@ -6,7 +6,6 @@
 //! 70. It must never panic into C: the bodies call functions that return errors.
 
 use std::ffi::{c_int, c_void};
-use std::io::Write;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use trellis::stored::heap::process::{Place, install, place};
@@ -17,8 +16,7 @@ const EXIT_STATUS: c_int = 70;
 const SECOND: &str = "the heap of this process is there already; start it once";
 
 fn end(sentence: &str) -> ! {
-    // One write, so that the lines of several processes do not mix.
-    let _ = std::io::stderr().write_all(format!("trellis: {sentence}\n").as_bytes());
+    trellis::complain(format_args!("{sentence}"));
     // SAFETY: ends the process without running destructors, which would use the broken heap.
     unsafe { libc::_exit(EXIT_STATUS) }
 }

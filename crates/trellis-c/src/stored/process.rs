@@ -5,7 +5,6 @@
 //! open a second region.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -237,7 +236,7 @@ fn before_close(process: &Process) -> Result<(), StoredError> {
 
 fn say(memory: &Memory) {
     let statistics = memory.statistics();
-    let mut line = format!("trellis: store {}: {}", memory.store().name(), statistics.calls);
+    let mut line = format!("store {}: {}", memory.store().name(), statistics.calls);
     if memory.paging().is_some() {
         let pages = statistics.pages;
         line += &format!(
@@ -245,8 +244,7 @@ fn say(memory: &Memory) {
             pages.faults, pages.pages_fetched, pages.pages_fetched_ahead, pages.pages_evicted, pages.bytes_written_back
         );
     }
-    // One write, so that the lines of several processes do not mix.
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+    trellis::complain(format_args!("{line}"));
 }
 
 /// Starts a compiled program, or a compiled library.

@@ -35,7 +35,7 @@ pub(super) fn run_and_explain(mut command: Command, mode: Mode) -> Result<u8, Fa
     }
     let code = code_of(child.wait().map_err(failed)?);
     for sentence in explanation.sentences() {
-        trellis_store::complain(format_args!("{sentence}"));
+        trellis_output::lines::complain(format_args!("{sentence}"));
     }
     Ok(code)
 }

@@ -511,16 +511,16 @@ mod tests {
     #[test]
     fn a_cluster_that_nobody_leads_is_said() {
         let path = std::env::temp_dir().join(format!("trellis-no-leader-{}", std::process::id()));
-        let listener = trellis_switch::control::listen(&path, "controller", "--control").expect("a socket");
+        let listener = trellis_output::sockets::listen(&path, "controller", "--control").expect("a socket");
         std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("it is asked");
+            drop(listener);
             let mut lines = trellis_switch::control::Lines::new(stream, Duration::from_secs(60)).expect("a socket");
             while let Ok(Some(Request::Status)) = lines.receive() {
                 lines.send(&Answer::Status(Status::default())).expect("it is waited for");
             }
         });
         let mut controller = Remote::open(&path).expect("it listens");
-        std::fs::remove_file(&path).expect("it is there");
         let sentence = status_within(&mut controller, Duration::from_millis(1)).expect_err("nobody leads").to_string();
         assert!(sentence.contains("no controller has led for 0.001 s; look whether"), "{sentence}");
     }

@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let ends = Ends::listen()?;
     let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;
     if !records.capabilities().durable {
-        trellis_store::complain(format_args!(
+        trellis_output::lines::complain(format_args!(
             "what store {} keeps may be lost when that ends; homes are then unknown",
             records.name()
         ));

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use trellis_output::sockets::clients;
 use trellis_switch::control::{Lines, Refusals};
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::{Counters, Faults, SwitchError};
@@ -38,7 +39,7 @@ pub(crate) fn keep(order: &str) -> Ending {
     let (mut kept, listener) = kept?;
     // From here on this process waits for no child, but inherits orphans of the lab.
     space::forget_children();
-    for stream in listener.incoming().flatten() {
+    for stream in clients(&listener, "lab", None) {
         // A client that makes no valid request gets no answer, and the next one is served.
         let _ = serve(&mut kept, &stream);
     }
@@ -86,18 +87,16 @@ fn faults_of(text: &str) -> Result<Faults, Failure> {
 
 fn serve(kept: &mut Kept, stream: &UnixStream) -> std::io::Result<()> {
     let user = space::peer(stream).map_err(std::io::Error::other)?.1;
-    let mut lines = Lines::new(stream.try_clone()?, TIMEOUT.time())?;
+    let mut lines = Lines::new(stream.try_clone()?, TIMEOUT.time())?.limiting_silence();
     if user != space::own_user() {
         let sentence =
             format!("user {user} may not use this lab; ask as user {}, to whom it belongs", space::own_user());
         return kept.refusals.refuse(&mut lines, sentence, |sentence| Answer::Refused { code: exit::SYSTEM, sentence });
     }
-    lines.is_impatient()?;
     let refusal = |sentence| Answer::Refused { code: exit::USAGE, sentence };
     let Some(request) = kept.refusals.receive(&mut lines, refusal)? else { return Ok(()) };
     if matches!(request, Request::Switch) {
         lines.send(&Answer::Done)?;
-        stream.set_read_timeout(None)?;
         return kept.lab.control().serve(stream.try_clone()?);
     }
     let answer = answer(kept, request)

@@ -164,7 +164,7 @@ impl Keeper {
 
 fn connect(lab: &str) -> Result<Option<UnixStream>, Failure> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    match trellis_switch::control::connect(&address(&socket_name(lab))?, TIMEOUT.time()) {
+    match trellis_output::sockets::connect(&address(&socket_name(lab))?, TIMEOUT.time()) {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => Ok(None),
         Err(error) => Err(Failure::new(exit::SYSTEM, format!("cannot reach the keeper of the lab {lab}: {error}"))),
@@ -175,8 +175,7 @@ fn ask(lab: &str, stream: UnixStream, request: &Request) -> Result<Answer, Failu
     let failed = |error: std::io::Error| {
         Failure::new(exit::SYSTEM, format!("the keeper of the lab {lab} does not answer: {error}"))
     };
-    let mut lines = Lines::new(stream, TIMEOUT.time()).map_err(failed)?;
-    lines.is_impatient().and_then(|()| lines.ask(request)).map_err(failed)
+    Lines::new(stream, TIMEOUT.time()).and_then(|lines| lines.limiting_silence().ask(request)).map_err(failed)
 }
 
 fn no_lab(lab: &str) -> Failure {

@@ -1,12 +1,9 @@
 //! `trellis switch run --meet`: controls a switch of another program by OpenFlow, in builds with the cargo feature
 //! `openflow`.
 //!
-//! Promises: if a signal ends the wait for the other program, the socket for it is removed. Must never remove a file
-//! that is not a socket.
+//! Promises: if a signal ends the wait for the other program, the socket for it is removed.
 
-use std::fs;
-use std::os::unix::fs::FileTypeExt;
-
+use trellis_output::sockets::SocketFile;
 use trellis_switch::switches::openflow::{COUNTED_PAGES, OpenFlow, OpenFlowPort, OpenFlowWiring};
 use trellis_switch::switches::waits::CONNECTING;
 use trellis_switch::{Cluster, Switch};
@@ -26,16 +23,6 @@ pub(super) fn meet(
     listed: &[Listed],
     ends: &Ends,
 ) -> Result<Box<dyn Switch>, Failure> {
-    if let ConnectionMethod::ListenFile(file) = method.clone() {
-        // Until the other program has connected, there is nothing else to end.
-        ends.by(move || {
-            // The file may not exist yet, and a file that is not a socket belongs to others.
-            if fs::symlink_metadata(&file).is_ok_and(|about| about.file_type().is_socket()) {
-                let _ = fs::remove_file(file);
-            }
-            std::process::exit(128 + libc::SIGTERM);
-        });
-    }
     let refused = |sentence: String| Failure::new(exit::CONFIGURATION, sentence);
     if let Some(kind) = arguments.switch.as_deref().filter(|&kind| kind != "openflow") {
         return Err(refused(format!("the switch {kind} is met nowhere; --meet is for --switch openflow")));
@@ -49,7 +36,7 @@ pub(super) fn meet(
         })?;
         Ok(OpenFlowPort { number, at_switch, host_mac: listed.hardware_address })
     };
-    let switch = OpenFlow::open(&OpenFlowWiring {
+    let wiring = OpenFlowWiring {
         cluster,
         method: method.clone(),
         datapath: None,
@@ -57,7 +44,13 @@ pub(super) fn meet(
         redirects_max: arguments.redirects,
         counted_pages_max: COUNTED_PAGES,
         timeout: CONNECTING.time(),
-        report: Some(trellis_store::complain),
-    });
-    Ok(Box::new(switch.map_err(|error| failure(&error))?))
+        report: Some(trellis_output::lines::report),
+    };
+    let switch = ends.prepare(|| {
+        let switch = OpenFlow::listen(&wiring).map_err(|error| failure(&error))?;
+        let file = switch.socket_file().cloned();
+        Ok::<_, Failure>((switch, move || file.iter().for_each(SocketFile::remove)))
+    })?;
+    switch.begin(wiring.timeout).map_err(|error| failure(&error))?;
+    Ok(Box::new(switch))
 }

@@ -10,7 +10,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgGroup, Args, value_parser};
-use trellis_switch::control::{self, PortDescription, Refusals, Server};
+use trellis_output::sockets;
+use trellis_switch::control::{PortDescription, Refusals, Server};
 use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 
@@ -87,7 +88,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let control = arguments.control.display();
     let (stop, is_over) = mpsc::channel();
     let listener = ends.begin(|| {
-        let listener = control::listen(&arguments.control, "switch", "--control")
+        let listener = sockets::listen(&arguments.control, "switch", "--control")
             .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot listen at {control}: {error}")))?;
         let stops = move || {
             // If nothing waits for it any more, the process is already ending.
@@ -95,22 +96,24 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         };
         Ok::<_, Failure>((listener, stops))
     })?;
-    let name = switch.name();
+    let (name, file) = (switch.name(), listener.file().clone());
     let boot_id = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let server = Server::new(switch, ports, boot_id, Refusals::new("switch", Some(trellis_store::complain)));
+    let server = Server::new(switch, ports, boot_id, Refusals::new("switch", Some(trellis_output::lines::report)));
     announce(format_args!("switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything()));
     let thread = std::thread::Builder::new().name("switch socket".to_owned());
+    let serving = Arc::clone(&server);
     let serves = thread.spawn(move || {
-        for stream in listener.incoming().flatten() {
+        for stream in sockets::clients(&listener, "switch", Some(trellis_output::lines::report)) {
             // A client that is gone, or may not ask, is no reason to stop.
-            let _ = server.serve(stream);
+            let _ = serving.serve(stream);
         }
     });
     serves.map_err(|_| Failure::system("start a thread"))?;
     // Only a signal ends it.
     let _ = is_over.recv();
-    // It may have been removed already.
-    let _ = fs::remove_file(&arguments.control);
+    file.remove();
+    // Takes the switch down, and removes a socket at which another program's switch connects.
+    server.stop();
     Ok(exit::FINE)
 }
 

@@ -94,7 +94,7 @@ impl Place {
         let thread = std::thread::Builder::new().name("trellis-memory".to_owned()).spawn(move || {
             if let Err(error) = server.serve(&stops) {
                 // The nodes will report which host does not answer.
-                trellis_store::complain(format_args!("{error}"));
+                trellis_output::lines::report(format_args!("{error}"));
             }
         });
         let thread = thread.map_err(|_| Failure::system("start a thread for the memory server"))?;

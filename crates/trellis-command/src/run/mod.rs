@@ -335,7 +335,7 @@ fn tell(environment: &mut Vec<(String, OsString)>, key: &str, value: &str) {
 }
 
 fn say_how_to_join(address: &str, secret_file: &Path) {
-    trellis_store::complain(format_args!(
+    trellis_output::lines::report(format_args!(
         "others join with: trellis run --join {address} --secret-file {} PROGRAM",
         secret_file.display()
     ));

@@ -76,7 +76,7 @@ impl Requests {
     fn listen_at(address: &SocketAddr) -> io::Result<Requests> {
         let listener = UnixListener::bind_addr(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Requests { listener, refusals: Refusals::new("launcher", Some(trellis_store::complain)) })
+        Ok(Requests { listener, refusals: Refusals::new("launcher", Some(trellis_output::lines::report)) })
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
@@ -94,8 +94,7 @@ impl Requests {
     fn serve_one(&self, stream: UnixStream, answer: &mut impl FnMut(Request) -> Answer) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         let (_, user) = space::peer(&stream).map_err(io::Error::other)?;
-        let mut lines = Lines::new(stream, REQUEST.time())?;
-        lines.is_impatient()?;
+        let mut lines = Lines::new(stream, REQUEST.time())?.limiting_silence();
         if user != space::own_user() {
             let owner = space::own_user();
             let sentence = format!("user {user} may not ask this launcher; ask as user {owner}, to whom it belongs");
@@ -136,9 +135,8 @@ fn is_gone(error: ErrorKind) -> bool {
 }
 
 fn exchange(address: &SocketAddr, request: Request, limit: Duration) -> io::Result<Answer> {
-    let mut lines = Lines::new(trellis_switch::control::connect(address, limit)?, limit)?;
-    lines.is_impatient()?;
-    lines.ask(&request)
+    let stream = trellis_output::sockets::connect(address, limit)?;
+    Lines::new(stream, limit)?.limiting_silence().ask(&request)
 }
 
 /// The address of the socket of a launcher of this user.

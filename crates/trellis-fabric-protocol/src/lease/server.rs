@@ -79,7 +79,7 @@ pub struct Server {
     /// The controller said that the range is unserved, and no home was heard of since.
     pub is_unserved: bool,
     /// The reports without an answer that may still count, the last one at the end: their numbers and when they were
-    /// sent. At most [`REPORTS_KEPT`].
+    /// sent. At most three.
     pub asked: Vec<(u64, Nanoseconds)>,
     /// How long the last report of a server that does not serve is waited for; 0 after an answer.
     pub waited: Nanoseconds,

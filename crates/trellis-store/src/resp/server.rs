@@ -8,16 +8,14 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::fs::Mode;
-use rustix::net;
+use trellis_output::sockets;
 
 use super::commands::{self, After, Cursors, Lanes, Parts, Session};
 use super::connection::{Connection, Progress, Socket};
@@ -27,14 +25,13 @@ use super::request::{Found, Limits, Place};
 use super::waiting::{self, Waiter};
 use crate::capabilities::{Atomic, Capabilities};
 use crate::store::Store;
-use crate::stores::redis::connection::{CONNECT, connect_local};
 
 /// The number of loops that serve a store outside this process.
 const LOOPS: usize = 8;
 /// How much longer a request may be than the bytes of a call.
 const REQUEST_EXTRA_BYTES: usize = 1 << 20;
-/// The maximum number of connections that wait to be accepted; as in the standard library.
-const CONNECTING_MAX: i32 = 128;
+/// The pause in accepting clients while there is no descriptor for one.
+const PAUSE: Duration = Duration::from_millis(10);
 /// The tokens of watched descriptors that are not clients.
 const LISTENER: u64 = 0;
 const WAKER: u64 = 1;
@@ -52,6 +49,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// The maximum number of clients at the same time.
     pub clients_max: usize,
+    /// The maximum number of calls that wait for a change at the same time; each has a thread.
+    pub calls_waiting_max: usize,
     /// The region of the store that holds the clients' keys; database `n` is the region with `n` added to this number.
     pub region: u32,
 }
@@ -63,6 +62,7 @@ impl Default for Options {
             insecure_beyond_this_machine: false,
             threads: None,
             clients_max: 10_000,
+            calls_waiting_max: 1024,
             region: 0xffff_ff00,
         }
     }
@@ -86,10 +86,15 @@ pub(super) struct Shared {
     pub(super) lanes: Mutex<Lanes>,
     pub(super) started: Instant,
     pub(super) clients: AtomicUsize,
-    /// The number of connections that were refused because there were [`Options::clients_max`] clients.
+    /// The number of connections that were refused: there were [`Options::clients_max`] clients, or no descriptor.
     pub(super) rejected: AtomicU64,
     /// The number of refused attempts to give the password.
     pub(super) denied: AtomicU64,
+    /// The number of calls that wait for a change.
+    pub(super) waiting: AtomicUsize,
+    pub(super) calls_waiting_max: usize,
+    /// The number of calls that could not wait.
+    pub(super) calls_refused: AtomicU64,
     /// The number of requests that broke the protocol.
     pub(super) broken: AtomicU64,
     pub(super) loops: Vec<Mailbox>,
@@ -129,7 +134,7 @@ impl Mailbox {
 /// A socket on which clients connect.
 enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(sockets::Socket),
 }
 
 impl Listener {
@@ -141,8 +146,8 @@ impl Listener {
                 stream.set_nonblocking(true)?;
                 Ok(Socket::Tcp(stream))
             }
-            Listener::Unix(listener, _) => {
-                let (stream, _) = listener.accept()?;
+            Listener::Unix(socket) => {
+                let (stream, _) = socket.accept()?;
                 stream.set_nonblocking(true)?;
                 Ok(Socket::Unix(stream))
             }
@@ -152,15 +157,7 @@ impl Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener, _) => listener.as_fd(),
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
-            std::fs::remove_file(path).ok();
+            Listener::Unix(socket) => socket.as_fd(),
         }
     }
 }
@@ -213,6 +210,9 @@ impl Server {
             clients: AtomicUsize::new(0),
             rejected: AtomicU64::new(0),
             denied: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            calls_waiting_max: options.calls_waiting_max,
+            calls_refused: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             loops,
             clients_max: options.clients_max,
@@ -230,7 +230,7 @@ impl Server {
             Listener::Tcp(listener) => {
                 listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
             }
-            Listener::Unix(_, path) => format!("unix:{}", path.display()),
+            Listener::Unix(socket) => format!("unix:{}", socket.file().path().display()),
         }
     }
 
@@ -286,9 +286,10 @@ fn listen(address: &str, options: &Options) -> io::Result<Listener> {
         io::Error::new(error.kind(), format!("cannot listen at {address}: {error}; name another one"))
     };
     if let Some(path) = address.strip_prefix("unix:") {
-        let listener = bind(path).or_else(|error| bind_again(path, error)).map_err(failed)?;
-        listener.set_nonblocking(true)?;
-        return Ok(Listener::Unix(listener, path.into()));
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"));
+        let socket = sockets::listen(Path::new(path), "server", "--resp").map_err(failed)?;
+        socket.set_nonblocking(true)?;
+        return Ok(Listener::Unix(socket));
     }
     let listener = TcpListener::bind(address).map_err(failed)?;
     let bound: SocketAddr = listener.local_addr()?;
@@ -303,33 +304,15 @@ fn listen(address: &str, options: &Options) -> io::Result<Listener> {
     Ok(Listener::Tcp(listener))
 }
 
-/// Replaces the socket of a server that a signal has ended: nothing listens on it any more.
-fn bind_again(path: &str, error: io::Error) -> io::Result<UnixListener> {
-    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    // Files that are not sockets refuse connections too.
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    let probed = || connect_local(Path::new(path), CONNECT.time());
-    if error.kind() != io::ErrorKind::AddrInUse || !is_socket || !probed().is_err_and(is_refused) {
-        return Err(error);
-    }
-    std::fs::remove_file(path)?;
-    bind(path)
-}
-
-/// A socket for this user alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at
-/// which other users could connect.
-fn bind(path: &str) -> io::Result<UnixListener> {
-    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
-    net::listen(&socket, CONNECTING_MAX)?;
-    Ok(UnixListener::from(socket))
-}
-
 fn random_name() -> io::Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn is_out_of_files(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
 /// A client, and the call that it waits for.
@@ -344,6 +327,8 @@ struct Loop {
     shared: Arc<Shared>,
     listener: Arc<Listener>,
     woken: UnixStream,
+    /// A descriptor that is closed to accept a client when there is no other one.
+    reserve: Option<UnixStream>,
     poll: Poll,
     clients: HashMap<u64, Client>,
     places: Vec<Place>,
@@ -354,7 +339,8 @@ impl Loop {
         let poll = Poll::new()?;
         poll.add_shared(listener.as_fd(), LISTENER)?;
         poll.add(woken.as_fd(), WAKER, Interest { read: true, ..Interest::default() })?;
-        Ok(Loop { place, shared, listener, woken, poll, clients: HashMap::new(), places: Vec::new() })
+        let reserve = Some(woken.try_clone()?);
+        Ok(Loop { place, shared, listener, woken, reserve, poll, clients: HashMap::new(), places: Vec::new() })
     }
 
     fn run(&mut self) {
@@ -373,28 +359,61 @@ impl Loop {
 
     /// Accepts waiting connections. (Another loop may have accepted them first.)
     fn accept(&mut self) {
-        while let Ok(mut socket) = self.listener.accept() {
-            if self.shared.clients.load(Ordering::Relaxed) >= self.shared.clients_max {
-                let clients = self.shared.clients_max;
-                if self.shared.rejected.fetch_add(1, Ordering::Relaxed) == 0 {
-                    crate::complain(format_args!(
-                        "a client is refused, because {clients} clients are connected; INFO counts such refusals as \
-                         rejected_connections"
-                    ));
+        loop {
+            match self.listener.accept() {
+                Ok(socket) => self.welcome(socket),
+                Err(error) if is_out_of_files(&error) => {
+                    if !self.refuse_without_a_file() {
+                        return;
+                    }
                 }
-                // It begins as the sentence of Redis, which clients know. A new connection has room for it.
-                let sentence = format!("-ERR max number of clients reached ({clients}); close some and try again\r\n");
-                socket.write(sentence.as_bytes()).ok();
-                continue;
-            }
-            let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
-            let session = Session::new(self.shared.password.is_none(), number);
-            let connection = Connection::new(socket, session);
-            if self.poll.add(connection.socket.as_fd(), number, connection.interest).is_ok() {
-                self.shared.clients.fetch_add(1, Ordering::Relaxed);
-                self.clients.insert(number, Client { connection, waiter: None });
+                Err(_) => return,
             }
         }
+    }
+
+    /// Serves a new client, or refuses it.
+    fn welcome(&mut self, socket: Socket) {
+        let clients = self.shared.clients.load(Ordering::Relaxed);
+        if clients >= self.shared.clients_max {
+            return self
+                .refuse(socket, &format!("max number of clients reached ({clients}); close some and try again"));
+        }
+        let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
+        let session = Session::new(self.shared.password.is_none(), number);
+        let connection = Connection::new(socket, session);
+        if let Err(error) = self.poll.add(connection.socket.as_fd(), number, connection.interest) {
+            return self.refuse(connection.socket, &format!("max number of clients reached: {error}"));
+        }
+        self.shared.clients.fetch_add(1, Ordering::Relaxed);
+        self.clients.insert(number, Client { connection, waiter: None });
+    }
+
+    /// The process may open no more files: takes the next client with the file that was kept for this, to tell it so. The
+    /// client would otherwise wait without an answer, and this loop would spin. Whether there may be another one.
+    fn refuse_without_a_file(&mut self) -> bool {
+        self.reserve = None;
+        let accepted = self.listener.accept();
+        let is_taken = accepted.is_ok();
+        if let Ok(socket) = accepted {
+            self.refuse(socket, "max number of clients reached: the server may open no more files; raise `ulimit -n`");
+        }
+        self.reserve = self.woken.try_clone().ok();
+        if self.reserve.is_none() {
+            // Something else took the file. The system does not say when there is one again.
+            std::thread::sleep(PAUSE);
+        }
+        is_taken
+    }
+
+    fn refuse(&self, mut socket: Socket, why: &str) {
+        if self.shared.rejected.fetch_add(1, Ordering::Relaxed) == 0 {
+            trellis_output::lines::report(format_args!(
+                "a client is refused: {why}; INFO counts such refusals as rejected_connections"
+            ));
+        }
+        // It begins as the sentence of Redis, which clients know. A new connection has room for it.
+        socket.write(format!("-ERR {why}\r\n").as_bytes()).ok();
     }
 
     fn take_answers(&mut self) {
@@ -466,7 +485,7 @@ fn do_requests(shared: &Arc<Shared>, asker: waiting::Client, client: &mut Client
             Found::Incomplete(_) => return,
             Found::Broken(why) => {
                 if shared.broken.fetch_add(1, Ordering::Relaxed) == 0 {
-                    crate::complain(format_args!(
+                    trellis_output::lines::report(format_args!(
                         "a client is disconnected: {why}; look whether it speaks the Redis protocol. INFO counts such \
                          requests as trellis_protocol_errors"
                     ));

@@ -4,7 +4,7 @@
 //! waits in stretches of [`STRETCH`] and checks after each whether its client is still connected. A client that returns
 //! on a new connection takes its call over.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,6 @@ use crate::operation::{Applied, Guard, Operation};
 
 /// How long a call waits before it checks whether its client is still connected.
 const STRETCH: Duration = Duration::from_millis(100);
-/// The maximum number of calls that wait at the same time.
-const WAITING_MAX: usize = 1024;
 
 /// How a client waits.
 pub(super) enum Wait {
@@ -84,13 +82,6 @@ impl Waiter {
     }
 }
 
-static WAITING: AtomicUsize = AtomicUsize::new(0);
-
-/// The number of waiting calls in this process.
-pub(super) fn count() -> usize {
-    WAITING.load(Ordering::Relaxed)
-}
-
 /// Lets a client wait, or returns the message why it cannot.
 pub(super) fn start(shared: &Arc<Shared>, client: Client, wait: Wait) -> Result<Arc<Waiter>, &'static str> {
     let (operations, guard, deadline, lane, number) = match wait {
@@ -101,10 +92,8 @@ pub(super) fn start(shared: &Arc<Shared>, client: Client, wait: Wait) -> Result<
         Wait::Start { operations, guard, deadline, lane, number } => (operations, guard, deadline, lane, number),
     };
     let waiter = Arc::new(Waiter { client: Mutex::new(Asker::Here(client)) });
-    if WAITING.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-        trellis::locked(shared).end(&lane, &number, None);
-        return Err("TRELLIS unreachable too many calls wait already");
+    if shared.waiting.fetch_add(1, Ordering::Relaxed) >= shared.calls_waiting_max {
+        return Err(refuse(shared, &lane, &number, "TRELLIS unreachable too many calls wait already"));
     }
     trellis::locked(shared).wait(&lane, &number, &waiter);
     let (of, named) = (lane.clone(), number.clone());
@@ -112,11 +101,22 @@ pub(super) fn start(shared: &Arc<Shared>, client: Client, wait: Wait) -> Result<
         Call { shared: Arc::clone(shared), waiter: Arc::clone(&waiter), operations, guard, deadline, lane, number };
     let thread = std::thread::Builder::new().name("trellis-wait".to_owned()).spawn(move || call.run());
     if thread.is_err() {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-        trellis::locked(shared).end(&of, &named, None);
-        return Err("TRELLIS unreachable no thread can be started for a call that waits");
+        return Err(refuse(shared, &of, &named, "TRELLIS unreachable no thread can be started for a call that waits"));
     }
     Ok(waiter)
+}
+
+/// Counts and reports a call that cannot wait; returns the sentence for its client.
+fn refuse(shared: &Shared, lane: &[u8], number: &[u8], sentence: &'static str) -> &'static str {
+    shared.waiting.fetch_sub(1, Ordering::Relaxed);
+    trellis::locked(shared).end(lane, number, None);
+    if shared.calls_refused.fetch_add(1, Ordering::Relaxed) == 0 {
+        let why = sentence.trim_start_matches("TRELLIS unreachable ");
+        trellis_output::lines::report(format_args!(
+            "a call that waits for a change is refused: {why}; INFO counts such refusals as trellis_calls_refused"
+        ));
+    }
+    sentence
 }
 
 /// A running call.
@@ -142,7 +142,7 @@ impl Call {
                     let mut lanes = trellis::locked(&self.shared);
                     if self.waiter.end_if_away() {
                         lanes.end(&self.lane, &self.number, None);
-                        WAITING.fetch_sub(1, Ordering::Relaxed);
+                        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                         return;
                     }
                     continue;
@@ -161,7 +161,7 @@ impl Call {
         lanes.end(&self.lane, &self.number, answer.as_deref());
         let client = self.waiter.end();
         drop(lanes);
-        WAITING.fetch_sub(1, Ordering::Relaxed);
+        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         if let Some((place, connection)) = client {
             self.shared.loops[place].hand(connection, out);
         }

@@ -1,27 +1,30 @@
 //! Lines of JSON over a local socket, with which commands talk to switches, controllers and labs.
 //!
-//! Promises: a line that is too long or is not a message is an error. So is a line that is not accepted within a time
-//! and, if requested, one that does not arrive; the error gives the time. Must never wait without a limit for a line to
-//! be accepted.
+//! Promises: a line that is too long or is not a message is an error. So is a line that is not accepted, or not ended
+//! after its first byte, within a time, however the bytes are spread; and, if requested, a line that does not begin. The
+//! error gives the time. Must never wait without a limit for a line that has begun, in either direction.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 /// The maximum length of a line: 60,000 ranges, or 100,000 redirects or events, are shorter.
-const LINE_BYTES_MAX: u64 = 32 << 20;
+const LINE_BYTES_MAX: usize = 32 << 20;
+/// The least time that a read may take; 0 would mean no limit.
+const READ_MIN: Duration = Duration::from_millis(1);
 
 /// A connection with lines in both directions.
 pub struct Lines {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
     timeout: Duration,
+    limits_silence: bool,
 }
 
 impl Lines {
-    /// A connection over `stream`, whose peer has `timeout` to accept each line.
+    /// A connection over `stream`, whose peer has `timeout` to accept each line, and to end each line that it has begun.
     ///
     /// # Errors
     ///
@@ -29,16 +32,13 @@ impl Lines {
     pub fn new(stream: UnixStream, timeout: Duration) -> io::Result<Lines> {
         stream.set_write_timeout(Some(timeout))?;
         let writer = stream.try_clone()?;
-        Ok(Lines { reader: BufReader::new(stream), writer, timeout })
+        Ok(Lines { reader: BufReader::new(stream), writer, timeout, limits_silence: false })
     }
 
-    /// From now on, a line that does not arrive within that time is an error, too.
-    ///
-    /// # Errors
-    ///
-    /// See [`Lines::new`].
-    pub fn is_impatient(&self) -> io::Result<()> {
-        self.writer.set_read_timeout(Some(self.timeout))
+    /// The same, but a peer also has only that time to begin a line.
+    #[must_use]
+    pub fn limiting_silence(self) -> Lines {
+        Lines { limits_silence: true, ..self }
     }
 
     /// Sends a message.
@@ -58,11 +58,41 @@ impl Lines {
     ///
     /// See the module.
     pub fn receive<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
+        let line = self.line()?;
+        if line.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_slice(&line)?)) }
+    }
+
+    /// The next line; empty if the peer has closed the connection.
+    fn line(&mut self) -> io::Result<Vec<u8>> {
+        let mut until = self.limits_silence.then(|| Instant::now() + self.timeout);
         let mut line = Vec::new();
-        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-        match read.map_err(|error| self.late(error, "it has said nothing"))? {
-            0 => Ok(None),
-            _ => Ok(Some(serde_json::from_slice(&line)?)),
+        loop {
+            if self.reader.buffer().is_empty() {
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                if left == Some(Duration::ZERO) && !line.is_empty() {
+                    return Err(self.late(ErrorKind::TimedOut.into(), "it has not ended its line"));
+                }
+                self.writer.set_read_timeout(left.map(|left| left.max(READ_MIN)))?;
+            }
+            let bytes = match self.reader.fill_buf() {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if line.is_empty() => return Err(self.late(error, "it has said nothing")),
+                Err(error) => return Err(self.late(error, "it has not ended its line")),
+            };
+            let end = bytes.iter().position(|&byte| byte == b'\n');
+            let count = end.map_or(bytes.len(), |end| end + 1);
+            let is_over = end.is_some() || count == 0;
+            line.extend_from_slice(&bytes[..count]);
+            self.reader.consume(count);
+            if line.len() > LINE_BYTES_MAX {
+                let what = format!("a line is longer than {LINE_BYTES_MAX} bytes");
+                return Err(io::Error::new(ErrorKind::InvalidData, what));
+            }
+            if is_over {
+                return Ok(line);
+            }
+            until.get_or_insert_with(|| Instant::now() + self.timeout);
         }
     }
 
@@ -98,8 +128,7 @@ mod tests {
     #[test]
     fn who_says_nothing_or_takes_nothing_is_not_waited_for() {
         let (one, other) = UnixStream::pair().expect("a pair of sockets");
-        let mut lines = Lines::new(one, Duration::from_millis(10)).expect("a socket");
-        lines.is_impatient().expect("a socket");
+        let mut lines = Lines::new(one, Duration::from_millis(10)).expect("a socket").limiting_silence();
         let silent = lines.receive::<u32>().expect_err("nobody answers");
         assert_eq!(silent.to_string(), "it has said nothing for 0.01 s");
         let full = loop {
@@ -112,6 +141,21 @@ mod tests {
             (ErrorKind::TimedOut, "it has taken nothing for 0.01 s".to_owned())
         );
         drop(other);
+    }
+
+    #[test]
+    fn a_line_that_comes_byte_by_byte_is_waited_for_only_so_long() {
+        let (one, mut other) = UnixStream::pair().expect("a pair of sockets");
+        let timeout = Duration::from_millis(50);
+        let writes = std::thread::spawn(move || {
+            while other.write_all(b"1").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        // The first byte may come at any time; from then on the line has its time.
+        let late = Lines::new(one, timeout).expect("a socket").receive::<u64>().expect_err("it never ends");
+        assert_eq!(late.to_string(), "it has not ended its line for 0.05 s");
+        writes.join().expect("the peer has hung up");
     }
 
     #[test]

@@ -20,11 +20,9 @@ pub(crate) mod messages;
 mod refusals;
 mod remote;
 mod server;
-pub(crate) mod socket;
 
 pub use lines::Lines;
 pub use messages::{Description, PortDescription};
 pub use refusals::Refusals;
 pub use remote::{At, Remote};
 pub use server::{EVENTS_MAX, Server};
-pub use socket::{connect, connect_path, is_left_behind, is_listening, listen};

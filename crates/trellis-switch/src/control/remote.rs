@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use trellis_output::sockets::connect_path;
+
 use super::lines::Lines;
 use super::messages::{self, Answer, Description, EventText, PageRedirect, Request, TIMEOUT};
-use super::socket;
 use crate::address::{Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
@@ -71,7 +72,7 @@ impl Remote {
         let (name, path, stream) = match at {
             At::Path(path) => {
                 let name = path.display().to_string();
-                let stream = socket::connect_path(&path, TIMEOUT.time()).map_err(|error| gone(&name, &error))?;
+                let stream = connect_path(&path, TIMEOUT.time()).map_err(|error| gone(&name, &error))?;
                 (name, Some(path), stream)
             }
             At::Given(descriptor) => ("the connection that it was given".to_owned(), None, descriptor.into()),
@@ -123,7 +124,7 @@ impl Remote {
             Some(lines) => lines,
             None => {
                 let path = self.path.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-                let mut lines = connected(socket::connect_path(path, TIMEOUT.time())?)?;
+                let mut lines = connected(connect_path(path, TIMEOUT.time())?)?;
                 self.boot_id.store(describe(&mut lines)?.boot_id, Ordering::Relaxed);
                 place.insert(lines)
             }
@@ -156,9 +157,7 @@ impl Remote {
 }
 
 fn connected(stream: UnixStream) -> io::Result<Lines> {
-    let lines = Lines::new(stream, TIMEOUT.time())?;
-    lines.is_impatient()?;
-    Ok(lines)
+    Ok(Lines::new(stream, TIMEOUT.time())?.limiting_silence())
 }
 
 fn ask(lines: &mut Lines, request: &Request) -> io::Result<Answer> {

@@ -47,10 +47,10 @@ pub(crate) const DEAD: Deadline = Deadline {
 /// How long a call waits for a connection.
 pub(crate) const CONNECTION: Deadline = Deadline {
     who: WHO,
-    waits_for: "a connection that was lost",
+    waits_for: "a connection that was lost, or is lost again and again",
     limit: Limit::seconds(20),
     then: "an error of the call",
-    tested: "crates/trellis-switch/tests/openflow.rs a_switch_of_another_kind_is_left",
+    tested: "crates/trellis-switch/tests/openflow.rs a_switch_that_hangs_up_at_each_question_is_an_error_of_the_call",
 };
 /// Longer than any software switch takes to count the packets that have passed.
 pub(crate) const COUNT: Deadline = Deadline {

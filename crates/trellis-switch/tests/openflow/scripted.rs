@@ -31,6 +31,8 @@ pub(crate) struct Told {
     pub(crate) packets: Vec<PacketOut>,
     /// It answers nothing from now on.
     pub(crate) is_mute: bool,
+    /// It hangs up when it is asked whether it has handled everything.
+    pub(crate) hangs_up: bool,
     /// Packets that arrived at every port and that no flow counts.
     pub(crate) uncounted: u64,
 }
@@ -43,10 +45,15 @@ pub(crate) struct Scripted {
 
 impl Scripted {
     pub(crate) fn connect(controller: SocketAddr, script: Script, told: &Arc<Mutex<Told>>) -> Scripted {
-        let stream = TcpStream::connect(controller).unwrap();
+        Scripted::try_connect(controller, script, told).expect("the controller listens")
+    }
+
+    /// `None` if no controller listens.
+    pub(crate) fn try_connect(controller: SocketAddr, script: Script, told: &Arc<Mutex<Told>>) -> Option<Scripted> {
+        let stream = TcpStream::connect(controller).ok()?;
         let mut talking = Talking { stream: stream.try_clone().unwrap(), script, told: Arc::clone(told) };
         let thread = std::thread::spawn(move || talking.run());
-        Scripted { stream, thread: Some(thread) }
+        Some(Scripted { stream, thread: Some(thread) })
     }
 
     /// Sends a packet to the controller, as a flow with this cookie does.
@@ -121,6 +128,11 @@ impl Talking {
                 false => Body::Error { kind: TABLE_FULL.0, code: TABLE_FULL.1, data: Vec::new() },
             },
             Body::PacketOut(packet) if packet.in_port == port::CONTROLLER => {
+                if self.told.lock().unwrap().hangs_up {
+                    // The controller may have done so before.
+                    let _ = self.stream.shutdown(Shutdown::Both);
+                    return;
+                }
                 packet_in(u64::MAX, port::CONTROLLER, packet.data)
             }
             Body::PacketOut(packet) => {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::membership::Message;
 use trellis_cluster_protocol::{NodeId, wire};
-use trellis_store::complain;
+use trellis_output::lines::complain;
 
 use super::{EPOCH, Node};
 use crate::launch::EXIT_CLUSTER;

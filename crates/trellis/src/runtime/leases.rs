@@ -139,7 +139,7 @@ impl Node {
             && !ends_anyway
             && let Err(sentence) = objects::delete(&leases.objects, leases.prefix, self.timeout())
         {
-            trellis_store::complain(format_args!("node {}: {sentence}", self.me.0));
+            trellis_output::lines::report(format_args!("node {}: {sentence}", self.me.0));
         }
     }
 

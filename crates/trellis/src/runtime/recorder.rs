@@ -78,7 +78,7 @@ impl Recorder {
         let record = self.record(node, faults);
         if let Err(error) = record.write(folder) {
             node.status.set_lost_record();
-            trellis_store::complain(format_args!("node {}: {error}", node.me.0));
+            trellis_output::lines::report(format_args!("node {}: {error}", node.me.0));
         }
     }
 

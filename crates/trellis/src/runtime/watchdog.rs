@@ -147,14 +147,14 @@ impl Watch {
         let (unauthenticated, packets, me) =
             (statistics.unauthenticated_refused, statistics.packets_refused, node.me.0);
         if self.unauthenticated.is_due(unauthenticated) {
-            trellis_store::complain(format_args!(
+            trellis_output::lines::report(format_args!(
                 "node {me}: attempts to connect are refused ({unauthenticated} so far), because whoever makes them does not know the secret; look who \
                  connects to {}, or let only the cluster's hosts reach it",
                 node.name_of(node.me)
             ));
         }
         if self.packets.is_due(packets) {
-            trellis_store::complain(format_args!(
+            trellis_output::lines::report(format_args!(
                 "node {me}: datagrams are refused ({packets} so far), because they are damaged, forged or come twice; look at the network of {}",
                 node.name_of(node.me)
             ));
@@ -221,7 +221,7 @@ impl LeaveWords {
         if waited_ns >= self.next_ns {
             self.next_ns = waited_ns.saturating_mul(AGAIN);
             let seconds = waited_ns / 1_000_000_000;
-            trellis_store::complain(format_args!("node {}: {} ({seconds} s)", node.me.0, what()));
+            trellis_output::lines::report(format_args!("node {}: {} ({seconds} s)", node.me.0, what()));
         }
     }
 }
@@ -241,7 +241,7 @@ impl Node {
         let (what, whom) = (self.described(wait), self.whom(wait));
         let sentence = format!("{who}{what} for {seconds} s: {whom}; this ends in {left} s at the latest");
         self.status.set_waiting(&sentence);
-        trellis_store::complain(format_args!("node {}: {sentence}", self.me.0));
+        trellis_output::lines::report(format_args!("node {}: {sentence}", self.me.0));
     }
 }
 

@@ -71,7 +71,7 @@ impl Drop for Server {
 }
 
 fn answers(socket: &Path) -> std::io::Result<bool> {
-    let mut stream = trellis_switch::control::connect_path(socket, START_MAX)?;
+    let mut stream = trellis_output::sockets::connect_path(socket, START_MAX)?;
     stream.set_read_timeout(Some(START_MAX))?;
     stream.write_all(b"PING\r\n")?;
     let mut answer = [0; 5];

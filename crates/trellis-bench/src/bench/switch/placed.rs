@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use trellis_output::sockets::clients;
 use trellis_switch::lab::{self, Lab};
 
 use super::inside;
@@ -44,7 +45,7 @@ impl<'a> Placed<'a> {
         let listener = UnixListener::bind(folder.switch()).map_err(|error| folder.failed("listen in", &error))?;
         let control = Arc::clone(lab.control());
         // A client that is gone, or may not ask, is no reason to stop.
-        std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(control.serve(stream))));
+        std::thread::spawn(move || clients(&listener, "switch", None).for_each(|stream| drop(control.serve(stream))));
         let host = served::host(lab, CONTROLLER)?;
         let (records, control, backups) = (folder.records(), folder.control(), backups.to_string());
         let arguments = ["controller", "run", "--records", &records, "--control", &control, "--backups", &backups];

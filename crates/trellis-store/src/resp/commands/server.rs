@@ -56,7 +56,7 @@ fn check_password(call: &mut Call, user: &[u8], password: &[u8]) -> Result<(), F
         || wanted.iter().zip(password).fold(0, |differs, (one, other)| differs | (one ^ other)) != 0;
     if differs || user != b"default" {
         if call.shared.denied.fetch_add(1, Ordering::Relaxed) == 0 {
-            crate::complain(format_args!(
+            trellis_output::lines::report(format_args!(
                 "a client gave a wrong user or password; INFO counts such refusals as acl_access_denied_auth"
             ));
         }
@@ -170,15 +170,16 @@ pub(super) fn info(call: &mut Call) -> Result<(), Failure> {
         "# Server\r\nserver:trellis\r\ntrellis_version:{}\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\n\
          process_id:{}\r\nuptime_in_seconds:{}\r\n# Clients\r\nconnected_clients:{}\r\n\
          # Stats\r\nrejected_connections:{}\r\nacl_access_denied_auth:{}\r\n# Replication\r\nrole:master\r\n\
-         # Trellis\r\nwaiting_calls:{}\r\ntrellis_protocol_errors:{}\r\nstore:{}\r\n",
+         # Trellis\r\nwaiting_calls:{}\r\ntrellis_protocol_errors:{}\r\ntrellis_calls_refused:{}\r\nstore:{}\r\n",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
         shared.started.elapsed().as_secs(),
         shared.clients.load(Ordering::Relaxed),
         shared.rejected.load(Ordering::Relaxed),
         shared.denied.load(Ordering::Relaxed),
-        crate::resp::waiting::count(),
+        shared.waiting.load(Ordering::Relaxed),
         shared.broken.load(Ordering::Relaxed),
+        shared.calls_refused.load(Ordering::Relaxed),
         shared.store.name(),
     );
     call.reply.bulk(text.as_bytes());

@@ -1,15 +1,16 @@
 //! The file of a durable store as a file: its access rights and its creation.
 //!
-//! Promises: a file is created beside its final place with rights for its owner alone (0600, whatever the umask), and
-//! gets its name only when it is complete and on the disk. An existing file that is no store is refused. A store that
+//! Promises: a file is created with rights for its owner alone (0600, whatever the umask), and gets its name only when it
+//! is complete and on the disk. An existing file that is no store is refused. A store that
 //! other users may read is restricted to its owner, with a notice on standard error. Must never overwrite an existing
 //! file, and never take an empty file for a store.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use trellis_output::files::{Unfinished, folder_of};
 
 use super::format::MAGIC;
 use crate::error::StoreError;
@@ -28,7 +29,8 @@ pub(super) fn name(path: &Path) -> String {
 /// The error for a file that the system does not let us use.
 pub(super) fn failed(path: &Path, attempt: &str, error: &io::Error) -> StoreError {
     let store = name(path);
-    if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
+    let folder = folder_of(path);
+    if !folder.is_dir() {
         let what = format!("folder {}", folder.display());
         return StoreError::Missing { store, what, hint: "make it, or name a file elsewhere".to_owned() };
     }
@@ -120,12 +122,12 @@ fn tighten(path: &Path, file: &File) -> std::io::Result<()> {
     let (mode, owner, shown) = (about.mode() & 0o7777, about.uid(), path.display());
     let why = "a store holds the memory of programs";
     match file.set_permissions(Permissions::from_mode(mode & 0o700)) {
-        Ok(()) => crate::complain(format_args!(
+        Ok(()) => trellis_output::lines::report(format_args!(
             "the store {shown} had mode {mode:04o}, so that other users could get at it; it has mode {:04o} now, since \
              {why}",
             mode & 0o700
         )),
-        Err(error) => crate::complain(format_args!(
+        Err(error) => trellis_output::lines::report(format_args!(
             "the store {shown} has mode {mode:04o}, so that other users can get at it, and {why}; it belongs to user \
              {owner}, and its mode cannot be changed from here ({error}): its owner should run `chmod 600 {shown}`"
         )),
@@ -133,31 +135,21 @@ fn tighten(path: &Path, file: &File) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A file without its final name until it is complete. If it is not finished, it is removed.
-pub(super) struct Aside {
-    file: File,
-    at: PathBuf,
-    place: PathBuf,
-}
+/// The file of a new store until it is complete.
+pub(super) struct Aside(Unfinished);
 
 impl Aside {
-    /// Creates an empty file beside its final place.
+    /// Creates an empty file for that place.
     pub(super) fn begin(place: &Path) -> Result<Aside, StoreError> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let Some(last) = place.file_name() else { return Err(no_store(place, "it is a folder")) };
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(last);
-        hidden.push(format!(".new-{}-{number}", std::process::id()));
-        let at = place.with_file_name(hidden);
-        let begun = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&at);
-        let file = begun.map_err(|error| failed(place, "made", &error))?;
-        Ok(Aside { file, at, place: place.to_owned() })
+        if place.file_name().is_none() {
+            return Err(no_store(place, "it is a folder"));
+        }
+        Unfinished::begin(place, MODE).map(Aside).map_err(|error| failed(place, "made", &error))
     }
 
     /// The same file, for writing.
     pub(super) fn file(&self) -> Result<File, StoreError> {
-        self.file.try_clone().map_err(|error| failed(&self.place, "made", &error))
+        self.0.file().try_clone().map_err(|error| failed(self.0.place(), "made", &error))
     }
 
     /// Copies all bytes of a file, and reports how many were copied.
@@ -170,35 +162,23 @@ impl Aside {
                 if count == 0 {
                     return Ok(());
                 }
-                self.file.write_all(&buffer[..count])?;
+                self.0.file().write_all(&buffer[..count])?;
                 copied += count as u64;
                 told(copied);
             }
         });
-        all.map_err(|error| failed(&self.place, "copied", &error))
+        all.map_err(|error| failed(self.0.place(), "copied", &error))
     }
 
     /// Gives the file its final name. False if another file has that name by now.
     pub(super) fn finish(self) -> Result<bool, StoreError> {
-        let named = self.file.sync_all().and_then(|()| std::fs::hard_link(&self.at, &self.place));
-        match named {
-            Ok(()) => {}
+        let place = self.0.place().to_owned();
+        match self.0.file().sync_all().and_then(|()| self.0.finish_new()) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
-            // The file system has no hard links (vfat, 9p). A rename would overwrite a file that has appeared meanwhile,
-            // so its existence is checked.
-            Err(_) if self.place.symlink_metadata().is_ok() => return Ok(false),
-            Err(_) => std::fs::rename(&self.at, &self.place).map_err(|error| failed(&self.place, "made", &error))?,
+            named => named.map_err(|error| failed(&place, "made", &error))?,
         }
         // The name must be on the disk, too.
-        let folder = self.place.parent().map(File::open);
-        folder.map_or(Ok(()), |folder| folder?.sync_all()).map_err(|error| failed(&self.place, "made", &error))?;
-        Ok(true)
-    }
-}
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        // The file no longer exists under this name if it was renamed.
-        std::fs::remove_file(&self.at).ok();
+        let folder = File::open(folder_of(&place)).and_then(|folder| folder.sync_all());
+        folder.map(|()| true).map_err(|error| failed(&place, "made", &error))
     }
 }

@@ -6,11 +6,10 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::net;
 use trellis_base::{Deadline, Limit};
+use trellis_output::sockets::connect_path;
 
 use super::address::Place;
 use super::reply::{Replies, Reply};
@@ -87,7 +86,7 @@ impl Connection {
     /// Connects.
     pub(super) fn open(place: &Place, timeout: Duration) -> io::Result<Connection> {
         let stream = match place {
-            Place::Unix(path) => Stream::Unix(connect_local(path, timeout.min(CONNECT.time()))?),
+            Place::Unix(path) => Stream::Unix(connect_path(path, timeout.min(CONNECT.time()))?),
             Place::Tcp(host, port) => Stream::Tcp(connect(host, *port, timeout.min(CONNECT.time()))?),
         };
         stream.set_timeout(timeout)?;
@@ -152,15 +151,6 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Connects to a socket of this machine. A server that is stopped accepts nobody, so the wait for it has a limit.
-pub(crate) fn connect_local(path: &Path, limit: Duration) -> io::Result<UnixStream> {
-    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
-    // The time to send limits the wait for a place in the queue of the listener, too (socket(7)).
-    net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Send, Some(limit))?;
-    net::connect(&socket, &net::SocketAddrUnix::new(path)?)?;
-    Ok(UnixStream::from(socket))
-}
-
 fn connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name of the host has no address");
     for address in (host, port).to_socket_addrs()? {
@@ -217,22 +207,6 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-
-    #[test]
-    fn a_server_of_this_machine_that_accepts_nobody_is_given_up() {
-        let path = std::env::temp_dir().join(format!("trellis-redis-queue-{}", std::process::id()));
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        net::listen(&listener, 0).unwrap();
-        let mut waiting = Vec::new();
-        let error = loop {
-            match connect_local(&path, Duration::from_millis(10)) {
-                Ok(stream) => waiting.push(stream),
-                Err(error) => break error,
-            }
-        };
-        assert!(is_timeout(&error) && !waiting.is_empty(), "{error}");
-        std::fs::remove_file(path).unwrap();
-    }
 
     #[test]
     fn an_address_that_takes_no_connection_is_given_up() {

@@ -61,7 +61,7 @@ fn tell(redis: &Redis, percent: &str, seconds: &str) {
     *told = Some(Instant::now());
     let store = &redis.address.shown;
     let left = if seconds.is_empty() { String::new() } else { format!(", about {seconds} s left") };
-    crate::complain(format_args!(
+    trellis_output::lines::report(format_args!(
         "store {store} is not there yet: it loads what it kept ({percent} %{left}); waiting as long as it gets on with \
          that, and at most {} s while it does not",
         redis.deadline.as_secs()

@@ -8,11 +8,12 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::control::connect_path;
+use trellis_output::sockets::{self, Socket, SocketFile, connect_path};
+
 use crate::switches::waits::CONNECT;
 
 /// The port of OpenFlow.
@@ -93,7 +94,7 @@ impl fmt::Display for ConnectionMethod {
 /// An opened endpoint.
 pub(super) enum Place {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    Unix(Socket),
     Theirs(ConnectionMethod),
 }
 
@@ -107,7 +108,7 @@ impl Place {
             }
             ConnectionMethod::ListenFile(file) => {
                 // A peer that answers there as a switch learns the destinations of requests.
-                let listener = crate::control::listen(file, "switch that waits to be met", "--meet")?;
+                let listener = sockets::listen(file, "switch that waits to be met", "--meet")?;
                 listener.set_nonblocking(true)?;
                 Place::Unix(listener)
             }
@@ -119,6 +120,14 @@ impl Place {
     pub(super) fn address(&self) -> Option<SocketAddr> {
         match self {
             Place::Tcp(listener) => listener.local_addr().ok(),
+            _ => None,
+        }
+    }
+
+    /// The file of the socket at which switches connect, if there is one.
+    pub(super) fn file(&self) -> Option<SocketFile> {
+        match self {
+            Place::Unix(socket) => Some(socket.file().clone()),
             _ => None,
         }
     }
@@ -147,16 +156,6 @@ impl Place {
         };
         stream.prepare()?;
         Ok(stream)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Place::Unix(listener) = self {
-            let file = listener.local_addr().ok().and_then(|address| address.as_pathname().map(PathBuf::from));
-            // The file may have been removed already.
-            file.map(std::fs::remove_file);
-        }
     }
 }
 

@@ -18,6 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use trellis_output::sockets::SocketFile;
+
 use super::codec::{self, Answer, Body, Features, Message, NO_BUFFER, PacketIn, PacketOut, WHOLE, port};
 use super::connecting::{ConnectionMethod, Place, Stream};
 use crate::error::SwitchError;
@@ -214,11 +216,13 @@ impl Line {
     }
 
     /// Waits until there is a connection over which everything was sent.
-    pub(super) fn wait_up(&self, timeout: Duration) -> Result<(), SwitchError> {
-        let deadline = Instant::now() + timeout;
+    pub(super) fn wait_up(&self, began: Instant, timeout: Duration) -> Result<(), SwitchError> {
         let mut waiting = self.waiting();
-        while !waiting.is_up {
-            let left = deadline.saturating_duration_since(Instant::now());
+        loop {
+            let left = timeout.saturating_sub(began.elapsed());
+            if waiting.is_up && !left.is_zero() {
+                return Ok(());
+            }
             if left.is_zero() {
                 let trouble = match waiting.last_trouble.as_str() {
                     "" => "none comes".to_owned(),
@@ -233,7 +237,6 @@ impl Line {
             }
             waiting = self.0.changed.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(())
     }
 
     /// The number of connections so far.
@@ -345,6 +348,7 @@ fn hand_over(line: &Line, listener: &dyn Listener, queue: &Receiver<Heard>) {
 pub(super) struct Connection {
     line: Line,
     address: Option<SocketAddr>,
+    file: Option<SocketFile>,
     threads: Vec<JoinHandle<()>>,
     alarm: Option<sys::Alarm>,
 }
@@ -354,7 +358,7 @@ impl Connection {
     pub(super) fn open(line: Line, listener: Arc<dyn Listener>) -> Result<Connection, SwitchError> {
         let place = Place::take(&line.0.method)
             .map_err(|error| SwitchError::system(format!("wait for a switch at {}", line.0.method), &error))?;
-        let address = place.address();
+        let (address, file) = (place.address(), place.file());
         let (alarm, ringing) = sys::alarm().map_err(|error| SwitchError::system("make a socket pair", &error))?;
         let (heard, queue) = sync_channel(WAITING_MAX);
         let (line_there, listener_there) = (line.clone(), Arc::clone(&listener));
@@ -365,12 +369,17 @@ impl Connection {
         };
         let hears = start("trellis-packets", Box::new(move || hand_over(&line_there, &*listener_there, &queue)))?;
         let reads = start("trellis-openflow", Box::new(move || reading.run()))?;
-        Ok(Connection { line, address, threads: vec![reads, hears], alarm: Some(alarm) })
+        Ok(Connection { line, address, file, threads: vec![reads, hears], alarm: Some(alarm) })
     }
 
     /// The address to which switches connect, if they do.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// The file of the socket at which switches connect, if there is one.
+    pub(super) fn file(&self) -> Option<&SocketFile> {
+        self.file.as_ref()
     }
 }
 

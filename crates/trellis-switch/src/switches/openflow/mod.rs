@@ -27,6 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use trellis_output::sockets::SocketFile;
+
 use codec::{Answer, Body, Features, FlowQuestion, PacketIn, PortStats, Question};
 use connection::{Connection, Line, Listener, Trouble};
 use counts::Counts;
@@ -212,7 +214,18 @@ impl OpenFlow {
         ovs::lacking()
     }
 
-    fn listen(wiring: &OpenFlowWiring) -> Result<OpenFlow, SwitchError> {
+    /// The file of the socket at which the switch connects, if there is one.
+    #[must_use]
+    pub fn socket_file(&self) -> Option<&SocketFile> {
+        self.connection.file()
+    }
+
+    /// Waits for the switch to connect, or prepares to connect; [`OpenFlow::begin`] ends the wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenFlow::open`].
+    pub fn listen(wiring: &OpenFlowWiring) -> Result<OpenFlow, SwitchError> {
         let plugs: Plugs = wiring
             .ports
             .iter()
@@ -230,8 +243,13 @@ impl OpenFlow {
         Ok(OpenFlow { cluster, redirects_max, shared, counts: Mutex::default(), connection, ovs: None })
     }
 
-    fn begin(&self, timeout: Duration) -> Result<(), SwitchError> {
-        self.shared.line.wait_up(timeout)?;
+    /// Waits until a switch has connected, and takes control of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenFlow::open`].
+    pub fn begin(&self, timeout: Duration) -> Result<(), SwitchError> {
+        self.shared.line.wait_up(Instant::now(), timeout)?;
         self.settle()?;
         let ports: Vec<(u16, u32)> =
             self.shared.state().plugs.iter().map(|(&port, plug)| (port, plug.number)).collect();
@@ -275,15 +293,17 @@ impl OpenFlow {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs an attempt over the connection, and again over the next one if it ends.
+    /// Runs an attempt over the connection, and again over the next one if it ends; all of them together have the time of
+    /// [`CONNECTION`].
     fn over_line<T>(&self, mut attempt: impl FnMut(&Line) -> Result<T, Trouble>) -> Result<T, SwitchError> {
+        let began = Instant::now();
         loop {
             let trouble = match attempt(&self.shared.line) {
                 Ok(value) => return Ok(value),
                 Err(trouble) => trouble,
             };
             match trouble {
-                Trouble::Down => self.shared.line.wait_up(CONNECTION.time())?,
+                Trouble::Down => self.shared.line.wait_up(began, CONNECTION.time())?,
                 Trouble::Silent => return Err(failed("it does not answer", "see what it is busy with")),
                 Trouble::Refused(kind, code) if (kind, code) == codec::TABLE_FULL => {
                     return Err(SwitchError::Full {

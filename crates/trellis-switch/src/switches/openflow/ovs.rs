@@ -15,7 +15,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::control;
+use trellis_output::sockets::connect_path;
+
 use crate::entries::Port;
 use crate::error::SwitchError;
 use crate::lab::space::Process;
@@ -90,7 +91,7 @@ impl Ovs {
         let _one = self.talking.lock();
         let wait = || -> io::Result<()> {
             let path = format!("/proc/self/fd/{}/{CONTROL}", self.folder.as_raw_fd());
-            let mut stream = control::connect_path(Path::new(&path), OPEN_VSWITCH.time())?;
+            let mut stream = connect_path(Path::new(&path), OPEN_VSWITCH.time())?;
             stream.set_read_timeout(Some(OPEN_VSWITCH.time()))?;
             stream.write_all(b"{\"method\":\"revalidator/wait\",\"params\":[],\"id\":1}")?;
             let mut answer = Vec::new();
@@ -151,7 +152,7 @@ impl Running {
     /// Waits until it has created its socket, as long as it runs.
     fn wait_for(&self, socket: &str) -> Result<(), SwitchError> {
         let deadline = Instant::now() + OPEN_VSWITCH.time();
-        while control::connect_path(Path::new(socket), OPEN_VSWITCH.time()).is_err() {
+        while connect_path(Path::new(socket), OPEN_VSWITCH.time()).is_err() {
             let is_over = self.process.wait(AGAIN);
             if is_over || Instant::now() > deadline {
                 let cause = if is_over { "it ended at once" } else { "it does not answer" };

@@ -1,11 +1,17 @@
-//! The control socket of a running process.
+//! Local sockets: those on which a process serves others of this machine, and connections to them.
+//!
+//! Promises: a socket belongs to its user alone from the first moment (mode 0600), and its file is removed with the
+//! [`Socket`]. A socket that a killed process left behind is taken over. Connecting has a limit. It must never remove a
+//! file that is not a socket, or one on which another process listens.
 
+use std::fmt::Arguments;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::ops::Deref;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -14,6 +20,65 @@ use trellis_base::{Deadline, Limit};
 
 /// The maximum number of connections that wait to be accepted; as in the standard library.
 const CONNECTING_MAX: i32 = 128;
+/// The pause in accepting clients after an error: it doubles from the first value to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// A listening socket; its file is removed with this value.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+/// The file of a socket that this process made.
+#[derive(Clone, Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<SocketFile> {
+        let about = fs::symlink_metadata(path)?;
+        Ok(SocketFile { path: path.to_owned(), device: about.dev(), inode: about.ino() })
+    }
+
+    /// Its name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file, unless somebody has put another one in its place.
+    pub fn remove(&self) {
+        let is_same = |about: fs::Metadata| (about.dev(), about.ino()) == (self.device, self.inode);
+        if fs::symlink_metadata(&self.path).is_ok_and(is_same) {
+            // A missing file is the desired result.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Socket {
+    /// Its file, for those that remove it while a thread still holds the socket.
+    pub fn file(&self) -> &SocketFile {
+        &self.file
+    }
+}
+
+impl Deref for Socket {
+    type Target = UnixListener;
+
+    fn deref(&self) -> &UnixListener {
+        &self.listener
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.file.remove();
+    }
+}
 
 /// Listens on a socket that only its owner can use (mode 0600). A socket that was left behind, and on which no process
 /// listens any more, is replaced; a file that is not a socket is kept. In messages, `who` is what listens on such a
@@ -22,7 +87,7 @@ const CONNECTING_MAX: i32 = 128;
 /// # Errors
 ///
 /// When another process listens there, another file has the name, or the system refuses.
-pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> {
+pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<Socket> {
     let taken = |what: String| io::Error::new(ErrorKind::AddrInUse, what);
     let listener = match bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
@@ -37,16 +102,16 @@ pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> 
         }
         bound => bound?,
     };
-    Ok(listener)
+    Ok(Socket { listener, file: SocketFile::of(path)? })
 }
 
 /// The limit of a look at whether a process listens.
-pub(crate) const PROBE: Deadline = Deadline {
+pub const PROBE: Deadline = Deadline {
     who: "a command that makes or finds a local socket",
     waits_for: "a process that listens there already, to accept a connection",
     limit: Limit::seconds(1),
     then: "that process counts as running",
-    tested: "crates/trellis-switch/src/control/socket.rs a_process_that_accepts_nobody_is_not_waited_for",
+    tested: "crates/trellis-output/src/sockets.rs a_process_that_accepts_nobody_is_not_waited_for",
 };
 
 /// Whether a process listens on the socket, even if it accepts no connection now.
@@ -58,6 +123,47 @@ pub fn is_listening(path: &Path) -> bool {
 /// Whether no process listens on the socket any more.
 pub fn is_left_behind(path: &Path) -> bool {
     connect_path(path, PROBE.time()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// The clients that connect, without end. While the system has no descriptor for one, which `report` hears at the start,
+/// nobody is accepted for a while: the system does not say when there is one again. `owner` names the process in the
+/// sentence.
+pub fn clients(
+    listener: &UnixListener,
+    owner: &'static str,
+    report: Option<fn(Arguments<'_>)>,
+) -> impl Iterator<Item = UnixStream> {
+    let pause = move |error: &io::Error, pause: Duration| {
+        if let Some(report) = report.filter(|_| pause == PAUSE.0) {
+            report(format_args!(
+                "the {owner} cannot accept a client at its socket: {error}; clients wait until it can. `ulimit -n` \
+                 raises the number of files that it may open"
+            ));
+        }
+        std::thread::sleep(pause);
+    };
+    accepted(listener.incoming(), pause)
+}
+
+/// What is accepted, with a pause after each error.
+fn accepted<T>(
+    incoming: impl Iterator<Item = io::Result<T>>,
+    mut pause: impl FnMut(&io::Error, Duration),
+) -> impl Iterator<Item = T> {
+    let mut next = PAUSE.0;
+    incoming.filter_map(move |accepted| match accepted {
+        Ok(accepted) => {
+            next = PAUSE.0;
+            Some(accepted)
+        }
+        // That client has gone, and the next one can be accepted.
+        Err(error) if error.kind() == ErrorKind::ConnectionAborted => None,
+        Err(error) => {
+            pause(&error, next);
+            next = (next * 2).min(PAUSE.1);
+            None
+        }
+    })
 }
 
 /// As [`connect`], by the path of the socket.
@@ -116,7 +222,7 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         let path = folder.join("socket");
         let listener = listen(&path, "switch", "--control").unwrap();
-        net::listen(&listener, 0).unwrap();
+        net::listen(&*listener, 0).unwrap();
         let address = SocketAddr::from_pathname(&path).unwrap();
         let mut connected = Vec::new();
         let late = loop {
@@ -129,8 +235,27 @@ mod tests {
         assert!(is_listening(&path) && !is_left_behind(&path));
         assert!(!connected.is_empty());
         drop(listener);
+        assert!(!is_listening(&path) && !path.exists());
+        // As a process that is killed leaves it.
+        drop(UnixListener::bind(&path).unwrap());
         assert!(!is_listening(&path) && is_left_behind(&path));
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn who_has_no_descriptor_for_a_client_pauses_and_goes_on() {
+        let full = || Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()));
+        let gone = || Err(ErrorKind::ConnectionAborted.into());
+        let mut incoming: Vec<io::Result<u32>> = vec![Ok(1), gone(), Ok(2)];
+        incoming.extend((0..9).map(|_| full()));
+        incoming.extend([Ok(3), full()]);
+        let mut pauses = Vec::new();
+        let pause = |error: &io::Error, pause: Duration| {
+            assert!(error.to_string().contains("Too many open files"), "{error}");
+            pauses.push(pause.as_millis());
+        };
+        assert!(accepted(incoming.into_iter(), pause).eq([1, 2, 3]));
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 10]);
     }
 
     #[test]
@@ -143,7 +268,14 @@ mod tests {
         let sentence = |path: &Path| listen(path, "switch", "--control").unwrap_err().to_string();
         assert_eq!(sentence(&socket), "a switch runs there; end that one, or give another --control");
         drop(first);
-        drop(listen(&socket, "switch", "--control").unwrap());
+        assert!(!socket.exists(), "a socket that nobody holds any more");
+        drop(UnixListener::bind(&socket).unwrap());
+        let second = listen(&socket, "switch", "--control").unwrap();
+        // Somebody removes the socket, and another process listens there.
+        fs::remove_file(&socket).unwrap();
+        let _other = UnixListener::bind(&socket).unwrap();
+        drop(second);
+        assert!(socket.exists(), "the socket of another process");
         fs::write(&file, "dear").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [&file, &link, &folder] {
