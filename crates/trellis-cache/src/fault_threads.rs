@@ -96,6 +96,7 @@ impl FaultThreads {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A thread that panicked has reported the reason.
+            // Ends when the thread sees that it is over; what it fetches meanwhile has the deadline of the store or home.
             let _ = thread.join();
         }
     }
@@ -111,6 +112,7 @@ impl FaultThreads {
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut waits = [wait(event), wait(self.wake_up.as_raw_fd())];
         // SAFETY: two valid entries. An interrupted call reports nothing, and the caller repeats it.
+        // Ends with a fault, or when `stop` wakes it.
         unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
         !self.is_over()
     }
@@ -137,6 +139,7 @@ impl FaultThreads {
             if let Some(window) = windows.front() {
                 return Some((window.pages.end - window.pages.start) as usize);
             }
+            // Ends with a window, or when `stop` wakes it.
             windows = self.window_came.wait(windows).unwrap_or_else(PoisonError::into_inner);
         }
     }

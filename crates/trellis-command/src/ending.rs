@@ -59,7 +59,7 @@ impl Ends {
                 // SAFETY: the signal is one of the two, or none, which does nothing.
                 unsafe { libc::raise(signal) };
             }
-            // This thread takes the second signal.
+            // This thread takes the second signal, and ends with the process.
             loop {
                 std::thread::park();
             }

@@ -200,6 +200,7 @@ fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T, refu
         let (sender, answer) = sync_channel(1);
         let gone = || io::Error::from(ErrorKind::BrokenPipe);
         asked.send(wrap((request, sender))).map_err(|_| gone())?;
+        // Ends with the answer of the thread that decides, or with that thread.
         lines.send(&answer.recv().map_err(|_| gone())?)?;
     }
     Ok(())

@@ -185,6 +185,7 @@ pub(crate) fn lead(store: &Arc<dyn Store>, region: u32, actions: &Receiver<Actio
 pub(crate) fn keep(store: &Arc<dyn Store>, region: u32, jobs: &Receiver<Job>, heard: &Sender<WorkerEvent>) {
     let mut failed: Option<[u8; NAME_BYTES]> = None;
     let mut next = None;
+    // Ends with a job, or with the controller.
     while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
         let worker_event = match job {
             Job::Load(name) => WorkerEvent::Loaded(name, records::load(&**store, region)),

@@ -39,6 +39,7 @@ impl Heartbeats {
         self.is_over.1.notify_all();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // If it panicked, there is nothing more to report than the thread has reported itself.
+            // Ends with its heartbeat, which has the deadline of the store.
             let _ = thread.join();
         }
     }

@@ -32,6 +32,19 @@ const NUMBERS: [&str; 4] = ["_MS_MAX", "_NS_MAX", "_WITHIN", "TIMEOUT_NS"];
 const PAUSES: [&str; 6] =
     ["AGAIN_NS_MAX", "ATTEMPT_NS_MAX", "FULL_FOR", "HEARTBEAT_NS_MAX", "OVERTAKEN_NS_MAX", "RESEND_NS_MAX"];
 
+/// Calls that wait without a limit, by what their line contains. A comment above must say what ends the wait.
+const UNLIMITED: [&[&str]; 7] = [
+    &[".recv()"],
+    &[".join()"],
+    &["thread::park()"],
+    &[".wait(", ".unwrap_or_else(PoisonError::into_inner)"],
+    &["libc::poll(", ", -1)"],
+    &["libc::waitpid(", ", 0)"],
+    &[".wait()", "map_err"],
+];
+/// So far above such a call its comment begins at most.
+const COMMENT_LINES_MAX: usize = 4;
+
 /// The page that gives each concept its word, and the heading above the retired words.
 const GLOSSARY: &str = "docs/reference/glossary.md";
 const RETIRED: &str = "## Retired names";
@@ -122,6 +135,10 @@ fn wait_violations(files: &[File]) -> Vec<String> {
         if !file.path.ends_with(".rs") || WITHOUT_WAITS.iter().any(|folder| file.path.contains(folder)) {
             continue;
         }
+        for number in unlimited_waits(&file.text).filter(|_| !file.path.ends_with("tests.rs")) {
+            let what = "this wait has no limit; say in a comment above what ends it (`Ends when …`)";
+            wrong.push(format!("{}:{number}: {what}", file.path));
+        }
         for (number, line) in numbered(&file.text) {
             if let Some(name) = limit_of_a_wait(line) {
                 wrong.push(format!("{}:{number}: {name} is the limit of a wait; make it a `Deadline`", file.path));
@@ -146,6 +163,24 @@ fn limit_of_a_wait(line: &str) -> Option<&str> {
     let is_limit = value.starts_with("Duration::from_") && ends_with_any(name, &TIMES)
         || value.starts_with(|digit: char| digit.is_ascii_digit()) && ends_with_any(name, &NUMBERS);
     (is_limit && !PAUSES.contains(&name)).then_some(name)
+}
+
+/// The numbers of lines before the tests of a file that wait without a limit, and without a comment about their end.
+fn unlimited_waits(text: &str) -> impl Iterator<Item = usize> {
+    let code = text.lines().take_while(|line| line.trim() != "#[cfg(test)]");
+    let lines: Vec<&str> = code.map(str::trim).collect();
+    let waits = |line: &str| {
+        !line.starts_with("//") && UNLIMITED.iter().any(|parts| parts.iter().all(|part| line.contains(part)))
+    };
+    let is_explained = |before: &[&str]| {
+        let comments = before.iter().rev().take(COMMENT_LINES_MAX).filter(|line| line.starts_with("//"));
+        comments
+            .flat_map(|line| line.split_whitespace())
+            .any(|word| word.trim_matches(|c: char| !c.is_alphabetic()).eq_ignore_ascii_case("ends"))
+    };
+    let found: Vec<usize> =
+        (0..lines.len()).filter(|&at| waits(lines[at]) && !is_explained(&lines[..at])).map(|at| at + 1).collect();
+    found.into_iter()
 }
 
 /// Whether a file has a test with this name.
@@ -576,5 +611,15 @@ mod tests {
         assert_eq!(module_violations(&good), Vec::<String>::new());
         let wrong = module_violations(&[of("crates/a/src/b.rs"), of("crates/a/src/b/c.rs")]);
         assert_eq!(wrong, ["crates/a/src/b.rs: belongs into its folder, as crates/a/src/b/mod.rs"]);
+    }
+
+    #[test]
+    fn a_wait_without_a_limit_says_what_ends_it() {
+        let waits = |text: &str| unlimited_waits(text).collect::<Vec<_>>();
+        assert_eq!(waits("let job = jobs.recv()?;\n// It may fail.\nlet _ = thread.join();\n"), [1, 3]);
+        assert_eq!(waits("// Ends with a job.\nlet job = jobs.recv()?;\nnames.join(\", \");\n"), [] as [usize; 0]);
+        assert_eq!(waits("state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);"), [1]);
+        assert_eq!(waits("// it ends soon\na\nb\nc\nd\nunsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };"), [6]);
+        assert_eq!(waits("/// jobs.recv()\n#[cfg(test)]\njobs.recv();"), [] as [usize; 0]);
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn run_and_explain(mut command: Command, mode: Mode) -> Result<u8, Fa
             whole_line(format_args!("{}", explanation.plain(&line)));
         }
     }
+    // Ends with the compiler.
     let code = code_of(child.wait().map_err(failed)?);
     for sentence in explanation.sentences() {
         trellis_output::lines::complain(format_args!("{sentence}"));

@@ -140,6 +140,7 @@ fn start(order: &Order) -> Result<Report, Failure> {
             Ok(report)
         }
         Err(_) => {
+            // It has closed its standard output, and ends.
             let status = keeper.wait().map_err(|error| failed(error.to_string()))?;
             Err(failed(format!("it ended with {status} and without a word")))
         }

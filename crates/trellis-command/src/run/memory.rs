@@ -113,6 +113,7 @@ impl Drop for Running {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
             // A panic of it was printed.
+            // Ends within the turn of the server, which sees that it is stopped.
             let _ = thread.join();
         }
     }

@@ -220,6 +220,7 @@ impl Drop for Leased {
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
             // A thread that panicked has reported it.
+            // Ends within a second, the longest pause of the engine.
             let _ = thread.join();
         }
     }

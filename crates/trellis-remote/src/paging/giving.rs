@@ -25,6 +25,7 @@ impl Paging {
         loop {
             let mut state = self.state();
             while !self.measure.is_short(&state.table) && !self.is_over() {
+                // Ends when memory is short, or the region is stopped.
                 state = self.short.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if self.is_over() {
@@ -53,7 +54,7 @@ impl Paging {
         let (copies, owned) = table.take_candidates(self.measure.pages, true);
         if copies.is_empty() && owned.is_empty() {
             if table.queued() == before && !self.is_over() {
-                // Everything is being returned already; the thread that finishes signals it.
+                // Everything is being returned already. Ends when a thread has finished that, which signals it.
                 drop(self.short.wait(state).unwrap_or_else(PoisonError::into_inner));
             }
             return true;
@@ -80,6 +81,7 @@ impl Paging {
             }
             state = match due.next {
                 Some(timeout) => self.recalled.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0,
+                // Ends with a recall, or when the region is stopped.
                 None => self.recalled.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
@@ -91,6 +93,7 @@ impl Paging {
         while !self.is_over() {
             let mut pages = std::mem::take(&mut state.lost);
             if pages.is_empty() {
+                // Ends with a lost lease, or when the region is stopped.
                 state = self.lost.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -116,6 +119,7 @@ impl Paging {
                 if !state.table.is_any_writing() {
                     return;
                 }
+                // Ends when a page was given back; its call has a deadline.
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             for some in here.chunks(self.measure.pages) {

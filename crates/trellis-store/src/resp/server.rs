@@ -267,6 +267,7 @@ impl Running {
     /// Serves until the server is stopped.
     pub fn wait(mut self) {
         for thread in self.threads.drain(..) {
+            // Ends when the server is stopped, which wakes the threads.
             thread.join().ok();
         }
     }
@@ -276,6 +277,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.shared.stop();
         for thread in self.threads.drain(..) {
+            // Ends when the threads see that the server is stopped, which wakes them.
             thread.join().ok();
         }
     }

@@ -26,6 +26,7 @@ impl Paging {
         loop {
             let mut table = self.table();
             while (!self.is_short(&table) || self.is_sealed.load(Ordering::SeqCst)) && !self.is_over() {
+                // Ends when memory is short, or the region is stopped.
                 table = self.short.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
             if self.is_over() {
@@ -56,6 +57,7 @@ impl Paging {
             return Ok(false);
         }
         if self.is_collecting.load(Ordering::SeqCst) && !self.is_over() {
+            // Ends when the release has collected, which signals it.
             drop(self.short.wait(table).unwrap_or_else(PoisonError::into_inner));
             return Ok(true);
         }
@@ -69,7 +71,7 @@ impl Paging {
         let (clean, dirty) = table.take_candidates(self.batch.measure.pages, !self.options.is_private);
         if clean.is_empty() && dirty.is_empty() {
             if table.queued() == before && !self.is_over() {
-                // Everything is being written already; the thread that finishes signals it.
+                // Everything is being written already. Ends when a thread has finished that, which signals it.
                 drop(self.short.wait(table).unwrap_or_else(PoisonError::into_inner));
             }
             return Ok(true);

@@ -31,6 +31,7 @@ impl Copies for Paging {
         self.is_collecting.store(true, Ordering::SeqCst);
         while self.is_something_written(&table) {
             // Changes that are being staged belong to this release.
+            // Ends when the write that is under way ends; it has the deadline of the store.
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         self.is_collecting.store(false, Ordering::SeqCst);
@@ -276,6 +277,7 @@ impl Paging {
             }
             self.notice_shortage(&table);
             if !later.is_empty() {
+                // Ends when the fetch that is under way ends; it has the deadline of the store.
                 table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
             drop(table);
@@ -308,6 +310,7 @@ impl Paging {
                 pages.iter().any(|&page| table.is_writing(page) || table.state(page) == State::Fetching)
             };
             while busy(&table) && !self.is_over() {
+                // Ends when what is under way ends; it has the deadline of the store.
                 table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
             let here: Vec<u64> = pages.iter().copied().filter(|&page| table.state(page) != State::Absent).collect();

@@ -40,6 +40,7 @@ impl Paging {
         let wanted = wanted.min(table.room() / 8).max(1);
         while table.free() < wanted && !self.is_over() {
             self.short.notify_all();
+            // Ends when a cleaner has freed frames (its writes have the deadline of the store), or the region is stopped.
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         table

@@ -252,6 +252,7 @@ impl Drop for Ends {
         self.changed.notify_all();
         if let Some(thread) = locked(&self.thread).take() {
             // If it panicked, there is nothing more to report than the thread has reported itself.
+            // Ends with its heartbeat, which has the deadline of the store.
             let _ = thread.join();
         }
     }
@@ -380,6 +381,7 @@ impl Core {
                 life.is_parked = true;
             }
             while life.is_parked && !life.is_over {
+                // Ends when the session is used or ends.
                 life = self.changed.wait(life).unwrap_or_else(PoisonError::into_inner);
             }
             let beat_at = Instant::now() + self.lease / 3;

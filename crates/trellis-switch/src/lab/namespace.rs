@@ -35,6 +35,7 @@ fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, SwitchError> {
         let thread = std::thread::Builder::new()
             .spawn_scoped(scope, work)
             .map_err(|error| SwitchError::system("start a thread", &error))?;
+        // Ends with the work in the namespace, as if it were called here.
         thread.join().or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

@@ -28,6 +28,7 @@ impl Drop for Worker {
         self.alarm = None;
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
+            // Ends when the thread sees that it is over, which the alarm tells it.
             let _ = thread.join();
         }
     }

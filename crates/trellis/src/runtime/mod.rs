@@ -461,6 +461,7 @@ impl Node {
     pub(crate) fn close(&self, service: std::thread::JoinHandle<()>) -> std::thread::Result<()> {
         self.left.store(true, Ordering::Release);
         self.progress.stop();
+        // Ends with the service thread, which leaves when all members have, or fails.
         let ended = service.join();
         self.link.close();
         ended

@@ -58,6 +58,7 @@ impl Drop for Watchdog {
         self.thread.unpark();
         if let Some(handle) = self.handle.take().filter(|handle| handle.thread().id() != std::thread::current().id()) {
             // A panic there was printed when it happened.
+            // Ends at once: the watchdog was unparked, and sees that it is over.
             let _ = handle.join();
         }
     }

@@ -44,6 +44,7 @@ pub(crate) unsafe fn move_mapping(uffd: &Uffd, start: usize, bytes: usize, way: 
         };
         let mover = std::thread::Builder::new().spawn_scoped(scope, call).map_err(os_error)?;
         read_until(uffd, &done);
+        // Ends with the system call, which has moved the mapping when `done` is readable.
         mover.join().expect("a system call does not panic")
     })
 }
@@ -55,6 +56,7 @@ fn read_until(uffd: &Uffd, done: &OwnedFd) {
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut waits = [wait(done.as_raw_fd()), wait(uffd.number())];
         // SAFETY: two valid entries. An interrupted call reports nothing, and both are checked again.
+        // Ends when the system call in the other thread has moved the mapping.
         let ready = unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
         if ready > 0 && waits[0].revents != 0 {
             return;

@@ -62,6 +62,7 @@ impl<O: Open> Lanes<O> {
         if !has_lost_its_locals() {
             return self.call_here(work);
         }
+        // Ends with the call, which has the deadline of the store.
         let worker = std::thread::scope(|scope| scope.spawn(|| self.call_here(work)).join());
         worker.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }

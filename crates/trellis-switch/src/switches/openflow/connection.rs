@@ -326,6 +326,7 @@ enum Heard {
 
 /// Passes messages on, many at once if many wait, until the queue is closed.
 fn hand_over(line: &Line, listener: &dyn Listener, queue: &Receiver<Heard>) {
+    // Ends with a message, or with the thread that reads.
     while let Ok(first) = queue.recv() {
         let mut packets = Vec::new();
         for heard in std::iter::once(first).chain(queue.try_iter().take(AT_ONCE_MAX)) {
@@ -389,6 +390,7 @@ impl Drop for Connection {
         self.line.hang_up();
         for thread in self.threads.drain(..) {
             // A panic of the thread was reported when it happened.
+            // Ends when the threads see that the connection is hung up, which rings their alarm.
             let _ = thread.join();
         }
     }

@@ -82,6 +82,7 @@ impl Ovs {
             .name("trellis-ovs".to_owned())
             .spawn(move || keep(&ports, controller, &ready, &ringing))
             .map_err(|error| SwitchError::system("start the thread that keeps Open vSwitch", &error))?;
+        // Ends with the report of the thread, whose steps have limits ([`OPEN_VSWITCH`]), or with the thread.
         let folder = is_ready.recv().unwrap_or_else(|_| Err(failed("keep it", "the thread for that ended")))?;
         Ok(Ovs { folder, thread: Some(thread), alarm: Some(alarm), talking: Mutex::new(()) })
     }
@@ -117,6 +118,7 @@ impl Drop for Ovs {
         self.alarm = None;
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
+            // Ends when the thread has ended the programs; the alarm woke it.
             let _ = thread.join();
         }
     }
@@ -168,6 +170,7 @@ impl Drop for Running {
         // It may have ended already. If children are not waited for in this process, none is.
         let _ = self.process.signal(libc::SIGKILL);
         let _ = self.process.wait(OPEN_VSWITCH.time());
+        // Ends at once: it was killed.
         let _ = self.child.wait();
     }
 }

@@ -195,7 +195,9 @@ fn open(node: usize, provider: String, host: String, peers: usize) -> Result<Dev
         let _ = give.send(Device::open(&provider, &host, peers::receives_wanted(peers)));
     };
     let thread = spawn_without_signals(node, run).map_err(|source| StartError::System { node, source })?;
+    // Ends with the thread, when libfabric has opened or refused the device.
     let opened = take.recv().unwrap_or_else(|_| Err("libfabric panicked".to_owned()));
+    // Ends with the thread, which has sent its result.
     let _ = thread.join();
     opened.map_err(|why| FabricError::Device { node, why })
 }
@@ -291,6 +293,7 @@ impl Link for Fabric {
         shared.progress_thread.unpark();
         if let Some(thread) = lock(&self.progress_thread).take() {
             // A panic of the thread was printed when it happened, and is not propagated.
+            // Ends when the thread sees that the link is closed; it was woken for that.
             let _ = thread.join();
         }
         let mut receive = lock(&shared.receive);

@@ -164,6 +164,7 @@ impl Udp {
             && thread.thread().id() != std::thread::current().id()
         {
             // A panic of the thread was printed when it happened, and is not propagated.
+            // Ends when the thread sees that the link is closed; it was woken for that.
             let _ = thread.join();
         }
     }
