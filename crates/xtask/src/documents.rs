@@ -23,13 +23,6 @@ const ON_SEVERAL_HOSTS: [&str; 2] =
 /// Lines that CI carries out elsewhere, in any document.
 const ELSEWHERE: [&str; 1] = ["cargo xtask test "];
 
-/// Arguments that are too large for a test machine, and their replacements.
-const SIZES: [(&str, &str); 3] = [
-    ("--seeds 1000", "--seeds 20"),
-    ("--runs 1000000", "--runs 1000"),
-    ("--nodes 3 --pages 2 --operations 2", "--nodes 3 --pages 1 --operations 1"),
-];
-
 /// Output that a reader types in place of the document's example, and the shell function that finds it.
 const PRINTED: [(&str, &str); 1] =
     [("127.0.0.1:40213 --secret-file /run/user/1000/trellis-8211.secret", "$(how_to_join)")];
@@ -254,8 +247,7 @@ fn command(line: &str) -> String {
     if ELSEWHERE.iter().any(|elsewhere| line.starts_with(elsewhere)) {
         return String::new();
     }
-    let replaced = SIZES.iter().chain(&PRINTED);
-    let line = replaced.fold(line.to_owned(), |line, (written, here)| line.replace(written, here));
+    let line = PRINTED.iter().fold(line.to_owned(), |line, (written, here)| line.replace(written, here));
     // The shell remembers how each background job ended, however long ago.
     if is_background(&line) { line + "\nstarted=\"${started-} $!\"\n" } else { line + "\n" }
 }
@@ -286,7 +278,7 @@ mod tests {
         assert_eq!(
             work,
             "cat > a.cpp <<'END OF a.cpp'\nint main() {}\nEND OF a.cpp\nline=16\nc++ a.cpp\n\
-             trellis check swarm --seeds 20  # some\n"
+             trellis check swarm --seeds 1000  # some\n"
         );
     }
 
@@ -315,7 +307,7 @@ mod tests {
         let all = documents(&root).unwrap();
         let texts: Vec<String> = all.iter().map(|name| std::fs::read_to_string(root.join(name)).unwrap()).collect();
         let is_there = |part: &str| texts.iter().any(|text| text.contains(part));
-        let parts = ELSEWHERE.iter().chain(SIZES.iter().chain(&PRINTED).map(|(written, _)| written));
+        let parts = ELSEWHERE.iter().chain(PRINTED.iter().map(|(written, _)| written));
         parts.for_each(|part| assert!(is_there(part), "no document has {part:?} any more"));
         ON_SEVERAL_HOSTS.iter().for_each(|name| assert!(root.join(name).is_file(), "{name}"));
         BROUGHT.iter().for_each(|(name, ..)| assert!(all.iter().any(|known| known == name), "{name}"));
