@@ -166,7 +166,9 @@ fn a_server_that_is_started_again_has_lost_nothing() {
 #[test]
 fn who_waits_goes_on_waiting_when_the_server_is_started_again() {
     let test = "who_waits_goes_on_waiting_when_the_server_is_started_again";
-    let Some(mut server) = RedisServer::start(test, &["--appendonly", "yes"]) else { return };
+    // With its default `appendfsync`, Redis answers before it has written, if the disk is busy.
+    let options = ["--appendonly", "yes", "--appendfsync", "always"];
+    let Some(mut server) = RedisServer::start(test, &options) else { return };
     let store = open(&server.url()).unwrap();
     let begun = put(&counter(), &0i64.to_le_bytes());
     store.apply(&[begun], None).unwrap();

@@ -93,7 +93,7 @@ static void count_and_flag(trellis_cluster *cluster, uint64_t *once) {
     trellis_barrier(cluster, 6);
     if (me == nodes - 1) IS(trellis_event_set(cluster, 7), 0);
     IS(trellis_event_wait(cluster, 7), 0);
-    IS(trellis_event_wait_for(cluster, 7, 1000), 1);
+    IS(trellis_event_wait_for(cluster, 7, 60000000), 1);
     trellis_barrier(cluster, 6);
     IS(trellis_event_clear(cluster, 7), 0);
     IS(trellis_event_is_set(cluster, 7), 0);

@@ -300,7 +300,19 @@ pub(crate) fn run_cluster(
     variables: &[(&str, &str)],
 ) -> Vec<String> {
     let folder = fresh_folder(&format!("{test}-{nodes}-nodes"));
-    start_cluster(&folder, program, nodes, arguments, variables).iter_mut().map(Node::succeed).collect()
+    let mut cluster = start_cluster(&folder, program, nodes, arguments, variables);
+    let ended: Vec<_> = cluster.iter_mut().map(Node::end).collect();
+    // The first failure makes the other nodes fail.
+    let said = |node: &Node| format!("it printed\n{}\nand complained\n{}", node.printed(), node.complained());
+    let failed: Vec<String> = ended
+        .iter()
+        .zip(&cluster)
+        .enumerate()
+        .filter(|(_, (status, _))| !status.success())
+        .map(|(number, (status, node))| format!("node {number}: {status}; {}", said(node)))
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    cluster.iter().map(Node::printed).collect()
 }
 
 /// Starts a program alone, without any configuration.

@@ -246,7 +246,7 @@ impl Lane {
                     return Err(Failure::Final(StoreError::Protocol {
                         store: redis.address.shown.clone(),
                         reason: "it was started again and has lost everything it kept; begin anew, and let it keep an \
-                                 append-only file (appendonly yes) if that must not happen"
+                                 append-only file (appendonly yes, appendfsync always) if that must not happen"
                             .to_owned(),
                     }));
                 }
