@@ -21,11 +21,11 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ("trellis-fabric-protocol", &["trellis-base"]),
     ("trellis-memory", &[]),
     ("trellis-transport", &["trellis-base"]),
-    ("trellis-store", &["trellis-base"]),
-    ("trellis-switch", &["trellis-base"]),
-    ("trellis-output", &[]),
-    ("trellis-record", &[]),
-    ("trellis-cache", &["trellis-memory", "trellis-store"]),
+    ("trellis-output", &["trellis-base"]),
+    ("trellis-store", &["trellis-base", "trellis-output"]),
+    ("trellis-switch", &["trellis-base", "trellis-output"]),
+    ("trellis-record", &["trellis-output"]),
+    ("trellis-cache", &["trellis-memory", "trellis-output"]),
     (
         "trellis-remote",
         &[
