@@ -57,7 +57,7 @@ fn in_use(test: &str, happens: impl FnOnce(&mut Rack, &[String; 3])) {
 fn a_server_is_drained_while_clients_work_and_stays_so() {
     in_use("a_server_is_drained_while_clients_work_and_stays_so", |rack, [s1, s2, _]| {
         // The decision is recorded before it is acknowledged.
-        rack.ask(&["drain", s1, "--no-wait"]);
+        rack.ask_until_it_can_be(&["drain", s1, "--no-wait"]);
         rack.kill(CONTROLLER);
         rack.control(1);
         let told = rack.ask_until_it_can_be(&["drain", s1]);
@@ -68,7 +68,7 @@ fn a_server_is_drained_while_clients_work_and_stays_so() {
         let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && sentence.contains("server"), "{sentence}");
         rack.serve("s1");
-        rack.ask(&["drain", s1, "--cancel"]);
+        rack.ask_until_it_can_be(&["drain", s1, "--cancel"]);
         rack.ask_until_it_can_be(&["move", s2, s1, "--wait"]);
         assert_eq!(rack.range("s2")["home"], number(&rack.lab, "s1").0);
     });
@@ -84,7 +84,7 @@ fn a_drain_that_has_nowhere_to_go_ends_with_what_is_missing() {
         assert_eq!(output.status.code(), Some(1), "{sentence}");
         assert!(sentence.contains("no other server has room for ") && sentence.contains("--cancel"), "{sentence}");
         // The drain continues when it can.
-        rack.ask(&["drain", s1, "--cancel"]);
+        rack.ask_until_it_can_be(&["drain", s1, "--cancel"]);
         rack.ask_until_it_can_be(&["drain", s2]);
     });
 }

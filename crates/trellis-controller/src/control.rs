@@ -27,6 +27,14 @@ use crate::records::Directive;
 
 /// The maximum number of connections at the same time.
 const CONNECTIONS_MAX: usize = 64;
+/// Longer than a command is silent between two requests. Silent clients must not take up all places.
+pub(crate) const SILENCE: Deadline = Deadline {
+    who: "a controller",
+    waits_for: "the next request of a command that is connected",
+    limit: Limit::seconds(60),
+    then: "the connection is closed",
+    tested: "crates/trellis-switch/src/control/lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
+};
 /// Longer than a controller needs for an answer.
 pub(crate) const TIMEOUT: Deadline = Deadline {
     who: "`trellis controller …`",
@@ -195,7 +203,7 @@ fn may_ask(user: u32, own: u32) -> bool {
 }
 
 fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T, refusals: &Refusals) -> io::Result<()> {
-    let mut lines = Lines::new(stream, TIMEOUT.time())?;
+    let mut lines = Lines::new(stream, TIMEOUT.time())?.limiting_silence(SILENCE.time());
     while let Some(request) = refusals.receive::<Request, _>(&mut lines, Answer::Refused)? {
         let (sender, answer) = sync_channel(1);
         let gone = || io::Error::from(ErrorKind::BrokenPipe);
@@ -220,7 +228,7 @@ impl Remote {
     /// A message, if no controller listens.
     pub fn open(path: &Path) -> Result<Remote, String> {
         let opened = connect_path(path, TIMEOUT.time()).and_then(|stream| Lines::new(stream, TIMEOUT.time()));
-        let lines = opened.map_err(|error| gone(path, &error))?.limiting_silence();
+        let lines = opened.map_err(|error| gone(path, &error))?.limiting_silence(TIMEOUT.time());
         Ok(Remote { path: path.to_owned(), lines })
     }
 

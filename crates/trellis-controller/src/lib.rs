@@ -39,6 +39,7 @@ pub const WAITS: &[Deadline] = &[
     parts::PAGES_TO_MOVE,
     replicas::COPY,
     control::TIMEOUT,
+    control::SILENCE,
 ];
 
 /// The limit of what controllers, homes and backups owe each other, which the state machines of leases keep.

@@ -87,7 +87,7 @@ fn faults_of(text: &str) -> Result<Faults, Failure> {
 
 fn serve(kept: &mut Kept, stream: &UnixStream) -> std::io::Result<()> {
     let user = space::peer(stream).map_err(std::io::Error::other)?.1;
-    let mut lines = Lines::new(stream.try_clone()?, TIMEOUT.time())?.limiting_silence();
+    let mut lines = Lines::new(stream.try_clone()?, TIMEOUT.time())?.limiting_silence(TIMEOUT.time());
     if user != space::own_user() {
         let sentence =
             format!("user {user} may not use this lab; ask as user {}, to whom it belongs", space::own_user());

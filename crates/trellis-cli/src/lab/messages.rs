@@ -175,7 +175,9 @@ fn ask(lab: &str, stream: UnixStream, request: &Request) -> Result<Answer, Failu
     let failed = |error: std::io::Error| {
         Failure::new(exit::SYSTEM, format!("the keeper of the lab {lab} does not answer: {error}"))
     };
-    Lines::new(stream, TIMEOUT.time()).and_then(|lines| lines.limiting_silence().ask(request)).map_err(failed)
+    Lines::new(stream, TIMEOUT.time())
+        .and_then(|lines| lines.limiting_silence(TIMEOUT.time()).ask(request))
+        .map_err(failed)
 }
 
 fn no_lab(lab: &str) -> Failure {

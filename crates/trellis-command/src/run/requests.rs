@@ -94,7 +94,7 @@ impl Requests {
     fn serve_one(&self, stream: UnixStream, answer: &mut impl FnMut(Request) -> Answer) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         let (_, user) = space::peer(&stream).map_err(io::Error::other)?;
-        let mut lines = Lines::new(stream, REQUEST.time())?.limiting_silence();
+        let mut lines = Lines::new(stream, REQUEST.time())?.limiting_silence(REQUEST.time());
         if user != space::own_user() {
             let owner = space::own_user();
             let sentence = format!("user {user} may not ask this launcher; ask as user {owner}, to whom it belongs");
@@ -136,7 +136,7 @@ fn is_gone(error: ErrorKind) -> bool {
 
 fn exchange(address: &SocketAddr, request: Request, limit: Duration) -> io::Result<Answer> {
     let stream = trellis_output::sockets::connect(address, limit)?;
-    Lines::new(stream, limit)?.limiting_silence().ask(&request)
+    Lines::new(stream, limit)?.limiting_silence(limit).ask(&request)
 }
 
 /// The address of the socket of a launcher of this user.

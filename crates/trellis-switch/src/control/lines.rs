@@ -20,7 +20,7 @@ pub struct Lines {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
     timeout: Duration,
-    limits_silence: bool,
+    silence_max: Option<Duration>,
 }
 
 impl Lines {
@@ -32,13 +32,13 @@ impl Lines {
     pub fn new(stream: UnixStream, timeout: Duration) -> io::Result<Lines> {
         stream.set_write_timeout(Some(timeout))?;
         let writer = stream.try_clone()?;
-        Ok(Lines { reader: BufReader::new(stream), writer, timeout, limits_silence: false })
+        Ok(Lines { reader: BufReader::new(stream), writer, timeout, silence_max: None })
     }
 
-    /// The same, but a peer also has only that time to begin a line.
+    /// The same, but a peer also has only this time to begin a line.
     #[must_use]
-    pub fn limiting_silence(self) -> Lines {
-        Lines { limits_silence: true, ..self }
+    pub fn limiting_silence(self, silence_max: Duration) -> Lines {
+        Lines { silence_max: Some(silence_max), ..self }
     }
 
     /// Sends a message.
@@ -49,7 +49,7 @@ impl Lines {
     pub fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
-        self.writer.write_all(&line).map_err(|error| self.late(error, "it has taken nothing"))
+        self.writer.write_all(&line).map_err(|error| late(error, "it has taken nothing", self.timeout))
     }
 
     /// The next message; `None` if the peer has closed the connection.
@@ -64,25 +64,26 @@ impl Lines {
 
     /// The next line; empty if the peer has closed the connection.
     fn line(&mut self) -> io::Result<Vec<u8>> {
-        let mut until = self.limits_silence.then(|| Instant::now() + self.timeout);
+        let mut limit = self.silence_max.map(Limit::from_now);
         let mut line = Vec::new();
         loop {
+            let what = if line.is_empty() { "it has said nothing" } else { "it has not ended its line" };
+            let time = limit.as_ref().map_or(self.timeout, |limit| limit.time);
             if self.reader.buffer().is_empty() {
-                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                if left == Some(Duration::ZERO) && !line.is_empty() {
-                    return Err(self.late(ErrorKind::TimedOut.into(), "it has not ended its line"));
+                let left = limit.as_ref().map(Limit::left);
+                if left == Some(Duration::ZERO) {
+                    return Err(late(ErrorKind::TimedOut.into(), what, time));
                 }
                 self.writer.set_read_timeout(left.map(|left| left.max(READ_MIN)))?;
             }
             let bytes = match self.reader.fill_buf() {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if line.is_empty() => return Err(self.late(error, "it has said nothing")),
-                Err(error) => return Err(self.late(error, "it has not ended its line")),
+                Err(error) => return Err(late(error, what, time)),
             };
             let end = bytes.iter().position(|&byte| byte == b'\n');
             let count = end.map_or(bytes.len(), |end| end + 1);
-            let is_over = end.is_some() || count == 0;
+            let (is_over, is_first) = (end.is_some() || count == 0, line.is_empty());
             line.extend_from_slice(&bytes[..count]);
             self.reader.consume(count);
             if line.len() > LINE_BYTES_MAX {
@@ -92,7 +93,9 @@ impl Lines {
             if is_over {
                 return Ok(line);
             }
-            until.get_or_insert_with(|| Instant::now() + self.timeout);
+            if is_first {
+                limit = Some(Limit::from_now(self.timeout));
+            }
         }
     }
 
@@ -110,14 +113,30 @@ impl Lines {
             Err(error) => sent.and(Err(error)),
         }
     }
+}
 
-    fn late(&self, error: io::Error, what: &str) -> io::Error {
-        match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                io::Error::new(ErrorKind::TimedOut, format!("{what} for {} s", self.timeout.as_secs_f64()))
-            }
-            _ => error,
+/// A time from a moment on.
+struct Limit {
+    began: Instant,
+    time: Duration,
+}
+
+impl Limit {
+    fn from_now(time: Duration) -> Limit {
+        Limit { began: Instant::now(), time }
+    }
+
+    fn left(&self) -> Duration {
+        self.time.saturating_sub(self.began.elapsed())
+    }
+}
+
+fn late(error: io::Error, what: &str, time: Duration) -> io::Error {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            io::Error::new(ErrorKind::TimedOut, format!("{what} for {} s", time.as_secs_f64()))
         }
+        _ => error,
     }
 }
 
@@ -128,7 +147,8 @@ mod tests {
     #[test]
     fn who_says_nothing_or_takes_nothing_is_not_waited_for() {
         let (one, other) = UnixStream::pair().expect("a pair of sockets");
-        let mut lines = Lines::new(one, Duration::from_millis(10)).expect("a socket").limiting_silence();
+        let mut lines =
+            Lines::new(one, Duration::from_millis(10)).expect("a socket").limiting_silence(Duration::from_millis(10));
         let silent = lines.receive::<u32>().expect_err("nobody answers");
         assert_eq!(silent.to_string(), "it has said nothing for 0.01 s");
         let full = loop {

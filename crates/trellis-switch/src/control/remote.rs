@@ -157,7 +157,7 @@ impl Remote {
 }
 
 fn connected(stream: UnixStream) -> io::Result<Lines> {
-    Ok(Lines::new(stream, TIMEOUT.time())?.limiting_silence())
+    Ok(Lines::new(stream, TIMEOUT.time())?.limiting_silence(TIMEOUT.time()))
 }
 
 fn ask(lines: &mut Lines, request: &Request) -> io::Result<Answer> {

@@ -278,7 +278,8 @@ impl Shm {
             (Step::Answer { peer, .. }, _) => {
                 self.decide_tcp(peer, "the other process did not take the memory that it was offered", sink);
             }
-            (Step::Offer, _) => {}
+            // Whoever hangs up, or sends no memory, is no node of this cluster.
+            (Step::Offer, _) => drop(self.unauthenticated.fetch_add(1, Ordering::Relaxed)),
         }
         true
     }
