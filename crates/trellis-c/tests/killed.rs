@@ -169,9 +169,10 @@ fn assert_nothing_is_left(folder: &Path, before: &[String], case: &str) {
     assert!(left.is_empty(), "{case}: {left:?} in /dev/shm");
 }
 
-/// All names of Trellis in named shared memory, whoever created them.
+/// All names of Trellis in named shared memory, whoever created them, except the folders of other tests.
 fn shared_by_name() -> Vec<String> {
-    names(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("trellis")).collect()
+    let is_ours = |name: &String| name.contains("trellis") && !name.starts_with("trellis-test-");
+    names(Path::new("/dev/shm")).into_iter().filter(is_ours).collect()
 }
 
 /// The names in a folder, sorted.

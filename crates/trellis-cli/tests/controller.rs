@@ -246,8 +246,14 @@ fn who_asks_any_server_waits_until_one_knows_that_it_may_answer() {
     in_a_rack("who_asks_any_server_waits_until_one_knows_that_it_may_answer", 1, SHORT, "4MiB", |mut rack| {
         rack.serve("s1");
         let mut asking = client(&rack.lab, "c1", LONG);
-        let mut alone = client(&rack.lab, "c1", Duration::from_millis(300));
-        let sentence = alone.create(Host::ANYWHERE, 1).expect_err("nobody says that it may").to_string();
+        // On a busy machine the server's answer may need longer than the first deadlines.
+        let mut deadlines = (0..8).map(|doublings| Duration::from_millis(300 << doublings));
+        let answered = deadlines.find_map(|deadline| {
+            let mut alone = client(&rack.lab, "c1", deadline);
+            let error = alone.create(Host::ANYWHERE, 1).expect_err("nobody says that it may");
+            (!matches!(error, RemoteError::NoAnswer(_))).then(|| error.to_string())
+        });
+        let sentence = answered.expect("the server answers");
         assert!(sentence.contains("was not done within"), "{sentence}");
         std::thread::scope(|scope| {
             let asked = scope.spawn(move || good(asking.create(Host::ANYWHERE, 1)).home());
@@ -382,7 +388,7 @@ fn a_home_that_is_cut_off_stops_and_its_commits_come_too_late() {
         let ledger = Ledger::new(PAGES);
         let (object, [with_home, with_heir]) = pages(&rack, ledger.bytes());
         for page in 0..PAGES {
-            assert!(ledger.raise_one(&with_home, page));
+            ledger.raise(&with_home, page);
         }
         good(with_home.update(&[0], false, &mut |_, _| ()));
         // The holder of a lease is with the old home, and cannot learn that there is another one.
@@ -390,7 +396,8 @@ fn a_home_that_is_cut_off_stops_and_its_commits_come_too_late() {
         std::thread::scope(|scope| {
             let late = scope.spawn(|| good(with_home.commit(&[(0, &page_of(1000))], true)));
             for page in 0..PAGES {
-                assert!(ledger.raise_one(&with_heir, page), "the heir is home");
+                // The heir is home.
+                ledger.raise(&with_heir, page);
             }
             rack.lab.partition(&[]).unwrap();
             assert_eq!(late.join().expect("it ends"), [0], "nobody took it");
@@ -398,7 +405,8 @@ fn a_home_that_is_cut_off_stops_and_its_commits_come_too_late() {
         rack.is_at("s1", "s2", 1);
         ledger.compare(&mut client(&rack.lab, "c1", LONG), object);
         for page in 0..PAGES {
-            assert!(ledger.raise_one(&with_home, page), "it goes on with the heir");
+            // It goes on with the heir.
+            ledger.raise(&with_home, page);
         }
     });
 }
@@ -427,7 +435,7 @@ fn a_client_that_dies_with_a_lease_holds_nobody_up_for_ever() {
         rack.is_at("s1", "s1", 1);
         let ledger = Ledger::new(1);
         let (object, [other, _]) = pages(&rack, ledger.bytes());
-        assert!(ledger.raise_one(&other, 0));
+        ledger.raise(&other, 0);
         let own = std::env::current_exe().unwrap();
         let mut command = Command::new(own);
         command.args(["--ignored", "--exact", "who_dies_with_a_lease", "--nocapture"]);
@@ -439,7 +447,8 @@ fn a_client_that_dies_with_a_lease_holds_nobody_up_for_ever() {
         assert!(lines.by_ref().map_while(Result::ok).any(|line| line == "it has the page"));
         dies.kill().expect("it runs");
         dies.wait().expect("it ended");
-        assert!(ledger.raise_one(&other, 0), "it is granted when the term of the dead has ended");
+        // It is granted when the term of the dead has ended.
+        ledger.raise(&other, 0);
         ledger.compare(&mut client(&rack.lab, "c1", LONG), object);
     });
 }

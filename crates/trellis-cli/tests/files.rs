@@ -17,7 +17,7 @@ use trellis_testing::Folder;
 const ELSEWHERE: [&str; 5] = [
     "secret of a user, for nodes that are started by hand",
     "socket of a switch",
-    "result that is not complete, where the file system has no files without names (`O_TMPFILE`, open(2))",
+    "result that is not complete, where the file system has no files without names (`O_TMPFILE`, open(2)); elsewhere only while it replaces another one",
     "YCSB, as `trellis reproduce kv` builds it",
     "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`",
 ];

@@ -30,8 +30,12 @@ impl Ends {
         let signals = unsafe {
             let mut signals: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut signals);
-            libc::sigaddset(&mut signals, libc::SIGINT);
-            libc::sigaddset(&mut signals, libc::SIGTERM);
+            for signal in [libc::SIGINT, libc::SIGTERM] {
+                // The kernel keeps a blocked signal also if it is ignored.
+                if !is_ignored(signal) {
+                    libc::sigaddset(&mut signals, signal);
+                }
+            }
             if libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) != 0 {
                 return Err(Failure::system("block signals"));
             }
@@ -80,8 +84,8 @@ impl Ends {
         self.make(|| begin().map(|(service, ends)| (service, Stop::Service(Box::new(ends)))))
     }
 
-    /// The same for something that only waits so far: the function that `prepare` returns removes what others can see, and
-    /// the first signal ends the process after that call as without a handler.
+    /// The same for a service that still waits for another program: the function that `prepare` returns removes what others
+    /// can see, and the first signal ends the process after that call as without a handler.
     ///
     /// # Errors
     ///
@@ -147,6 +151,7 @@ impl PassedOn {
             if let Some(status) = program.try_wait()? {
                 return Ok(status);
             }
+            // Ends with a signal; SIGCHLD says that the program has ended.
             // SAFETY: both are valid during the call.
             let (signal, about, leads_session) = unsafe {
                 let mut about: libc::siginfo_t = std::mem::zeroed();

@@ -25,6 +25,7 @@ use trellis_base::Deadline;
 pub const WAITS: &[Deadline] = &[
     supervise::NODES,
     supervise::DECIDE,
+    supervise::FAILING,
     supervise::TERMINATE,
     supervise::ASKED,
     supervise::LEFTOVER,

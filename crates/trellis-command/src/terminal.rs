@@ -5,7 +5,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-pub use trellis_output::lines::{announce, end_unwritten, put, say, whole_line};
+pub use trellis_output::lines::{announce, end_unwritten, notice, put, say, whole_line};
 
 /// Whether colour is wanted on a stream: a terminal, and `NO_COLOR` unset (<https://no-color.org>).
 pub fn colour_wanted(stream: &impl IsTerminal) -> bool {

@@ -13,6 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
@@ -33,7 +34,7 @@ pub(crate) const SILENCE: Deadline = Deadline {
     waits_for: "the next request of a command that is connected",
     limit: Limit::seconds(60),
     then: "the connection is closed",
-    tested: "crates/trellis-switch/src/control/lines.rs who_says_nothing_or_takes_nothing_is_not_waited_for",
+    tested: "crates/trellis-controller/src/control.rs a_command_that_is_silent_is_hung_up",
 };
 /// Longer than a controller needs for an answer.
 pub(crate) const TIMEOUT: Deadline = Deadline {
@@ -177,7 +178,7 @@ pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T
         // If no thread can be started, the connection is closed.
         let _ = std::thread::Builder::new().name("controller control".to_owned()).spawn(move || {
             // A client that has disconnected needs no answer.
-            let _ = converse(stream, &asked, wrap, &refusals);
+            let _ = converse(stream, SILENCE.time(), &asked, wrap, &refusals);
             drop(connection);
         });
     }
@@ -202,8 +203,14 @@ fn may_ask(user: u32, own: u32) -> bool {
     user == 0 || user == own
 }
 
-fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T, refusals: &Refusals) -> io::Result<()> {
-    let mut lines = Lines::new(stream, TIMEOUT.time())?.limiting_silence(SILENCE.time());
+fn converse<T>(
+    stream: UnixStream,
+    silence_max: Duration,
+    asked: &Sender<T>,
+    wrap: fn(Asked) -> T,
+    refusals: &Refusals,
+) -> io::Result<()> {
+    let mut lines = Lines::new(stream, TIMEOUT.time())?.limiting_silence(silence_max);
     while let Some(request) = refusals.receive::<Request, _>(&mut lines, Answer::Refused)? {
         let (sender, answer) = sync_channel(1);
         let gone = || io::Error::from(ErrorKind::BrokenPipe);
@@ -258,14 +265,22 @@ fn gone(path: &Path, error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn only_its_user_and_root_may_ask() {
         assert!(may_ask(0, 1000) && may_ask(1000, 1000) && may_ask(0, 0));
         assert!(!may_ask(1001, 1000) && !may_ask(1000, 0) && !may_ask(u32::MAX, 1000));
+    }
+
+    #[test]
+    fn a_command_that_is_silent_is_hung_up() {
+        let (_command, stream) = UnixStream::pair().expect("a pair of sockets");
+        let (asked, _questions) = std::sync::mpsc::channel::<Asked>();
+        let refusals = Refusals::new("controller", None);
+        let silence_max = Duration::from_millis(10);
+        let ended = converse(stream, silence_max, &asked, |asked| asked, &refusals).expect_err("it says nothing");
+        assert_eq!(ended.to_string(), "it has said nothing for 0.01 s");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Results in files.
 //!
-//! Promises: a file is written whole or stays as it was, and a command that is killed leaves nothing half done behind. It
-//! must never replace a file for a caller that wants a new one.
+//! Promises: a file is written whole or stays as it was. A command that is killed leaves nothing half done behind, where
+//! the file system has files without names. It must never replace a file for a caller that wants a new one.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use crate::exit::{self, Failure};
 
-/// The folder of this process's open files, through which a file without a name gets one.
-const OWN_FILES: &str = "/proc/self/fd";
+/// The folder of this thread's open files, through which a file without a name gets one.
+const OWN_FILES: &str = "/proc/thread-self/fd";
 /// The mode of results, before the umask.
 pub const MODE: u32 = 0o666;
 
@@ -50,8 +50,8 @@ impl Unfinished {
                 Err(error) => return Err(error.into()),
             }
         }
-        let hidden = hidden(&place);
-        let file = rustix::fs::open(&hidden, options(OFlags::CREATE | OFlags::EXCL), mode.into())?;
+        let flags = options(OFlags::CREATE | OFlags::EXCL);
+        let (hidden, file) = hidden(&place, |name| Ok(rustix::fs::open(name, flags, mode.into())?))?;
         Ok(Unfinished { file: file.into(), place, hidden: Some(hidden) })
     }
 
@@ -81,6 +81,20 @@ impl Unfinished {
         }
     }
 
+    /// The same for a file that must outlive a failure of the machine: its bytes and its name are on the disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Unfinished::finish_new`].
+    pub fn finish_new_on_disk(self) -> io::Result<()> {
+        let (file, place) = (self.file.try_clone()?, self.place.clone());
+        // A file system may log nothing of a file without a name, so it is written before and after it gets one.
+        file.sync_all()?;
+        self.finish_new()?;
+        file.sync_all()?;
+        File::open(folder_of(&place))?.sync_all()
+    }
+
     /// Gives it its name, in place of the file that has it.
     ///
     /// # Errors
@@ -89,9 +103,7 @@ impl Unfinished {
     pub fn finish(mut self) -> io::Result<()> {
         if self.hidden.is_none() {
             // Only a rename replaces a file, and it takes a name.
-            let name = hidden(&self.place);
-            self.link(&name)?;
-            self.hidden = Some(name);
+            self.hidden = Some(hidden(&self.place, |name| self.link(name))?.0);
         }
         self.hidden.as_ref().map_or(Ok(()), |hidden| fs::rename(hidden, &self.place))
     }
@@ -117,14 +129,21 @@ pub fn folder_of(place: &Path) -> &Path {
     place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A name beside that place that no other file of this process has.
-fn hidden(place: &Path) -> PathBuf {
+/// Makes something under a name beside that place that no other file has. A killed process of the same number may have
+/// left some.
+fn hidden<T>(place: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(PathBuf, T)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let mut name = OsString::from(".");
-    name.push(place.file_name().unwrap_or_default());
-    name.push(format!(".new-{}-{number}", std::process::id()));
-    place.with_file_name(name)
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut name = OsString::from(".");
+        name.push(place.file_name().unwrap_or_default());
+        name.push(format!(".new-{}-{number}", std::process::id()));
+        let name = place.with_file_name(name);
+        match make(&name) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => return made.map(|made| (name, made)),
+        }
+    }
 }
 
 /// Whether files can be made in a folder.
@@ -210,7 +229,7 @@ mod tests {
         let is_unnamed = first.hidden.is_none();
         assert_eq!(listed(), if is_unnamed { 0 } else { 2 });
         first.file().write_all_at(b"one", 0).unwrap();
-        first.finish_new().unwrap();
+        first.finish_new_on_disk().unwrap();
         assert_eq!(second.finish_new().unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert_eq!((fs::read_to_string(&place).unwrap().as_str(), listed()), ("one", 1));
         assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o600);
@@ -221,6 +240,11 @@ mod tests {
             Unfinished { file: File::create_new(&hidden).unwrap(), place: place.clone(), hidden: Some(hidden) }
         };
         assert_eq!(named(".one").finish_new().unwrap_err().kind(), ErrorKind::AlreadyExists);
+        // A killed process of this number left files.
+        let left = (0..99).map(|number| folder.file(format!(".store.new-{}-{number}", std::process::id())));
+        let left: Vec<PathBuf> = left.filter(|left| File::create_new(left).is_ok()).collect();
+        Unfinished::begin(&place, 0o600).unwrap().finish().unwrap();
+        left.iter().for_each(|left| fs::remove_file(left).unwrap());
         let next = named(".two");
         next.file().write_all_at(b"two", 0).unwrap();
         next.finish().unwrap();

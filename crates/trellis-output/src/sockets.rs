@@ -94,7 +94,8 @@ pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<Socket> {
             if !fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(taken(format!("what is there is not a socket; give another {option}")));
             }
-            if is_listening(path) {
+            // Only a refusal shows that nobody listens: another user's socket, for example, cannot be tried.
+            if !is_left_behind(path) {
                 return Err(taken(format!("a {who} runs there; end that one, or give another {option}")));
             }
             fs::remove_file(path)?;
@@ -125,16 +126,18 @@ pub fn is_left_behind(path: &Path) -> bool {
     connect_path(path, PROBE.time()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// The clients that connect, without end. While the system has no descriptor for one, which `report` hears at the start,
-/// nobody is accepted for a while: the system does not say when there is one again. `owner` names the process in the
-/// sentence.
+/// The clients that connect, without end. While the system has no descriptor for one, nobody is accepted for a while,
+/// because the system does not say when there is one again. `report` hears of the first such error, the tenth, the
+/// hundredth and so on; `owner` names the process there.
 pub fn clients(
     listener: &UnixListener,
     owner: &'static str,
     report: Option<fn(Arguments<'_>)>,
 ) -> impl Iterator<Item = UnixStream> {
+    let mut errors = 0;
     let pause = move |error: &io::Error, pause: Duration| {
-        if let Some(report) = report.filter(|_| pause == PAUSE.0) {
+        errors += 1;
+        if let Some(report) = report.filter(|_| trellis_base::is_worth_reporting(errors)) {
             report(format_args!(
                 "the {owner} cannot accept a client at its socket: {error}; clients wait until it can. `ulimit -n` \
                  raises the number of files that it may open"
@@ -190,7 +193,7 @@ pub fn connect(address: &SocketAddr, limit: Duration) -> io::Result<UnixStream> 
     let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
     // The time to send limits the wait for a place in the queue of the listener, too (socket(7)).
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Send, Some(limit))?;
-    net::connect(&socket, &name).map_err(|error| match error {
+    rustix::io::retry_on_intr(|| net::connect(&socket, &name)).map_err(|error| match error {
         rustix::io::Errno::AGAIN => {
             let what = format!("it has accepted no connection for {} s", limit.as_secs_f64());
             io::Error::new(ErrorKind::TimedOut, what)

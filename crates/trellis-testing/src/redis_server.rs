@@ -55,6 +55,7 @@ impl RedisServer {
     /// Kills it, as a crash would.
     pub fn kill(&mut self) {
         self.child.kill().ok();
+        // Ends at once: it was killed.
         self.child.wait().ok();
     }
 

@@ -229,8 +229,7 @@ fn make_key_file(folder: &Path, path: &Path) -> io::Result<()> {
     let secret = Secret::random().map_err(|error| io::Error::other(error.0))?;
     let unfinished = Unfinished::begin(path, 0o600)?;
     unfinished.file().write_all(secret.bytes())?;
-    unfinished.file().sync_all()?;
-    match unfinished.finish_new() {
+    match unfinished.finish_new_on_disk() {
         // Another process was faster, and this one uses its secret.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         other => other,

@@ -33,14 +33,18 @@ const PAUSES: [&str; 6] =
     ["AGAIN_NS_MAX", "ATTEMPT_NS_MAX", "FULL_FOR", "HEARTBEAT_NS_MAX", "OVERTAKEN_NS_MAX", "RESEND_NS_MAX"];
 
 /// Calls that wait without a limit, by what their line contains. A comment above must say what ends the wait.
-const UNLIMITED: [&[&str]; 7] = [
+const UNLIMITED: [&[&str]; 11] = [
     &[".recv()"],
     &[".join()"],
     &["thread::park()"],
     &[".wait(", ".unwrap_or_else(PoisonError::into_inner)"],
     &["libc::poll(", ", -1)"],
     &["libc::waitpid(", ", 0)"],
+    &["child.wait()"],
     &[".wait()", "map_err"],
+    &["libc::epoll_wait(", ", -1)"],
+    &["libc::sigwait("],
+    &["libc::sigwaitinfo("],
 ];
 /// So far above such a call its comment begins at most.
 const COMMENT_LINES_MAX: usize = 4;
@@ -170,8 +174,10 @@ fn limit_of_a_wait(line: &str) -> Option<&str> {
 
 /// The numbers of lines before the tests of a file that wait without a limit, and without a comment about their end.
 fn unlimited_waits(text: &str) -> impl Iterator<Item = usize> {
-    let code = text.lines().take_while(|line| line.trim() != "#[cfg(test)]");
-    let lines: Vec<&str> = code.map(str::trim).collect();
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let is_tests = |at: &[&str]| at[0] == "#[cfg(test)]" && at[1].starts_with("mod ") && at[1].ends_with('{');
+    let end = lines.windows(2).position(is_tests).unwrap_or(lines.len());
+    let lines = &lines[..end];
     let waits = |line: &str| {
         !line.starts_with("//") && UNLIMITED.iter().any(|parts| parts.iter().all(|part| line.contains(part)))
     };
@@ -627,6 +633,6 @@ mod tests {
         assert_eq!(waits("// Ends with a job.\nlet job = jobs.recv()?;\nnames.join(\", \");\n"), [] as [usize; 0]);
         assert_eq!(waits("state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);"), [1]);
         assert_eq!(waits("// it ends soon\na\nb\nc\nd\nunsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };"), [6]);
-        assert_eq!(waits("/// jobs.recv()\n#[cfg(test)]\njobs.recv();"), [] as [usize; 0]);
+        assert_eq!(waits("/// jobs.recv()\n#[cfg(test)]\nmod tests {\njobs.recv();"), [] as [usize; 0]);
     }
 }

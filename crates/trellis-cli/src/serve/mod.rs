@@ -11,7 +11,7 @@ use trellis::remote::{HostPrefix, PORT, RemoteError, Server, ServerMemory, Serve
 use crate::controller::{Named, named};
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::size::size;
-use trellis_command::terminal::{announce, whole_line};
+use trellis_command::terminal::{announce, notice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -123,7 +123,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
     };
     let (mut server, who) = open(options, arguments)?;
     // Standard output is for readers that wait until clients can connect.
-    server.on_event(|event| whole_line(format_args!("{event}")));
+    server.on_event(|event| notice(format_args!("{event}")));
     announce(format_args!("serving {memory} bytes as {prefix} at port {port}, {who}"));
     server.serve(&Stop::default()).map_err(failure)?;
     Ok(exit::FINE)

@@ -15,14 +15,14 @@ use trellis_command::exit::{self, Failure};
 
 pub(super) use trellis_switch::switches::openflow::ConnectionMethod;
 
-/// Connects to a switch of another program.
+/// Connects to a switch of another program; also returns the file of the socket at which that connects, if there is one.
 pub(super) fn meet(
     arguments: &RunArguments,
     method: &ConnectionMethod,
     cluster: Cluster,
     listed: &[Listed],
     ends: &Ends,
-) -> Result<Box<dyn Switch>, Failure> {
+) -> Result<(Box<dyn Switch>, Option<SocketFile>), Failure> {
     let refused = |sentence: String| Failure::new(exit::CONFIGURATION, sentence);
     if let Some(kind) = arguments.switch.as_deref().filter(|&kind| kind != "openflow") {
         return Err(refused(format!("the switch {kind} is met nowhere; --meet is for --switch openflow")));
@@ -46,11 +46,12 @@ pub(super) fn meet(
         timeout: CONNECTING.time(),
         report: Some(trellis_output::lines::report),
     };
-    let switch = ends.prepare(|| {
+    let (switch, file) = ends.prepare(|| {
         let switch = OpenFlow::listen(&wiring).map_err(|error| failure(&error))?;
         let file = switch.socket_file().cloned();
-        Ok::<_, Failure>((switch, move || file.iter().for_each(SocketFile::remove)))
+        let removed = file.clone();
+        Ok::<_, Failure>(((switch, file), move || removed.iter().for_each(SocketFile::remove)))
     })?;
     switch.begin(wiring.timeout).map_err(|error| failure(&error))?;
-    Ok(Box::new(switch))
+    Ok((Box::new(switch), file))
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgGroup, Args, value_parser};
-use trellis_output::sockets;
+use trellis_output::sockets::{self, SocketFile};
 use trellis_switch::control::{PortDescription, Refusals, Server};
 use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let listed = listed(arguments)?;
     // Before any thread starts: no thread may be interrupted by the signals.
     let ends = Ends::listen()?;
-    let (switch, ports) = open(arguments, cluster, &listed, &ends)?;
+    let Opened { switch, ports, meeting } = open(arguments, cluster, &listed, &ends)?;
     let control = arguments.control.display();
     let (stop, is_over) = mpsc::channel();
     let listener = ends.begin(|| {
@@ -101,32 +101,36 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let server = Server::new(switch, ports, boot_id, Refusals::new("switch", Some(trellis_output::lines::report)));
     announce(format_args!("switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything()));
     let thread = std::thread::Builder::new().name("switch socket".to_owned());
-    let serving = Arc::clone(&server);
     let serves = thread.spawn(move || {
         for stream in sockets::clients(&listener, "switch", Some(trellis_output::lines::report)) {
             // A client that is gone, or may not ask, is no reason to stop.
-            let _ = serving.serve(stream);
+            let _ = server.serve(stream);
         }
     });
     serves.map_err(|_| Failure::system("start a thread"))?;
     // Only a signal ends it.
     let _ = is_over.recv();
     file.remove();
-    // Takes the switch down, and removes a socket at which another program's switch connects.
-    server.stop();
+    meeting.iter().for_each(SocketFile::remove);
     Ok(exit::FINE)
 }
 
+/// A switch that has its prefixes.
+struct Opened {
+    switch: Arc<dyn Switch>,
+    ports: Vec<PortDescription>,
+    /// The file of the socket at which another program's switch connects.
+    meeting: Option<SocketFile>,
+}
+
 /// Makes the switch, and sets its prefixes.
-fn open(
-    arguments: &RunArguments,
-    cluster: Cluster,
-    listed: &[Listed],
-    ends: &Ends,
-) -> Result<(Arc<dyn Switch>, Vec<PortDescription>), Failure> {
-    let switch: Arc<dyn Switch> = match &arguments.meet {
-        Some(method) => meet(arguments, method, cluster, listed, ends)?.into(),
-        None => make(arguments, cluster, listed)?.into(),
+fn open(arguments: &RunArguments, cluster: Cluster, listed: &[Listed], ends: &Ends) -> Result<Opened, Failure> {
+    let (switch, meeting): (Arc<dyn Switch>, _) = match &arguments.meet {
+        Some(method) => {
+            let (switch, file) = meet(arguments, method, cluster, listed, ends)?;
+            (switch.into(), file)
+        }
+        None => (make(arguments, cluster, listed)?.into(), None),
     };
     let mut told = Vec::new();
     for (listed, port) in listed.iter().zip(1..) {
@@ -141,7 +145,7 @@ fn open(
     if arguments.lease.is_some() {
         switch.set_leases(arguments.lease.map(Duration::from_millis)).map_err(|error| failure(&error))?;
     }
-    Ok((switch, told))
+    Ok(Opened { switch, ports: told, meeting })
 }
 
 /// Makes a switch of the interfaces of this machine.
@@ -169,7 +173,7 @@ fn meet(
     _: Cluster,
     _: &[Listed],
     _: &Ends,
-) -> Result<Box<dyn Switch>, Failure> {
+) -> Result<(Box<dyn Switch>, Option<SocketFile>), Failure> {
     Err(failure(&trellis_switch::SwitchError::NotBuilt { name: "openflow" }))
 }
 

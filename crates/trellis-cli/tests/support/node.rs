@@ -1,6 +1,7 @@
 //! A program that joins a cluster, in several roles: one that works, and some that fail.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use trellis::Cluster;
 use trellis::waits::Wait;
@@ -32,6 +33,12 @@ pub(crate) fn act(role: &str) {
         "give up" if cluster.node() == 1 => {
             cluster.abandon("UNLOCK: lock 5 is not held by this node");
             std::process::exit(70)
+        }
+        "fail slowly" if cluster.node() == 1 => {
+            cluster.abandon("this is the failure of node 1");
+            // Longer than the launcher looks for the cause of what the others report.
+            std::thread::sleep(Duration::from_millis(600));
+            std::process::exit(7)
         }
         "vanish" if cluster.node() == 1 => std::process::exit(0),
         "panic" if cluster.node() == 1 => panic!("this is the panic of node 1"),

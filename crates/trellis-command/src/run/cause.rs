@@ -89,6 +89,12 @@ pub(super) fn first_cause(nodes: &[Seen]) -> Option<usize> {
     Some(early.map_or(first, |(node, _)| node))
 }
 
+/// The place of the node that this one blames, if it is another one.
+pub(super) fn blamed(nodes: &[Seen], consequence: usize) -> Option<usize> {
+    let blamed = nodes[consequence].blames.filter(|_| nodes[consequence].is_consequence(consequence))?;
+    (0..nodes.len()).find(|&node| number(nodes, node) == blamed)
+}
+
 /// The sentence about the node that failed first.
 pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
     let ended = nodes[cause].ended.unwrap_or(Ended::Exited(0));

@@ -27,8 +27,8 @@ pub(crate) const REQUEST: Deadline = Deadline {
     who: "`trellis run`",
     waits_for: "a request of `trellis leave`",
     limit: Limit::milliseconds(200),
-    then: "the request is dropped",
-    tested: "crates/trellis-command/src/run/requests.rs a_client_that_says_nothing_is_dropped",
+    then: "it is refused, and says so",
+    tested: "crates/trellis-command/src/run/requests.rs a_client_that_says_nothing_is_refused",
 };
 /// The time limit of the client: the launcher may be busy with output.
 pub(crate) const ANSWER: Deadline = Deadline {
@@ -100,9 +100,15 @@ impl Requests {
             let sentence = format!("user {user} may not ask this launcher; ask as user {owner}, to whom it belongs");
             return self.refusals.refuse(&mut lines, sentence, Answer::Refused);
         }
-        match self.refusals.receive(&mut lines, Answer::Refused)? {
-            Some(request) => lines.send(&answer(request)),
-            None => Ok(()),
+        match self.refusals.receive(&mut lines, Answer::Refused) {
+            Ok(Some(request)) => lines.send(&answer(request)),
+            Ok(None) => Ok(()),
+            // Without an answer, the client would take this launcher for one that has ended.
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                let sentence = format!("the request did not come within {} s; ask again", REQUEST.time().as_secs_f64());
+                self.refusals.refuse(&mut lines, sentence, Answer::Refused)
+            }
+            Err(error) => Err(error),
         }
     }
 }
@@ -203,12 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_says_nothing_is_dropped() {
+    fn a_client_that_says_nothing_is_refused() {
         let (requests, _) = listen_as("silent");
-        let (_client, server) = UnixStream::pair().expect("a pair of sockets");
-        let dropped = requests.serve_one(server, &mut |_| unreachable!("it says nothing"));
-        assert_eq!(dropped.expect_err("its time is over").kind(), ErrorKind::TimedOut);
-        assert_eq!(requests.refusals.count(), 0);
+        let (client, server) = UnixStream::pair().expect("a pair of sockets");
+        requests.serve_one(server, &mut |_| unreachable!("it says nothing")).expect("it is told so");
+        let mut client = Lines::new(client, Duration::from_secs(60)).expect("a socket");
+        let Some(Answer::Refused(sentence)) = client.receive().expect("an answer") else { panic!("it is refused") };
+        assert_eq!(sentence, "the request did not come within 0.2 s; ask again");
+        assert_eq!(requests.refusals.count(), 1);
     }
 
     #[test]

@@ -37,6 +37,14 @@ pub(crate) const DECIDE: Deadline = Deadline {
     then: "the first node that ended badly is named",
     tested: "crates/trellis-cli/tests/run.rs a_consequence_whose_cause_does_not_come_is_named",
 };
+/// How long the node that is to blame may take to end after it said that it failed. It ends by itself a second after that.
+pub(crate) const FAILING: Deadline = Deadline {
+    who: LAUNCHER,
+    waits_for: "a node that said that it failed, and that another one blames, to end",
+    limit: Limit::seconds(3),
+    then: "the first node that ended badly is named",
+    tested: "crates/trellis-cli/tests/run.rs a_node_that_failed_and_has_not_ended_yet_is_the_cause",
+};
 /// How long nodes have between SIGTERM and SIGKILL.
 pub(crate) const TERMINATE: Deadline = Deadline {
     who: LAUNCHER,
@@ -75,6 +83,8 @@ enum Stage {
     Running,
     /// A consequence was reported; its cause may follow.
     Deciding(Instant),
+    /// The node that is to blame has said that it failed, and is about to end.
+    Failing(Instant),
     /// A signal asked the run to end; the nodes get time to end by themselves.
     Asked(Instant),
     /// SIGTERM was sent; SIGKILL follows.
@@ -204,7 +214,7 @@ impl<'a> Supervisor<'a> {
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Running | Stage::Killed => None,
-            Stage::Deciding(at) | Stage::Asked(at) | Stage::Terminating(at) => Some(at),
+            Stage::Deciding(at) | Stage::Failing(at) | Stage::Asked(at) | Stage::Terminating(at) => Some(at),
         }
     }
 
@@ -249,10 +259,13 @@ impl<'a> Supervisor<'a> {
             }
         }
         self.pump_streams(|descriptor| is_ready(descriptor, libc::POLLIN));
-        if self.requests.as_ref().is_some_and(|(requests, _)| is_ready(requests.descriptor(), libc::POLLIN)) {
+        let is_asked =
+            self.requests.as_ref().is_some_and(|(requests, _)| is_ready(requests.descriptor(), libc::POLLIN));
+        // First: no answer must name a node that has ended.
+        self.take_signals();
+        if is_asked {
             self.answer_requests();
         }
-        self.take_signals();
         Ok(())
     }
 
@@ -316,7 +329,7 @@ impl<'a> Supervisor<'a> {
             node.seen.was_told_to_end |= node.seen.ended.is_none();
         }
         self.signal_all(signal);
-        if matches!(self.stage, Stage::Running | Stage::Deciding(_)) {
+        if matches!(self.stage, Stage::Running | Stage::Deciding(_) | Stage::Failing(_)) {
             self.stage = Stage::Asked(Instant::now() + ASKED.time());
         }
     }
@@ -357,7 +370,7 @@ impl<'a> Supervisor<'a> {
     fn advance(&mut self) {
         let now = Instant::now();
         match self.stage {
-            Stage::Running | Stage::Deciding(_) => self.look_for_cause(now),
+            Stage::Running | Stage::Deciding(_) | Stage::Failing(_) => self.look_for_cause(now),
             Stage::Asked(at) if now >= at || self.unwritten.is_some() => self.terminate(now),
             Stage::Terminating(at) if now >= at => self.kill(),
             Stage::Asked(_) | Stage::Terminating(_) | Stage::Killed => {}
@@ -372,10 +385,23 @@ impl<'a> Supervisor<'a> {
         let Some(cause) = cause::first_cause(&seen) else { return };
         let is_consequence = seen[cause].may_have_a_cause(cause);
         match self.stage {
-            Stage::Deciding(at) if is_consequence && now < at => {}
+            Stage::Deciding(at) | Stage::Failing(at) if is_consequence && now < at => {}
+            Stage::Deciding(_) if is_consequence && self.is_failing(&seen, cause) => {
+                self.stage = Stage::Failing(now + FAILING.time());
+            }
             Stage::Running if is_consequence && seen.len() > 1 => self.stage = Stage::Deciding(now + DECIDE.time()),
             _ => self.terminate(now),
         }
+    }
+
+    /// Whether the node that this one blames still runs, and has said that it failed.
+    fn is_failing(&self, seen: &[Seen], consequence: usize) -> bool {
+        let Some(node) = cause::blamed(seen, consequence).filter(|&node| seen[node].ended.is_none()) else {
+            return false;
+        };
+        let mut now = seen[node].clone();
+        self.nodes[node].status.describe(&mut now);
+        now.last_words.is_some() && !now.is_consequence(node)
     }
 
     /// Asks all nodes to end.

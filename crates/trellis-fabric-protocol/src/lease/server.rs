@@ -20,9 +20,9 @@ use crate::Nanoseconds;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The number of a home's reports to which answers count. A home reports three times in the time of its home lease: a
-/// controller may take up to two thirds of that time to answer.
-const REPORTS_KEPT: usize = 3;
+/// The maximum number of a home's reports to which answers count. A home reports three times in the time of its home lease,
+/// so that a controller may take up to two thirds of that time to answer, and also when it is called or has news.
+const REPORTS_MAX: usize = 8;
 
 /// A fact.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -79,7 +79,7 @@ pub struct Server {
     /// The controller said that the range is unserved, and no home was heard of since.
     pub is_unserved: bool,
     /// The reports without an answer that may still count, the last one at the end: their numbers and when they were
-    /// sent. At most three.
+    /// sent. At most eight.
     pub asked: Vec<(u64, Nanoseconds)>,
     /// How long the last report of a server that does not serve is waited for; 0 after an answer.
     pub waited: Nanoseconds,
@@ -290,8 +290,10 @@ impl Server {
 
     fn report(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.reports += 1;
-        let kept = if self.home.is_some() { REPORTS_KEPT - 1 } else { 0 };
-        self.asked.drain(..self.asked.len().saturating_sub(kept));
+        let (is_home, held) = (self.home.is_some(), self.timing.home_lease_held);
+        // An answer to an older report could no longer prolong the home lease.
+        self.asked.retain(|&(_, at)| is_home && now < at + held);
+        self.asked.drain(..(self.asked.len() + 1).saturating_sub(REPORTS_MAX));
         self.asked.push((self.reports, now));
         let wait = if self.serves(now) {
             self.timing.home_lease_held / 3

@@ -220,7 +220,7 @@ impl Drop for Leased {
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
             // A thread that panicked has reported it.
-            // Ends within a second, the longest pause of the engine.
+            // Ends when the thread has handled its event; it looks at least once a second.
             let _ = thread.join();
         }
     }

@@ -235,6 +235,7 @@ impl Paging {
         if let Some(pages) = self.pages.get() {
             pages.close();
         }
+        // Ends when the threads see that it is over; each call of theirs has a deadline.
         self.fault_threads.join();
     }
 
@@ -263,6 +264,7 @@ impl Paging {
         let wanted = wanted.min(state.table.room() / 8).max(1);
         while state.table.free() < wanted && !self.is_over() {
             self.short.notify_all();
+            // Ends when a cleaner has freed frames (its calls have deadlines), or paging is stopped.
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state

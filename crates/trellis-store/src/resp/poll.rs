@@ -60,6 +60,7 @@ impl Poll {
     /// Waits for events.
     pub(super) fn wait(&mut self, into: &mut Vec<Event>) -> io::Result<()> {
         into.clear();
+        // Ends with an event; the waker's when the server is stopped.
         // SAFETY: the buffer holds as many events as the call states, and is borrowed for the call.
         let count = unsafe {
             libc::epoll_wait(self.descriptor.as_raw_fd(), self.events.as_mut_ptr(), EVENTS_MAX as libc::c_int, -1)

@@ -369,7 +369,14 @@ impl Loop {
                         return;
                     }
                 }
-                Err(_) => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // That client has gone, and there may be another one.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) => {
+                    // The system lacks memory, for example. The listener stays readable.
+                    std::thread::sleep(PAUSE);
+                    return;
+                }
             }
         }
     }

@@ -277,7 +277,7 @@ impl Paging {
             }
             self.notice_shortage(&table);
             if !later.is_empty() {
-                // Ends when the fetch that is under way ends; it has the deadline of the store.
+                // Ends when the write that is under way ends; it has the deadline of the store.
                 table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
             drop(table);

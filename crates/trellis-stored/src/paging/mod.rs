@@ -214,6 +214,7 @@ impl Paging {
         }
         drop(self.table());
         self.arrived();
+        // Ends when the threads see that it is over; each call of theirs has the deadline of the store.
         self.fault_threads.join();
         self.region.release();
     }
@@ -223,6 +224,7 @@ impl Paging {
         self.is_sealed.store(true, Ordering::SeqCst);
         let mut table = self.table();
         while table.is_any_writing() {
+            // Ends when the write that is under way ends; it has the deadline of the store.
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         // Threads that wait for memory get it; the process is about to end.

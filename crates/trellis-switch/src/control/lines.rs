@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 /// The maximum length of a line: 60,000 ranges, or 100,000 redirects or events, are shorter.
 const LINE_BYTES_MAX: usize = 32 << 20;
-/// The least time that a read may take; 0 would mean no limit.
-const READ_MIN: Duration = Duration::from_millis(1);
+/// The most bytes that are sent at a time: less than a socket has room for, so that the limit is looked at again.
+const PART_BYTES: usize = 32 << 10;
+/// The least time that a call may take; 0 would mean no limit.
+const CALL_MIN: Duration = Duration::from_millis(1);
 
 /// A connection with lines in both directions.
 pub struct Lines {
@@ -30,7 +32,6 @@ impl Lines {
     ///
     /// Those of the socket, here and below.
     pub fn new(stream: UnixStream, timeout: Duration) -> io::Result<Lines> {
-        stream.set_write_timeout(Some(timeout))?;
         let writer = stream.try_clone()?;
         Ok(Lines { reader: BufReader::new(stream), writer, timeout, silence_max: None })
     }
@@ -49,7 +50,12 @@ impl Lines {
     pub fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
-        self.writer.write_all(&line).map_err(|error| late(error, "it has taken nothing", self.timeout))
+        let limit = Limit::from_now(self.timeout);
+        for part in line.chunks(PART_BYTES) {
+            self.writer.set_write_timeout(Some(limit.left().max(CALL_MIN)))?;
+            self.writer.write_all(part).map_err(|error| late(error, "it has not taken the line", self.timeout))?;
+        }
+        Ok(())
     }
 
     /// The next message; `None` if the peer has closed the connection.
@@ -74,7 +80,7 @@ impl Lines {
                 if left == Some(Duration::ZERO) {
                     return Err(late(ErrorKind::TimedOut.into(), what, time));
                 }
-                self.writer.set_read_timeout(left.map(|left| left.max(READ_MIN)))?;
+                self.writer.set_read_timeout(left.map(|left| left.max(CALL_MIN)))?;
             }
             let bytes = match self.reader.fill_buf() {
                 Ok(bytes) => bytes,
@@ -158,7 +164,7 @@ mod tests {
         };
         assert_eq!(
             (full.kind(), full.to_string()),
-            (ErrorKind::TimedOut, "it has taken nothing for 0.01 s".to_owned())
+            (ErrorKind::TimedOut, "it has not taken the line for 0.01 s".to_owned())
         );
         drop(other);
     }

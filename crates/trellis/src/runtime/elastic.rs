@@ -322,7 +322,7 @@ impl Node {
                 Some(Taking::Page(page)) => (PageRange::one(page), self.take_page(page)),
                 Some(Taking::Done) => return self.member_took_over(),
                 None => {
-                    // Ends with a range, or when no more follow.
+                    // Ends with a range, when no more follow, or after a failure of the cluster with the process.
                     match ranges.recv() {
                         Ok(range) => take_over.name(range),
                         // No more follow.

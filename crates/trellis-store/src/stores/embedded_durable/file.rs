@@ -173,12 +173,9 @@ impl Aside {
     /// Gives the file its final name. False if another file has that name by now.
     pub(super) fn finish(self) -> Result<bool, StoreError> {
         let place = self.0.place().to_owned();
-        match self.0.file().sync_all().and_then(|()| self.0.finish_new()) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
-            named => named.map_err(|error| failed(&place, "made", &error))?,
+        match self.0.finish_new_on_disk() {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            named => named.map(|()| true).map_err(|error| failed(&place, "made", &error)),
         }
-        // The name must be on the disk, too.
-        let folder = File::open(folder_of(&place)).and_then(|folder| folder.sync_all());
-        folder.map(|()| true).map_err(|error| failed(&place, "made", &error))
     }
 }

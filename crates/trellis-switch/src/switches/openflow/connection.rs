@@ -390,7 +390,7 @@ impl Drop for Connection {
         self.line.hang_up();
         for thread in self.threads.drain(..) {
             // A panic of the thread was reported when it happened.
-            // Ends when the threads see that the connection is hung up, which rings their alarm.
+            // Ends when the threads see that the connection is hung up; dropping the alarm woke them.
             let _ = thread.join();
         }
     }

@@ -82,7 +82,7 @@ impl Ovs {
             .name("trellis-ovs".to_owned())
             .spawn(move || keep(&ports, controller, &ready, &ringing))
             .map_err(|error| SwitchError::system("start the thread that keeps Open vSwitch", &error))?;
-        // Ends with the report of the thread, whose steps have limits ([`OPEN_VSWITCH`]), or with the thread.
+        // Ends with the report of the thread: when the programs that it runs have ended, or are up or late.
         let folder = is_ready.recv().unwrap_or_else(|_| Err(failed("keep it", "the thread for that ended")))?;
         Ok(Ovs { folder, thread: Some(thread), alarm: Some(alarm), talking: Mutex::new(()) })
     }

@@ -81,7 +81,7 @@ impl Shared {
                     self.progress_thread.sleeps.store(false, Ordering::SeqCst);
                     std::thread::park_timeout(wait);
                 }
-                // Ends when something new unparks it, the end too.
+                // Ends when something new unparks it, or the end of the link does.
                 None => std::thread::park(),
             }
         }

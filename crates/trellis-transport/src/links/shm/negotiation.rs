@@ -278,8 +278,8 @@ impl Shm {
             (Step::Answer { peer, .. }, _) => {
                 self.decide_tcp(peer, "the other process did not take the memory that it was offered", sink);
             }
-            // Whoever hangs up, or sends no memory, is no node of this cluster.
-            (Step::Offer, _) => drop(self.unauthenticated.fetch_add(1, Ordering::Relaxed)),
+            // A process that hangs up before it makes an offer was refused nothing; it may be a node that ended.
+            (Step::Offer, _) => {}
         }
         true
     }

@@ -217,14 +217,6 @@ fn a_process_without_the_token_is_counted_and_gets_no_answer() {
 }
 
 #[test]
-fn a_process_that_hangs_up_without_an_offer_is_counted() {
-    let link = lonely_link();
-    drop(sockets::connect(&link.listening.as_ref().unwrap().name).unwrap());
-    poll_until_refused(&link);
-    link.close();
-}
-
-#[test]
 fn processes_beyond_the_maximum_of_negotiations_are_counted_and_turned_away() {
     // Both ends of every connection are in this process.
     let wanted = 2 * NEGOTIATIONS_MAX as u64 + 256;
