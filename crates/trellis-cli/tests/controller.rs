@@ -284,7 +284,7 @@ fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&
     let numbers = ["s1", "s2"].map(|server| number(&rack.lab, server));
     let mut maker = client(&rack.lab, "c1", LONG);
     let objects = numbers.map(|server| good(maker.create(server, PAGE as u64)));
-    rack.ask(&["move", &written(numbers[1].0), &written(numbers[0].0)]);
+    rack.ask_until_it_can_be(&["move", &written(numbers[1].0), &written(numbers[0].0)]);
     rack.is_at("s2", "s1", 0);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -193,8 +193,13 @@ fn events_are_followed_and_what_nobody_has_is_reset() {
         says("it is new, with 1024 pages");
         let s1 = written(number(&rack.lab, "s1").0);
         let refused = |rack: &Rack| String::from_utf8_lossy(&rack.try_to_ask(&["reset", &s1]).stderr).into_owned();
-        rack.wait_for("s1", |range| range["is_served"] == true);
-        assert!(refused(&rack).contains("serves it; nothing was reset"));
+        // On a busy machine, its home lease may have ended just then.
+        let sentence = std::iter::repeat_with(|| {
+            rack.wait_for("s1", |range| range["is_served"] == true);
+            refused(&rack)
+        });
+        let sentence = sentence.take(100).find(|sentence| !sentence.is_empty()).expect("it is refused");
+        assert!(sentence.contains("serves it; nothing was reset"), "{sentence}");
         says("it shall have more than 0 backups, and no other server has the 4194304 bytes of a copy left");
         rack.wait_for("s1", |range| range["lacks_room"] == true);
         let lost = good(client(&rack.lab, "c1", LONG).create(number(&rack.lab, "s1"), 8));

@@ -8,13 +8,15 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::{Form, Recorder, SECURITIES, body, header, poll_until, recorders, send_frame, sockets, udp_options};
 use trellis_transport::{Link, Multicast, Payload, Security, Udp};
 
 const NODES: usize = 4;
 const OTHERS: [usize; 3] = [1, 2, 3];
+/// After this time without an acknowledgement a multicast is sent again.
+const RESENT_AFTER: Duration = Duration::from_millis(250);
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 77, 1);
 /// Epoch and number: the part of a datagram that is always readable.
 const CLEAR_BYTES: usize = 16;
@@ -25,27 +27,39 @@ fn a_body_for_three_nodes_is_one_transmission_and_nothing_is_said_about_it() {
         return;
     }
     for security in SECURITIES {
-        let (links, mut sinks) = cluster(security, |_, _| {});
-        // At first 10 may be in flight; each is one datagram on loopback.
-        for sequence in 0..10 {
-            let before = links[0].statistics();
-            send_to_all(&*links[0], &OTHERS, sequence, 4096);
-            let after = links[0].statistics();
-            assert_eq!(after.multicast_out, before.multicast_out + 1, "{security}");
-            assert_eq!(after.packets_out, before.packets_out + 1, "{security}");
-            assert_eq!(after.frames_out, before.frames_out + 3);
-        }
-        poll_until(&links, &mut sinks, |sinks| sinks[1..].iter().all(|sink| sink.frames.len() == 10));
-        // No receiver answers at once: the sender learns it from an acknowledgement that is sent when it must be.
-        poll_until(&links, &mut sinks, |_| links[0].statistics().peers.iter().all(|peer| peer.queued_bytes == 0));
-        let all = links[0].statistics();
-        assert_eq!((all.packets_resent, all.multicast_repaired), (0, 0), "{security}");
-        for (node, link) in links.iter().enumerate().skip(1) {
-            assert_eq!(sinks[node].sequences(0, 0).len(), 10);
-            let all = link.statistics();
-            assert_eq!((all.multicast_negative, all.packets_duplicate), (0, 0), "{security} node {node}: {all:?}");
-        }
+        // What is not acknowledged for as long as `RESENT_AFTER` is sent again, and rightly: a busy machine tries again.
+        let in_time = (0..100).any(|_| is_one_transmission(security));
+        assert!(in_time, "{security}: this machine is too busy to show it");
     }
+}
+
+/// False if it took so long that something may have been sent again.
+fn is_one_transmission(security: Security) -> bool {
+    let (links, mut sinks) = cluster(security, |_, _| {});
+    let began = Instant::now();
+    // At first 10 may be in flight; each is one datagram on loopback.
+    for sequence in 0..10 {
+        let before = links[0].statistics();
+        send_to_all(&*links[0], &OTHERS, sequence, 4096);
+        let after = links[0].statistics();
+        assert_eq!(after.multicast_out, before.multicast_out + 1, "{security}");
+        assert_eq!(after.packets_out, before.packets_out + 1, "{security}");
+        assert_eq!(after.frames_out, before.frames_out + 3);
+    }
+    poll_until(&links, &mut sinks, |sinks| sinks[1..].iter().all(|sink| sink.frames.len() == 10));
+    // No receiver answers at once: the sender learns it from an acknowledgement that is sent when it must be.
+    poll_until(&links, &mut sinks, |_| links[0].statistics().peers.iter().all(|peer| peer.queued_bytes == 0));
+    if began.elapsed() >= RESENT_AFTER {
+        return false;
+    }
+    let all = links[0].statistics();
+    assert_eq!((all.packets_resent, all.multicast_repaired), (0, 0), "{security}");
+    for (node, link) in links.iter().enumerate().skip(1) {
+        assert_eq!(sinks[node].sequences(0, 0).len(), 10);
+        let all = link.statistics();
+        assert_eq!((all.multicast_negative, all.packets_duplicate), (0, 0), "{security} node {node}: {all:?}");
+    }
+    true
 }
 
 #[test]
