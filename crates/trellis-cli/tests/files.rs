@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use support::{Ended, Run, signal, wait_until};
 use trellis_testing::Folder;
 
-/// The rows without files in any build: the first is made only by a node that a user starts, the second by a switch
-/// with interfaces of its own, the third by commands that take minutes. Tests of `secret.rs`, `socket.rs` and
+/// The rows without files here: made only by a node that a user starts, by a switch with interfaces of its own, on file
+/// systems of few machines, or by commands that take minutes. Tests of `secret.rs`, `sockets.rs`, `files.rs` and
 /// `scratch.rs` check their modes.
 const ELSEWHERE: [&str; 5] = [
     "secret of a user, for nodes that are started by hand",

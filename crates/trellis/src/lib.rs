@@ -37,9 +37,9 @@ pub use ranges::{RangeGuard, ToProtocol};
 pub use synchronisation::{Atomic, LockGuard};
 /// Which protocols there are, and how they combine.
 pub use trellis_cluster_protocol::coherence::Protocol;
-/// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
 pub use trellis_output::lines::complain;
 pub use trellis_record::Counters;
+/// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
 pub use {trellis_memory as memory, trellis_transport as transport};
 /// Memory of other machines, memory in stores, and what a run leaves behind: crates of their own.
 pub use {trellis_record as record, trellis_remote as remote, trellis_stored as stored};
