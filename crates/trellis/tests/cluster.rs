@@ -249,11 +249,15 @@ fn a_frame_of_a_peer_that_cannot_be_used_ends_the_cluster_with_a_sentence_that_n
         let peer = links.pop().unwrap();
         let mut config = support::config(0, 2);
         config.region_bytes = 1 << 20;
+        let (joined, is_joined) = std::sync::mpsc::channel();
         let node = std::thread::spawn(move || {
             let cluster = Cluster::join_over(config, Box::new(links.pop().unwrap())).unwrap();
+            joined.send(()).unwrap();
             let failed = cluster.lock(1).map(drop).and_then(|()| cluster.barrier(0)).unwrap_err();
             (failed.to_string(), cluster.counters().frames_refused)
         });
+        // A node that is still joining does not join.
+        is_joined.recv().unwrap();
         peer.send(0, &header, payload).unwrap();
         let (failed, refused) = node.join().unwrap();
         assert!(failed.contains("node 1 (localhost:2) sent what this node refuses"), "{what}: {failed}");
