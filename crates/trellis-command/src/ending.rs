@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::exit::Failure;
 
-/// What the first signal does.
+/// The effect of the first signal.
 enum Stop {
     /// Ends the service; the process ends by itself.
     Service(Box<dyn FnOnce() + Send>),
@@ -20,7 +20,7 @@ enum Stop {
     Remains(Box<dyn FnOnce() + Send>),
 }
 
-/// Waits for the signals; it holds what they do.
+/// Waits for the signals; it holds the effect of the first one.
 pub struct Ends(Arc<Mutex<Option<Stop>>>);
 
 impl Ends {

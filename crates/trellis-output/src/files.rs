@@ -212,7 +212,7 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!((fs::read_to_string(&file).unwrap().as_str(), expect_writable(&file)), ("three", Ok(())));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
-        // What is there cannot be replaced.
+        // The new content cannot be written, and the old file stays.
         fs::remove_file(&link).unwrap();
         let failure = write_with(&file, |_| Err(ErrorKind::StorageFull.into())).unwrap_err();
         assert!(failure.code == exit::FILE && failure.sentence.contains("cannot write"), "{failure}");

@@ -1,4 +1,4 @@
-//! What programs say and leave behind: lines, whole files, local sockets, and the exit code.
+//! Output of programs: lines for people, whole files, local sockets, and exit codes.
 //!
 //! Promises: standard output that cannot be written ends the command with a status. A file is written whole or stays as
 //! it was. The crate is apart from `trellis-command`, because the checkers must be built without the rest of Trellis.

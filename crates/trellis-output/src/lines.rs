@@ -102,7 +102,7 @@ pub fn announce(line: fmt::Arguments<'_>) {
 static STDOUT: Outlet = Outlet::new();
 static STDERR: Outlet = Outlet::new();
 
-/// What became of the lines for one stream.
+/// The state of one output stream.
 struct Outlet {
     unwritten: AtomicU64,
     /// Whether the end of the last line is missing.

@@ -274,7 +274,7 @@ mod tests {
         assert!(!socket.exists(), "a socket that nobody holds any more");
         drop(UnixListener::bind(&socket).unwrap());
         let second = listen(&socket, "switch", "--control").unwrap();
-        // Somebody removes the socket, and another process listens there.
+        // Another process takes the place of the socket.
         fs::remove_file(&socket).unwrap();
         let _other = UnixListener::bind(&socket).unwrap();
         drop(second);

@@ -622,7 +622,7 @@ fn who_stands_in_a_queue_does_not_ask_again_soon() {
                 return Turn::Pass;
             }
             match request.destination.pointer.page() - object.page() {
-                // Its turn has a number. Whoever has one waits long before it asks again.
+                // It has a place in the queue: the client waits long before it asks again.
                 0 => {
                     others = 0;
                     Turn::Say(Status::Busy, 77)

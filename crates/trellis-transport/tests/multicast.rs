@@ -27,7 +27,8 @@ fn a_body_for_three_nodes_is_one_transmission_and_nothing_is_said_about_it() {
         return;
     }
     for security in SECURITIES {
-        // What is not acknowledged for as long as `RESENT_AFTER` is sent again, and rightly: a busy machine tries again.
+        // The sender rightly repeats a multicast that has no acknowledgement after `RESENT_AFTER`. An attempt that took
+        // longer shows nothing.
         let in_time = (0..100).any(|_| is_one_transmission(security));
         assert!(in_time, "{security}: this machine is too busy to show it");
     }

@@ -8,6 +8,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use trellis_testing::skip;
 
+/// The seconds after which a host was given up, in a sentence that names it.
+pub(crate) fn seconds_without_answer(told: &str, host: &str) -> f64 {
+    let begin = format!("the host {host} did not answer within ");
+    let seconds = told.split_once(&begin).and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    seconds.unwrap_or_else(|| panic!("{told}"))
+}
+
 pub(crate) struct Lab {
     pub(crate) name: String,
     /// The processes that were started.

@@ -261,7 +261,7 @@ impl<'a> Supervisor<'a> {
         self.pump_streams(|descriptor| is_ready(descriptor, libc::POLLIN));
         let is_asked =
             self.requests.as_ref().is_some_and(|(requests, _)| is_ready(requests.descriptor(), libc::POLLIN));
-        // First: no answer must name a node that has ended.
+        // Nodes that have ended are reaped before the answer, which must not name them.
         self.take_signals();
         if is_asked {
             self.answer_requests();
