@@ -217,6 +217,15 @@ fn a_queue_is_bounded_and_who_asks_no_more_has_no_place() {
 }
 
 #[test]
+fn a_commit_under_no_lease_is_not_acknowledged() {
+    let (mut server, _) = home(1, 0, &[]);
+    let commit = Ask::Commit { epoch: 0, release: false };
+    assert_eq!(ask(&mut server, 2, 1, 1, commit), [(client(1), 1, Status::Fenced)], "nothing was ever committed");
+    assert_eq!(ask(&mut server, 3, 2, 1, Ask::Update), [(client(2), 1, Status::Ok)]);
+    assert_eq!(ask(&mut server, 4, 2, 2, commit), [(client(2), 2, Status::Fenced)], "nor by the holder of the lease");
+}
+
+#[test]
 fn a_copy_that_was_given_up_unasked_holds_nobody_up() {
     let (mut server, _) = home(1, 0, &[]);
     ask(&mut server, 2, 0, 1, Ask::Copy);

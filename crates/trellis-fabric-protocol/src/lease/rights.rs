@@ -216,7 +216,8 @@ impl Home {
     fn commit(&mut self, answer: Answer, epoch: Epoch, release: bool, context: &mut Context<'_>) {
         let Answer { to: party, page, request, .. } = answer;
         let leased = self.leased.get(&page);
-        if committed(page, context) == epoch {
+        // A page that was never committed has epoch 0, under which nobody ever had a lease.
+        if epoch > 0 && committed(page, context) == epoch {
             // Its acknowledgement was lost.
             let now = leased.filter(|leased| leased.owner.is_some_and(|owner| owner.party == party));
             return answer.say(Status::Ok, now.map_or(epoch, |leased| leased.epoch), context.effects);
