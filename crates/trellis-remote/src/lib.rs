@@ -14,6 +14,7 @@
 mod client;
 mod error;
 pub mod leased;
+mod leases;
 mod memory;
 pub mod pages;
 pub mod paging;
@@ -41,7 +42,6 @@ pub const WAITS: &[Deadline] = &[
     by_lease::TURN,
     by_lease::TURN_OF_MANY,
     by_lease::RELEASE,
-    by_lease::COMMIT,
     server::SESSION,
     server::LEASE_TERM,
 ];

@@ -111,9 +111,9 @@ impl Party {
     }
 }
 
-/// The divisor of a term that gives the longest time for which a retry is waited for.
+/// The divisor of a term that gives [`Timing::retry_max`].
 const RETRY_PARTS: Nanoseconds = 4;
-/// The factor of [`Timing::retry`] that gives the same.
+/// The factor of [`Timing::retry`] that gives it, if that is less.
 const RETRY_FACTOR: Nanoseconds = 16;
 
 /// How long rights last. The giver counts `term` (`home_lease`) from when it granted, the taker `held`
@@ -134,6 +134,8 @@ pub struct Timing {
     pub home_lease_held: Nanoseconds,
     /// The time-out after which a message is sent again for the first time. Much shorter than a term.
     pub retry: Nanoseconds,
+    /// The longest time-out of a request about a page, unless `retry` is longer: each silence doubles it.
+    pub retry_max: Nanoseconds,
 }
 
 impl Timing {
@@ -144,15 +146,15 @@ impl Timing {
         let held = |whole: Nanoseconds| (u128::from(whole) * (1_000_000 - error) / (1_000_000 + error)) as Nanoseconds;
         let (held, home_lease_held) = (held(term), held(home_lease));
         let renew = (held / 3).max(1);
-        Timing { term, held, renew, grace: term, home_lease, home_lease_held, retry: retry.max(1) }
+        let retry_max = (held / RETRY_PARTS).min(retry.saturating_mul(RETRY_FACTOR));
+        Timing { term, held, renew, grace: term, home_lease, home_lease_held, retry: retry.max(1), retry_max }
     }
 
     /// How long a request about a page is waited for; `before` is how long the request before it was waited for without
     /// any answer, or 0. An answer to an older request grants nothing, so a host that takes longer than
     /// [`Timing::retry`] is heard only if a retry waits longer than that.
     pub(crate) fn retry_after(&self, before: Nanoseconds) -> Nanoseconds {
-        let most = (self.held / RETRY_PARTS).min(self.retry.saturating_mul(RETRY_FACTOR));
-        self.doubled(before, most)
+        self.doubled(before, self.retry_max)
     }
 
     /// The same for what servers and controllers ask each other. A home is heard if its controller takes no longer than

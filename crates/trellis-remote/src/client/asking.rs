@@ -205,7 +205,7 @@ impl Client {
     pub(super) fn ask_until(&mut self, wanted: &[&Wanted<'_>], deadline: Instant, take: Take<'_>) -> Vec<End> {
         let began = Instant::now();
         let mut waits: Vec<Wait> = wanted.iter().map(|wanted| Wait::new(self.way_of(wanted, began))).collect();
-        let (mut pause, mut changes) = (PAUSE_MIN, Changes::default());
+        let (mut pause, mut changes) = (PAUSE_MIN, Changes::new(began));
         loop {
             let is_told_to_wait = self.ask_round(wanted, &mut waits, &mut changes, deadline, take);
             if waits.iter().all(|wait| wait.end.is_some()) || Instant::now() >= deadline {

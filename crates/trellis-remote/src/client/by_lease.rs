@@ -2,10 +2,11 @@
 //! another client holds the page.
 //!
 //! A page is taken (UPDATE), changed here, and committed and returned at once (COMMIT with release); all changes of one
-//! request or batch to a page are combined. Promises: a change takes effect once. A commit without an answer is sent
-//! again under the same epoch, with the same bytes. If the home answers that it never took effect, it is done again from
-//! the start; if its result is unknown, that is an error of its own ([`Failure::Unknown`]). No page is held while another
-//! one is waited for.
+//! request or batch to a page are combined. The protocol's client ([`trellis_fabric_protocol::lease::client`]) decides
+//! what is asked of a home, when again, and what an answer means; there is one for each home of a call. Promises: a change
+//! takes effect once. If the home answers that a commit never took effect, the change is done again from the start; if
+//! its result is unknown, that is an error of its own ([`Failure::Unknown`]). A page that was granted is committed before
+//! any other host is asked for anything else.
 //!
 //! Must never change a page beyond the request, nor repeat a change whose result is unknown.
 
@@ -14,46 +15,39 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use trellis_base::{Deadline, Limit};
-use trellis_fabric_protocol::lease::incarnation_of;
+use trellis_fabric_protocol::lease::client::{Client as Holder, Input};
+use trellis_fabric_protocol::lease::{
+    Ask, Effect, Epoch, Message, Outcome, Party, Status as Said, Timing, incarnation_of,
+};
 use trellis_fabric_protocol::wire::address::{Arguments, Host, HostPrefix, PAGE_BYTES, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Extent, Operation, Reply, Status, TagKind};
 use trellis_transport::links::ipv6::NoAnswer;
 
+use super::super::{leases, nanoseconds};
 use super::asking::{End, Failure, Take, Wanted, moved_to, pieces};
 use super::waiting::{Wait, Way, places};
 use super::{CLIENT, Client};
 
 /// The number of pages that are taken at the same time.
 const PAGES_MAX: usize = 16;
-/// How often the limits below double, and their maximum, unless they are longer.
-const DOUBLINGS_MAX: u32 = 6;
-const LONGER_MAX: Duration = Duration::from_millis(400);
-/// How long a page that another client holds is waited for under one number.
+/// How long a page is waited for under one number.
 pub(crate) const TURN: Deadline = Deadline {
     who: CLIENT,
-    waits_for: "a page that another client holds, under its first number",
+    waits_for: "a lease or a commit of a page, under its first number",
     limit: Limit::milliseconds(20),
-    then: "it is asked for under another number; after each silence of the home for twice as long, up to 400 ms, within the call's deadline",
+    then: "it is asked for under another number; after each silence of the home for twice as long, up to 320 ms, within the call's deadline",
     tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
 };
 /// The same beside others.
 pub(crate) const TURN_OF_MANY: Deadline =
-    Deadline { waits_for: "such a page, while others of the same call wait", limit: Limit::milliseconds(4), ..TURN };
+    Deadline { waits_for: "the same, while others of the same call wait", limit: Limit::milliseconds(4), ..TURN };
 /// How long the answer to RELEASE is waited for; it is not needed.
 pub(crate) const RELEASE: Deadline = Deadline {
     who: CLIENT,
     waits_for: "the answer to RELEASE",
     limit: Limit::milliseconds(20),
     then: "the lease ends by itself",
-    tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
-};
-/// How long a commit is waited for before it is sent under another number.
-pub(crate) const COMMIT: Deadline = Deadline {
-    who: CLIENT,
-    waits_for: "a commit, under its first number",
-    limit: Limit::milliseconds(100),
-    then: "it is sent under another number, and waited for twice as long, up to 400 ms, within the call's deadline",
     tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
 };
 
@@ -69,11 +63,15 @@ pub(super) fn can_be(wanted: &Wanted<'_>) -> bool {
 }
 
 /// The changes of one call that are done under leases.
-#[derive(Default)]
 pub(super) struct Changes<'a> {
+    began: Instant,
+    /// How long an answer is waited for at first.
+    retry: Duration,
     pages: Vec<Page<'a>>,
     /// By the index of the request.
     parts: BTreeMap<usize, Parts>,
+    /// What this client holds and asks for at each home.
+    holders: BTreeMap<Host, Holder>,
 }
 
 /// What remains of a request.
@@ -90,24 +88,38 @@ struct Page<'a> {
     pointer: Pointer,
     changes: Vec<Change<'a>>,
     step: Step,
-    /// The lease.
-    epoch: u64,
     /// The page's bytes, including the changes.
     bytes: Vec<u8>,
     /// The changed part of them.
     changed: Range<usize>,
     heard: Option<(Status, Option<Host>)>,
     sent: u32,
-    /// How many requests got no answer in time since the last answer.
-    unanswered: u32,
     failure: Option<Failure>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
+    /// Another entry for the same page comes first.
+    Wait,
     Take,
     Commit,
     Over,
+}
+
+/// A request of a page's home.
+#[derive(Clone, Copy)]
+struct Question {
+    /// The index of the page.
+    place: usize,
+    number: u64,
+    ask: Ask,
+}
+
+/// The home's answer to a question, which is given by its index.
+struct Answered {
+    question: usize,
+    reply: Reply,
+    bytes: Vec<u8>,
 }
 
 /// The change that a request makes in one page.
@@ -126,14 +138,6 @@ enum What<'a> {
     Bytes(&'a [u8]),
     Add(u64),
     Swap(u64, u64),
-}
-
-/// The result of a request about a page.
-enum Said {
-    /// The home's status, and the epoch.
-    Done(Status, u64),
-    /// It is too early.
-    Early(Status, Option<Host>),
 }
 
 impl Client {
@@ -163,11 +167,9 @@ impl Client {
             }
         }
         let is_alone = changes.pages.len() == 1 && places(waits, Wait::is_plain).is_empty();
-        let mut is_early = false;
+        changes.retry = if is_alone { TURN.time() } else { TURN_OF_MANY.time() };
         for from in (0..changes.pages.len()).step_by(PAGES_MAX) {
-            let upto = changes.pages.len().min(from + PAGES_MAX);
-            is_early |= self.take_pages(changes, from..upto, is_alone, deadline);
-            is_early |= self.commit_pages(&mut changes.pages[from..upto], deadline);
+            self.change_pages(changes, from..changes.pages.len().min(from + PAGES_MAX), deadline);
         }
         for page in changes.pages.extract_if(.., |page| page.step == Step::Over) {
             self.end_page(page, wanted, waits, &mut changes.parts, take);
@@ -178,155 +180,192 @@ impl Client {
                 (wait.heard, wait.sent) = (page.heard, page.sent);
             }
         }
-        is_early
+        let now = nanoseconds(changes.began);
+        !changes.pages.is_empty() && !changes.pages.iter().any(|page| changes.is_due(page, now))
     }
 
-    /// Takes leases of pages, and changes the pages here.
-    fn take_pages(
+    /// Asks for these pages, as far as it is time to, and changes and commits those that are granted.
+    fn change_pages(&mut self, changes: &mut Changes<'_>, range: Range<usize>, deadline: Instant) {
+        let mut questions = Vec::new();
+        for place in range {
+            let now = nanoseconds(changes.began);
+            let page = &changes.pages[place];
+            let number = page.pointer.page();
+            let is_taken = changes.holder(page).is_some_and(|holder| holder.pages.contains_key(&number));
+            match page.step {
+                Step::Wait if !is_taken => self.begin(changes, place, &mut questions),
+                Step::Take | Step::Commit if changes.is_due(page, now) => {
+                    self.step(changes, place, Input::TickPage(number), None, &mut questions);
+                }
+                _ => {}
+            }
+        }
+        // What follows from the answers is asked at once.
+        while !questions.is_empty() {
+            let asked = std::mem::take(&mut questions);
+            for answered in self.ask_homes(changes, &asked, deadline, &mut questions) {
+                self.hear(changes, asked[answered.question], &answered, &mut questions);
+            }
+        }
+    }
+
+    /// Takes a lease of a page.
+    fn begin(&mut self, changes: &mut Changes<'_>, place: usize, questions: &mut Vec<Question>) {
+        let page = &mut changes.pages[place];
+        page.step = Step::Take;
+        let input = Input::Update(page.pointer.page());
+        self.step(changes, place, input, None, questions);
+    }
+
+    /// Ends a page with a failure, and with it its lease.
+    fn fail(&mut self, changes: &mut Changes<'_>, place: usize, failure: Failure, questions: &mut Vec<Question>) {
+        let page = &mut changes.pages[place];
+        (page.failure, page.step) = (Some(failure), Step::Over);
+        let input = Input::Release(page.pointer.page());
+        self.step(changes, place, input, None, questions);
+    }
+
+    /// Passes a fact about a page to what this client holds at the page's home, and carries out what follows. `came`: the
+    /// epoch and the bytes of the answer that it is.
+    fn step(
         &mut self,
         changes: &mut Changes<'_>,
-        range: Range<usize>,
-        is_alone: bool,
-        deadline: Instant,
-    ) -> bool {
-        let pages = &mut changes.pages;
-        // A client that requests a page that it holds gives up its lease.
-        let committing: Vec<Pointer> =
-            pages.iter().filter(|page| page.step == Step::Commit).map(|page| page.pointer).collect();
-        let here: Vec<usize> = range
-            .filter(|&place| pages[place].step == Step::Take && !committing.contains(&pages[place].pointer))
-            .collect();
-        if here.is_empty() {
-            return false;
-        }
-        let asked: Vec<Wanted<'_>> =
-            here.iter().map(|&place| Wanted::plain(pages[place].pointer, Command::Update, Operation::Plain)).collect();
-        let turn = if is_alone { TURN.time() } else { TURN_OF_MANY.time() };
-        let turn = longer(turn, here.iter().map(|&place| &pages[place]));
-        let first = self.exchange.numbers(asked.len());
-        let mut said: Vec<Option<Said>> = here.iter().map(|_| None).collect();
-        let mut queued = vec![false; here.len()];
-        let asks: Vec<&Wanted<'_>> = asked.iter().collect();
-        let until = deadline.min(Instant::now() + turn);
-        let silent = self.ask_as(first, &asks, Arguments::DIRECT, until, &mut |number, reply, data| {
-            let page = &mut pages[here[number]];
-            match (reply.status, reply.body) {
-                (Status::Ok, Body::Leased { .. }) if (1..=PAGE_BYTES as usize).contains(&data.len()) => {
-                    page.bytes = data.to_vec();
-                    said[number] = Some(Said::Done(Status::Ok, reply.epoch));
-                }
-                // The home grants it later, under this number.
-                (Status::Busy, _) => {
-                    page.heard = Some((Status::Busy, None));
-                    queued[number] = true;
-                    return false;
-                }
-                (Status::Ok | Status::BadTag, _) => return false,
-                (status, _) if status.is_of_no_home() => {
-                    said[number] = Some(Said::Early(status, moved_to(reply)));
-                }
-                (status, _) => said[number] = Some(Said::Done(status, reply.epoch)),
-            }
-            true
+        place: usize,
+        input: Input,
+        came: Option<(Epoch, &[u8])>,
+        questions: &mut Vec<Question>,
+    ) {
+        let page = &changes.pages[place];
+        let (home, page_number) = (page.pointer.home(), page.pointer.page());
+        let HostPrefix { host, .. } = self.options.prefix;
+        let me = Party { host: host.0, incarnation: self.sessions.incarnation().bits() };
+        let holder = changes.holders.entry(home).or_insert_with(|| {
+            // No controller is known here; the network leads to the home.
+            Holder::new(me, Party::of(home.0), timing(leases::TERM, changes.retry), home.0)
         });
-        for (number, why) in silent {
-            let page = &mut pages[here[number]];
-            page.is_silent(why);
-            // The home answers in time, and other clients take long.
-            page.unanswered -= u32::from(queued[number]);
-        }
-        let mut is_early = false;
-        for (said, &place) in said.into_iter().zip(&here) {
-            let page = &mut pages[place];
-            if said.is_some() {
-                page.unanswered = 0;
-            }
-            match said {
-                Some(Said::Done(Status::Ok, epoch)) => {
-                    let home = page.pointer.home();
+        holder.timing = timing(holder.timing.term, changes.retry);
+        // The requests of all homes, and all other requests of this client, have one sequence of numbers.
+        let next = self.exchange.numbers(0);
+        holder.requests = next - 1;
+        let mut effects = Vec::new();
+        holder.step(nanoseconds(changes.began), input, &mut effects);
+        self.exchange.numbers((holder.requests + 1 - next) as usize);
+        for effect in effects {
+            match effect {
+                Effect::Send { message: Message::Request { page, request, ask }, .. } => {
+                    let place = if page == page_number { Some(place) } else { changes.place_of(home, page) };
+                    let place = place.expect("only pages of this call are asked for");
+                    questions.push(Question { place, number: request, ask });
+                }
+                Effect::Done(_, Outcome::Owned) => {
+                    let (epoch, bytes) = came.expect("a grant is an answer");
                     // A new home knows no session of this client.
                     if self.homes.granted(home, incarnation_of(epoch)) {
                         self.sessions.forget(home);
                     }
-                    page.change(epoch);
+                    let page = &mut changes.pages[place];
+                    page.change(bytes);
+                    let input = match page.step {
+                        Step::Commit => Input::Commit { page: page_number, release: true },
+                        _ => Input::Release(page_number),
+                    };
+                    self.step(changes, place, input, None, questions);
                 }
-                Some(Said::Done(status, _)) => page.fail(asked_of(page, Command::Update).refused(status)),
-                Some(Said::Early(status, told)) => {
-                    (page.heard, is_early) = (Some((status, told)), true);
-                    page.sent += 1;
+                Effect::Done(_, Outcome::Committed) => changes.pages[place].step = Step::Over,
+                Effect::Done(_, Outcome::Fenced) => {
+                    let page = &changes.pages[place];
+                    let pointer = page.pointer;
+                    match (page.step, came) {
+                        (Step::Take, _) => {
+                            let failure = asked_of(page, Command::Update).refused(Status::Fenced);
+                            self.fail(changes, place, failure, questions);
+                        }
+                        // It did not take effect and never will, or it was not sent because the lease was over.
+                        (_, None | Some((0, _))) => self.begin(changes, place, questions),
+                        (_, Some(_)) => {
+                            let failure = Failure::Unknown { command: Command::Commit, pointer };
+                            self.fail(changes, place, failure, questions);
+                        }
+                    }
                 }
-                None => {}
+                // A page is committed as soon as it is granted: nothing is renewed, and nothing ends unnoticed.
+                _ => {}
             }
         }
-        self.give_back(pages, &here, deadline);
-        is_early
     }
 
-    /// Returns leases under which nothing was changed.
-    fn give_back(&mut self, pages: &mut [Page<'_>], here: &[usize], deadline: Instant) {
-        let is_unchanged = |page: &Page<'_>| page.step == Step::Commit && page.changed.start == page.changed.end;
-        let here: Vec<usize> = here.iter().copied().filter(|&place| is_unchanged(&pages[place])).collect();
-        let asked: Vec<Wanted<'_>> = here
-            .iter()
-            .map(|&place| Wanted { epoch: pages[place].epoch, ..asked_of(&pages[place], Command::Release) })
-            .collect();
-        here.iter().for_each(|&place| pages[place].step = Step::Over);
-        if !asked.is_empty() {
-            let first = self.exchange.numbers(asked.len());
-            let until = deadline.min(Instant::now() + RELEASE.time());
-            // A lease whose release is lost expires.
-            self.ask_as(first, &asked.iter().collect::<Vec<_>>(), Arguments::DIRECT, until, &mut |_, _, _| true);
-        }
-    }
-
-    /// Commits the changes.
-    fn commit_pages(&mut self, pages: &mut [Page<'_>], deadline: Instant) -> bool {
-        let here: Vec<usize> = (0..pages.len()).filter(|&place| pages[place].step == Step::Commit).collect();
-        if here.is_empty() {
-            return false;
-        }
-        let mut said: Vec<Option<Said>> = here.iter().map(|_| None).collect();
-        let asked: Vec<Wanted<'_>> = here.iter().map(|&place| pages[place].commit()).collect();
-        let first = self.exchange.numbers(asked.len());
-        let until = deadline.min(Instant::now() + longer(COMMIT.time(), here.iter().map(|&place| &pages[place])));
-        let asks: Vec<&Wanted<'_>> = asked.iter().collect();
-        let silent = self.ask_as(first, &asks, Arguments::DIRECT, until, &mut |number, reply, _| {
-            said[number] = Some(match reply.status {
+    /// Sends these questions, whose numbers follow each other, and returns the answers.
+    fn ask_homes(
+        &mut self,
+        changes: &mut Changes<'_>,
+        asked: &[Question],
+        deadline: Instant,
+        questions: &mut Vec<Question>,
+    ) -> Vec<Answered> {
+        let waited_until = asked.iter().filter_map(|question| changes.asked_until(question)).max();
+        let until = waited_until.unwrap_or_else(|| Instant::now() + RELEASE.time()).min(deadline);
+        let wanted: Vec<Wanted<'_>> =
+            asked.iter().map(|question| changes.pages[question.place].wanted(question.ask)).collect();
+        let asks: Vec<&Wanted<'_>> = wanted.iter().collect();
+        let mut answers = Vec::new();
+        let silent = self.ask_as(asked[0].number, &asks, Arguments::DIRECT, until, &mut |question, reply, data| {
+            let is_final = match (reply.status, asked[question].ask) {
+                (Status::BadTag, _) => return false,
+                (Status::Ok, Ask::Update) => {
+                    let is_page = matches!(reply.body, Body::Leased { term, .. } if leases::TERMS.contains(&term))
+                        && (1..=PAGE_BYTES as usize).contains(&data.len());
+                    if !is_page {
+                        return false;
+                    }
+                    true
+                }
                 // An answer about an earlier commit is not an answer to this one.
-                Status::Ok if reply.epoch < asks[number].epoch => return false,
-                Status::BadTag => return false,
-                status if status == Status::Busy || status.is_of_no_home() => Said::Early(status, moved_to(reply)),
-                status => Said::Done(status, reply.epoch),
-            });
-            true
+                (Status::Ok, Ask::Commit { epoch, .. }) if reply.epoch < epoch => return false,
+                // The home grants it later, under this number.
+                (Status::Busy, Ask::Update) => reply.epoch == 0,
+                _ => true,
+            };
+            answers.push(Answered { question, reply: *reply, bytes: data.to_vec() });
+            is_final
         });
-        drop(asked);
-        for (number, why) in silent {
-            pages[here[number]].is_silent(why);
-        }
-        let mut is_early = false;
-        for (said, &place) in said.into_iter().zip(&here) {
-            let page = &mut pages[place];
-            if said.is_some() {
-                page.unanswered = 0;
-            }
-            match said {
-                Some(Said::Done(Status::Ok, _)) => page.step = Step::Over,
-                // It did not take effect and never will: the change is done again from the start.
-                Some(Said::Done(Status::Fenced, 0)) => page.step = Step::Take,
-                Some(Said::Done(Status::Fenced, _)) => {
-                    let (command, pointer) = (Command::Commit, page.pointer);
-                    page.fail(Failure::Unknown { command, pointer });
-                }
-                Some(Said::Done(status, _)) => page.fail(asked_of(page, Command::Commit).refused(status)),
-                Some(Said::Early(status, told)) => {
-                    (page.heard, is_early) = (Some((status, told)), true);
-                    page.sent += 1;
-                }
-                None => {}
+        for (question, why) in silent {
+            let place = asked[question].place;
+            let page = &mut changes.pages[place];
+            page.sent += why.sent;
+            if why.error.is_some() && page.step != Step::Over {
+                let failure = Failure::Silent(NoAnswer { sent: page.sent, ..why });
+                self.fail(changes, place, failure, questions);
             }
         }
-        is_early
+        answers
+    }
+
+    /// Handles an answer.
+    fn hear(&mut self, changes: &mut Changes<'_>, asked: Question, answered: &Answered, questions: &mut Vec<Question>) {
+        let Question { place, number: request, ask } = asked;
+        let Answered { reply, bytes, .. } = answered;
+        let page = &mut changes.pages[place];
+        if matches!(ask, Ask::Release(_)) || page.step == Step::Over {
+            return;
+        }
+        let Some(status) = leases::status_of(reply) else {
+            let command = if page.step == Step::Commit { Command::Commit } else { Command::Update };
+            let failure = asked_of(page, command).refused(reply.status);
+            return self.fail(changes, place, failure, questions);
+        };
+        if !matches!(status, Said::Ok | Said::Fenced) {
+            page.heard = Some((reply.status, moved_to(reply)));
+            page.sent += u32::from(status != Said::Busy);
+        }
+        let (home, number, epoch) = (page.pointer.home(), page.pointer.page(), reply.epoch);
+        if let (Said::Ok, Body::Leased { term, .. }, Some(holder)) =
+            (status, reply.body, changes.holders.get_mut(&home))
+        {
+            holder.timing = timing(term, changes.retry);
+        }
+        let message = Message::Reply { page: number, request, ask, status, epoch };
+        let input = Input::Message(Party::of(home.0), message);
+        self.step(changes, place, input, Some((epoch, bytes)), questions);
     }
 
     /// Reports the result of a page to its requests; a request without another page is finished.
@@ -419,6 +458,34 @@ impl Client {
 }
 
 impl<'a> Changes<'a> {
+    pub(super) fn new(began: Instant) -> Changes<'a> {
+        let (pages, parts, holders) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Changes { began, retry: TURN.time(), pages, parts, holders }
+    }
+
+    fn holder(&self, page: &Page<'_>) -> Option<&Holder> {
+        self.holders.get(&page.pointer.home())
+    }
+
+    /// Whether there is something to ask about a page now.
+    fn is_due(&self, page: &Page<'_>, now: u64) -> bool {
+        let due = self.holder(page).and_then(|holder| holder.due(page.pointer.page()));
+        matches!(page.step, Step::Take | Step::Commit) && due.is_some_and(|at| at <= now)
+    }
+
+    /// Until when the answer to this question is waited for, if it is needed.
+    fn asked_until(&self, question: &Question) -> Option<Instant> {
+        let page = &self.pages[question.place];
+        let wait = self.holder(page)?.pages.get(&page.pointer.page())?.wait?;
+        (wait.request == question.number).then(|| self.began + Duration::from_nanos(wait.again_at))
+    }
+
+    /// The index of the page of a home that is asked for.
+    fn place_of(&self, home: Host, number: u64) -> Option<usize> {
+        let is_it = |page: &Page<'_>| page.pointer.home() == home && page.pointer.page() == number;
+        self.pages.iter().position(|page| is_it(page) && matches!(page.step, Step::Take | Step::Commit))
+    }
+
     /// Adds the changes of a request, page by page.
     fn add(&mut self, place: usize, wanted: &Wanted<'a>) {
         let at = (wanted.pointer.offset() % PAGE_BYTES) as usize;
@@ -443,18 +510,18 @@ impl<'a> Changes<'a> {
             let pointer = Pointer::new(first.cluster(), first.home(), first.generation(), offset);
             let pointer = pointer.expect("it is before an address");
             let change = Change { place, at, what, answer: None };
-            match self.pages.iter_mut().find(|page| page.pointer == pointer && page.step == Step::Take) {
+            let may_join =
+                |page: &&mut Page<'_>| page.pointer == pointer && matches!(page.step, Step::Wait | Step::Take);
+            match self.pages.iter_mut().find(may_join) {
                 Some(page) => page.changes.push(change),
                 None => self.pages.push(Page {
                     pointer,
                     changes: vec![change],
-                    step: Step::Take,
-                    epoch: 0,
+                    step: Step::Wait,
                     bytes: Vec::new(),
                     changed: 0..0,
                     heard: None,
                     sent: 0,
-                    unanswered: 0,
                     failure: None,
                 }),
             }
@@ -462,41 +529,31 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// How long requests about these pages are waited for: twice as long for each time that the answer did not come. An
-/// answer to an earlier number counts for nothing, so a home that takes longer than the first limit needs more time.
-fn longer<'a>(first: Duration, pages: impl Iterator<Item = &'a Page<'a>>) -> Duration {
-    let unanswered = pages.map(|page| page.unanswered).max().unwrap_or(0);
-    (first * (1 << unanswered.min(DOUBLINGS_MAX))).min(first.max(LONGER_MAX))
-}
-
 impl Page<'_> {
-    fn fail(&mut self, failure: Failure) {
-        (self.failure, self.step) = (Some(failure), Step::Over);
-    }
-
-    fn is_silent(&mut self, why: NoAnswer) {
-        self.sent += why.sent;
-        self.unanswered += 1;
-        if why.error.is_some() {
-            self.fail(Failure::Silent(NoAnswer { sent: self.sent, ..why }));
-        }
-    }
-
     /// The lease was granted: makes the changes here, one after the other.
-    fn change(&mut self, epoch: u64) {
-        (self.epoch, self.step, self.changed) = (epoch, Step::Commit, 0..0);
+    fn change(&mut self, bytes: &[u8]) {
+        (self.bytes, self.changed) = (bytes.to_vec(), 0..0);
         // Statuses from before the grant say nothing about the commit.
         self.heard = None;
         for change in &mut self.changes {
             change.answer = change.what.apply(&mut self.bytes, change.at, &mut self.changed);
         }
+        self.step = if self.changed.is_empty() { Step::Over } else { Step::Commit };
     }
 
-    fn commit(&self) -> Wanted<'_> {
-        let data = &self.bytes[self.changed.clone()];
-        let operation = Operation::Bytes(Extent::whole(data.len() as u32));
-        let pointer = self.pointer.plus(self.changed.start as u64).expect("it is inside of the page");
-        Wanted { epoch: self.epoch, data, is_release: true, ..Wanted::plain(pointer, Command::Commit, operation) }
+    /// What is sent for a question.
+    fn wanted(&self, ask: Ask) -> Wanted<'_> {
+        match ask {
+            Ask::Commit { epoch, release } => {
+                let data = &self.bytes[self.changed.clone()];
+                let operation = Operation::Bytes(Extent::whole(data.len() as u32));
+                let pointer = self.pointer.plus(self.changed.start as u64).expect("it is inside of the page");
+                Wanted { epoch, data, is_release: release, ..Wanted::plain(pointer, Command::Commit, operation) }
+            }
+            Ask::Release(epoch) => Wanted { epoch, ..asked_of(self, Command::Release) },
+            Ask::Renew(epoch) => Wanted { epoch, ..asked_of(self, Command::Renew) },
+            Ask::Read | Ask::Copy | Ask::Update => asked_of(self, Command::Update),
+        }
     }
 }
 
@@ -533,6 +590,13 @@ impl What<'_> {
             }
         }
     }
+}
+
+/// The timing for leases of this term. A page beside others is asked for again sooner, but waited for as long as one that
+/// is alone if its home takes long.
+fn timing(term: u64, retry: Duration) -> Timing {
+    let [alone, retry] = [TURN.time(), retry].map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    Timing { retry, ..leases::timing(term, alone) }
 }
 
 fn asked_of(page: &Page<'_>, command: Command) -> Wanted<'static> {

@@ -18,7 +18,7 @@ use trellis_fabric_protocol::wire::datagram::{
 };
 use trellis_transport::links::ipv6::{Arrived, Way};
 
-use super::super::Hardware;
+use super::super::{Hardware, leases};
 use super::Shared;
 use super::state::{Event, State};
 
@@ -119,29 +119,23 @@ impl Shared {
         };
         let is_copy = ask == Ask::Copy;
         let is_awaited = state.awaits(now, number, is_copy, reply.to.request);
-        let mut told = None;
         let status = match (reply.status, reply.body) {
             (Status::Ok, Body::Taken { .. }) => return,
-            (Status::Ok, _) => Outcome::Ok,
-            (Status::Moved, Body::Moved(address)) => match Pointer::decode(address) {
-                Ok(there) => {
-                    told = Some(there.home()).filter(|home| home.is_one());
-                    Outcome::Moved(there.home().0)
-                }
-                Err(_) => return,
-            },
-            (Status::Fenced, _) => Outcome::Fenced,
-            (Status::Busy, _) => Outcome::Busy,
-            (Status::Restarting, _) => Outcome::Restarting,
-            (Status::Unserved, _) => Outcome::Unserved,
             // It was damaged in transit, or will never get another answer.
             (Status::BadTag, _) => return,
+            _ => leases::status_of(reply),
+        };
+        let Some(status) = status else {
             // An answer to an older request may be about another object, or from another home.
-            (_, _) if !is_awaited => return,
-            (status, _) => {
-                state.refused(now, number, is_copy, status, None);
-                return self.changed.notify_all();
+            if is_awaited && reply.status != Status::Moved {
+                state.refused(now, number, is_copy, reply.status, None);
+                self.changed.notify_all();
             }
+            return;
+        };
+        let told = match status {
+            Outcome::Moved(home) => Some(Host(home)).filter(|home| home.is_one()),
+            _ => None,
         };
         let bytes = &payload[reply.body.data_at().min(payload.len())..];
         if let (Outcome::Ok, Body::Leased { term, .. }) = (status, reply.body) {

@@ -6,23 +6,18 @@
 //! of the server's memory in the machines.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use trellis_fabric_protocol::lease::client::{Client, Input};
 use trellis_fabric_protocol::lease::reader::{self, Followed, Reader};
-use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Outcome, Party, Timing};
+use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Outcome, Party};
 use trellis_fabric_protocol::wire::address::{Host, Incarnation, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::AnswerTime;
 
-use super::super::CLOCK_ERROR_PPM;
+use super::super::leases::{TERM, TERMS, timing};
 use super::{LeasedOptions, Shared};
 
-/// The term that a client assumes before it has learnt one.
-const TERM: u64 = 10_000_000_000;
-/// The divisor of a term that gives the time before its end in which a right is no longer used: an event takes a moment.
-const MARGIN_PARTS: u64 = 20;
 /// The offset of the numbers of a reader's requests, and of requests without answers, above those of a client.
 const READER_NUMBERS: u64 = 1 << 62;
 const OTHER_NUMBERS: u64 = 1 << 61;
@@ -35,8 +30,6 @@ const ELSEWHERE_NANOSECONDS_MAX: u64 = 20_000_000;
 const QUEUED_PARTS: u64 = 5;
 /// How often a copy is renewed before the caller is asked whether it is used.
 const RENEWALS_UNASKED: u8 = 2;
-/// The valid terms of a server.
-const TERMS: RangeInclusive<u64> = 1_000_000..=u64::MAX >> 8;
 
 /// What a caller requests for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -758,12 +751,6 @@ impl Event {
             Event::Invalidate(page) | Event::Recalled(page) | Event::Lost(page) | Event::Used(page) => page,
         }
     }
-}
-
-/// The timing for leases of this term, which end here slightly earlier than required.
-fn timing(term: u64, retry: u64) -> Timing {
-    let whole = Timing::new(term, term, retry.min(term / 20), CLOCK_ERROR_PPM);
-    Timing { held: whole.held - whole.held / MARGIN_PARTS, ..whole }
 }
 
 /// The page of a fact.
