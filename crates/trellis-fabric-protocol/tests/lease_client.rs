@@ -188,5 +188,47 @@ fn waits_begin_anew_after_an_answer() {
     assert_eq!(times, [10, 30, 70]);
     assert_eq!(reply(&mut client, 71, asked, Ask::Update, Status::Busy, 0), []);
     let due = [again(&mut client).0, again(&mut client).0];
-    assert_eq!(due, [150, 160], "that one was under way, and the next is as a first one");
+    assert_eq!(due, [72, 82], "it is asked again soon, and the next is as a first one");
+}
+
+#[test]
+fn who_cannot_have_a_page_now_asks_again_soon_and_less_soon_each_time() {
+    const RETRY: u64 = 640;
+    let timing = Timing::new(64_000, 64_000, RETRY, 100);
+    let (mut client, mut now, mut pauses) = (Client::new(ME, Party::of(9), timing, HOME), 0, Vec::new());
+    let mut asked = requests(&step(&mut client, now, Input::Update(0)))[0];
+    for _ in 0..8 {
+        reply(&mut client, now + 1, asked, Ask::Update, Status::Restarting, 0);
+        let due = client.due(0).expect("it waits");
+        pauses.push(due - now - 1);
+        (now, asked) = (due, requests(&step(&mut client, due, Input::TickPage(0)))[0]);
+    }
+    assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 639, 639], "never later than without an answer");
+    reply(&mut client, now + 1, asked, Ask::Update, Status::Busy, epoch_of(1));
+    assert_eq!(client.due(0), Some(now + RETRY), "it has a turn");
+}
+
+#[test]
+fn a_reader_that_cannot_have_a_copy_now_asks_again_soon_and_less_soon_each_time() {
+    const RETRY: u64 = 640;
+    let timing = Timing::new(64_000, 64_000, RETRY, 100);
+    let (mut reader, mut now, mut pauses) = (Reader::new(ME, Party::of(9), timing, HOME), 0, Vec::new());
+    let mut asked = Vec::new();
+    reader.step(now, reader::Input::Follow(0), &mut asked);
+    let answer = |reader: &mut Reader, now: u64, asked: &[Effect], status, epoch| {
+        let request = requests(asked)[0];
+        let message = Message::Reply { page: 0, request, ask: Ask::Copy, status, epoch };
+        reader.step(now, reader::Input::Message(Party::of(HOME), message), &mut Vec::new());
+        reader.due(0).expect("it waits")
+    };
+    for _ in 0..7 {
+        let due = answer(&mut reader, now + 1, &asked, Status::Restarting, 0);
+        pauses.push(due - now - 1);
+        (now, asked) = (due, Vec::new());
+        reader.step(due, reader::Input::TickPage(0), &mut asked);
+    }
+    assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 639], "never later than without an answer");
+    assert_eq!(answer(&mut reader, now + 1, &asked, Status::Busy, epoch_of(1)), now + RETRY, "it has a turn");
+    answer(&mut reader, now + 2, &asked, Status::Ok, epoch_of(1) + 1);
+    assert_eq!(reader.pages[&0].refused, 0);
 }

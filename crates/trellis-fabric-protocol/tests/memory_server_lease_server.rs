@@ -561,7 +561,7 @@ impl World {
 #[test]
 fn nothing_that_counted_is_lost_and_nothing_else_is_there() {
     let first = std::env::var("TRELLIS_LEASE_SERVER_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let seeds = if std::env::var("TRELLIS_LEASE_SERVER_SEED").is_ok() { 1 } else { 20 };
+    let seeds = if std::env::var("TRELLIS_LEASE_SERVER_SEED").is_ok() { 1 } else { 40 };
     let (mut counted, mut fenced, mut known, mut added, mut refused) = (0, 0, 0, 0, 0);
     for seed in first..first + seeds {
         println!(

@@ -326,6 +326,27 @@ fn what_is_not_answered_soon_is_asked_again_otherwise() {
 }
 
 #[test]
+fn a_change_that_may_have_been_made_is_not_said_to_be_refused() {
+    in_own_network("a_change_that_may_have_been_made_is_not_said_to_be_refused", &ALONE, || {
+        let between = Between::start(with_backups);
+        let object = good(client(9).create(SERVER, PAGE as u64));
+        good(client(9).fetch_add(object, 1));
+        // The first commit is made and its answer is lost; the others are refused, as at a home that hands its range over.
+        let mut made = None;
+        between.now(move |request| match (request.command(), request.source.request) {
+            (Command::Commit, number) if *made.get_or_insert(number) == number => Turn::PassAndLose,
+            (Command::Commit, _) => Turn::Say(Status::Busy, 0),
+            _ => with_backups(request),
+        });
+        let error = client_until(9, Duration::from_secs(3)).fetch_add(object, 1).expect_err("it has no answer");
+        assert!(matches!(error, RemoteError::NoAnswer(_)), "{error}");
+        between.now(with_backups);
+        let value = good(client(9).fetch_add(object, 0));
+        assert!((1..=2).contains(&value), "{value}");
+    });
+}
+
+#[test]
 fn a_range_that_is_elsewhere_for_a_while_is_waited_for() {
     in_own_network("a_range_that_is_elsewhere_for_a_while_is_waited_for", &ALONE, || {
         let numbers: Arc<Mutex<BTreeMap<Command, Vec<u64>>>> = Arc::default();

@@ -6,6 +6,7 @@
 #[path = "support/network.rs"]
 mod network;
 
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;
@@ -207,6 +208,31 @@ fn an_answer_that_is_not_accepted_is_as_good_as_lost() {
         let deadline = Instant::now() + Duration::from_secs(30);
         let silent = exchange.ask(first, &asks, deadline, &mut third_time);
         assert_eq!((silent.len(), refused), (0, 3));
+        server.stop();
+    });
+}
+
+#[test]
+fn questions_that_are_answered_later_keep_no_others_waiting() {
+    in_own_network("questions_that_are_answered_later_keep_no_others_waiting", &ALONE, || {
+        // More than may be in flight.
+        const QUESTIONS: usize = 200;
+        let server = Server::start(|_| 1);
+        let mut exchange = exchange();
+        let first = exchange.numbers(QUESTIONS);
+        let parts: [&[u8]; 1] = [&[7; 100]];
+        let asks: Vec<Ask<'_>> =
+            (0..QUESTIONS as u64).map(|number| Ask { to: address(3, number), parts: &parts, is_more: false }).collect();
+        let mut came = BTreeSet::new();
+        let mut when_all_came = |question: usize, _: &Arrived, _: &[u8]| {
+            came.insert(question);
+            if came.len() < QUESTIONS { Verdict::Later } else { Verdict::Accepted }
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let silent = exchange.ask(first, &asks, deadline, &mut when_all_came);
+        assert!(silent.is_empty() && came.len() == QUESTIONS, "{}: {silent:?}", came.len());
+        // Nothing counts as in flight any more.
+        ask_all(&mut exchange, &[address(3, 1); 100], Duration::from_secs(60)).expect("the host answers");
         server.stop();
     });
 }

@@ -229,6 +229,14 @@ impl Client {
         }
     }
 
+    /// The home cannot do it now: it is asked again soon, less soon each time.
+    fn pause(&mut self, now: Nanoseconds, page: PageNumber) {
+        let timing = self.timing;
+        if let Some(wait) = self.pages.get_mut(&page).and_then(|hold| hold.wait.as_mut()) {
+            wait.again_at = wait.again_at.min(now + timing.pause_after(wait.retries));
+        }
+    }
+
     /// The home has answered, if not finally: the next request is waited for as long as a first one.
     fn was_answered(&mut self, page: PageNumber) {
         if let Some(wait) = self.pages.get_mut(&page).and_then(|hold| hold.wait.as_mut()) {
@@ -318,14 +326,17 @@ impl Client {
                 } else if wait.retries == 0 {
                     // A switch delivered it to another host: repeat it at once, straight to the home.
                     self.ask_again(now, page, effects);
+                } else {
+                    self.pause(now, page);
                 }
             }
-            Status::Busy | Status::Restarting | Status::Unserved => {
-                if matches!(wait.ask, Ask::Renew(_)) {
-                    self.stop_waiting(page);
-                    effects.push(Effect::Recalled(page));
-                }
+            Status::Busy | Status::Restarting | Status::Unserved if matches!(wait.ask, Ask::Renew(_)) => {
+                self.stop_waiting(page);
+                effects.push(Effect::Recalled(page));
             }
+            // The home grants it in its turn, in answer to this request.
+            Status::Busy if epoch > 0 => {}
+            Status::Busy | Status::Restarting | Status::Unserved => self.pause(now, page),
             Status::Ok => self.succeeded(now, page, wait, epoch, effects),
             Status::Fenced => match wait.ask {
                 Ask::Renew(_) => {

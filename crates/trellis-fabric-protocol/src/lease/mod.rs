@@ -116,6 +116,9 @@ const RETRY_PARTS: Nanoseconds = 4;
 /// The factor of [`Timing::retry`] that gives it, if that is less.
 const RETRY_FACTOR: Nanoseconds = 16;
 
+/// How often the pause after an answer that something cannot be done now doubles, until it is [`Timing::retry`].
+const PAUSE_DOUBLINGS: u8 = 6;
+
 /// How long rights last. The giver counts `term` (`home_lease`) from when it granted, the taker `held`
 /// (`home_lease_held`) from when it sent the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -155,6 +158,12 @@ impl Timing {
     /// [`Timing::retry`] is heard only if a retry waits longer than that.
     pub(crate) fn retry_after(&self, before: Nanoseconds) -> Nanoseconds {
         self.doubled(before, self.retry_max)
+    }
+
+    /// How long after the answer that something cannot be done now it is asked for again, for the time after this number
+    /// of attempts.
+    pub(crate) fn pause_after(&self, attempts: u8) -> Nanoseconds {
+        (self.retry >> PAUSE_DOUBLINGS.saturating_sub(attempts)).max(1)
     }
 
     /// The same for what servers and controllers ask each other. A home is heard if its controller takes no longer than

@@ -59,6 +59,16 @@ pub struct Followed {
     pub ask_at: Nanoseconds,
     /// How long the last request is waited for without any answer; 0 after one.
     pub waited: Nanoseconds,
+    /// How often the home answered that it cannot be done now, since it was last done.
+    pub refused: u8,
+}
+
+impl Followed {
+    /// The home cannot do it now: it is asked again soon, less soon each time.
+    fn pause(&mut self, now: Nanoseconds, timing: &Timing) {
+        self.ask_at = self.ask_at.min(now + timing.pause_after(self.refused));
+        self.refused = self.refused.saturating_add(1);
+    }
 }
 
 impl Reader {
@@ -160,7 +170,7 @@ impl Reader {
         followed.waited = 0;
         match status {
             Status::Ok => {
-                followed.asked = None;
+                (followed.asked, followed.refused) = (None, 0);
                 if epoch >= followed.recalled && now < at + held {
                     followed.copy = Some((epoch, at + held));
                     followed.ask_at = at + renew;
@@ -171,9 +181,15 @@ impl Reader {
                 if self.belief.hear(home, incarnation_of(epoch)) {
                     followed.ask_at = now;
                     self.tick(now, page, effects);
+                } else {
+                    followed.pause(now, &self.timing);
                 }
             }
-            Status::Busy | Status::Fenced | Status::Restarting | Status::Unserved => {}
+            // The home grants it in its turn, in answer to this request.
+            Status::Busy if epoch > 0 => {}
+            Status::Busy | Status::Fenced | Status::Restarting | Status::Unserved => {
+                followed.pause(now, &self.timing);
+            }
         }
     }
 

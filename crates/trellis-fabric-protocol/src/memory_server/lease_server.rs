@@ -472,7 +472,8 @@ impl LeaseServer {
             let lease = hand.lease;
             // A client with a place in the queue gets another answer later.
             if reply.status == Outcome::Busy && reply.epoch != 0 && matches!(reply.ask, Ask::Update | Ask::Copy) {
-                self.waiting.insert((page, to, lease.request.command()), lease);
+                let last = self.waiting.entry((page, to, lease.request.command())).or_insert(lease);
+                replace_older(last, lease);
             }
             return self.grant(lease, decision);
         }
@@ -545,7 +546,7 @@ impl LeaseServer {
                 if let Some(commit) = self.staged.get_mut(&lease.page())
                     && commit.lease.request.epoch == epoch
                 {
-                    commit.again = Some(lease);
+                    replace_older(commit.again.get_or_insert(lease), lease);
                 }
                 self.decide(lease, Decision::Silent);
             }
@@ -713,6 +714,13 @@ struct Reply {
     ask: Ask,
     status: Outcome,
     epoch: Epoch,
+}
+
+/// A client waits for the answer to its latest request, and an older one may arrive after it.
+fn replace_older(last: &mut Lease, lease: Lease) {
+    if last.request.source.request < lease.request.source.request {
+        *last = lease;
+    }
 }
 
 /// A client's process, as a party to leases.

@@ -205,7 +205,7 @@ impl Client {
     pub(super) fn ask_until(&mut self, wanted: &[&Wanted<'_>], deadline: Instant, take: Take<'_>) -> Vec<End> {
         let began = Instant::now();
         let mut waits: Vec<Wait> = wanted.iter().map(|wanted| Wait::new(self.way_of(wanted, began))).collect();
-        let (mut pause, mut changes) = (PAUSE_MIN, Changes::new(began));
+        let (mut pause, mut changes) = (PAUSE_MIN, Changes::new(began, deadline));
         loop {
             let is_told_to_wait = self.ask_round(wanted, &mut waits, &mut changes, deadline, take);
             if waits.iter().all(|wait| wait.end.is_some()) || Instant::now() >= deadline {
@@ -249,7 +249,7 @@ impl Client {
             is_told_to_wait |= self.ask_these(run[0].0, wanted, &here, waits, Arguments::DIRECT, until, take);
         }
         self.read_by_page(wanted, waits, deadline, take);
-        is_told_to_wait | self.change_under_leases(wanted, waits, changes, deadline, take)
+        is_told_to_wait | self.change_under_leases(wanted, waits, changes, take)
     }
 
     /// Sends requests that were not sent yet, or were answered with BUSY, to wherever the switch delivers them.
@@ -421,7 +421,12 @@ impl Client {
                 return if is_one { Verdict::Part(position as usize / piece) } else { Verdict::Ignored };
             }
             let data = &payload[reply.body.data_at().min(payload.len())..];
-            if take(number, &reply, data) { Verdict::Accepted } else { Verdict::Ignored }
+            match take(number, &reply, data) {
+                true => Verdict::Accepted,
+                // It has a place in the page's queue, and is granted in its turn.
+                false if reply.status == Status::Busy && reply.epoch != 0 => Verdict::Later,
+                false => Verdict::Ignored,
+            }
         })
     }
 }

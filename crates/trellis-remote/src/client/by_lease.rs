@@ -5,8 +5,8 @@
 //! request or batch to a page are combined. The protocol's client ([`trellis_fabric_protocol::lease::client`]) decides
 //! what is asked of a home, when again, and what an answer means; there is one for each home of a call. Promises: a change
 //! takes effect once. If the home answers that a commit never took effect, the change is done again from the start; if
-//! its result is unknown, that is an error of its own ([`Failure::Unknown`]). A page that was granted is committed before
-//! any other host is asked for anything else.
+//! its result is unknown, that is an error of its own ([`Failure::Unknown`]). A page that was granted is committed next,
+//! and nothing is taken after the deadline.
 //!
 //! Must never change a page beyond the request, nor repeat a change whose result is unknown.
 
@@ -36,7 +36,7 @@ pub(crate) const TURN: Deadline = Deadline {
     who: CLIENT,
     waits_for: "a lease or a commit of a page, under its first number",
     limit: Limit::milliseconds(20),
-    then: "it is asked for under another number; after each silence of the home for twice as long, up to 320 ms, within the call's deadline",
+    then: "it is asked for under another number; after each silence of the home for twice as long, up to 320 ms or a quarter of the term, within the call's deadline",
     tested: "crates/trellis-remote/tests/remote_moving.rs what_is_not_answered_soon_is_asked_again_otherwise",
 };
 /// The same beside others.
@@ -65,7 +65,8 @@ pub(super) fn can_be(wanted: &Wanted<'_>) -> bool {
 /// The changes of one call that are done under leases.
 pub(super) struct Changes<'a> {
     began: Instant,
-    /// How long an answer is waited for at first.
+    deadline: Instant,
+    /// How long a grant is waited for at first.
     retry: Duration,
     pages: Vec<Page<'a>>,
     /// By the index of the request.
@@ -94,12 +95,14 @@ struct Page<'a> {
     changed: Range<usize>,
     heard: Option<(Status, Option<Host>)>,
     sent: u32,
+    /// How often its changes were sent to the home since it was granted.
+    commits: u32,
     failure: Option<Failure>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Another entry for the same page comes first.
+    /// Nothing is asked for it, perhaps because another entry for the same page comes first.
     Wait,
     Take,
     Commit,
@@ -154,9 +157,9 @@ impl Client {
         wanted: &[&Wanted<'a>],
         waits: &mut [Wait],
         changes: &mut Changes<'a>,
-        deadline: Instant,
         take: Take<'_>,
     ) -> bool {
+        let deadline = changes.deadline;
         for place in places(waits, |wait| wait.way == Way::ByLease) {
             if wanted[place].command == Command::CreateWrite {
                 waits[place].end = Some(self.create_and_write(wanted[place], deadline, &mut |reply| {
@@ -169,7 +172,7 @@ impl Client {
         let is_alone = changes.pages.len() == 1 && places(waits, Wait::is_plain).is_empty();
         changes.retry = if is_alone { TURN.time() } else { TURN_OF_MANY.time() };
         for from in (0..changes.pages.len()).step_by(PAGES_MAX) {
-            self.change_pages(changes, from..changes.pages.len().min(from + PAGES_MAX), deadline);
+            self.change_pages(changes, from..changes.pages.len().min(from + PAGES_MAX));
         }
         for page in changes.pages.extract_if(.., |page| page.step == Step::Over) {
             self.end_page(page, wanted, waits, &mut changes.parts, take);
@@ -177,7 +180,9 @@ impl Client {
         for page in &changes.pages {
             for change in &page.changes {
                 let wait = &mut waits[change.place];
-                (wait.heard, wait.sent) = (page.heard, page.sent);
+                // Changes that were sent again after an answer may have been made.
+                wait.heard = page.heard.filter(|_| page.commits <= 1);
+                wait.sent = page.sent;
             }
         }
         let now = nanoseconds(changes.began);
@@ -185,16 +190,18 @@ impl Client {
     }
 
     /// Asks for these pages, as far as it is time to, and changes and commits those that are granted.
-    fn change_pages(&mut self, changes: &mut Changes<'_>, range: Range<usize>, deadline: Instant) {
+    fn change_pages(&mut self, changes: &mut Changes<'_>, range: Range<usize>) {
         let mut questions = Vec::new();
         for place in range {
-            let now = nanoseconds(changes.began);
             let page = &changes.pages[place];
+            let is_due = changes.is_due(page, nanoseconds(changes.began)) && !changes.is_late();
             let number = page.pointer.page();
-            let is_taken = changes.holder(page).is_some_and(|holder| holder.pages.contains_key(&number));
             match page.step {
-                Step::Wait if !is_taken => self.begin(changes, place, &mut questions),
-                Step::Take | Step::Commit if changes.is_due(page, now) => {
+                Step::Wait if is_due => {
+                    changes.pages[place].step = Step::Take;
+                    self.step(changes, place, Input::Update(number), None, &mut questions);
+                }
+                Step::Take | Step::Commit if is_due => {
                     self.step(changes, place, Input::TickPage(number), None, &mut questions);
                 }
                 _ => {}
@@ -203,18 +210,10 @@ impl Client {
         // What follows from the answers is asked at once.
         while !questions.is_empty() {
             let asked = std::mem::take(&mut questions);
-            for answered in self.ask_homes(changes, &asked, deadline, &mut questions) {
+            for answered in self.ask_homes(changes, &asked, &mut questions) {
                 self.hear(changes, asked[answered.question], &answered, &mut questions);
             }
         }
-    }
-
-    /// Takes a lease of a page.
-    fn begin(&mut self, changes: &mut Changes<'_>, place: usize, questions: &mut Vec<Question>) {
-        let page = &mut changes.pages[place];
-        page.step = Step::Take;
-        let input = Input::Update(page.pointer.page());
-        self.step(changes, place, input, None, questions);
     }
 
     /// Ends a page with a failure, and with it its lease.
@@ -237,24 +236,26 @@ impl Client {
     ) {
         let page = &changes.pages[place];
         let (home, page_number) = (page.pointer.home(), page.pointer.page());
-        let HostPrefix { host, .. } = self.options.prefix;
-        let me = Party { host: host.0, incarnation: self.sessions.incarnation().bits() };
+        // A commit is answered when backups have it.
+        let retry = if page.step == Step::Commit { TURN.time() } else { changes.retry };
+        let me = Party::of(self.options.prefix.host.0);
         let holder = changes.holders.entry(home).or_insert_with(|| {
             // No controller is known here; the network leads to the home.
-            Holder::new(me, Party::of(home.0), timing(leases::TERM, changes.retry), home.0)
+            Holder::new(me, Party::of(home.0), timing(leases::TERM, retry), home.0)
         });
-        holder.timing = timing(holder.timing.term, changes.retry);
+        holder.timing = timing(holder.timing.term, retry);
         // The requests of all homes, and all other requests of this client, have one sequence of numbers.
-        let next = self.exchange.numbers(0);
-        holder.requests = next - 1;
+        let last = self.exchange.numbers(0).wrapping_sub(1);
+        holder.requests = last;
         let mut effects = Vec::new();
         holder.step(nanoseconds(changes.began), input, &mut effects);
-        self.exchange.numbers((holder.requests + 1 - next) as usize);
+        self.exchange.numbers(holder.requests.wrapping_sub(last) as usize);
         for effect in effects {
             match effect {
                 Effect::Send { message: Message::Request { page, request, ask }, .. } => {
                     let place = if page == page_number { Some(place) } else { changes.place_of(home, page) };
                     let place = place.expect("only pages of this call are asked for");
+                    changes.pages[place].commits += u32::from(matches!(ask, Ask::Commit { .. }));
                     questions.push(Question { place, number: request, ask });
                 }
                 Effect::Done(_, Outcome::Owned) => {
@@ -263,8 +264,12 @@ impl Client {
                     if self.homes.granted(home, incarnation_of(epoch)) {
                         self.sessions.forget(home);
                     }
+                    let is_late = changes.is_late();
                     let page = &mut changes.pages[place];
                     page.change(bytes);
+                    if is_late {
+                        page.step = Step::Wait;
+                    }
                     let input = match page.step {
                         Step::Commit => Input::Commit { page: page_number, release: true },
                         _ => Input::Release(page_number),
@@ -273,17 +278,17 @@ impl Client {
                 }
                 Effect::Done(_, Outcome::Committed) => changes.pages[place].step = Step::Over,
                 Effect::Done(_, Outcome::Fenced) => {
-                    let page = &changes.pages[place];
-                    let pointer = page.pointer;
+                    let page = &mut changes.pages[place];
                     match (page.step, came) {
                         (Step::Take, _) => {
-                            let failure = asked_of(page, Command::Update).refused(Status::Fenced);
+                            let failure = page.wanted(Ask::Update).refused(Status::Fenced);
                             self.fail(changes, place, failure, questions);
                         }
-                        // It did not take effect and never will, or it was not sent because the lease was over.
-                        (_, None | Some((0, _))) => self.begin(changes, place, questions),
+                        // It did not take effect and never will, or it was not sent because the lease was over. Others of
+                        // the call have their turn before it is taken again.
+                        (_, None | Some((0, _))) => (page.step, page.commits) = (Step::Wait, 0),
                         (_, Some(_)) => {
-                            let failure = Failure::Unknown { command: Command::Commit, pointer };
+                            let failure = Failure::Unknown { command: Command::Commit, pointer: page.pointer };
                             self.fail(changes, place, failure, questions);
                         }
                     }
@@ -294,31 +299,27 @@ impl Client {
         }
     }
 
-    /// Sends these questions, whose numbers follow each other, and returns the answers.
+    /// Sends these questions, whose numbers follow each other, and returns the answers, grants first: another answer may
+    /// let the holder ask again for everything.
     fn ask_homes(
         &mut self,
         changes: &mut Changes<'_>,
         asked: &[Question],
-        deadline: Instant,
         questions: &mut Vec<Question>,
     ) -> Vec<Answered> {
         let waited_until = asked.iter().filter_map(|question| changes.asked_until(question)).max();
-        let until = waited_until.unwrap_or_else(|| Instant::now() + RELEASE.time()).min(deadline);
+        let until = waited_until.unwrap_or_else(|| Instant::now() + RELEASE.time()).min(changes.deadline);
         let wanted: Vec<Wanted<'_>> =
             asked.iter().map(|question| changes.pages[question.place].wanted(question.ask)).collect();
         let asks: Vec<&Wanted<'_>> = wanted.iter().collect();
         let mut answers = Vec::new();
         let silent = self.ask_as(asked[0].number, &asks, Arguments::DIRECT, until, &mut |question, reply, data| {
+            let is_page = matches!(reply.body, Body::Leased { term, .. } if leases::TERMS.contains(&term))
+                && (1..=PAGE_BYTES as usize).contains(&data.len());
             let is_final = match (reply.status, asked[question].ask) {
                 (Status::BadTag, _) => return false,
-                (Status::Ok, Ask::Update) => {
-                    let is_page = matches!(reply.body, Body::Leased { term, .. } if leases::TERMS.contains(&term))
-                        && (1..=PAGE_BYTES as usize).contains(&data.len());
-                    if !is_page {
-                        return false;
-                    }
-                    true
-                }
+                (Status::Moved, _) if leases::status_of(reply).is_none() => return false,
+                (Status::Ok, Ask::Update) if !is_page => return false,
                 // An answer about an earlier commit is not an answer to this one.
                 (Status::Ok, Ask::Commit { epoch, .. }) if reply.epoch < epoch => return false,
                 // The home grants it later, under this number.
@@ -337,6 +338,7 @@ impl Client {
                 self.fail(changes, place, failure, questions);
             }
         }
+        answers.sort_by_key(|answered| answered.reply.status != Status::Ok);
         answers
     }
 
@@ -345,12 +347,13 @@ impl Client {
         let Question { place, number: request, ask } = asked;
         let Answered { reply, bytes, .. } = answered;
         let page = &mut changes.pages[place];
-        if matches!(ask, Ask::Release(_)) || page.step == Step::Over {
+        let is_late_grant = reply.status == Status::Ok && matches!(ask, Ask::Update);
+        // A grant that nothing waits for any more is given back.
+        if matches!(ask, Ask::Release(_)) || page.step == Step::Over && !is_late_grant {
             return;
         }
         let Some(status) = leases::status_of(reply) else {
-            let command = if page.step == Step::Commit { Command::Commit } else { Command::Update };
-            let failure = asked_of(page, command).refused(reply.status);
+            let failure = page.wanted(ask).refused(reply.status);
             return self.fail(changes, place, failure, questions);
         };
         if !matches!(status, Said::Ok | Said::Fenced) {
@@ -361,7 +364,7 @@ impl Client {
         if let (Said::Ok, Body::Leased { term, .. }, Some(holder)) =
             (status, reply.body, changes.holders.get_mut(&home))
         {
-            holder.timing = timing(term, changes.retry);
+            holder.timing.term = term;
         }
         let message = Message::Reply { page: number, request, ask, status, epoch };
         let input = Input::Message(Party::of(home.0), message);
@@ -458,9 +461,13 @@ impl Client {
 }
 
 impl<'a> Changes<'a> {
-    pub(super) fn new(began: Instant) -> Changes<'a> {
+    pub(super) fn new(began: Instant, deadline: Instant) -> Changes<'a> {
         let (pages, parts, holders) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Changes { began, retry: TURN.time(), pages, parts, holders }
+        Changes { began, deadline, retry: TURN.time(), pages, parts, holders }
+    }
+
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
     }
 
     fn holder(&self, page: &Page<'_>) -> Option<&Holder> {
@@ -469,8 +476,12 @@ impl<'a> Changes<'a> {
 
     /// Whether there is something to ask about a page now.
     fn is_due(&self, page: &Page<'_>, now: u64) -> bool {
-        let due = self.holder(page).and_then(|holder| holder.due(page.pointer.page()));
-        matches!(page.step, Step::Take | Step::Commit) && due.is_some_and(|at| at <= now)
+        let number = page.pointer.page();
+        match (page.step, self.holder(page)) {
+            (Step::Over, _) => false,
+            (Step::Wait, holder) => holder.is_none_or(|holder| !holder.pages.contains_key(&number)),
+            (_, holder) => holder.and_then(|holder| holder.due(number)).is_some_and(|at| at <= now),
+        }
     }
 
     /// Until when the answer to this question is waited for, if it is needed.
@@ -522,6 +533,7 @@ impl<'a> Changes<'a> {
                     changed: 0..0,
                     heard: None,
                     sent: 0,
+                    commits: 0,
                     failure: None,
                 }),
             }
@@ -532,7 +544,7 @@ impl<'a> Changes<'a> {
 impl Page<'_> {
     /// The lease was granted: makes the changes here, one after the other.
     fn change(&mut self, bytes: &[u8]) {
-        (self.bytes, self.changed) = (bytes.to_vec(), 0..0);
+        (self.bytes, self.changed, self.commits) = (bytes.to_vec(), 0..0, 0);
         // Statuses from before the grant say nothing about the commit.
         self.heard = None;
         for change in &mut self.changes {
@@ -543,6 +555,7 @@ impl Page<'_> {
 
     /// What is sent for a question.
     fn wanted(&self, ask: Ask) -> Wanted<'_> {
+        let plain = |command: Command| Wanted::plain(self.pointer, command, Operation::Plain);
         match ask {
             Ask::Commit { epoch, release } => {
                 let data = &self.bytes[self.changed.clone()];
@@ -550,9 +563,9 @@ impl Page<'_> {
                 let pointer = self.pointer.plus(self.changed.start as u64).expect("it is inside of the page");
                 Wanted { epoch, data, is_release: release, ..Wanted::plain(pointer, Command::Commit, operation) }
             }
-            Ask::Release(epoch) => Wanted { epoch, ..asked_of(self, Command::Release) },
-            Ask::Renew(epoch) => Wanted { epoch, ..asked_of(self, Command::Renew) },
-            Ask::Read | Ask::Copy | Ask::Update => asked_of(self, Command::Update),
+            Ask::Release(epoch) => Wanted { epoch, ..plain(Command::Release) },
+            // Nothing is renewed or copied here.
+            Ask::Renew(_) | Ask::Read | Ask::Copy | Ask::Update => plain(Command::Update),
         }
     }
 }
@@ -596,11 +609,8 @@ impl What<'_> {
 /// is alone if its home takes long.
 fn timing(term: u64, retry: Duration) -> Timing {
     let [alone, retry] = [TURN.time(), retry].map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    Timing { retry, ..leases::timing(term, alone) }
-}
-
-fn asked_of(page: &Page<'_>, command: Command) -> Wanted<'static> {
-    Wanted::plain(page.pointer, command, Operation::Plain)
+    let whole = leases::timing(term, alone);
+    Timing { retry: retry.min(whole.retry), ..whole }
 }
 
 /// Turns the failure of a page into that of its request: the caller's command and pointer.

@@ -128,7 +128,7 @@ impl Shared {
         let Some(status) = status else {
             // An answer to an older request may be about another object, or from another home.
             if is_awaited && reply.status != Status::Moved {
-                state.refused(now, number, is_copy, reply.status, None);
+                state.refused(number, is_copy, reply.status, None);
                 self.changed.notify_all();
             }
             return;
@@ -163,7 +163,7 @@ impl Shared {
         if is_awaited && has_turn {
             state.is_queued(now, number, is_copy);
         } else if is_awaited && (status == Outcome::Busy || reply.status.is_of_no_home()) {
-            state.refused(now, number, is_copy, reply.status, told);
+            state.refused(number, is_copy, reply.status, told);
         }
     }
 

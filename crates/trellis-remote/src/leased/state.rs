@@ -21,11 +21,6 @@ use super::{LeasedOptions, Shared};
 /// The offset of the numbers of a reader's requests, and of requests without answers, above those of a client.
 const READER_NUMBERS: u64 = 1 << 62;
 const OTHER_NUMBERS: u64 = 1 << 61;
-/// The pause after the first BUSY; it doubles up to the usual time.
-const BUSY_NANOSECONDS: u64 = 200_000;
-/// The same pause after an answer that the range is elsewhere, or that its home is waiting.
-const ELSEWHERE_NANOSECONDS: u64 = 1_000_000;
-const ELSEWHERE_NANOSECONDS_MAX: u64 = 20_000_000;
 /// The divisor of a term after which a queued request is repeated; the home drops it from its queue after half a term.
 const QUEUED_PARTS: u64 = 5;
 /// How often a copy is renewed before the caller is asked whether it is used.
@@ -89,10 +84,6 @@ struct Operation {
     phase: Phase,
     /// The number of datagrams sent for it.
     sent: u32,
-    /// How often the server answered that another client holds the page.
-    busy: u32,
-    /// How often it answered that the page is elsewhere, or that it is too early.
-    elsewhere: u32,
     /// The last answer that was not final, and the host that it named.
     heard: Option<Heard>,
 }
@@ -135,8 +126,6 @@ pub(super) struct State {
     leaving: HashMap<u64, Option<Epoch>>,
     recalled: HashSet<u64>,
     events: VecDeque<Event>,
-    /// Pages that are requested again soon because they were busy.
-    hurry: BTreeSet<(u64, u64)>,
     /// Pages, by their numbers, for which this process is queued at the home, and until when the home is not asked again.
     queued: HashMap<u64, u64>,
     numbers: u64,
@@ -177,7 +166,6 @@ impl State {
             leaving: HashMap::new(),
             recalled: HashSet::new(),
             events: VecDeque::new(),
-            hurry: BTreeSet::new(),
             queued: HashMap::new(),
             numbers: OTHER_NUMBERS + number,
             due: BTreeSet::new(),
@@ -202,7 +190,7 @@ impl State {
         bytes: Option<&[u8]>,
     ) {
         self.queued.remove(&(self.first_page + page));
-        let operation = Operation { kind, keeps, phase: Phase::Asked, sent: 0, busy: 0, elsewhere: 0, heard: None };
+        let operation = Operation { kind, keeps, phase: Phase::Asked, sent: 0, heard: None };
         self.operations.insert(page, operation);
         let number = self.first_page + page;
         let is_here =
@@ -293,7 +281,7 @@ impl State {
 
     /// The time at which [`State::tick`] has something to do.
     pub(super) fn alarm(&self) -> u64 {
-        let sets = [&self.due, &self.hurry, &self.ends];
+        let sets = [&self.due, &self.ends];
         sets.into_iter().filter_map(|set| set.first()).map(|(at, _)| *at).min().unwrap_or(u64::MAX)
     }
 
@@ -335,26 +323,6 @@ impl State {
                 break;
             }
         }
-        while let Some(&(at, page)) = self.hurry.first().filter(|(at, _)| *at <= now) {
-            self.hurry.remove(&(at, page));
-            let number = self.first_page + page;
-            match self.operations.get(&page) {
-                Some(Operation { kind: Kind::Copy, phase: Phase::Asked, .. }) => {
-                    self.ask_reader(shared, now, reader::Input::Follow(number));
-                }
-                Some(Operation { kind: Kind::Update, phase: Phase::Asked, .. }) => {
-                    self.ask_client(shared, now, Input::Update(number));
-                }
-                // Even if its lease has ended by this clock, the home may still answer that the commit took effect: that
-                // is asked later.
-                Some(&Operation { kind: Kind::Commit { release }, phase: Phase::Asked, .. })
-                    if self.is_in_time(now, number) =>
-                {
-                    self.ask_client(shared, now, Input::Commit { page: number, release });
-                }
-                _ => {}
-            }
-        }
         while let Some(&(at, page)) = self.ends.first().filter(|(at, _)| *at <= now) {
             self.ends.remove(&(at, page));
             if self.held.contains(&page) && !self.reader.has(now, self.first_page + page) {
@@ -394,10 +362,6 @@ impl State {
         }
         self.queued.remove(&number);
         self.retime(number);
-    }
-
-    fn is_in_time(&self, now: u64, number: u64) -> bool {
-        self.client.pages.get(&number).and_then(|hold| hold.own).is_some_and(|own| now < own.until)
     }
 
     /// Adopts the server's duration of rights; false if it is not valid.
@@ -672,38 +636,26 @@ impl State {
         self.retime(number);
     }
 
-    /// Handles a final refusal of an operation, or the answer that it is too early or that the page is at that host.
-    pub(super) fn refused(&mut self, now: u64, number: u64, is_copy: bool, status: Status, told: Option<Host>) {
+    /// Handles a final refusal of an operation, or the answer that it is too early or that the page is at that host: then
+    /// the machines ask again.
+    pub(super) fn refused(&mut self, number: u64, is_copy: bool, status: Status, told: Option<Host>) {
         let page = number - self.first_page;
-        let retry = self.retry_min;
         let Some(operation) = self.operations.get_mut(&page).filter(|it| (it.kind == Kind::Copy) == is_copy) else {
             return;
         };
         operation.heard = Some((status, told));
-        match status {
-            Status::Busy if matches!(operation.kind, Kind::Commit { .. }) => {
-                self.hurry.insert((now + retry, page));
-            }
-            Status::Busy => {
-                let wait = (BUSY_NANOSECONDS << operation.busy.min(16)).min(retry);
-                operation.busy += 1;
-                self.hurry.insert((now + wait, page));
-            }
-            _ if status.is_of_no_home() => {
-                let wait = (ELSEWHERE_NANOSECONDS << operation.elsewhere.min(16)).min(ELSEWHERE_NANOSECONDS_MAX);
-                operation.elsewhere += 1;
-                self.hurry.insert((now + wait, page));
-            }
-            _ => {
-                if is_copy {
-                    self.forget(number);
-                } else {
-                    self.client.pages.remove(&number);
-                    self.retime(number);
-                }
-                self.ended(page, End::Refused(status));
-            }
+        if status == Status::Busy || status.is_of_no_home() {
+            // A place in a queue is gone.
+            self.queued.remove(&number);
+            return self.retime(number);
         }
+        if is_copy {
+            self.forget(number);
+        } else {
+            self.client.pages.remove(&number);
+            self.retime(number);
+        }
+        self.ended(page, End::Refused(status));
     }
 
     fn ended(&mut self, page: u64, end: End) {

@@ -69,6 +69,8 @@ pub enum Verdict {
     Accepted,
     /// This datagram of the question, counted from 0, arrived, and others are missing.
     Part(usize),
+    /// The host has the question and answers it later: it no longer counts as in flight, and is rarely sent again.
+    Later,
     /// It is damaged, or does not belong to the question; another one may come.
     Ignored,
 }
@@ -130,6 +132,8 @@ struct Line {
     host: HostPart,
     waiting: VecDeque<usize>,
     under_way: Vec<usize>,
+    /// The host has them and answers later.
+    held: Vec<usize>,
 }
 
 /// Judges an answer to a question, which is given by its index among those of the call.
@@ -235,7 +239,7 @@ impl Exchange {
             assert!(!ask.is_more || place > 0 && asks[place - 1].to == ask.to, "a question goes to one address");
             let host = host_of(&ask.to);
             let line = self.lines.iter().position(|line| line.host == host).unwrap_or_else(|| {
-                self.lines.push(Line { host, waiting: VecDeque::new(), under_way: Vec::new() });
+                self.lines.push(Line { host, waiting: VecDeque::new(), under_way: Vec::new(), held: Vec::new() });
                 self.lines.len() - 1
             });
             self.lines[line].waiting.push_back(place);
@@ -271,6 +275,14 @@ impl Exchange {
                 self.window(host).under_way += 1;
                 self.lines[line].under_way.push(place);
                 self.send(first, place, &asks[place], now, &mut failed);
+                wake_at = wake_at.min(self.known[place].again_at);
+            }
+            for at in 0..self.lines[line].held.len() {
+                let place = self.lines[line].held[at];
+                if self.known[place].again_at <= now {
+                    self.send(first, place, &asks[place], now, &mut failed);
+                    self.known[place].again_at = now + self.timing.again_after_max;
+                }
                 wake_at = wake_at.min(self.known[place].again_at);
             }
         }
@@ -323,12 +335,30 @@ impl Exchange {
                     let after = (places.len() == 1).then(|| self.took(places.start)).flatten();
                     places.for_each(|place| self.end(place, Some(after)));
                 }
+                Verdict::Later => {
+                    let after = (places.len() == 1).then(|| self.took(places.start)).flatten();
+                    places.for_each(|place| self.hold(place, after));
+                }
                 Verdict::Part(part) if part < places.len() => self.arrived(places, part),
                 Verdict::Part(_) | Verdict::Ignored => continue,
             }
             is_any = true;
         }
         is_any
+    }
+
+    /// Notes that the host has a datagram and answers later.
+    fn hold(&mut self, place: usize, after: Option<Duration>) {
+        let line = &mut self.lines[self.known[place].line];
+        let Some(at) = line.under_way.iter().position(|other| *other == place) else { return };
+        line.under_way.remove(at);
+        line.held.push(place);
+        let (host, sent) = (line.host, self.known[place].sent);
+        self.window(host).answered(sent, after);
+        self.known[place].again_at = Instant::now() + self.timing.again_after_max;
+        if sent > 1 {
+            self.hurry(place);
+        }
     }
 
     /// Notes that one of several datagrams arrived.
@@ -361,7 +391,10 @@ impl Exchange {
         let line = &mut self.lines[self.known[place].line];
         let host = line.host;
         match line.under_way.iter().position(|other| *other == place) {
-            None => line.waiting.retain(|other| *other != place),
+            None => {
+                line.waiting.retain(|other| *other != place);
+                line.held.retain(|other| *other != place);
+            }
             Some(at) => {
                 line.under_way.remove(at);
                 match answered {
