@@ -418,7 +418,7 @@ fn who_dies_with_a_lease() {
     let Ok(object) = std::env::var("TRELLIS_TEST_OBJECT") else { return };
     let prefix = std::env::var("TRELLIS_PREFIX").expect("it is said").parse().expect("a prefix");
     let object: Pointer = object.parse().expect("a pointer");
-    let options = LeasedOptions::new(prefix, object);
+    let options = LeasedOptions::new(prefix, &[object]);
     let leased = good(Leased::open(options, Arc::new(Nothing)));
     good(leased.update(&[0], false, &mut |_, _| ()));
     println!("it has the page");

@@ -114,7 +114,7 @@ fn who_makes_the_object() {
 fn who_increments() {
     let (Ok(object), Ok(rounds)) = (std::env::var(OBJECT), std::env::var(ROUNDS)) else { return };
     let object: Pointer = object.parse().expect("a pointer");
-    let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(), object) };
+    let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(), &[object]) };
     let wanted = Arc::<Wanted>::default();
     let leased = good(Leased::open(options, wanted.clone()));
     for round in 0..rounds.parse().expect("a number") {

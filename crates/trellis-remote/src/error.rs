@@ -115,6 +115,19 @@ pub enum RemoteError {
     Random(#[source] io::Error),
 }
 
+impl RemoteError {
+    /// The host that did not answer or refused.
+    pub fn host(&self) -> Option<Host> {
+        match self {
+            RemoteError::NoAnswer(why) => Some(Host(u16::from_be_bytes([why.to[4], why.to[5]]))),
+            RemoteError::Refused { pointer, .. }
+            | RemoteError::Unserved { pointer, .. }
+            | RemoteError::Unknown { pointer, .. } => Some(pointer.home()),
+            _ => None,
+        }
+    }
+}
+
 /// The range of a pointer: the memory of its host number, wherever its home is.
 fn range_of(pointer: &Pointer) -> HostPrefix {
     HostPrefix { cluster: pointer.cluster(), host: pointer.home() }

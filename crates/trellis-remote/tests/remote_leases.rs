@@ -113,8 +113,12 @@ struct Process {
 
 impl Process {
     fn start(host: u16, object: Pointer) -> Process {
+        Process::start_with(host, &[object])
+    }
+
+    fn start_with(host: u16, objects: &[Pointer]) -> Process {
         let memory = Arc::new(Memory::default());
-        let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(Host(host)), object) };
+        let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(Host(host)), objects) };
         let leased = good(Leased::open(options, Arc::clone(&memory) as Arc<dyn Events>));
         Process { memory, leased }
     }
@@ -145,6 +149,51 @@ impl Process {
 
 fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes.first_chunk().expect("eight bytes"))
+}
+
+#[test]
+fn pages_are_numbered_through_all_objects() {
+    in_own_network("pages_are_numbered_through_all_objects", &ALONE, || {
+        let server = Running::start(Duration::from_secs(10));
+        let mut plain = client(9);
+        let [first, between, second] =
+            [2 * PAGE as u64 + 100, PAGE as u64, 2 * PAGE as u64].map(|bytes| good(plain.create(SERVER, bytes)));
+        let all = Process::start_with(10, &[second, first]);
+        assert_eq!(all.leased.pages(), 5);
+        let lengths = [PAGE, PAGE, PAGE, PAGE, 100];
+        for (page, bytes) in (0..).zip(lengths) {
+            assert_eq!(all.update(page).len(), bytes, "page {page}");
+            assert!(all.commit(page, &vec![1 + page as u8; bytes], true), "page {page}");
+        }
+        // Each object has its own pages, and the one between them has none.
+        for (object, bytes) in [(second, [1, 2]), (first, [3, 4]), (between, [0, 0])] {
+            let mut read = [[9; 8]; 2];
+            good(plain.read(object, &mut read[0]));
+            let next = object.plus(PAGE as u64).expect("it is an address");
+            if object != between {
+                good(plain.read(next, &mut read[1]));
+                assert_eq!(read[1], [bytes[1]; 8]);
+            }
+            assert_eq!(read[0], [bytes[0]; 8]);
+        }
+        // What another process wants is reported with the numbers here.
+        all.copy(3);
+        let other = Process::start(11, first);
+        other.update(1);
+        let until = Instant::now() + LONG;
+        while *all.memory.invalidated.lock().expect("nobody panicked") != [3] {
+            assert!(Instant::now() < until, "the copy was not recalled");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let error = Leased::open(LeasedOptions::new(prefix(Host(10)), &[first, absent()]), Arc::new(Memory::default()));
+        assert_eq!(error.err().and_then(|error| error.host()), Some(SERVER));
+        server.stop();
+    });
+}
+
+/// A pointer at the server to which there is no object.
+fn absent() -> Pointer {
+    Pointer::new(prefix(SERVER).cluster, SERVER, 1, 8 << 20).expect("it is an address")
 }
 
 #[test]

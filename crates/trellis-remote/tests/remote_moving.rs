@@ -517,7 +517,7 @@ impl Heard {
 
 fn leased(host: u16, object: Pointer, deadline: Duration) -> (Leased, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
-    let options = LeasedOptions { port: BETWEEN, deadline, ..LeasedOptions::new(prefix(Host(host)), object) };
+    let options = LeasedOptions { port: BETWEEN, deadline, ..LeasedOptions::new(prefix(Host(host)), &[object]) };
     let leased = good(Leased::open(options, Arc::clone(&heard) as Arc<dyn Events>));
     (leased, heard)
 }
@@ -584,7 +584,7 @@ fn leases_go_on_while_a_range_is_elsewhere() {
             _ => Turn::Say(Status::Restarting, 0),
         });
         let error = answered_error(|deadline| {
-            let options = LeasedOptions { deadline, port: BETWEEN, ..LeasedOptions::new(prefix(Host(11)), object) };
+            let options = LeasedOptions { deadline, port: BETWEEN, ..LeasedOptions::new(prefix(Host(11)), &[object]) };
             Leased::open(options, Arc::new(Heard::default()))?.copy(&[2], false, &mut |_, _| {})
         });
         let text = error.to_string();

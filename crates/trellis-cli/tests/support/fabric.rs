@@ -104,6 +104,6 @@ pub(crate) fn client(lab: &Lab, host: &str, deadline: Duration) -> Client {
 
 /// Pages of an object for a process in a host.
 pub(crate) fn leased(lab: &Lab, host: &str, object: Pointer, events: std::sync::Arc<dyn Events>) -> Leased {
-    let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(lab, host), object) };
+    let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(lab, host), &[object]) };
     good(lab.host(host).unwrap().run(|| Leased::open(options, events)).unwrap())
 }

@@ -9,9 +9,7 @@ use std::time::Duration;
 use trellis_fabric_protocol::lease::client::Input;
 use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, epoch_of};
 use trellis_fabric_protocol::memory_server::{Client, lease_server::party_of};
-use trellis_fabric_protocol::wire::address::{
-    Address, Arguments, Destination, Host, HostPrefix, PAGE_BYTES, Pointer, Source,
-};
+use trellis_fabric_protocol::wire::address::{Address, Arguments, Destination, Host, HostPrefix, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{
     Body, Extent, Notice, Operation, Reply, Request, Rules, Status, TagKind, seal,
@@ -20,17 +18,15 @@ use trellis_transport::links::ipv6::{Arrived, Way};
 
 use super::super::{Hardware, leases};
 use super::Shared;
-use super::state::{Event, State};
+use super::state::{Event, State, new_room};
 
 /// How long the receiving thread waits at most before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
-/// The maximum length of a datagram.
-const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
 impl Shared {
     /// Receives datagrams until the end.
     pub(super) fn hear(&self) {
-        let mut room = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
+        let mut room = new_room();
         loop {
             // An open socket gives no error that another attempt would not give too.
             let came = self.endpoint.receive(&mut room).ok().flatten();
@@ -42,6 +38,7 @@ impl Shared {
                 let now = self.now();
                 if let Some(arrived) = came.filter(|arrived| arrived.bytes <= room.len()) {
                     self.take(&mut state, now, &arrived, &room[..arrived.bytes]);
+                    state.keep(&mut room);
                 }
                 if now >= state.alarm() {
                     state.tick(self, now);
@@ -79,8 +76,8 @@ impl Shared {
                 }
             }
             state = self.lock();
-            if let Some((number, epoch)) = state.told(event) {
-                self.invalidated(&mut state, number, epoch);
+            if let Some((page, epoch)) = state.told(event) {
+                self.invalidated(&mut state, page, epoch);
             }
             self.changed.notify_all();
         }
@@ -88,7 +85,7 @@ impl Shared {
 
     fn take(&self, state: &mut State, now: u64, arrived: &Arrived, payload: &[u8]) {
         let (source, destination) = (Address(arrived.source), Address(arrived.destination));
-        let rules = Rules { cluster: self.object.cluster(), least: TagKind::Checksum, tags: &Hardware };
+        let rules = Rules { cluster: self.options.prefix.cluster, least: TagKind::Checksum, tags: &Hardware };
         if let Ok(reply) = Reply::decode(source, destination, payload, &rules) {
             self.answered(state, now, &reply, payload);
         } else if let Ok(notice) = Notice::decode(source, destination, payload, &rules) {
@@ -98,6 +95,12 @@ impl Shared {
         }
     }
 
+    /// The page that contains this byte of an object, if it is not one of an object that was there before.
+    fn page_now(&self, pointer: Pointer) -> Option<u64> {
+        let (page, placed) = self.page(pointer)?;
+        (pointer.generation() == placed.pointer.generation()).then_some(page)
+    }
+
     fn is_me(&self, state: &State, to: &Source) -> bool {
         to.host == self.options.prefix.host && to.incarnation == state.incarnation
     }
@@ -105,11 +108,7 @@ impl Shared {
     /// Handles an answer to a request of this process.
     fn answered(&self, state: &mut State, now: u64, reply: &Reply, payload: &[u8]) {
         let Ok(from) = Destination::decode(reply.from) else { return };
-        let number = from.pointer.page();
-        let is_of_object = from.pointer.home() == self.object.home();
-        let Some(page) = state.page(number, self).filter(|_| is_of_object && self.is_me(state, &reply.to)) else {
-            return;
-        };
+        let Some((page, _)) = self.page(from.pointer).filter(|_| self.is_me(state, &reply.to)) else { return };
         let ask = match from.command {
             Command::Clone => Ask::Copy,
             Command::Update => Ask::Update,
@@ -118,7 +117,7 @@ impl Shared {
             _ => return,
         };
         let is_copy = ask == Ask::Copy;
-        let is_awaited = state.awaits(now, number, is_copy, reply.to.request);
+        let is_awaited = state.awaits(now, page, is_copy, reply.to.request);
         let status = match (reply.status, reply.body) {
             (Status::Ok, Body::Taken { .. }) => return,
             // It was damaged in transit, or will never get another answer.
@@ -128,7 +127,7 @@ impl Shared {
         let Some(status) = status else {
             // An answer to an older request may be about another object, or from another home.
             if is_awaited && reply.status != Status::Moved {
-                state.refused(number, is_copy, reply.status, None);
+                state.refused(page, is_copy, reply.status, None);
                 self.changed.notify_all();
             }
             return;
@@ -137,7 +136,7 @@ impl Shared {
             Outcome::Moved(home) => Some(Host(home)).filter(|home| home.is_one()),
             _ => None,
         };
-        let bytes = &payload[reply.body.data_at().min(payload.len())..];
+        let bytes = reply.body.data_at().min(payload.len())..payload.len();
         if let (Outcome::Ok, Body::Leased { term, .. }) = (status, reply.body) {
             let is_whole = bytes.len() == self.page_bytes(page);
             if matches!(ask, Ask::Copy | Ask::Update)
@@ -146,44 +145,39 @@ impl Shared {
             {
                 return;
             }
-            if is_awaited && !state.hear_term(term) {
+            if is_awaited && !state.hear_term(page, term) {
                 return;
             }
         }
         let epoch = reply.epoch;
-        let message = Message::Reply { page: number, request: reply.to.request, ask, status, epoch };
+        let message = Message::Reply { page, request: reply.to.request, ask, status, epoch };
         if is_copy {
-            state.hear_copy(self, now, number, message, bytes, epoch);
+            state.hear_copy(self, now, page, message, bytes, epoch);
         } else {
-            let from = Party::of(state.client.belief.home);
-            state.hear(self, now, Input::Message(from, message), Some((bytes, epoch)));
+            let from = Party::of(state.belief(page).home);
+            state.hear(self, now, page, Input::Message(from, message), Some((bytes, epoch)));
         }
         // A place in the queue is identified by its epoch.
         let has_turn = status == Outcome::Busy && epoch != 0 && matches!(ask, Ask::Copy | Ask::Update);
         if is_awaited && has_turn {
-            state.is_queued(now, number, is_copy);
+            state.is_queued(now, page, is_copy);
         } else if is_awaited && (status == Outcome::Busy || reply.status.is_of_no_home()) {
-            state.refused(number, is_copy, reply.status, told);
+            state.refused(page, is_copy, reply.status, told);
         }
     }
 
     /// Handles a notice that the home sent unasked.
     fn noticed(&self, state: &mut State, now: u64, notice: &Notice) {
-        let pointer = notice.from.pointer;
-        let is_of_object = pointer.home() == self.object.home() && pointer.generation() == self.object.generation();
-        let number = pointer.page();
-        if !is_of_object || !self.is_me(state, &notice.to) || state.page(number, self).is_none() {
-            return;
-        }
+        let Some(page) = self.page_now(notice.from.pointer).filter(|_| self.is_me(state, &notice.to)) else { return };
         if notice.from.command == Command::Invalidate {
-            if let Some(epoch) = state.invalidate(now, number, notice.epoch) {
-                self.invalidated(state, number, epoch);
+            if let Some(epoch) = state.invalidate(now, page, notice.epoch) {
+                self.invalidated(state, page, epoch);
             }
             return self.changed.notify_all();
         }
-        let from = Party::of(state.client.belief.home);
-        let message = Message::Recall { page: number, epoch: notice.epoch };
-        state.hear(self, now, Input::Message(from, message), None);
+        let from = Party::of(state.belief(page).home);
+        let message = Message::Recall { page, epoch: notice.epoch };
+        state.hear(self, now, page, Input::Message(from, message), None);
     }
 
     /// Handles another client's request that a switch delivered here.
@@ -192,22 +186,21 @@ impl Shared {
         if command == Command::Invalidated || command.is_control() {
             return;
         }
-        let is_of_object = pointer.home() == self.object.home() && pointer.generation() == self.object.generation();
         let ask = match command {
             Command::Read => Ask::Read,
             Command::Update => Ask::Update,
             _ => Ask::Release(0),
         };
         let (mut to, mut epoch) = (pointer.encode(), 0);
-        if is_of_object && state.page(pointer.page(), self).is_some() {
-            let home = Host(state.client.belief.home);
-            to = Pointer::to_host(pointer.cluster(), home).encode();
-            epoch = epoch_of(state.client.belief.incarnation);
-            let message = Message::Request { page: pointer.page(), request: request.source.request, ask };
+        if let Some(page) = self.page_now(pointer) {
+            let belief = state.belief(page);
+            to = Pointer::to_host(pointer.cluster(), Host(belief.home)).encode();
+            epoch = epoch_of(belief.incarnation);
+            let message = Message::Request { page, request: request.source.request, ask };
             let from = party_of(Client::of(&request.source));
             // The machine's result does not matter: callers own the bytes, so the only answer from here is which host is
             // home.
-            let _: Vec<Effect> = state.hear(self, now, Input::Message(from, message), None);
+            let _: Vec<Effect> = state.hear(self, now, page, Input::Message(from, message), None);
         }
         if arguments.has(Arguments::NO_REPLY) {
             return;
@@ -233,8 +226,8 @@ impl Shared {
     /// Sends a message of a state machine to the home.
     pub(super) fn send(&self, state: &mut State, message: &Message) {
         // The range has one fixed home, so no controller is asked.
-        let Message::Request { page: number, request, ask } = *message else { return };
-        let (known, is_again) = state.asks(number, ask == Ask::Copy);
+        let Message::Request { page, request, ask } = *message else { return };
+        let (known, is_again) = state.asks(page, ask == Ask::Copy);
         let (command, epoch, is_release) = match ask {
             Ask::Copy => (Command::Clone, known, false),
             Ask::Update => (Command::Update, known, false),
@@ -243,35 +236,35 @@ impl Shared {
             Ask::Commit { epoch, release } => (Command::Commit, epoch, release),
             Ask::Read => return,
         };
-        let data = if command == Command::Commit { state.commit_bytes(number).unwrap_or_default() } else { &[] };
+        let data = if command == Command::Commit { state.commit_bytes(page).unwrap_or_default() } else { &[] };
         let operation = match command {
             Command::Commit if data.is_empty() => return,
             Command::Commit => Operation::Bytes(Extent::whole(data.len() as u32)),
             _ => Operation::Plain,
         };
         let arguments = if is_again { Arguments::DIRECT } else { Arguments::NONE };
-        self.send_request(state.incarnation, number, request, (command, arguments, epoch, is_release), operation, data);
+        self.send_request(state.incarnation, page, request, (command, arguments, epoch, is_release), operation, data);
     }
 
     /// Handles a copy that is no longer in use, without a request of the home.
     pub(super) fn drop_copy(&self, state: &mut State, page: u64) {
-        if let Some((number, epoch)) = state.drop_copy(page) {
-            self.invalidated(state, number, epoch);
+        if let Some((page, epoch)) = state.drop_copy(page) {
+            self.invalidated(state, page, epoch);
         }
     }
 
     /// Informs the home that a copy is not in use.
-    fn invalidated(&self, state: &mut State, number: u64, epoch: Epoch) {
+    fn invalidated(&self, state: &mut State, page: u64, epoch: Epoch) {
         let request = state.number();
         let arguments = Arguments::NO_REPLY.and(Arguments::DIRECT);
         let what = (Command::Invalidated, arguments, epoch, false);
-        self.send_request(state.incarnation, number, request, what, Operation::Plain, &[]);
+        self.send_request(state.incarnation, page, request, what, Operation::Plain, &[]);
     }
 
     fn send_request(
         &self,
         incarnation: trellis_fabric_protocol::wire::address::Incarnation,
-        number: u64,
+        page: u64,
         request: u64,
         (command, arguments, epoch, is_release): (Command, Arguments, Epoch, bool),
         operation: Operation,
@@ -279,10 +272,7 @@ impl Shared {
     ) {
         let HostPrefix { cluster, host } = self.options.prefix;
         let source = Source { cluster, host, incarnation, request };
-        let page =
-            Pointer::new(self.object.cluster(), self.object.home(), self.object.generation(), number * PAGE_BYTES);
-        let Some(pointer) = page else { return };
-        let destination = pointer.request(command, arguments);
+        let destination = self.pointer(page).request(command, arguments);
         let tag_kind = TagKind::Checksum;
         let request = Request { source, destination, tag_kind, is_once: false, is_release, epoch, operation };
         let (mut header, small) = request.encode();

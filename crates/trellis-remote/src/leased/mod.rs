@@ -1,8 +1,9 @@
-//! Pages of an object at a memory server that this process holds for a time: as copies, which many processes may hold, or
+//! Pages of objects at memory servers that this process holds for a time: as copies, which many processes may hold, or
 //! under leases, with which one process may change them.
 //!
-//! A [`Leased`] is one process's part in the lease protocol (`docs/protocols/lease.md`) for one object; any thread may
-//! call it. One thread receives what the server sends and renews what is held, and another one calls [`Events`].
+//! A [`Leased`] is one process's part in the lease protocol (`docs/protocols/lease.md`) for some objects, whose pages are
+//! numbered one after the other; any thread may call it. One thread receives what the servers send and renews what is
+//! held, and another one calls [`Events`].
 //!
 //! Promises: the bytes of a page that was put are those that the server holds until [`Events`] reports otherwise. The
 //! home is informed that a copy is gone only after [`Events::invalidate`] has returned. One process at a time holds the
@@ -31,13 +32,13 @@ use state::{End, Heard, Keeps, Kind, State};
 /// The number of pages that one call has under way at the same time.
 const WINDOW_PAGES: usize = 64;
 
-/// The object, and the parameters of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The objects, and the parameters of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedOptions {
     /// The addresses of this host.
     pub prefix: HostPrefix,
-    /// Any byte of the object.
-    pub object: Pointer,
+    /// Any byte of each object. The pages are numbered through all of them, in this order.
+    pub objects: Vec<Pointer>,
     /// The port on which servers listen. If no other socket here uses it, requests that a switch delivers to this host
     /// are answered.
     pub port: u16,
@@ -48,10 +49,10 @@ pub struct LeasedOptions {
 }
 
 impl LeasedOptions {
-    /// For an object: port 5000, 10 s, and 20 ms until a datagram is sent again.
-    pub fn new(prefix: HostPrefix, object: Pointer) -> LeasedOptions {
+    /// For objects: port 5000, 10 s, and 20 ms until a datagram is sent again.
+    pub fn new(prefix: HostPrefix, objects: &[Pointer]) -> LeasedOptions {
         let retry = Duration::from_millis(20);
-        LeasedOptions { prefix, object, port: PORT, deadline: DEADLINE.time(), retry }
+        LeasedOptions { prefix, objects: objects.to_vec(), port: PORT, deadline: DEADLINE.time(), retry }
     }
 }
 
@@ -64,7 +65,7 @@ pub enum Bytes<'a> {
     Same,
 }
 
-/// Receives what happens to pages outside calls. Pages are numbered within the object.
+/// Receives what happens to pages outside calls.
 ///
 /// One thread makes these calls, one after the other, while other threads may be inside a call of [`Leased`]: an event
 /// must never wait for one of those.
@@ -92,12 +93,30 @@ pub struct Leased {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// An object, and where its pages are among those of all objects.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    /// Its first byte.
+    pointer: Pointer,
+    bytes: u64,
+    first_page: u64,
+}
+
+impl Placed {
+    /// The page that contains this byte, if it is one of the object.
+    fn page(&self, pointer: Pointer) -> Option<u64> {
+        let place = pointer.page().checked_sub(self.pointer.page())?;
+        let is_here = pointer.home() == self.pointer.home() && place < self.bytes.div_ceil(PAGE_BYTES);
+        is_here.then(|| self.first_page + place)
+    }
+}
+
 /// The state that the threads share.
 struct Shared {
     options: LeasedOptions,
     endpoint: Endpoint,
-    object: Pointer,
-    bytes: u64,
+    /// In the order of their pages.
+    objects: Vec<Placed>,
     began: Instant,
     state: Mutex<State>,
     /// Signalled when something may have happened for which a caller, or the thread that calls events, waits.
@@ -106,23 +125,28 @@ struct Shared {
 }
 
 impl Leased {
-    /// Asks the server for the object, and opens a socket.
+    /// Asks the servers for the objects, and opens a socket.
     ///
     /// # Errors
     ///
-    /// No answer; no such object; the system provides no socket or thread.
+    /// No answer; no such object; the system provides no socket or thread. [`RemoteError::host`] says of whom.
     pub fn open(options: LeasedOptions, events: Arc<dyn Events>) -> Result<Leased, RemoteError> {
         let asks =
             ClientOptions { port: options.port, deadline: options.deadline, ..ClientOptions::new(options.prefix) };
-        let (object, bytes) = Client::open(asks)?.inquire(options.object)?;
+        let mut client = Client::open(asks)?;
+        let (mut objects, mut first_page) = (Vec::new(), 0);
+        for &object in &options.objects {
+            let (pointer, bytes) = client.inquire(object)?;
+            objects.push(Placed { pointer, bytes, first_page });
+            first_page += bytes.div_ceil(PAGE_BYTES);
+        }
         let socket = |port: u16| Endpoint::open(port).map_err(|error| RemoteError::Socket { port, error });
         let endpoint = socket(options.port).or_else(|_| socket(0))?;
-        let state = State::new(&options, object, bytes, random_number()?, random_number()?);
+        let state = State::new(&options, &objects, random_number()?, random_number()?);
         let shared = Arc::new(Shared {
             options,
             endpoint,
-            object,
-            bytes,
+            objects,
             began: Instant::now(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -139,14 +163,9 @@ impl Leased {
         Ok(leased)
     }
 
-    /// The object's first byte, and its length.
-    pub fn object(&self) -> (Pointer, u64) {
-        (self.shared.object, self.shared.bytes)
-    }
-
-    /// The number of its pages; the last one may be shorter than a page.
+    /// The number of the objects' pages; the last one of an object may be shorter than a page.
     pub fn pages(&self) -> u64 {
-        self.shared.bytes.div_ceil(PAGE_BYTES)
+        self.shared.objects.iter().map(|placed| placed.bytes.div_ceil(PAGE_BYTES)).sum()
     }
 
     /// Takes copies; each is put as soon as it arrives, in any order. With `keeps`, the bytes that were last put or
@@ -239,8 +258,19 @@ impl Shared {
         self.changed.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0
     }
 
+    /// The object of a page.
+    fn placed(&self, page: u64) -> &Placed {
+        &self.objects[self.objects.partition_point(|placed| placed.first_page <= page) - 1]
+    }
+
     fn page_bytes(&self, page: u64) -> usize {
-        (self.bytes - page * PAGE_BYTES).min(PAGE_BYTES) as usize
+        let placed = self.placed(page);
+        (placed.bytes - (page - placed.first_page) * PAGE_BYTES).min(PAGE_BYTES) as usize
+    }
+
+    /// The page that contains this byte, if it is one of the objects, and the object.
+    fn page(&self, pointer: Pointer) -> Option<(u64, &Placed)> {
+        self.objects.iter().find_map(|placed| Some((placed.page(pointer)?, placed)))
     }
 
     /// Takes copies or leases, some at a time.
@@ -299,13 +329,13 @@ impl Shared {
             if let Some(place) = open.iter().position(|page| state.has_ended(*page)) {
                 let page = open.swap_remove(place);
                 match state.end(page) {
-                    End::Put(bytes) => {
+                    End::Put(came) => {
                         drop(state);
-                        put(page, bytes.as_deref().map_or(Bytes::Same, Bytes::New));
+                        put(page, came.as_ref().map_or(Bytes::Same, |came| Bytes::New(came.bytes())));
                         state = self.lock();
-                        state.was_put(page);
+                        state.was_put(page, came);
                     }
-                    End::Done => state.was_put(page),
+                    End::Done => state.was_put(page, None),
                     End::Fenced => fenced.push(page),
                     End::Refused(status) => failed = Some(self.refused(kind, page, status)),
                 }
@@ -346,7 +376,8 @@ impl Shared {
     }
 
     fn pointer(&self, page: u64) -> Pointer {
-        self.object.plus(page * PAGE_BYTES).expect("it is inside of the object")
+        let placed = self.placed(page);
+        placed.pointer.plus((page - placed.first_page) * PAGE_BYTES).expect("it is inside of the object")
     }
 }
 

@@ -2,27 +2,32 @@
 //! report.
 //!
 //! Promises: a page's event is reported neither while a caller puts the page nor out of order. Must never inform the home
-//! that a copy is gone except by [`State::told`], after the event. Page numbers are those of the object here, and those
-//! of the server's memory in the machines.
+//! that a copy is gone except by [`State::told`], after the event. Pages have the callers'
+//! numbers, in the machines, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use trellis_fabric_protocol::lease::client::{Client, Input};
 use trellis_fabric_protocol::lease::reader::{self, Followed, Reader};
-use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Outcome, Party};
-use trellis_fabric_protocol::wire::address::{Host, Incarnation, PAGE_BYTES, Pointer};
+use trellis_fabric_protocol::lease::{Ask, Belief, Effect, Epoch, Message, Outcome, Party};
+use trellis_fabric_protocol::wire::address::{Host, Incarnation};
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::AnswerTime;
 
 use super::super::leases::{TERM, TERMS, timing};
-use super::{LeasedOptions, Shared};
+use super::{LeasedOptions, Placed, Shared};
 
 /// The offset of the numbers of a reader's requests, and of requests without answers, above those of a client.
 const READER_NUMBERS: u64 = 1 << 62;
 const OTHER_NUMBERS: u64 = 1 << 61;
 /// The divisor of a term after which a queued request is repeated; the home drops it from its queue after half a term.
 const QUEUED_PARTS: u64 = 5;
+/// The maximum length of a datagram.
+const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+/// The number of rooms for datagrams that are kept; pages that arrive in one call take as many at most.
+const ROOMS_MAX: usize = super::WINDOW_PAGES;
 /// How often a copy is renewed before the caller is asked whether it is used.
 const RENEWALS_UNASKED: u8 = 2;
 
@@ -51,11 +56,24 @@ pub(super) enum Keeps {
     Changed,
 }
 
+/// The bytes of a page, in the datagram that brought them.
+#[derive(Debug)]
+pub(super) struct Came {
+    room: Box<[u8]>,
+    bytes: Range<usize>,
+}
+
+impl Came {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.room[self.bytes.clone()]
+    }
+}
+
 /// The result of an operation.
 #[derive(Debug)]
 pub(super) enum End {
     /// The bytes, or `None` for those that are here; [`State::was_put`] is called afterwards.
-    Put(Option<Vec<u8>>),
+    Put(Option<Came>),
     /// Committed.
     Done,
     /// The lease had ended.
@@ -99,16 +117,16 @@ enum Phase {
 
 /// See the top of this file.
 pub(super) struct State {
-    first_page: u64,
-    /// How long an answer is waited for: at least as the options say, and longer if the home takes longer.
-    retry: u64,
-    /// As the options say.
-    retry_min: u64,
-    answer_time: AnswerTime,
     pub(super) incarnation: Incarnation,
-    pub(super) client: Client,
-    pub(super) reader: Reader,
+    /// In the order of their pages.
+    objects: Vec<Object>,
+    /// As the options say, in nanoseconds.
+    retry_min: u64,
     operations: HashMap<u64, Operation>,
+    /// The page that the present datagram brought, and where its bytes are in it.
+    came: Option<(u64, Range<usize>)>,
+    /// Rooms for datagrams.
+    rooms: Vec<Box<[u8]>>,
     /// The bytes of commits that were not answered yet.
     commits: HashMap<u64, Vec<u8>>,
     /// The epoch of the bytes that the caller has.
@@ -126,7 +144,7 @@ pub(super) struct State {
     leaving: HashMap<u64, Option<Epoch>>,
     recalled: HashSet<u64>,
     events: VecDeque<Event>,
-    /// Pages, by their numbers, for which this process is queued at the home, and until when the home is not asked again.
+    /// Pages for which this process is queued at the home, and until when the home is not asked again.
     queued: HashMap<u64, u64>,
     numbers: u64,
     /// The times at which pages of the machines have something due, and the same by page.
@@ -135,28 +153,43 @@ pub(super) struct State {
     pub(super) is_closed: bool,
 }
 
+/// The state machines for an object's pages, which have the callers' numbers in them, too.
+struct Object {
+    first_page: u64,
+    client: Client,
+    reader: Reader,
+    /// How long an answer is waited for: at least as the options say, and longer if the home takes longer.
+    retry: u64,
+    answer_time: AnswerTime,
+}
+
 impl State {
-    pub(super) fn new(options: &LeasedOptions, object: Pointer, bytes: u64, random_number: u64, number: u64) -> State {
+    pub(super) fn new(options: &LeasedOptions, placed: &[Placed], random_number: u64, number: u64) -> State {
         let incarnation = Incarnation::new(random_number as u16);
         let me = Party { host: options.prefix.host.0, incarnation: incarnation.bits() };
-        let home = object.home().0;
         let retry = u64::try_from(options.retry.as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, TERM / 20);
-        let timing = timing(TERM, retry);
-        // No controller places the range: requests to one would go to the home, and none is ever sent.
-        let controller = Party::of(home);
         // Request numbers begin at a random value, so that an answer to a process that had the same incarnation before is
         // not taken for an answer to this one.
         let number = number >> 16;
-        debug_assert!(bytes > 0, "an object has a byte");
+        let object = |placed: &Placed| {
+            let (home, timing) = (placed.pointer.home().0, timing(TERM, retry));
+            // No controller places the range: requests to one would go to the home, and none is ever sent.
+            let controller = Party::of(home);
+            Object {
+                first_page: placed.first_page,
+                client: Client { requests: number, ..Client::new(me, controller, timing, home) },
+                reader: Reader { requests: READER_NUMBERS + number, ..Reader::new(me, controller, timing, home) },
+                retry,
+                answer_time: AnswerTime::default(),
+            }
+        };
         State {
-            first_page: object.offset() / PAGE_BYTES,
-            retry,
-            retry_min: retry,
-            answer_time: AnswerTime::default(),
             incarnation,
-            client: Client { requests: number, ..Client::new(me, controller, timing, home) },
-            reader: Reader { requests: READER_NUMBERS + number, ..Reader::new(me, controller, timing, home) },
+            objects: placed.iter().map(object).collect(),
+            retry_min: retry,
             operations: HashMap::new(),
+            came: None,
+            rooms: Vec::new(),
             commits: HashMap::new(),
             known: BTreeMap::new(),
             bases: HashMap::new(),
@@ -174,6 +207,25 @@ impl State {
         }
     }
 
+    /// The index of a page's object.
+    fn at(&self, page: u64) -> usize {
+        self.objects.partition_point(|object| object.first_page <= page) - 1
+    }
+
+    fn machines(&self, page: u64) -> &Object {
+        &self.objects[self.at(page)]
+    }
+
+    fn machines_mut(&mut self, page: u64) -> &mut Object {
+        let at = self.at(page);
+        &mut self.objects[at]
+    }
+
+    /// The host that is taken for home of a page, and its incarnation.
+    pub(super) fn belief(&self, page: u64) -> Belief {
+        self.machines(page).client.belief
+    }
+
     /// Whether no operation is under way for this page.
     pub(super) fn may_begin(&self, page: u64) -> bool {
         !self.operations.contains_key(&page) && !self.leaving.contains_key(&page)
@@ -189,20 +241,19 @@ impl State {
         keeps: Keeps,
         bytes: Option<&[u8]>,
     ) {
-        self.queued.remove(&(self.first_page + page));
+        self.queued.remove(&page);
         let operation = Operation { kind, keeps, phase: Phase::Asked, sent: 0, heard: None };
         self.operations.insert(page, operation);
-        let number = self.first_page + page;
-        let is_here =
-            self.client.owns(now, number) || kind == Kind::Copy && keeps == Keeps::Known && self.held.contains(&page);
+        let is_here = self.machines(page).client.owns(now, page)
+            || kind == Kind::Copy && keeps == Keeps::Known && self.held.contains(&page);
         match kind {
             Kind::Copy | Kind::Update if is_here => self.ended(page, End::Put(None)),
-            Kind::Copy => self.ask_reader(shared, now, reader::Input::Follow(number)),
-            Kind::Update => self.ask_client(shared, now, Input::Update(number)),
+            Kind::Copy => self.ask_reader(shared, now, page, reader::Input::Follow(page)),
+            Kind::Update => self.ask_client(shared, now, page, Input::Update(page)),
             Kind::Commit { release } => {
                 self.commits.insert(page, bytes.expect("a commit has bytes").to_vec());
                 self.known.remove(&page);
-                self.ask_client(shared, now, Input::Commit { page: number, release });
+                self.ask_client(shared, now, page, Input::Commit { page, release });
             }
         }
     }
@@ -225,8 +276,28 @@ impl State {
     }
 
     /// Records that the caller has put the page.
-    pub(super) fn was_put(&mut self, page: u64) {
+    pub(super) fn was_put(&mut self, page: u64, came: Option<Came>) {
         self.operations.remove(&page);
+        self.rooms.extend(came.map(|came| came.room).filter(|_| self.rooms.len() < ROOMS_MAX));
+    }
+
+    /// The bytes of a page are put from where they arrived: the datagram that was handled goes to the operation that
+    /// waited for it, and another room takes its place.
+    pub(super) fn keep(&mut self, room: &mut Box<[u8]>) {
+        if let Some((page, bytes)) = self.came.take() {
+            let spare = self.rooms.pop().unwrap_or_else(new_room);
+            let room = std::mem::replace(room, spare);
+            self.ended(page, End::Put(Some(Came { room, bytes })));
+        }
+    }
+
+    /// Ends an operation with the bytes of the present datagram, or with those that are here.
+    fn put(&mut self, page: u64, bytes: Range<usize>) {
+        if bytes.is_empty() {
+            self.ended(page, End::Put(None));
+        } else {
+            self.came = Some((page, bytes));
+        }
     }
 
     /// The history of a waiting operation: how often a request was sent, and the server's last answer.
@@ -236,10 +307,9 @@ impl State {
 
     /// Gives up an operation for which no caller waits any more.
     pub(super) fn give_up(&mut self, shared: &Shared, now: u64, page: u64) {
-        let number = self.first_page + page;
-        self.queued.remove(&number);
+        self.queued.remove(&page);
         match self.operations.remove(&page).map(|operation| operation.kind) {
-            Some(Kind::Copy) if !self.held.contains(&page) => self.forget(number),
+            Some(Kind::Copy) if !self.held.contains(&page) => self.forget(page),
             Some(Kind::Update | Kind::Commit { .. }) => self.release(shared, now, page),
             _ => {}
         }
@@ -250,30 +320,29 @@ impl State {
         self.commits.remove(&page);
         self.recalled.remove(&page);
         self.bases.remove(&page);
-        self.ask_client(shared, now, Input::Release(self.first_page + page));
+        self.ask_client(shared, now, page, Input::Release(page));
     }
 
-    fn forget(&mut self, number: u64) {
-        self.renewed.remove(&(number - self.first_page));
-        self.reader.forget(number);
-        self.retime(number);
+    fn forget(&mut self, page: u64) {
+        self.renewed.remove(&page);
+        self.machines_mut(page).reader.forget(page);
+        self.retime(page);
     }
 
     /// Drops a copy that is not used here any more; returns the epoch under which it was granted, which the home is sent.
     pub(super) fn drop_copy(&mut self, page: u64) -> Option<(u64, Epoch)> {
-        let number = self.first_page + page;
-        let copy = self.reader.pages.get(&number).and_then(|followed| followed.copy);
+        let copy = self.machines(page).reader.pages.get(&page).and_then(|followed| followed.copy);
         if !self.held.remove(&page) {
             return None;
         }
-        self.forget(number);
-        copy.map(|(epoch, _)| (number, epoch))
+        self.forget(page);
+        copy.map(|(epoch, _)| (page, epoch))
     }
 
     /// Returns everything; no more events are reported.
     pub(super) fn close(&mut self, shared: &Shared, now: u64) {
-        let owned: Vec<u64> = self.client.pages.keys().copied().collect();
-        owned.into_iter().for_each(|number| self.ask_client(shared, now, Input::Release(number)));
+        let owned: Vec<u64> = self.objects.iter().flat_map(|object| object.client.pages.keys().copied()).collect();
+        owned.into_iter().for_each(|page| self.ask_client(shared, now, page, Input::Release(page)));
         let copies: Vec<u64> = self.held.iter().copied().collect();
         copies.into_iter().for_each(|page| shared.drop_copy(self, page));
         self.is_closed = true;
@@ -286,46 +355,48 @@ impl State {
     }
 
     /// Updates the due time of a page of the machines.
-    fn retime(&mut self, number: u64) {
-        let due = self.client.due(number).into_iter().chain(self.reader.due(number)).min();
-        let is_owned = self.client.pages.get(&number).is_some_and(|hold| hold.own.is_some());
-        let quiet = self.queued.get(&number).copied().filter(|_| !is_owned);
+    fn retime(&mut self, page: u64) {
+        let due =
+            self.objects[self.at(page)].client.due(page).into_iter().chain(self.machines(page).reader.due(page)).min();
+        let is_owned = self.machines(page).client.pages.get(&page).is_some_and(|hold| hold.own.is_some());
+        let quiet = self.queued.get(&page).copied().filter(|_| !is_owned);
         let due = due.map(|at| quiet.map_or(at, |quiet| at.max(quiet)));
         let before = match due {
-            Some(at) => self.due_of.insert(number, at),
-            None => self.due_of.remove(&number),
+            Some(at) => self.due_of.insert(page, at),
+            None => self.due_of.remove(&page),
         };
         if before == due {
             return;
         }
-        before.map(|at| self.due.remove(&(at, number)));
-        due.map(|at| self.due.insert((at, number)));
+        before.map(|at| self.due.remove(&(at, page)));
+        due.map(|at| self.due.insert((at, page)));
     }
 
-    /// Updates the due times of all pages, because the home or the term has changed.
-    fn retime_all(&mut self) {
-        let numbers: BTreeSet<u64> = self.client.pages.keys().chain(self.reader.pages.keys()).copied().collect();
-        numbers.into_iter().for_each(|number| self.retime(number));
+    /// Updates the due times of all pages of an object, because the home or the term has changed.
+    fn retime_all(&mut self, at: usize) {
+        let Object { client, reader, .. } = &self.objects[at];
+        let pages: BTreeSet<u64> = client.pages.keys().chain(reader.pages.keys()).copied().collect();
+        pages.into_iter().for_each(|page| self.retime(page));
     }
 
     /// Handles the passing of time.
     pub(super) fn tick(&mut self, shared: &Shared, now: u64) {
-        while let Some(&(_, number)) = self.due.first().filter(|(at, _)| *at <= now) {
-            self.queued.remove(&number);
-            if self.asks_whether_used(number) {
+        while let Some(&(_, page)) = self.due.first().filter(|(at, _)| *at <= now) {
+            self.queued.remove(&page);
+            if self.asks_whether_used(page) {
                 continue;
             }
-            self.ask_client(shared, now, Input::TickPage(number));
-            self.ask_reader(shared, now, reader::Input::TickPage(number));
-            self.retime(number);
-            if self.due_of.get(&number).is_some_and(|at| *at <= now) {
+            self.ask_client(shared, now, page, Input::TickPage(page));
+            self.ask_reader(shared, now, page, reader::Input::TickPage(page));
+            self.retime(page);
+            if self.due_of.get(&page).is_some_and(|at| *at <= now) {
                 debug_assert!(false, "a machine that was told the time has something due at it");
                 break;
             }
         }
         while let Some(&(at, page)) = self.ends.first().filter(|(at, _)| *at <= now) {
             self.ends.remove(&(at, page));
-            if self.held.contains(&page) && !self.reader.has(now, self.first_page + page) {
+            if self.held.contains(&page) && !self.machines(page).reader.has(now, page) {
                 self.drop_copy(page);
                 self.leave(page, None, Event::Lost(page));
             }
@@ -333,11 +404,10 @@ impl State {
     }
 
     /// Whether this is due to be renewed but the caller has to be asked first. Nothing of it is due until then.
-    fn asks_whether_used(&mut self, number: u64) -> bool {
-        let page = number - self.first_page;
-        let is_asked_for = self.operations.contains_key(&page) || self.client.pages.contains_key(&number);
+    fn asks_whether_used(&mut self, page: u64) -> bool {
+        let is_asked_for = self.operations.contains_key(&page) || self.machines(page).client.pages.contains_key(&page);
         let is_often = self.renewed.get(&page).is_some_and(|times| *times >= RENEWALS_UNASKED);
-        let until = match self.reader.pages.get(&number) {
+        let until = match self.machines(page).reader.pages.get(&page) {
             Some(&Followed { is_wanted: true, copy: Some((_, until)), asked: None, .. }) => until,
             _ => return false,
         };
@@ -345,56 +415,58 @@ impl State {
             return false;
         }
         self.renewed.remove(&page);
-        self.queued.insert(number, until);
-        self.retime(number);
+        self.queued.insert(page, until);
+        self.retime(page);
         self.events.push_back(Event::Used(page));
         true
     }
 
     /// Records the caller's answer whether a copy was used; an unused one ends with its term.
     pub(super) fn was_used(&mut self, page: u64, is_used: bool) {
-        let number = self.first_page + page;
         if self.operations.contains_key(&page) || !self.held.contains(&page) {
             return;
         }
         if !is_used {
-            self.reader.step(0, reader::Input::Leave(number), &mut Vec::new());
+            self.machines_mut(page).reader.step(0, reader::Input::Leave(page), &mut Vec::new());
         }
-        self.queued.remove(&number);
-        self.retime(number);
+        self.queued.remove(&page);
+        self.retime(page);
     }
 
-    /// Adopts the server's duration of rights; false if it is not valid.
-    pub(super) fn hear_term(&mut self, term: u64) -> bool {
+    /// Adopts the duration of rights at a page's server; false if it is not valid.
+    pub(super) fn hear_term(&mut self, page: u64, term: u64) -> bool {
         if !TERMS.contains(&term) {
             return false;
         }
-        if self.client.timing.term != term {
-            let timing = timing(term, self.retry);
-            (self.client.timing, self.reader.timing) = (timing, timing);
-            self.retime_all();
+        let at = self.at(page);
+        let Object { client, reader, retry, .. } = &mut self.objects[at];
+        if client.timing.term != term {
+            (client.timing, reader.timing) = (timing(term, *retry), timing(term, *retry));
+            self.retime_all(at);
         }
         true
     }
 
     /// Whether this is the number of the request about the page that is waited for; other answers are ignored. Learns
     /// from it how long the home takes.
-    pub(super) fn awaits(&mut self, now: u64, number: u64, is_copy: bool, request: u64) -> bool {
-        let wait = self.client.pages.get(&number).and_then(|hold| hold.wait).filter(|_| !is_copy);
+    pub(super) fn awaits(&mut self, now: u64, page: u64, is_copy: bool, request: u64) -> bool {
+        let at = self.at(page);
+        let object = &mut self.objects[at];
+        let wait = object.client.pages.get(&page).and_then(|hold| hold.wait).filter(|_| !is_copy);
         let awaited = match is_copy {
-            true => self.reader.pages.get(&number).and_then(|followed| followed.asked),
+            true => object.reader.pages.get(&page).and_then(|followed| followed.asked),
             false => wait.map(|wait| (wait.request, wait.asked_at)),
         };
         let Some((_, asked_at)) = awaited.filter(|(asked, _)| *asked == request) else { return false };
         // A commit is answered when backups have it, and a request that was queued when other clients are done.
         let is_commit = wait.is_some_and(|wait| matches!(wait.ask, Ask::Commit { .. }));
-        if !is_commit && !self.queued.contains_key(&number) {
-            self.answer_time.sample(Duration::from_nanos(now.saturating_sub(asked_at)));
+        if !is_commit && !self.queued.contains_key(&page) {
+            object.answer_time.sample(Duration::from_nanos(now.saturating_sub(asked_at)));
             let bounds = [self.retry_min, self.retry_min.max(TERM / 20)].map(Duration::from_nanos);
-            let retry = self.answer_time.timeout(bounds[0], bounds[1]).unwrap_or(bounds[0]);
-            self.retry = u64::try_from(retry.as_nanos()).unwrap_or(u64::MAX);
-            let timing = timing(self.client.timing.term, self.retry);
-            (self.client.timing, self.reader.timing) = (timing, timing);
+            let retry = object.answer_time.timeout(bounds[0], bounds[1]).unwrap_or(bounds[0]);
+            object.retry = u64::try_from(retry.as_nanos()).unwrap_or(u64::MAX);
+            let timing = timing(object.client.timing.term, object.retry);
+            (object.client.timing, object.reader.timing) = (timing, timing);
         }
         true
     }
@@ -405,18 +477,11 @@ impl State {
         self.numbers
     }
 
-    /// The page of the object; `None` if it is not part of it.
-    pub(super) fn page(&self, number: u64, shared: &Shared) -> Option<u64> {
-        let page = number.checked_sub(self.first_page)?;
-        (page < shared.bytes.div_ceil(PAGE_BYTES)).then_some(page)
-    }
-
     /// Called for each request that is sent for this page: returns the epoch of the bytes that the caller has, and
     /// whether the request was sent before.
-    pub(super) fn asks(&mut self, number: u64, is_copy: bool) -> (Epoch, bool) {
-        let page = number - self.first_page;
+    pub(super) fn asks(&mut self, page: u64, is_copy: bool) -> (Epoch, bool) {
         let known = self.known.get(&page).copied().unwrap_or(0);
-        let wait = self.client.pages.get(&number).and_then(|hold| hold.wait);
+        let wait = self.machines(page).client.pages.get(&page).and_then(|hold| hold.wait);
         let is_retried = !is_copy && wait.is_some_and(|wait| wait.retries > 0);
         match self.operations.get_mut(&page) {
             Some(operation) => {
@@ -434,8 +499,8 @@ impl State {
     }
 
     /// The bytes of a commit that was not answered yet.
-    pub(super) fn commit_bytes(&self, number: u64) -> Option<&[u8]> {
-        self.commits.get(&(number - self.first_page)).map(Vec::as_slice)
+    pub(super) fn commit_bytes(&self, page: u64) -> Option<&[u8]> {
+        self.commits.get(&page).map(Vec::as_slice)
     }
 
     /// Whether the caller of this page may be told that its bytes are current.
@@ -448,67 +513,65 @@ impl State {
         }
     }
 
-    /// Passes a fact to a lease's machine, and carries out what follows. `came`: bytes and epoch of the current answer.
+    /// Passes a fact about a page to the machine of its leases, and carries out what follows. `came`: where the bytes are in
+    /// the current answer, and its epoch.
     pub(super) fn hear(
         &mut self,
         shared: &Shared,
         now: u64,
+        page: u64,
         input: Input,
-        came: Option<(&[u8], Epoch)>,
+        came: Option<(Range<usize>, Epoch)>,
     ) -> Vec<Effect> {
-        let (number, belief) = (page_of(&input), self.client.belief);
+        let at = self.at(page);
+        let belief = self.objects[at].client.belief;
         let mut effects = Vec::new();
-        self.client.step(now, input, &mut effects);
+        self.objects[at].client.step(now, input, &mut effects);
         let mut answers = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Done(number, outcome) => self.done(shared, now, number, outcome, came),
-                Effect::Lost(number) => {
-                    let page = number - self.first_page;
+                Effect::Done(page, outcome) => self.done(shared, now, page, outcome, came.clone()),
+                Effect::Lost(page) => {
                     self.recalled.remove(&page);
                     self.leave(page, None, Event::Lost(page));
                 }
-                Effect::Recalled(number) => {
-                    let page = number - self.first_page;
-                    if self.recalled.insert(page) {
-                        self.events.push_back(Event::Recalled(page));
-                    }
+                Effect::Recalled(page) if self.recalled.insert(page) => {
+                    self.events.push_back(Event::Recalled(page));
                 }
                 Effect::Send { message: Message::Reply { .. }, .. } => answers.push(effect),
                 Effect::Send { message, .. } => shared.send(self, &message),
                 _ => {}
             }
         }
-        if self.client.belief == belief {
-            number.into_iter().for_each(|number| self.retime(number));
+        if self.objects[at].client.belief == belief {
+            self.retime(page);
         } else {
-            self.retime_all();
+            self.retime_all(at);
         }
         shared.changed.notify_all();
         answers
     }
 
-    fn ask_client(&mut self, shared: &Shared, now: u64, input: Input) {
-        let answers = self.hear(shared, now, input, None);
+    fn ask_client(&mut self, shared: &Shared, now: u64, page: u64, input: Input) {
+        let answers = self.hear(shared, now, page, input, None);
         debug_assert!(answers.is_empty(), "nobody asked");
     }
 
     /// Completes an operation of a lease's machine.
-    fn done(&mut self, shared: &Shared, now: u64, number: u64, outcome: Outcome, came: Option<(&[u8], Epoch)>) {
-        let page = number - self.first_page;
+    fn done(&mut self, shared: &Shared, now: u64, page: u64, outcome: Outcome, came: Option<(Range<usize>, Epoch)>) {
         match (outcome, came) {
             (Outcome::Owned, Some((bytes, epoch))) => {
                 // The caller may change it from now on: requests of other clients are no longer answered from here.
-                self.client.change(now, number);
+                self.machines_mut(page).client.change(now, page);
                 self.known.remove(&page);
                 self.bases.insert(page, epoch);
                 self.recalled.remove(&page);
                 if !self.held.contains(&page) {
-                    self.forget(number);
+                    self.forget(page);
                 }
                 let is_waited_for = self.operations.get(&page).is_some_and(|it| it.kind == Kind::Update);
                 if is_waited_for {
-                    self.ended(page, End::Put((!bytes.is_empty()).then(|| bytes.to_vec())));
+                    self.put(page, bytes);
                 } else {
                     self.release(shared, now, page);
                 }
@@ -538,51 +601,46 @@ impl State {
         &mut self,
         shared: &Shared,
         now: u64,
-        number: u64,
+        page: u64,
         message: Message,
-        bytes: &[u8],
+        bytes: Range<usize>,
         epoch: Epoch,
     ) {
         let mut effects = Vec::new();
-        let from = Party::of(self.reader.belief.home);
-        self.reader.step(now, reader::Input::Message(from, message), &mut effects);
+        let from = Party::of(self.machines(page).reader.belief.home);
+        self.machines_mut(page).reader.step(now, reader::Input::Message(from, message), &mut effects);
         for effect in effects {
             match effect {
-                Effect::Put(number) => self.copied(number, bytes, epoch),
+                Effect::Put(page) => self.copied(page, bytes.clone(), epoch),
                 Effect::Send { message, .. } => shared.send(self, &message),
                 _ => {}
             }
         }
-        self.retime(number);
+        self.retime(page);
         shared.changed.notify_all();
     }
 
-    fn ask_reader(&mut self, shared: &Shared, now: u64, input: reader::Input) {
-        let number = match input {
-            reader::Input::Follow(number)
-            | reader::Input::Leave(number)
-            | reader::Input::Drop(number)
-            | reader::Input::TickPage(number) => Some(number),
-            reader::Input::Message(..) | reader::Input::Tick => None,
-        };
+    fn ask_reader(&mut self, shared: &Shared, now: u64, page: u64, input: reader::Input) {
+        let at = self.at(page);
         let mut effects = Vec::new();
-        self.reader.step(now, input, &mut effects);
+        self.objects[at].reader.step(now, input, &mut effects);
         for effect in effects {
             if let Effect::Send { message, .. } = effect {
                 shared.send(self, &message);
             }
         }
-        number.into_iter().for_each(|number| self.retime(number));
+        self.retime(page);
     }
 
     /// Handles a copy that has arrived or was renewed.
-    fn copied(&mut self, number: u64, bytes: &[u8], epoch: Epoch) {
-        let page = number - self.first_page;
-        let Some((_, until)) = self.reader.pages.get(&number).and_then(|followed| followed.copy) else { return };
+    fn copied(&mut self, page: u64, bytes: Range<usize>, epoch: Epoch) {
+        let Some((_, until)) = self.machines(page).reader.pages.get(&page).and_then(|followed| followed.copy) else {
+            return;
+        };
         let is_waited_for =
             matches!(self.operations.get(&page), Some(Operation { kind: Kind::Copy, phase: Phase::Asked, .. }));
         if !is_waited_for && !self.held.contains(&page) {
-            return self.forget(number);
+            return self.forget(page);
         }
         self.known.insert(page, epoch);
         self.held.insert(page);
@@ -590,29 +648,28 @@ impl State {
         let times = self.renewed.entry(page).or_default();
         *times = if is_waited_for { 0 } else { times.saturating_add(1) };
         if is_waited_for {
-            self.ended(page, End::Put((!bytes.is_empty()).then(|| bytes.to_vec())));
+            self.put(page, bytes);
         }
     }
 
     /// Handles a recall of copies older than `epoch`. Returns the epoch to send to the home at once if no copy is in use.
-    pub(super) fn invalidate(&mut self, now: u64, number: u64, epoch: Epoch) -> Option<Epoch> {
-        let message = Message::Invalidate { page: number, epoch };
-        let from = Party::of(self.reader.belief.home);
+    pub(super) fn invalidate(&mut self, now: u64, page: u64, epoch: Epoch) -> Option<Epoch> {
+        let message = Message::Invalidate { page, epoch };
+        let from = Party::of(self.machines(page).reader.belief.home);
         // The machine's own message is dropped: it is sent when the event has been reported.
-        self.reader.step(now, reader::Input::Message(from, message), &mut Vec::new());
-        self.retime(number);
-        let page = number - self.first_page;
+        self.machines_mut(page).reader.step(now, reader::Input::Message(from, message), &mut Vec::new());
+        self.retime(page);
         if let Some(wanted) = self.leaving.get_mut(&page) {
             *wanted = (*wanted).max(Some(epoch));
             return None;
         }
-        let is_newer = self.reader.pages.get(&number).is_some_and(|followed| followed.copy.is_some());
+        let is_newer = self.machines(page).reader.pages.get(&page).is_some_and(|followed| followed.copy.is_some());
         if is_newer || !self.held.remove(&page) {
             return Some(epoch);
         }
         // A caller that waits for a lease wants no copy any more.
         if !self.operations.get(&page).is_some_and(|operation| operation.kind == Kind::Copy) {
-            self.forget(number);
+            self.forget(page);
         }
         self.leave(page, Some(epoch), Event::Invalidate(page));
         None
@@ -627,40 +684,38 @@ impl State {
 
     /// Records that the home will grant this page in its turn and send a notice then. It is asked again before it drops
     /// the entry, in case its answer is lost.
-    pub(super) fn is_queued(&mut self, now: u64, number: u64, is_copy: bool) {
-        let page = number - self.first_page;
+    pub(super) fn is_queued(&mut self, now: u64, page: u64, is_copy: bool) {
         if let Some(operation) = self.operations.get_mut(&page).filter(|it| (it.kind == Kind::Copy) == is_copy) {
             operation.heard = Some((Status::Busy, None));
         }
-        self.queued.insert(number, now + self.client.timing.term / QUEUED_PARTS);
-        self.retime(number);
+        self.queued.insert(page, now + self.machines(page).client.timing.term / QUEUED_PARTS);
+        self.retime(page);
     }
 
     /// Handles a final refusal of an operation, or the answer that it is too early or that the page is at that host: then
     /// the machines ask again.
-    pub(super) fn refused(&mut self, number: u64, is_copy: bool, status: Status, told: Option<Host>) {
-        let page = number - self.first_page;
+    pub(super) fn refused(&mut self, page: u64, is_copy: bool, status: Status, told: Option<Host>) {
         let Some(operation) = self.operations.get_mut(&page).filter(|it| (it.kind == Kind::Copy) == is_copy) else {
             return;
         };
         operation.heard = Some((status, told));
         if status == Status::Busy || status.is_of_no_home() {
             // A place in a queue is gone.
-            self.queued.remove(&number);
-            return self.retime(number);
+            self.queued.remove(&page);
+            return self.retime(page);
         }
         if is_copy {
-            self.forget(number);
+            self.forget(page);
         } else {
-            self.client.pages.remove(&number);
-            self.retime(number);
+            self.machines_mut(page).client.pages.remove(&page);
+            self.retime(page);
         }
         self.ended(page, End::Refused(status));
     }
 
     fn ended(&mut self, page: u64, end: End) {
-        if self.queued.remove(&(self.first_page + page)).is_some() {
-            self.retime(self.first_page + page);
+        if self.queued.remove(&page).is_some() {
+            self.retime(page);
         }
         if let Some(operation) = self.operations.get_mut(&page) {
             operation.phase = Phase::Ended(end);
@@ -691,7 +746,7 @@ impl State {
             Event::Invalidate(page) | Event::Lost(page) if self.is_left_again(page) => None,
             Event::Invalidate(page) | Event::Lost(page) => {
                 let epoch = self.leaving.remove(&page)??;
-                Some((self.first_page + page, epoch))
+                Some((page, epoch))
             }
         }
     }
@@ -705,15 +760,7 @@ impl Event {
     }
 }
 
-/// The page of a fact.
-fn page_of(input: &Input) -> Option<u64> {
-    match input {
-        Input::Read(number) | Input::Update(number) | Input::Release(number) | Input::TickPage(number) => Some(*number),
-        Input::Commit { page, .. } => Some(*page),
-        Input::Message(
-            _,
-            Message::Request { page, .. } | Message::Reply { page, .. } | Message::Recall { page, .. },
-        ) => Some(*page),
-        Input::Message(..) | Input::Tick => None,
-    }
+/// A room for a datagram.
+pub(super) fn new_room() -> Box<[u8]> {
+    vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice()
 }

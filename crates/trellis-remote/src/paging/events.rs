@@ -3,31 +3,38 @@
 //! Promises: when [`Events::invalidate`] returns, no thread here reads the copy. Must never wait for a server: the
 //! calling thread is the one that receives the servers' messages.
 
+use std::sync::Weak;
+
 use super::Paging;
+use crate::leased::Events;
 use trellis_cache::frames::State;
 
-/// The events of a source of pages.
-pub trait Events: Send + Sync {
-    /// Another process will change the page: returns when no thread here can read a copy of it any more.
-    fn invalidate(&self, page: u64);
+/// Who has the pages of a region may be gone before the last event.
+impl Events for Weak<Paging> {
+    fn invalidate(&self, page: u64) {
+        self.upgrade().iter().for_each(|paging| paging.invalidate(page));
+    }
 
-    /// Another process wants the page: it is committed soon.
-    fn recalled(&self, page: u64);
+    fn recalled(&self, page: u64) {
+        self.upgrade().iter().for_each(|paging| paging.was_recalled(page));
+    }
 
-    /// The right to a page, of either kind, has ended.
-    fn lost(&self, page: u64);
+    fn lost(&self, page: u64) {
+        self.upgrade().iter().for_each(|paging| paging.was_lost(page));
+    }
 
-    /// Whether the copy of a page was used since the last query.
-    fn is_used(&self, page: u64) -> bool;
+    fn is_used(&self, page: u64) -> bool {
+        self.upgrade().is_some_and(|paging| paging.is_used(page))
+    }
 }
 
-impl Events for Paging {
+impl Paging {
     fn invalidate(&self, page: u64) {
         let was_here = self.drop_copy(page);
         self.count(|counters| &counters.invalidations, usize::from(was_here));
     }
 
-    fn recalled(&self, page: u64) {
+    fn was_recalled(&self, page: u64) {
         let mut state = self.state();
         // In any other state the page is being returned, or was never here.
         let is_ours = matches!(state.table.state(page), State::Dirty | State::Fetching);
@@ -37,7 +44,7 @@ impl Events for Paging {
         }
     }
 
-    fn lost(&self, page: u64) {
+    pub(super) fn was_lost(&self, page: u64) {
         let mut state = self.state();
         if state.table.state(page) == State::Dirty && !self.is_over() {
             // No thread uses it any more; the home decides later whether its changes can still be committed.
@@ -50,7 +57,7 @@ impl Events for Paging {
         self.drop_copy(page);
     }
 
-    fn is_used(&self, page: u64) -> bool {
+    pub(super) fn is_used(&self, page: u64) -> bool {
         let mut state = self.state();
         let table = &mut state.table;
         if table.state(page) == State::Absent || table.is_writing(page) {
@@ -63,9 +70,7 @@ impl Events for Paging {
         }
         was_mapped || table.state(page) != State::Clean
     }
-}
 
-impl Paging {
     /// Drops the copy; returns whether it could be used.
     fn drop_copy(&self, page: u64) -> bool {
         let mut state = self.state();

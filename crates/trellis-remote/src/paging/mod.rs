@@ -54,8 +54,6 @@ use trellis_record::{FaultKind, LiveCounters};
 
 use crate::client::DEADLINE;
 
-pub use events::Events;
-
 /// The threads that serve faults: this many may wait for servers at once.
 const SERVERS: usize = 4;
 /// Threads that fetch ahead.
@@ -89,7 +87,7 @@ const HOLD: Duration = Duration::from_micros(100);
 /// Where pages are fetched from and returned to. A call waits until it is done, and its error is a message that names
 /// server and pages. Pages are those of the region.
 pub trait Pages: Send + Sync {
-    /// Takes copies, which are readable here until [`Events`] reports otherwise.
+    /// Takes copies, which are readable here until [`Events`](crate::leased::Events) reports otherwise.
     ///
     /// # Errors
     ///

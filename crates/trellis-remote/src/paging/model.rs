@@ -4,10 +4,11 @@
 //! effect only while its owner holds the lease.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::{Events, PAGE_BYTES, Pages};
+use super::{PAGE_BYTES, Pages};
+use crate::leased::Events;
 
 /// Longer than any test waits; reaching it means that a page is not returned.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +26,7 @@ struct Page {
 pub(super) struct Server {
     pages: Mutex<Vec<Page>>,
     changed: Condvar,
-    clients: Vec<OnceLock<Weak<dyn Events>>>,
+    clients: Vec<OnceLock<Arc<dyn Events>>>,
 }
 
 /// A client of it.
@@ -44,7 +45,7 @@ impl Server {
         })
     }
 
-    pub(super) fn meet(&self, number: usize, events: Weak<dyn Events>) {
+    pub(super) fn meet(&self, number: usize, events: Arc<dyn Events>) {
         assert!(self.clients[number].set(events).is_ok(), "each client comes once");
     }
 
@@ -73,8 +74,8 @@ impl Server {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn events(&self, number: usize) -> Option<Arc<dyn Events>> {
-        self.clients[number].get()?.upgrade()
+    fn events(&self, number: usize) -> Option<&Arc<dyn Events>> {
+        self.clients[number].get()
     }
 
     /// Waits until a page has no owner and no grant is under way.

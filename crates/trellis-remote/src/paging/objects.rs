@@ -3,13 +3,13 @@
 //! Promises: a page is requested from its object's server; an error names the server and the part of the region that lies
 //! there. Must never change the place of a page while a cluster runs.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use trellis_fabric_protocol::wire::address::{HostPrefix, PAGE_BYTES, Pointer};
 
-use super::{Events, Pages, Paging};
-use crate::leased::{self, Bytes, Leased, LeasedOptions};
+use super::{Pages, Paging};
+use crate::leased::{Bytes, Leased, LeasedOptions};
 use crate::{Client, ClientOptions, RemoteError};
 
 /// The time without an answer after which a datagram is sent again: a server that many nodes ask at once is slow before
@@ -82,6 +82,7 @@ fn sentence(server: HostPrefix, first: u64, end: u64, error: &RemoteError) -> St
 /// A region's objects, for the pages of this process.
 pub struct Objects {
     parts: Vec<Part>,
+    leased: Mutex<Option<Arc<Leased>>>,
 }
 
 struct Part {
@@ -89,7 +90,6 @@ struct Part {
     /// Its first page in the region.
     first: u64,
     end: u64,
-    leased: Mutex<Option<Arc<Leased>>>,
 }
 
 impl Objects {
@@ -106,44 +106,50 @@ impl Objects {
         paging: &Arc<Paging>,
     ) -> Result<Objects, String> {
         let each = pages_of_each(pages, objects.len());
-        let open = |(number, object): (usize, &Pointer)| {
+        let part = |(number, object): (usize, &Pointer)| {
             let first = (number as u64 * each).min(pages);
-            let end = (first + each).min(pages);
             let server = HostPrefix { cluster: object.cluster(), host: object.home() };
-            let relay = Arc::new(Relay { first, paging: Arc::downgrade(paging) });
-            let options = LeasedOptions { deadline, retry: RETRY, ..LeasedOptions::new(prefix, *object) };
-            let leased = Leased::open(options, relay).map_err(|error| sentence(server, first, end, &error))?;
-            Ok(Part { server, first, end, leased: Mutex::new(Some(Arc::new(leased))) })
+            Part { server, first, end: (first + each).min(pages) }
         };
-        let parts: Result<Vec<Part>, String> = objects.iter().enumerate().map(open).collect();
-        Ok(Objects { parts: parts? })
+        let mut opened = Objects { parts: objects.iter().enumerate().map(part).collect(), leased: Mutex::new(None) };
+        let options = LeasedOptions { deadline, retry: RETRY, ..LeasedOptions::new(prefix, objects) };
+        let leased = Leased::open(options, Arc::new(Arc::downgrade(paging))).map_err(|error| {
+            let part = opened.parts.iter().find(|part| Some(part.server.host) == error.host());
+            part.map_or_else(|| error.to_string(), |part| part.sentence(&error))
+        })?;
+        opened.leased = Mutex::new(Some(Arc::new(leased)));
+        Ok(opened)
     }
 
-    /// Groups ascending pages by object, numbered within the object.
+    /// Groups pages by object.
     fn each<'a>(&'a self, pages: &'a [u64]) -> impl Iterator<Item = (&'a Part, Vec<u64>)> {
         let within = move |part: &'a Part| {
             let own = pages.iter().filter(|page| (part.first..part.end).contains(page));
-            (part, own.map(|page| page - part.first).collect::<Vec<u64>>())
+            (part, own.copied().collect::<Vec<u64>>())
         };
         self.parts.iter().map(within).filter(|(_, own)| !own.is_empty())
+    }
+
+    fn with<T>(&self, part: &Part, work: impl FnOnce(&Leased) -> Result<T, RemoteError>) -> Result<T, String> {
+        let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let leased = leased.ok_or_else(|| format!("memory server {} is not asked any more", part.server))?;
+        work(&leased).map_err(|error| part.sentence(&error))
     }
 }
 
 impl Part {
-    fn with<T>(&self, work: impl FnOnce(&Leased) -> Result<T, RemoteError>) -> Result<T, String> {
-        let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let leased = leased.ok_or_else(|| format!("memory server {} is not asked any more", self.server))?;
-        work(&leased).map_err(|error| sentence(self.server, self.first, self.end, &error))
+    fn sentence(&self, error: &RemoteError) -> String {
+        sentence(self.server, self.first, self.end, error)
     }
 }
 
 impl Pages for Objects {
     fn copy(&self, pages: &[u64], put: &mut dyn FnMut(u64, &[u8])) -> Result<(), String> {
         self.each(pages).try_for_each(|(part, own)| {
-            part.with(|leased| {
+            self.with(part, |leased| {
                 leased.copy(&own, false, &mut |page, bytes| {
                     if let Bytes::New(bytes) = bytes {
-                        put(page + part.first, bytes);
+                        put(page, bytes);
                     }
                 })
             })
@@ -152,10 +158,10 @@ impl Pages for Objects {
 
     fn update(&self, pages: &[u64], keeps: bool, granted: &mut dyn FnMut(u64, Option<&[u8]>)) -> Result<(), String> {
         self.each(pages).try_for_each(|(part, own)| {
-            part.with(|leased| {
+            self.with(part, |leased| {
                 leased.update(&own, keeps, &mut |page, bytes| match bytes {
-                    Bytes::New(bytes) => granted(page + part.first, Some(bytes)),
-                    Bytes::Same => granted(page + part.first, None),
+                    Bytes::New(bytes) => granted(page, Some(bytes)),
+                    Bytes::Same => granted(page, None),
                 })
             })
         })
@@ -165,9 +171,9 @@ impl Pages for Objects {
         let mut late = Vec::new();
         for part in &self.parts {
             let own = pages.iter().filter(|(page, _)| (part.first..part.end).contains(page));
-            let own: Vec<(u64, &[u8])> = own.map(|(page, bytes)| (page - part.first, *bytes)).collect();
+            let own: Vec<(u64, &[u8])> = own.copied().collect();
             if !own.is_empty() {
-                late.extend(part.with(|leased| commit(leased, &own))?.into_iter().map(|page| page + part.first));
+                late.extend(self.with(part, |leased| commit(leased, &own))?);
             }
         }
         Ok(late)
@@ -179,19 +185,15 @@ impl Pages for Objects {
     }
 
     fn drop_copies(&self, pages: &[u64]) {
-        for (part, own) in self.each(pages) {
-            // A server that is no longer asked holds nothing for this process either.
-            let _ = part.with(|leased| {
-                leased.drop_copies(&own);
-                Ok(())
-            });
+        // Servers that are no longer asked hold nothing for this process either.
+        if let Some(leased) = &*self.leased.lock().unwrap_or_else(PoisonError::into_inner) {
+            leased.drop_copies(pages);
         }
     }
 
     fn close(&self) {
-        for part in &self.parts {
-            drop(part.leased.lock().unwrap_or_else(PoisonError::into_inner).take());
-        }
+        let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(leased);
     }
 }
 
@@ -210,36 +212,4 @@ fn commit(leased: &Leased, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, RemoteErr
     }
     leased.release(&changed);
     Ok(changed)
-}
-
-/// Passes on an object's events with page numbers of the region.
-struct Relay {
-    first: u64,
-    paging: Weak<Paging>,
-}
-
-impl Relay {
-    fn tell(&self, what: fn(&Paging, u64), page: u64) {
-        if let Some(paging) = self.paging.upgrade() {
-            what(&paging, page + self.first);
-        }
-    }
-}
-
-impl leased::Events for Relay {
-    fn is_used(&self, page: u64) -> bool {
-        self.paging.upgrade().is_some_and(|paging| Events::is_used(&*paging, page + self.first))
-    }
-
-    fn invalidate(&self, page: u64) {
-        self.tell(Events::invalidate, page);
-    }
-
-    fn recalled(&self, page: u64) {
-        self.tell(Events::recalled, page);
-    }
-
-    fn lost(&self, page: u64) {
-        self.tell(Events::lost, page);
-    }
 }

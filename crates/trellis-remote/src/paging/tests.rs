@@ -8,7 +8,7 @@ use trellis_base::Random;
 use trellis_memory::{Catcher, Fault, FaultServer, Region, RegionOptions, Reserve};
 
 use super::model::{Client, Server};
-use super::{Events, Host, PAGE_BYTES, Paging};
+use super::{Host, PAGE_BYTES, Paging};
 use trellis_record::{Counters, FaultKind, LiveCounters};
 
 const PAGE: usize = PAGE_BYTES as usize;
@@ -84,8 +84,7 @@ impl Process {
         let (region, host) = (Arc::new(region), Counting::default());
         let paging = Paging::new(Arc::clone(&region), cache_pages * PAGE, Box::new(host.clone()));
         let paging = Arc::new(paging.expect("a descriptor is left"));
-        let events: Arc<dyn Events> = Arc::clone(&paging) as Arc<dyn Events>;
-        server.meet(number, Arc::downgrade(&events));
+        server.meet(number, Arc::new(Arc::downgrade(&paging)));
         let client = Client { server: Arc::clone(server), number };
         paging.start(Arc::new(client)).expect("threads start");
         Process { paging, region, host }
@@ -287,7 +286,7 @@ fn a_lease_that_ended_with_changes_ends_the_node_and_a_copy_does_not() {
     let node = std::mem::ManuallyDrop::new(Process::new(&server, 7, 64, 256));
     node.host.is_expected.store(true, Ordering::SeqCst);
     assert_eq!(node.word(3 * WORDS).load(Ordering::SeqCst), 0);
-    node.paging.lost(3);
+    node.paging.was_lost(3);
     assert_eq!(node.word(3 * WORDS).load(Ordering::SeqCst), 0, "it is fetched again");
     node.word(3 * WORDS).store(1, Ordering::SeqCst);
     server.expire(3);
