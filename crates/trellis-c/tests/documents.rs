@@ -31,11 +31,6 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("constexpr std::size_t pitch = 1024;", "#include <cstddef>", ""),
     ("cluster.phase(\"solve\");", "#include <trellis.hpp>", "trellis::cluster cluster;"),
     (
-        "trellis::set_protocol(cluster, pages, ",
-        "#include <trellis/synchronisation.hpp>",
-        "trellis::cluster cluster; auto pages = cluster.view<long>(0, 512);",
-    ),
-    (
         "using numbers = std::vector<int, trellis::allocator<int>>;",
         "#include <trellis/heap.hpp>\n#include <vector>",
         "trellis::cluster cluster;",
