@@ -93,7 +93,7 @@ impl Fabric<'_> {
     }
 
     fn leased(&self, object: Pointer) -> Leased {
-        leased(self.lab, "c1", object, Arc::new(Deaf))
+        leased(self.lab, "c1", &[object], Arc::new(Deaf))
     }
 
     /// Waits until a range's record satisfies a condition.
@@ -232,6 +232,26 @@ fn what_was_changed_counts_after_the_home_died_unless_somebody_else_changed_the_
         for (number, byte) in [(0, 6), (1, 9), (2, 8)] {
             assert!(page(&mut client, object, number) == vec![byte; PAGE], "page {number}");
         }
+    });
+}
+
+#[test]
+fn pages_of_several_objects_at_one_home_are_committed_together() {
+    in_a_fabric("pages_of_several_objects_at_one_home_are_committed_together", 2, |fabric| {
+        fabric.with_backup("s1", "s2");
+        let home = Host(fabric.number("s1"));
+        let objects = [1, 2].map(|pages| create(&mut fabric.client(), home, pages * PAGE as u64));
+        let leased = leased(fabric.lab, "c1", &objects, Arc::new(Deaf));
+        for round in 1..20_u8 {
+            good(leased.update(&[0, 1, 2], false, &mut |_, _: Bytes<'_>| ()));
+            let [first, second, third] = [round, 2 * round, 3 * round].map(|byte| vec![byte; PAGE]);
+            assert_eq!(good(leased.commit(&[(0, &first), (1, &second), (2, &third)], true)), [0_u64; 0]);
+            let mut client = fabric.client();
+            assert!(page(&mut client, objects[0], 0) == first);
+            assert!(page(&mut client, objects[1], 0) == second && page(&mut client, objects[1], 1) == third);
+        }
+        let missing = leased.copy(&[3], false, &mut |_, _: Bytes<'_>| ()).expect_err("there is none");
+        assert_eq!(missing.to_string(), "there is no page 3: the objects have 3 pages");
     });
 }
 

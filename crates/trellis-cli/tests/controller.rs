@@ -36,7 +36,7 @@ fn in_a_rack(test: &str, servers: u16, times: Times, memory: &'static str, body:
 /// Creates pages at `s1`, for two processes.
 fn pages(rack: &Rack, bytes: u64) -> (Pointer, [Leased; 2]) {
     let object = good(client(&rack.lab, "c1", LONG).create(number(&rack.lab, "s1"), bytes));
-    (object, ["c1", "c2"].map(|host| leased(&rack.lab, host, object, Arc::new(Nothing))))
+    (object, ["c1", "c2"].map(|host| leased(&rack.lab, host, &[object], Arc::new(Nothing))))
 }
 
 /// Two processes increment pages under leases while something happens; then everything that was acknowledged is

@@ -123,10 +123,10 @@ fn raised_while(several: &mut Several, happens: impl FnOnce(&mut Several, &Ledge
     // one.
     let first = Ledger::new(1);
     let object = good(client(lab, "c1", LONG).create(number(lab, "s1"), first.bytes()));
-    assert!(first.raise_one(&leased(lab, "c1", object, Arc::new(Nothing)), 0), "nobody else wants it");
+    assert!(first.raise_one(&leased(lab, "c1", &[object], Arc::new(Nothing)), 0), "nobody else wants it");
     let ledger = Ledger::new(PAGES);
     let object = good(client(lab, "c1", LONG).create(number(lab, "s1"), ledger.bytes()));
-    let processes = ["c1", "c2"].map(|host| leased(lab, host, object, Arc::new(Nothing)));
+    let processes = ["c1", "c2"].map(|host| leased(lab, host, &[object], Arc::new(Nothing)));
     let mut reader = client(lab, "c2", LONG);
     std::thread::scope(|scope| {
         let ends = Ends(&ledger);

@@ -411,7 +411,7 @@ fn who_is_cut_off_with_a_lease_loses_it_and_what_comes_late_is_refused() {
         let object = good(fabric.client("c1").create(fabric.number("s1"), 4096));
         let open = |host: &str| {
             let heard = Arc::new(Heard::default());
-            (inside::leased(&fabric.lab, host, object, Arc::clone(&heard) as _), heard)
+            (inside::leased(&fabric.lab, host, &[object], Arc::clone(&heard) as _), heard)
         };
         let ((first, heard), (second, _)) = (open("c1"), open("c2"));
         let mut put = |_: u64, bytes: Bytes<'_>| assert!(matches!(bytes, Bytes::New([0, ..])));

@@ -110,7 +110,7 @@ impl Objects {
 fn worked_while(rack: &mut Rack, objects: &Objects, happens: impl FnOnce(&mut Rack, &Ledger)) {
     let (written, raised) = (Ledger::new(objects.pages), Ledger::new(objects.pages));
     let mut clients = ["c1", "c1", "c2", "c2"].map(|host| client(&rack.lab, host, LONG));
-    let processes = ["c1", "c2"].map(|host| leased(&rack.lab, host, objects.raised, Arc::new(Nothing)));
+    let processes = ["c1", "c2"].map(|host| leased(&rack.lab, host, &[objects.raised], Arc::new(Nothing)));
     let [reads_written, reads_raised, writes, adds] = &mut clients;
     let added = std::thread::scope(|scope| {
         let ends = [Ends(&written), Ends(&raised)];

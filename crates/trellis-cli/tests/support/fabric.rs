@@ -102,8 +102,8 @@ pub(crate) fn client(lab: &Lab, host: &str, deadline: Duration) -> Client {
     good(lab.host(host).unwrap().run(|| Client::open(options)).unwrap())
 }
 
-/// Pages of an object for a process in a host.
-pub(crate) fn leased(lab: &Lab, host: &str, object: Pointer, events: std::sync::Arc<dyn Events>) -> Leased {
-    let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(lab, host), &[object]) };
+/// Pages of objects for a process in a host.
+pub(crate) fn leased(lab: &Lab, host: &str, objects: &[Pointer], events: std::sync::Arc<dyn Events>) -> Leased {
+    let options = LeasedOptions { deadline: LONG, ..LeasedOptions::new(prefix(lab, host), objects) };
     good(lab.host(host).unwrap().run(|| Leased::open(options, events)).unwrap())
 }

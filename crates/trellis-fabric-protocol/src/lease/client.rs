@@ -335,7 +335,7 @@ impl Client {
                 effects.push(Effect::Recalled(page));
             }
             // The home grants it in its turn, in answer to this request.
-            Status::Busy if epoch > 0 => {}
+            Status::Busy if epoch > 0 && wait.ask == Ask::Update => {}
             Status::Busy | Status::Restarting | Status::Unserved => self.pause(now, page),
             Status::Ok => self.succeeded(now, page, wait, epoch, effects),
             Status::Fenced => match wait.ask {

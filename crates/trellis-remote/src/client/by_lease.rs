@@ -6,7 +6,7 @@
 //! what is asked of a home, when again, and what an answer means; there is one for each home of a call. Promises: a change
 //! takes effect once. If the home answers that a commit never took effect, the change is done again from the start; if
 //! its result is unknown, that is an error of its own ([`Failure::Unknown`]). A page that was granted is committed next,
-//! and nothing is taken after the deadline.
+//! and after the deadline nothing is asked for. What was asked for before it may be granted later, for one term.
 //!
 //! Must never change a page beyond the request, nor repeat a change whose result is unknown.
 
@@ -95,8 +95,6 @@ struct Page<'a> {
     changed: Range<usize>,
     heard: Option<(Status, Option<Host>)>,
     sent: u32,
-    /// How often its changes were sent to the home since it was granted.
-    commits: u32,
     failure: Option<Failure>,
 }
 
@@ -180,8 +178,8 @@ impl Client {
         for page in &changes.pages {
             for change in &page.changes {
                 let wait = &mut waits[change.place];
-                // Changes that were sent again after an answer may have been made.
-                wait.heard = page.heard.filter(|_| page.commits <= 1);
+                // What was heard last may be about one commit, and another one may have been made.
+                wait.heard = page.heard.filter(|_| page.step != Step::Commit);
                 wait.sent = page.sent;
             }
         }
@@ -208,7 +206,8 @@ impl Client {
             }
         }
         // What follows from the answers is asked at once.
-        while !questions.is_empty() {
+        let is_new = |question: &Question| matches!(question.ask, Ask::Update);
+        while !questions.is_empty() && !(changes.is_late() && questions.iter().all(is_new)) {
             let asked = std::mem::take(&mut questions);
             for answered in self.ask_homes(changes, &asked, &mut questions) {
                 self.hear(changes, asked[answered.question], &answered, &mut questions);
@@ -255,7 +254,6 @@ impl Client {
                 Effect::Send { message: Message::Request { page, request, ask }, .. } => {
                     let place = if page == page_number { Some(place) } else { changes.place_of(home, page) };
                     let place = place.expect("only pages of this call are asked for");
-                    changes.pages[place].commits += u32::from(matches!(ask, Ask::Commit { .. }));
                     questions.push(Question { place, number: request, ask });
                 }
                 Effect::Done(_, Outcome::Owned) => {
@@ -266,9 +264,10 @@ impl Client {
                     }
                     let is_late = changes.is_late();
                     let page = &mut changes.pages[place];
-                    page.change(bytes);
                     if is_late {
                         page.step = Step::Wait;
+                    } else {
+                        page.change(bytes);
                     }
                     let input = match page.step {
                         Step::Commit => Input::Commit { page: page_number, release: true },
@@ -286,7 +285,7 @@ impl Client {
                         }
                         // It did not take effect and never will, or it was not sent because the lease was over. Others of
                         // the call have their turn before it is taken again.
-                        (_, None | Some((0, _))) => (page.step, page.commits) = (Step::Wait, 0),
+                        (_, None | Some((0, _))) => page.step = Step::Wait,
                         (_, Some(_)) => {
                             let failure = Failure::Unknown { command: Command::Commit, pointer: page.pointer };
                             self.fail(changes, place, failure, questions);
@@ -356,7 +355,8 @@ impl Client {
             let failure = page.wanted(ask).refused(reply.status);
             return self.fail(changes, place, failure, questions);
         };
-        if !matches!(status, Said::Ok | Said::Fenced) {
+        let is_awaited = matches!((page.step, ask), (Step::Take, Ask::Update) | (Step::Commit, Ask::Commit { .. }));
+        if is_awaited && !matches!(status, Said::Ok | Said::Fenced) {
             page.heard = Some((reply.status, moved_to(reply)));
             page.sent += u32::from(status != Said::Busy);
         }
@@ -533,7 +533,6 @@ impl<'a> Changes<'a> {
                     changed: 0..0,
                     heard: None,
                     sent: 0,
-                    commits: 0,
                     failure: None,
                 }),
             }
@@ -544,7 +543,7 @@ impl<'a> Changes<'a> {
 impl Page<'_> {
     /// The lease was granted: makes the changes here, one after the other.
     fn change(&mut self, bytes: &[u8]) {
-        (self.bytes, self.changed, self.commits) = (bytes.to_vec(), 0..0, 0);
+        (self.bytes, self.changed) = (bytes.to_vec(), 0..0);
         // Statuses from before the grant say nothing about the commit.
         self.heard = None;
         for change in &mut self.changes {

@@ -134,11 +134,17 @@ impl Leased {
         let asks =
             ClientOptions { port: options.port, deadline: options.deadline, ..ClientOptions::new(options.prefix) };
         let mut client = Client::open(asks)?;
-        let (mut objects, mut first_page) = (Vec::new(), 0);
+        let (mut objects, mut first_page) = (Vec::<Placed>::new(), 0);
         for &object in &options.objects {
             let (pointer, bytes) = client.inquire(object)?;
+            if objects.iter().any(|placed| placed.pointer == pointer) {
+                return Err(RemoteError::Setting(format!("the object {pointer} is named twice; name each once")));
+            }
             objects.push(Placed { pointer, bytes, first_page });
             first_page += bytes.div_ceil(PAGE_BYTES);
+        }
+        if objects.is_empty() {
+            return Err(RemoteError::Setting("there are no objects to hold pages of; name one".to_owned()));
         }
         let socket = |port: u16| Endpoint::open(port).map_err(|error| RemoteError::Socket { port, error });
         let endpoint = socket(options.port).or_else(|_| socket(0))?;
@@ -313,6 +319,10 @@ impl Shared {
         begin: impl Fn(&mut State, u64, u64),
         put: &mut dyn FnMut(u64, Bytes<'_>),
     ) -> Result<Vec<u64>, RemoteError> {
+        let count: u64 = self.objects.iter().map(|placed| placed.bytes.div_ceil(PAGE_BYTES)).sum();
+        if let Some(page) = pages.iter().find(|page| **page >= count) {
+            return Err(RemoteError::Setting(format!("there is no page {page}: the objects have {count} pages")));
+        }
         let (mut open, mut to_begin): (Vec<u64>, Vec<u64>) = (Vec::new(), pages.to_vec());
         let (mut fenced, mut failed) = (Vec::new(), None);
         let mut state = self.lock();
@@ -366,6 +376,10 @@ impl Shared {
     /// The error that a caller gets at its deadline.
     fn late(&self, kind: Kind, page: u64, heard: (u32, Option<Heard>), waited: Duration) -> RemoteError {
         match heard {
+            // What was heard last may be about one commit, and another one may have been made.
+            (sent, _) if matches!(kind, Kind::Commit { .. }) => {
+                NoAnswer { to: self.pointer(page).encode().0, sent, waited, error: None }.into()
+            }
             (sent, Some((status, told))) if status.is_of_no_home() => {
                 let (command, pointer) = (kind.command(), self.pointer(page));
                 RemoteError::Unserved { command, pointer, status, told, sent, waited }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use trellis_fabric_protocol::lease::client::{Client, Input};
 use trellis_fabric_protocol::lease::reader::{self, Followed, Reader};
 use trellis_fabric_protocol::lease::{Ask, Belief, Effect, Epoch, Message, Outcome, Party};
-use trellis_fabric_protocol::wire::address::{Host, Incarnation};
+use trellis_fabric_protocol::wire::address::{Host, Incarnation, PAGE_BYTES};
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::AnswerTime;
 
@@ -24,8 +24,8 @@ const READER_NUMBERS: u64 = 1 << 62;
 const OTHER_NUMBERS: u64 = 1 << 61;
 /// The divisor of a term after which a queued request is repeated; the home drops it from its queue after half a term.
 const QUEUED_PARTS: u64 = 5;
-/// The maximum length of a datagram.
-const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+/// The room for a datagram: a page with its headers. Nothing longer is for this process.
+const DATAGRAM_BYTES_MAX: usize = 2 * PAGE_BYTES as usize;
 /// The number of rooms for datagrams that are kept; pages that arrive in one call take as many at most.
 const ROOMS_MAX: usize = super::WINDOW_PAGES;
 /// How often a copy is renewed before the caller is asked whether it is used.
@@ -120,6 +120,9 @@ pub(super) struct State {
     pub(super) incarnation: Incarnation,
     /// In the order of their pages.
     objects: Vec<Object>,
+    /// The numbers of requests of all objects: a home tells the commits of a process apart by them.
+    client_requests: u64,
+    reader_requests: u64,
     /// As the options say, in nanoseconds.
     retry_min: u64,
     operations: HashMap<u64, Operation>,
@@ -177,8 +180,8 @@ impl State {
             let controller = Party::of(home);
             Object {
                 first_page: placed.first_page,
-                client: Client { requests: number, ..Client::new(me, controller, timing, home) },
-                reader: Reader { requests: READER_NUMBERS + number, ..Reader::new(me, controller, timing, home) },
+                client: Client::new(me, controller, timing, home),
+                reader: Reader::new(me, controller, timing, home),
                 retry,
                 answer_time: AnswerTime::default(),
             }
@@ -186,6 +189,8 @@ impl State {
         State {
             incarnation,
             objects: placed.iter().map(object).collect(),
+            client_requests: number,
+            reader_requests: READER_NUMBERS + number,
             retry_min: retry,
             operations: HashMap::new(),
             came: None,
@@ -241,7 +246,9 @@ impl State {
         keeps: Keeps,
         bytes: Option<&[u8]>,
     ) {
-        self.queued.remove(&page);
+        if self.queued.remove(&page).is_some() {
+            self.retime(page);
+        }
         let operation = Operation { kind, keeps, phase: Phase::Asked, sent: 0, heard: None };
         self.operations.insert(page, operation);
         let is_here = self.machines(page).client.owns(now, page)
@@ -311,7 +318,7 @@ impl State {
         match self.operations.remove(&page).map(|operation| operation.kind) {
             Some(Kind::Copy) if !self.held.contains(&page) => self.forget(page),
             Some(Kind::Update | Kind::Commit { .. }) => self.release(shared, now, page),
-            _ => {}
+            _ => self.retime(page),
         }
     }
 
@@ -525,10 +532,8 @@ impl State {
     ) -> Vec<Effect> {
         let at = self.at(page);
         let belief = self.objects[at].client.belief;
-        let mut effects = Vec::new();
-        self.objects[at].client.step(now, input, &mut effects);
         let mut answers = Vec::new();
-        for effect in effects {
+        for effect in self.step_client(at, now, input) {
             match effect {
                 Effect::Done(page, outcome) => self.done(shared, now, page, outcome, came.clone()),
                 Effect::Lost(page) => {
@@ -546,10 +551,31 @@ impl State {
         if self.objects[at].client.belief == belief {
             self.retime(page);
         } else {
+            // The other home has no queue yet.
+            let queued: Vec<u64> = self.queued.keys().copied().filter(|page| self.at(*page) == at).collect();
+            for page in queued {
+                self.queued.remove(&page);
+            }
             self.retime_all(at);
         }
         shared.changed.notify_all();
         answers
+    }
+
+    fn step_client(&mut self, at: usize, now: u64, input: Input) -> Vec<Effect> {
+        let (client, mut effects) = (&mut self.objects[at].client, Vec::new());
+        client.requests = self.client_requests;
+        client.step(now, input, &mut effects);
+        self.client_requests = client.requests;
+        effects
+    }
+
+    fn step_reader(&mut self, at: usize, now: u64, input: reader::Input) -> Vec<Effect> {
+        let (reader, mut effects) = (&mut self.objects[at].reader, Vec::new());
+        reader.requests = self.reader_requests;
+        reader.step(now, input, &mut effects);
+        self.reader_requests = reader.requests;
+        effects
     }
 
     fn ask_client(&mut self, shared: &Shared, now: u64, page: u64, input: Input) {
@@ -606,10 +632,8 @@ impl State {
         bytes: Range<usize>,
         epoch: Epoch,
     ) {
-        let mut effects = Vec::new();
         let from = Party::of(self.machines(page).reader.belief.home);
-        self.machines_mut(page).reader.step(now, reader::Input::Message(from, message), &mut effects);
-        for effect in effects {
+        for effect in self.step_reader(self.at(page), now, reader::Input::Message(from, message)) {
             match effect {
                 Effect::Put(page) => self.copied(page, bytes.clone(), epoch),
                 Effect::Send { message, .. } => shared.send(self, &message),
@@ -622,9 +646,7 @@ impl State {
 
     fn ask_reader(&mut self, shared: &Shared, now: u64, page: u64, input: reader::Input) {
         let at = self.at(page);
-        let mut effects = Vec::new();
-        self.objects[at].reader.step(now, input, &mut effects);
-        for effect in effects {
+        for effect in self.step_reader(at, now, input) {
             if let Effect::Send { message, .. } = effect {
                 shared.send(self, &message);
             }

@@ -186,9 +186,8 @@ impl Pages for Objects {
 
     fn drop_copies(&self, pages: &[u64]) {
         // Servers that are no longer asked hold nothing for this process either.
-        if let Some(leased) = &*self.leased.lock().unwrap_or_else(PoisonError::into_inner) {
-            leased.drop_copies(pages);
-        }
+        let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        leased.iter().for_each(|leased| leased.drop_copies(pages));
     }
 
     fn close(&self) {

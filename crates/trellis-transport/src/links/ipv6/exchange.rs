@@ -3,7 +3,7 @@
 //! Promises: [`Exchange::ask`] returns when every question has an accepted answer, or reports which have none at the
 //! deadline. Within one call questions to different hosts do not wait for each other. A host that did not answer, and
 //! is available again, is found within [`Timing::probe_after_max`] and a round trip, if the oldest question to it was sent
-//! more than once. An answer to a question of an earlier call is dropped.
+//! more than once and the host did not say that it answers later. An answer to a question of an earlier call is dropped.
 //!
 //! A question may be several datagrams from one address to one other. Each is sent again until an answer says that it
 //! arrived ([`Verdict::Part`]) or that the question is answered. If all arrived and there is no answer, the receiver
@@ -280,8 +280,12 @@ impl Exchange {
             for at in 0..self.lines[line].held.len() {
                 let place = self.lines[line].held[at];
                 if self.known[place].again_at <= now {
+                    let sent = self.known[place].sent;
                     self.send(first, place, &asks[place], now, &mut failed);
-                    self.known[place].again_at = now + self.timing.again_after_max;
+                    if self.known[place].sent > sent {
+                        self.known[place].again_at = now + self.timing.again_after_max;
+                        self.repeated += 1;
+                    }
                 }
                 wake_at = wake_at.min(self.known[place].again_at);
             }
