@@ -35,6 +35,7 @@ const NESTED: u16 = 0x8000;
 /// Kinds of messages about tables.
 pub(super) mod kind {
     pub(in crate::switches::nft) const NEW_TABLE: u16 = 0;
+    pub(in crate::switches::nft) const DELETE_TABLE: u16 = 2;
     pub(in crate::switches::nft) const NEW_CHAIN: u16 = 3;
     pub(in crate::switches::nft) const NEW_RULE: u16 = 6;
     pub(in crate::switches::nft) const DELETE_RULE: u16 = 8;
@@ -283,10 +284,11 @@ pub(super) struct Heard<'a> {
     pub(super) packet: &'a [u8],
 }
 
-/// Receives the packets that the rules report.
+/// Receives the packets that the rules report. The groups are free when it is dropped: a child process that has not called
+/// exec yet has the descriptor, too, so that closing it is not enough.
 pub(super) struct Subscription {
-    socket: sys::Netlink,
-    buffer: Vec<u8>,
+    conversation: Conversation,
+    groups: Vec<u16>,
 }
 
 const LOG_CONFIGURE: u16 = 1;
@@ -294,6 +296,7 @@ const LOG_COMMAND: u16 = 1;
 const LOG_MODE: u16 = 2;
 const LOG_THRESHOLD: u16 = 5;
 const LOG_BIND: u8 = 1;
+const LOG_UNBIND: u8 = 2;
 const LOG_COPY: u8 = 2;
 const LOG_INTERFACE: u16 = 4;
 const LOG_PACKET: u16 = 9;
@@ -301,7 +304,8 @@ const LOG_PACKET: u16 = 9;
 impl Subscription {
     /// Receives what is reported under these numbers, up to this many bytes of each packet, at once.
     pub(super) fn open(groups: &[u16], bytes_max: u32) -> io::Result<Subscription> {
-        let mut conversation = Conversation::open()?;
+        let mut subscription = Subscription { conversation: Conversation::open()?, groups: Vec::new() };
+        let conversation = &mut subscription.conversation;
         for &group in groups {
             let mut attributes = Attributes::default();
             attributes.bytes(LOG_COMMAND, &[LOG_BIND]);
@@ -313,28 +317,41 @@ impl Subscription {
             conversation.put(&mut bytes, LOGS << 8 | LOG_CONFIGURE, flags, 0, group, &attributes);
             conversation.socket.send(&bytes)?;
             conversation.hear(|_| ())?;
+            subscription.groups.push(group);
         }
-        Ok(Subscription { socket: conversation.socket, buffer: conversation.buffer })
+        Ok(subscription)
     }
 
     /// The descriptor that becomes readable when something is reported.
     pub(super) fn descriptor(&self) -> io::Result<std::os::fd::OwnedFd> {
-        self.socket.descriptor()
+        self.conversation.socket.descriptor()
     }
 
     /// Handles everything that was reported since the last call, in order. Returns whether nothing was lost.
     pub(super) fn hear(&mut self, mut each: impl FnMut(Heard<'_>)) -> bool {
         let mut is_all = true;
+        let Conversation { socket, buffer, .. } = &mut self.conversation;
         loop {
-            match self.socket.receive(&mut self.buffer) {
-                Ok(Some(bytes)) => {
-                    messages(&self.buffer[..bytes]).filter_map(|one| heard(one.bytes)).for_each(&mut each)
-                }
+            match socket.receive(buffer) {
+                Ok(Some(bytes)) => messages(&buffer[..bytes]).filter_map(|one| heard(one.bytes)).for_each(&mut each),
                 Ok(None) => return is_all,
                 // More was reported than fits; later reports are available.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => is_all = false,
                 Err(_) => return false,
             }
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        for group in std::mem::take(&mut self.groups) {
+            let mut attributes = Attributes::default();
+            attributes.bytes(LOG_COMMAND, &[LOG_UNBIND]);
+            let mut bytes = Vec::new();
+            self.conversation.put(&mut bytes, LOGS << 8 | LOG_CONFIGURE, FLAG_REQUEST, 0, group, &attributes);
+            // What cannot be said is said by closing the socket.
+            //let _ = self.conversation.socket.send(&bytes);
         }
     }
 }

@@ -64,6 +64,16 @@ struct Told {
     frame: Vec<u8>,
 }
 
+impl Drop for Tables {
+    /// The kernel deletes the table when its owner closes the socket. A child process that has not called exec yet has
+    /// the socket, too, and would keep the table for a moment.
+    fn drop(&mut self) {
+        let mut changes = Changes::new(ruleset::TABLE);
+        changes.message(kind::DELETE_TABLE, 0, |_| ());
+        let _ = self.kernel.carry_out(&changes);
+    }
+}
+
 impl Tables {
     /// Creates all of them.
     pub(super) fn make(wiring: &Wiring) -> Result<Tables, SwitchError> {
