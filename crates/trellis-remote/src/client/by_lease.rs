@@ -207,7 +207,7 @@ impl Client {
         }
         // What follows from the answers is asked at once.
         let is_new = |question: &Question| matches!(question.ask, Ask::Update);
-        while !questions.is_empty() && !(changes.is_late() && questions.iter().all(is_new)) {
+        while !(questions.is_empty() || changes.is_late() && questions.iter().all(is_new)) {
             let asked = std::mem::take(&mut questions);
             for answered in self.ask_homes(changes, &asked, &mut questions) {
                 self.hear(changes, asked[answered.question], &answered, &mut questions);
