@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddrV6, UdpSocket};
+use std::net::{Shutdown, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -218,8 +218,15 @@ pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Option<Dura
     polled.iter().enumerate().filter(|(_, one)| !one.revents().is_empty()).map(|(place, _)| place).collect()
 }
 
-/// Dropped, it makes [`Ringing`] readable.
-pub(crate) struct Alarm(#[allow(dead_code, reason = "it works by being dropped")] UnixStream);
+/// Dropped, it makes [`Ringing`] readable, also while a child process that has not called exec yet has the descriptor.
+pub(crate) struct Alarm(UnixStream);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // Two connected sockets can be shut down.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
 
 /// Readable when the alarm was dropped.
 pub(crate) struct Ringing(UnixStream);

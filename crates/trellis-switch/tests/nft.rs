@@ -33,7 +33,21 @@ fn the_table_is_gone_with_the_switch() {
         let first = open().unwrap_or_else(|error| panic!("the one before left something: {error}"));
         let refused = open().map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("where no other switch `nft` is"), "{refused}");
+        // A child process that has not called exec yet has all descriptors, too.
+        // SAFETY: the child only waits for the signal that ends it.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: it has no arguments.
+                unsafe { libc::pause() };
+            }
+        }
         drop(first);
+        let next = open();
+        // SAFETY: it is the child from above, which nobody has waited for.
+        let ended = unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, std::ptr::null_mut(), 0)) };
+        assert_eq!(ended, (0, child));
+        drop(next.unwrap_or_else(|error| panic!("the one before left something: {error}")));
     }
 }
 

@@ -351,7 +351,7 @@ impl Drop for Subscription {
             let mut bytes = Vec::new();
             self.conversation.put(&mut bytes, LOGS << 8 | LOG_CONFIGURE, FLAG_REQUEST, 0, group, &attributes);
             // What cannot be said is said by closing the socket.
-            //let _ = self.conversation.socket.send(&bytes);
+            let _ = self.conversation.socket.send(&bytes);
         }
     }
 }
