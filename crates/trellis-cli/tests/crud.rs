@@ -61,7 +61,7 @@ fn one_program_in_three_languages_says_the_same() {
     let test = "one_program_in_three_languages_says_the_same";
     let built = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("a folder");
     let (library, example) = (built.join("libtrellis_c.so"), built.join("examples/crud"));
-    for (path, how) in [(&library, "cargo build -p trellis-c"), (&example, "cargo build -p trellis --examples")] {
+    for (path, how) in [(&library, "cargo build -p trellis-c"), (&example, "cargo build -p trellis-dsm --examples")] {
         if !path.is_file() {
             skip(test, format_args!("{} is not built ({how})", path.display()));
             return;

@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 /// Our crates, and those of our crates that each may depend on. Tests may also depend on `trellis-testing` or
 /// `trellis-base`.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 17] = [
     ("trellis-base", &[]),
     ("trellis-testing", &[]),
     ("trellis-cluster-protocol", &["trellis-base"]),
@@ -39,12 +39,46 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ),
     ("trellis-stored", &["trellis-base", "trellis-cache", "trellis-memory", "trellis-remote", "trellis-store"]),
     (
+        "trellis-cluster",
+        &[
+            "trellis-base",
+            "trellis-cache",
+            "trellis-cluster-protocol",
+            "trellis-fabric-protocol",
+            "trellis-memory",
+            "trellis-output",
+            "trellis-record",
+            "trellis-remote",
+            "trellis-transport",
+        ],
+    ),
+    (
+        "trellis-dsm",
+        &[
+            "trellis-cluster",
+            "trellis-cluster-protocol",
+            "trellis-memory",
+            "trellis-output",
+            "trellis-record",
+            "trellis-remote",
+            "trellis-stored",
+            "trellis-transport",
+        ],
+    ),
+    (
         "trellis-check",
         &["trellis-base", "trellis-cluster-protocol", "trellis-fabric-protocol", "trellis-output", "trellis-transport"],
     ),
     (
         "trellis-command",
-        &["trellis", "trellis-base", "trellis-fabric-protocol", "trellis-output", "trellis-store", "trellis-switch"],
+        &[
+            "trellis-base",
+            "trellis-dsm",
+            "trellis-fabric-protocol",
+            "trellis-output",
+            "trellis-store",
+            "trellis-switch",
+        ],
     ),
 ];
 /// The crate that tests of all layers may use.

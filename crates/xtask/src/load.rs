@@ -23,8 +23,15 @@ const AT_ONCE: usize = 4;
 
 /// The packages and programs of those tests. Programs that only compare values, and those of cargo features, run only
 /// in the whole suite: `release` alone takes longer at this load than all of these.
-const WAITING_PACKAGES: &[&str] =
-    &["trellis", "trellis-cli", "trellis-c", "trellis-remote", "trellis-store", "trellis-stored", "trellis-transport"];
+const WAITING_PACKAGES: &[&str] = &[
+    "trellis-dsm",
+    "trellis-cli",
+    "trellis-c",
+    "trellis-remote",
+    "trellis-store",
+    "trellis-stored",
+    "trellis-transport",
+];
 const WAITING: &[&str] = &[
     "backups",
     "cluster",

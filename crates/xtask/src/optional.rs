@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// Test programs that need a feature, by package; the others have run without it. A library has the package's name.
 const TESTS: &[(&str, &[&str])] = &[
     ("trellis-transport", &["trellis_transport", "fabric", "fabric_writes"]),
-    ("trellis", &["fabric"]),
+    ("trellis-dsm", &["fabric"]),
     ("trellis-store", &["trellis_store", "bigtable", "datastore", "etcd", "spanner"]),
     ("trellis-stored", &["stored_stores"]),
     ("trellis-switch", &["trellis_switch", "bpf", "memory", "openflow"]),

@@ -32,7 +32,7 @@ struct Program {
 
 /// A choice of tests: the arguments of `cargo test`, and a filter for the names of tests.
 pub(crate) struct Tests<'a> {
-    /// Packages and targets, for example `-p trellis --test cluster`.
+    /// Packages and targets, for example `-p trellis-dsm --test cluster`.
     pub(crate) arguments: Vec<&'a str>,
     /// Of the resulting programs only these, by package and name; all if this is empty.
     pub(crate) only: Vec<(&'a str, &'a str)>,

@@ -5,7 +5,7 @@
 //! reports the reason on a line that begins with SKIPPED.
 #![allow(dead_code)] // each test program uses its part
 
-#[path = "../../../trellis/tests/addresses/mod.rs"]
+#[path = "../../../trellis-dsm/tests/addresses/mod.rs"]
 mod addresses;
 #[path = "../../install.rs"]
 pub(crate) mod install;

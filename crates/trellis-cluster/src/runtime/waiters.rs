@@ -21,7 +21,7 @@ pub(crate) const SLOT: Deadline = Deadline {
     waits_for: "a place to wait, where 1,024 threads of the node wait already",
     limit: Limit::Other("until one of those goes on, which each does at its own limit at the latest"),
     then: "it waits. Where all of those wait for this thread, their limits end that",
-    tested: "crates/trellis/src/runtime/waiters.rs threads_without_a_slot_sleep_until_slots_are_given_back",
+    tested: "crates/trellis-cluster/src/runtime/waiters.rs threads_without_a_slot_sleep_until_slots_are_given_back",
 };
 
 // What a slot's word says in its low bits. Above them it counts how often the slot was taken: whoever signals changes

@@ -13,6 +13,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let items = cluster.semaphore(1);
     /// items.post(2)?;

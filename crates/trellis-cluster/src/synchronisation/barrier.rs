@@ -132,6 +132,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// use trellis::synchronisation::Reduce;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let nodes = cluster.barrier_reduce(0, Reduce::Sum, 1u64)?;
@@ -174,6 +175,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let last = std::thread::scope(|scope| {
     ///     let threads = [0; 3].map(|_| scope.spawn(|| cluster.barrier_of(5, 3)));

@@ -15,6 +15,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let lock = cluster.rwlock(1);
     /// let (one, two) = (lock.read()?, lock.read()?);

@@ -14,6 +14,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let ready = AtomicBool::new(false);

@@ -11,6 +11,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let mut times = 0;
     /// cluster.once(1).call(|| times += 1)?;

@@ -247,7 +247,7 @@ pub(crate) const LOOK: Deadline = Deadline {
     waits_for: "the coordinator, to say that it is still there",
     limit: Limit::seconds(1),
     then: "it counts as there, until `start_seconds_max` is over",
-    tested: "crates/trellis/src/join.rs who_says_nothing_is_there_and_who_does_not_listen_is_not",
+    tested: "crates/trellis-cluster/src/join.rs who_says_nothing_is_there_and_who_does_not_listen_is_not",
 };
 /// The longest answer to one question.
 const ANSWER_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;

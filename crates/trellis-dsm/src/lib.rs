@@ -17,39 +17,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
-
-mod cluster;
-pub mod config;
-mod heap;
-mod join;
-pub mod launch;
-mod ranges;
-mod runtime;
-pub mod secret;
-pub mod synchronisation;
-pub mod waits;
-
-pub use cluster::{Cluster, JoinError, Region, WaitError};
-pub use config::{Config, ConfigError};
-pub use heap::{Heap, HeapError, HeapStatistics, Home, Padding};
-pub use ranges::{RangeGuard, ToProtocol};
-pub use synchronisation::{Atomic, LockGuard};
-/// Which protocols there are, and how they combine.
-pub use trellis_cluster_protocol::coherence::Protocol;
+#[doc(inline)]
+pub use trellis_cluster::*;
 pub use trellis_output::lines::complain;
-pub use trellis_record::Counters;
 /// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
 pub use {trellis_memory as memory, trellis_transport as transport};
 /// Memory of other machines, memory in stores, and what a run leaves behind: crates of their own.
 pub use {trellis_record as record, trellis_remote as remote, trellis_stored as stored};
-
-/// Joins the cluster that the environment describes: the one that `trellis run` started, or a cluster of one node when
-/// the program was started by itself.
-///
-/// # Errors
-///
-/// As [`Config::from_environment`] and [`Cluster::join`].
-pub fn join() -> Result<Cluster, JoinError> {
-    Cluster::join(Config::from_environment()?)
-}

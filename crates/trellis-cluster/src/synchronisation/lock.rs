@@ -18,6 +18,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let guard = cluster.lock(1)?;
     /// assert!(cluster.try_lock(1)?.is_none(), "locks are not recursive");

@@ -24,7 +24,7 @@ pub(crate) const PIPE: Deadline = Deadline {
     waits_for: "the secret",
     limit: Limit::seconds(10),
     then: "`SecretError`, which says that the pipe stayed empty",
-    tested: "crates/trellis/src/secret.rs a_pipe_that_stays_empty_is_refused",
+    tested: "crates/trellis-cluster/src/secret.rs a_pipe_that_stays_empty_is_refused",
 };
 
 /// A cluster's secret.

@@ -13,6 +13,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let loaded = cluster.event(1);
     /// std::thread::scope(|scope| {

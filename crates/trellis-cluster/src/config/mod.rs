@@ -328,6 +328,7 @@ impl Origin {
 /// Where a configuration comes from. Later kinds win over earlier ones: file, environment, flags.
 ///
 /// ```
+/// # use trellis_cluster as trellis;
 /// use trellis::config::Sources;
 /// let config = Sources::new().set("region_bytes=1MiB").set("catch=signal").load()?;
 /// assert_eq!(config.region_bytes, 1 << 20);

@@ -88,6 +88,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// use trellis::Home;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let numbers = cluster.heap().allocate_zeroed::<u64>(1000, Home::Here)?;

@@ -59,6 +59,7 @@ impl Cluster {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?; // a cluster of one node
     /// // SAFETY: no other thread uses these bytes.
     /// let numbers = unsafe { cluster.region().slice_mut::<u64>(0, 100) };

@@ -81,6 +81,7 @@ impl<'a> Region<'a> {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let config = trellis::Config { coherence: "lock(ivy)".parse()?, ..trellis::Config::default() };
     /// let cluster = trellis::Cluster::join(config)?;
     /// let region = cluster.region();
@@ -131,6 +132,7 @@ impl<'a> Region<'a> {
     /// # Examples
     ///
     /// ```
+    /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// cluster.region().set_protocol(0, 1 << 20, "lock(dynamic)")?;
     /// assert_eq!(cluster.region().protocol(5).to_string(), "lock(dynamic(forward))");
