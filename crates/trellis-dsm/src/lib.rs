@@ -1,4 +1,4 @@
-//! One memory over several processes: the runtime and the Rust API of Trellis.
+//! One memory over several processes: the Rust API of Trellis.
 //!
 //! A region is mapped at the same address in every process of a cluster. Loads and stores just work; a coherence
 //! protocol decides who may read or write a page now. Start a program with `trellis run -n 4 ./program`, join with

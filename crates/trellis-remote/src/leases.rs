@@ -1,5 +1,5 @@
-//! What the two users of the protocol's lease client share: [`super::leased`], which holds pages for a while, and changes of a
-//! [`super::Client`] that need a lease for a moment.
+//! Timing and answers of leases, for the two users of the protocol's lease client: [`super::leased`] holds pages for a
+//! while, and a [`super::Client`] takes a lease for a single change.
 //!
 //! Promises: a right ends here before it ends at the server.
 

@@ -176,7 +176,7 @@ fn pages_are_numbered_through_all_objects() {
             }
             assert_eq!(read[0], [bytes[0]; 8]);
         }
-        // What another process wants is reported with the numbers here.
+        // Events have the page numbers of this process.
         all.copy(3);
         let other = Process::start(11, first);
         other.update(1);

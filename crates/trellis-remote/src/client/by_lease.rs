@@ -6,7 +6,8 @@
 //! what is asked of a home, when again, and what an answer means; there is one for each home of a call. Promises: a change
 //! takes effect once. If the home answers that a commit never took effect, the change is done again from the start; if
 //! its result is unknown, that is an error of its own ([`Failure::Unknown`]). A page that was granted is committed next,
-//! and after the deadline nothing is asked for. What was asked for before it may be granted later, for one term.
+//! and no request for a lease is sent after the deadline. A home may still grant an earlier request: that lease ends with
+//! its term.
 //!
 //! Must never change a page beyond the request, nor repeat a change whose result is unknown.
 
@@ -71,7 +72,7 @@ pub(super) struct Changes<'a> {
     pages: Vec<Page<'a>>,
     /// By the index of the request.
     parts: BTreeMap<usize, Parts>,
-    /// What this client holds and asks for at each home.
+    /// The protocol's client for each home: the leases and the open requests there.
     holders: BTreeMap<Host, Holder>,
 }
 
@@ -178,7 +179,7 @@ impl Client {
         for page in &changes.pages {
             for change in &page.changes {
                 let wait = &mut waits[change.place];
-                // What was heard last may be about one commit, and another one may have been made.
+                // The last answer may be about one commit although the home has made another one.
                 wait.heard = page.heard.filter(|_| page.step != Step::Commit);
                 wait.sent = page.sent;
             }
@@ -205,7 +206,7 @@ impl Client {
                 _ => {}
             }
         }
-        // What follows from the answers is asked at once.
+        // Requests that follow from answers are sent at once.
         let is_new = |question: &Question| matches!(question.ask, Ask::Update);
         while !(questions.is_empty() || changes.is_late() && questions.iter().all(is_new)) {
             let asked = std::mem::take(&mut questions);
@@ -552,7 +553,7 @@ impl Page<'_> {
         self.step = if self.changed.is_empty() { Step::Over } else { Step::Commit };
     }
 
-    /// What is sent for a question.
+    /// The request that asks a question.
     fn wanted(&self, ask: Ask) -> Wanted<'_> {
         let plain = |command: Command| Wanted::plain(self.pointer, command, Operation::Plain);
         match ask {

@@ -376,7 +376,7 @@ impl Shared {
     /// The error that a caller gets at its deadline.
     fn late(&self, kind: Kind, page: u64, heard: (u32, Option<Heard>), waited: Duration) -> RemoteError {
         match heard {
-            // What was heard last may be about one commit, and another one may have been made.
+            // The last answer may be about one commit although the home has made another one.
             (sent, _) if matches!(kind, Kind::Commit { .. }) => {
                 NoAnswer { to: self.pointer(page).encode().0, sent, waited, error: None }.into()
             }

@@ -9,7 +9,7 @@ use super::Paging;
 use crate::leased::Events;
 use trellis_cache::frames::State;
 
-/// Who has the pages of a region may be gone before the last event.
+/// The source of pages outlives the region: an event for a region that is gone is dropped.
 impl Events for Weak<Paging> {
     fn invalidate(&self, page: u64) {
         self.upgrade().iter().for_each(|paging| paging.invalidate(page));

@@ -350,7 +350,7 @@ impl Drop for Subscription {
             attributes.bytes(LOG_COMMAND, &[LOG_UNBIND]);
             let mut bytes = Vec::new();
             self.conversation.put(&mut bytes, LOGS << 8 | LOG_CONFIGURE, FLAG_REQUEST, 0, group, &attributes);
-            // What cannot be said is said by closing the socket.
+            // If the kernel refuses, closing the socket frees the group.
             let _ = self.conversation.socket.send(&bytes);
         }
     }
