@@ -21,10 +21,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Headers, relative to `include/` at the source and at the target.
-const HEADERS: [&str; 17] = [
+const HEADERS: [&str; 18] = [
     "trellis.h",
     "trellis.hpp",
     "trellis/heap.hpp",
+    "trellis/standard.hpp",
     "trellis/synchronisation.hpp",
     "trellis/parmacs.h",
     "trellis/remote.h",

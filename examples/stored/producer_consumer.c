@@ -67,18 +67,18 @@ int main(int argc, char **argv) {
     struct buffer *buffer = find_or_make();
     /* Both are there, and have touched the page, before the time is taken. */
     long sum = buffer->item;
-    check(trellis_store_barrier(&buffer->begin, 2));
+    check(trellis_store_barrier_of(&buffer->begin, 2));
     double start = microseconds();
     uint64_t before = calls();
     for (int i = 1; i <= items; ++i) {
         if (produces) {
-            check(trellis_store_semaphore_wait(&buffer->empty));
+            check(trellis_store_semaphore_acquire(&buffer->empty));
             sum += buffer->item = i;
-            check(trellis_store_semaphore_post(&buffer->full, 1));
+            check(trellis_store_semaphore_release(&buffer->full, 1));
         } else {
-            check(trellis_store_semaphore_wait(&buffer->full));
+            check(trellis_store_semaphore_acquire(&buffer->full));
             sum += buffer->item;
-            check(trellis_store_semaphore_post(&buffer->empty, 1));
+            check(trellis_store_semaphore_release(&buffer->empty, 1));
         }
     }
     double took = microseconds() - start;

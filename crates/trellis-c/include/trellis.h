@@ -246,12 +246,12 @@ int trellis_heap_statistics(const trellis_cluster *cluster, trellis_heap_counts 
 
 /* Any 64-bit number names an object; objects of different kinds may have the same number, and none has to be created.
  * The last 65,536 numbers (from 0xffffffffffff0000 on) are reserved for Trellis itself. What a thread wrote before it
- * released (released a lock, arrived at a barrier, posted, set, signalled, changed a word) is visible to a thread
- * that acquired after it (acquired the lock, left the barrier, waited, was woken, read the word). A wait ends after
- * `wait_seconds_max` with DEADLINE, and the message names the holder or those that are missing. The functions whose
- * names end in `_for` have their own time-out instead, longer or shorter: when it is over they return 0, which is not
- * an error. (A condition's then acquires the lock again, as trellis_lock() does.) A wait that timed out leaves
- * nothing locked. */
+ * released (released a lock or a semaphore, arrived at a barrier, set, notified, changed a word) is visible to a thread
+ * that acquired after it (acquired the lock or a permit, left the barrier, waited, was woken, read the word). A wait
+ * ends after `wait_seconds_max` with DEADLINE, and the message names the holder or those that are missing. The
+ * functions whose names end in `_for` have their own time-out instead, longer or shorter: when it is over they return
+ * 0, which is not an error. (A condition's then acquires the lock again, as trellis_lock() does.) A wait that timed out
+ * leaves nothing locked. */
 
 /* Wait until every node has arrived at barrier `id`. One thread per node may wait at one id. What a node wrote before
  * it arrived is visible to every node afterwards. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
@@ -303,25 +303,26 @@ int trellis_rwlock_try_write(trellis_cluster *cluster, uint64_t id);
 int trellis_rwlock_try_write_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
 int trellis_rwlock_end_write(trellis_cluster *cluster, uint64_t id);
 
-/* Wait for condition `id` to be signalled, under lock `lock`, which this thread holds: it is released during the wait
- * and held again afterwards. Only a signal that was given during the wait ends it. wait_for() waits for at most this
- * many microseconds and returns 1 if it was signalled, 0 if not. Errors: ARGUMENT, STATE (the lock was not held, or
- * could not be acquired again), DEADLINE (no signal came; the lock is held), NODE_LOST (the lock is not held). */
+/* Wait for condition variable `id` to be notified, under lock `lock`, which this thread holds: it is released during
+ * the wait and held again afterwards. Only a notification that was given during the wait ends it. wait_for() waits for
+ * at most this many microseconds and returns 1 if it was notified, 0 if not. Errors: ARGUMENT, STATE (the lock was not
+ * held, or could not be acquired again), DEADLINE (nobody notified; the lock is held), NODE_LOST (the lock is not
+ * held). */
 int trellis_condition_wait(trellis_cluster *cluster, uint64_t id, uint64_t lock);
 int trellis_condition_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t lock, uint64_t microseconds);
 
 /* Wake the longest waiter, and return 1, or 0 if there is no waiter; wake all waiters. Usually called under the lock.
  * Errors: ARGUMENT, DEADLINE, NODE_LOST. */
-int trellis_condition_signal(trellis_cluster *cluster, uint64_t id);
-int trellis_condition_broadcast(trellis_cluster *cluster, uint64_t id);
+int trellis_condition_notify_one(trellis_cluster *cluster, uint64_t id);
+int trellis_condition_notify_all(trellis_cluster *cluster, uint64_t id);
 
-/* Semaphore `id`: a number, initially 0, that post raises and wait lowers as soon as it is above 0. try_wait and
- * wait_for return 1 if it was lowered, 0 if not. Errors: ARGUMENT, STATE (raised past 2^64 - 1), DEADLINE,
- * NODE_LOST. */
-int trellis_semaphore_post(trellis_cluster *cluster, uint64_t id, uint64_t count);
-int trellis_semaphore_wait(trellis_cluster *cluster, uint64_t id);
-int trellis_semaphore_try_wait(trellis_cluster *cluster, uint64_t id);
-int trellis_semaphore_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
+/* Semaphore `id`: a number of permits, initially 0. release adds `count` of them, acquire takes one as soon as there is
+ * one; try_acquire and try_acquire_for return 1 if they took one, 0 if not. Errors: ARGUMENT, STATE (more than
+ * 2^64 - 1), DEADLINE, NODE_LOST. */
+int trellis_semaphore_release(trellis_cluster *cluster, uint64_t id, uint64_t count);
+int trellis_semaphore_acquire(trellis_cluster *cluster, uint64_t id);
+int trellis_semaphore_try_acquire(trellis_cluster *cluster, uint64_t id);
+int trellis_semaphore_try_acquire_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
 int trellis_semaphore_value(trellis_cluster *cluster, uint64_t id, uint64_t *value);
 
 /* Event flag `id`, initially not set: all waiters go on when it is set, and no thread waits while it is set. wait_for

@@ -37,32 +37,16 @@
 #include <exception>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "trellis.h"
+#include "trellis/standard.hpp"
 
 namespace trellis {
 
-/// A failed call: what() is the message, status() the code (TRELLIS_ERROR_...).
-class error : public std::runtime_error {
-public:
-    error(int status, const std::string& sentence) : std::runtime_error(sentence), status_(status) {}
-    [[nodiscard]] int status() const noexcept { return status_; }
-
-private:
-    int status_;
-};
-
 namespace detail {
-
-/// Convert a negative result of the C interface to an exception; pass anything else on.
-inline int check(int status) {
-    if (status < 0) throw error(status, trellis_last_error());
-    return status;
-}
 
 struct free_config {
     void operator()(trellis_config* config) const noexcept { trellis_config_free(config); }
@@ -102,72 +86,66 @@ private:
     std::unique_ptr<trellis_config, detail::free_config> config_;
 };
 
+class cluster;
+
 namespace detail {
 
-/// Handles the status of unlock functions, which never throw because guards call them during stack unwinding: a lost
-/// cluster is reported by the next call that can throw. The program ends here if a lock is released that is not held,
-/// or if it cannot be released in time, because the other nodes would wait for it forever.
-inline void ended(int status) noexcept {
-    if (status == TRELLIS_ERROR_STATE || status == TRELLIS_ERROR_DEADLINE) {
-        std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
-        std::terminate();
-    }
-}
-
-/// A duration in microseconds, rounded up: a wait lasts at least this long.
-template <typename Rep, typename Period>
-std::uint64_t microseconds(const std::chrono::duration<Rep, Period>& duration) {
-    const auto rounded = std::chrono::ceil<std::chrono::microseconds>(duration).count();
-    return rounded < 0 ? 0 : static_cast<std::uint64_t>(rounded);
-}
-
-/// The time until then.
-template <typename Clock, typename Duration>
-auto until(const std::chrono::time_point<Clock, Duration>& time) {
-    return time - Clock::now();
-}
-
 /// An object of a cluster, by its number.
-class object {
+class of_cluster {
 public:
+    of_cluster(cluster& where, std::uint64_t id) noexcept;
+
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
-protected:
-    object(trellis_cluster* cluster, std::uint64_t id) noexcept : cluster_(cluster), id_(id) {}
+    int lock() const { return trellis_lock(cluster_, id_); }
+    int try_lock() const { return trellis_try_lock(cluster_, id_); }
+    int try_lock_for(std::uint64_t time) const { return trellis_try_lock_for(cluster_, id_, time); }
+    int unlock() const { return trellis_unlock(cluster_, id_); }
 
+    int read() const { return trellis_rwlock_read(cluster_, id_); }
+    int try_read() const { return trellis_rwlock_try_read(cluster_, id_); }
+    int try_read_for(std::uint64_t time) const { return trellis_rwlock_try_read_for(cluster_, id_, time); }
+    int end_read() const { return trellis_rwlock_end_read(cluster_, id_); }
+    int write() const { return trellis_rwlock_write(cluster_, id_); }
+    int try_write() const { return trellis_rwlock_try_write(cluster_, id_); }
+    int try_write_for(std::uint64_t time) const { return trellis_rwlock_try_write_for(cluster_, id_, time); }
+    int end_write() const { return trellis_rwlock_end_write(cluster_, id_); }
+
+    int notify_one() const { return trellis_condition_notify_one(cluster_, id_); }
+    int notify_all() const { return trellis_condition_notify_all(cluster_, id_); }
+    int wait(const of_cluster& mutex) const { return trellis_condition_wait(cluster_, id_, mutex.id_); }
+    int wait_for(const of_cluster& mutex, std::uint64_t time) const {
+        return trellis_condition_wait_for(cluster_, id_, mutex.id_, time);
+    }
+
+    int release(std::uint64_t count) const { return trellis_semaphore_release(cluster_, id_, count); }
+    int acquire() const { return trellis_semaphore_acquire(cluster_, id_); }
+    int try_acquire() const { return trellis_semaphore_try_acquire(cluster_, id_); }
+    int try_acquire_for(std::uint64_t time) const { return trellis_semaphore_try_acquire_for(cluster_, id_, time); }
+    int semaphore_value(std::uint64_t* value) const { return trellis_semaphore_value(cluster_, id_, value); }
+
+    int event_set() const { return trellis_event_set(cluster_, id_); }
+    int event_clear() const { return trellis_event_clear(cluster_, id_); }
+    int event_wait() const { return trellis_event_wait(cluster_, id_); }
+    int event_wait_for(std::uint64_t time) const { return trellis_event_wait_for(cluster_, id_, time); }
+    int event_is_set() const { return trellis_event_is_set(cluster_, id_); }
+
+    int once_begin() const { return trellis_once_begin(cluster_, id_); }
+    int once_done() const { return trellis_once_done(cluster_, id_); }
+    int once_failed() const { return trellis_once_failed(cluster_, id_); }
+
+    int barrier_of(std::uint32_t participants) const { return trellis_barrier_of(cluster_, id_, participants); }
+
+private:
     trellis_cluster* cluster_;
     std::uint64_t id_;
 };
 
 }  // namespace detail
 
-class cluster;
-
-/// Lock `id` of a cluster: a TimedLockable, for std::lock_guard, std::unique_lock, std::scoped_lock (of several, in
-/// any order) and std::condition_variable_any. Fair; not recursive. Must not outlive its cluster.
-class mutex : public detail::object {
-public:
-    explicit mutex(cluster& where, std::uint64_t id) noexcept;
-
-    void lock() { detail::check(trellis_lock(cluster_, id_)); }
-    void unlock() noexcept { detail::ended(trellis_unlock(cluster_, id_)); }
-
-    /// False if another thread has it, or waits for it, or it is being passed between nodes.
-    [[nodiscard]] bool try_lock() { return detail::check(trellis_try_lock(cluster_, id_)) == 1; }
-    template <typename Rep, typename Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& duration) {
-        return detail::check(trellis_try_lock_for(cluster_, id_, detail::microseconds(duration))) == 1;
-    }
-    template <typename Clock, typename Duration>
-    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& time) {
-        return try_lock_for(detail::until(time));
-    }
-
-private:
-    friend class cluster;
-    friend class condition_variable;
-    using object::object;
-};
+/// Lock `id` of a cluster. Fair: first come, first served. try_lock() is false if another thread has it, or waits for
+/// it, or it is being passed between nodes. Must not outlive its cluster.
+using mutex = detail::basic_mutex<detail::of_cluster>;
 
 /// A 64-bit word kept at its home node; every operation takes at most one round trip. Must not outlive its cluster.
 class atomic_word {
@@ -313,7 +291,7 @@ public:
 
     /// Wait for every node at barrier `id`; one thread per node.
     void barrier(std::uint64_t id = 0) { detail::check(trellis_barrier(cluster_, id)); }
-    [[nodiscard]] trellis::mutex mutex(std::uint64_t id) noexcept { return {cluster_, id}; }
+    [[nodiscard]] trellis::mutex mutex(std::uint64_t id) noexcept { return trellis::mutex(*this, id); }
     [[nodiscard]] atomic_word atomic(std::uint64_t id) noexcept { return {cluster_, id}; }
 
     /// Name the following part of this node's record.
@@ -332,6 +310,9 @@ private:
     trellis_cluster* cluster_ = nullptr;
     int exceptions_at_join_ = std::uncaught_exceptions();
 };
+
+inline detail::of_cluster::of_cluster(cluster& where, std::uint64_t id) noexcept
+    : cluster_(where.handle()), id_(id) {}
 
 /// Locks the pages that contain a range of the region, as std::lock_guard locks a mutex: this node gets them for
 /// stores, and no other node sees them until the guard is destroyed. The range must be under a protocol with a lock

@@ -470,7 +470,7 @@ pub unsafe extern "C" fn trellis_lock(cluster: *mut ClusterHandle, id: u64) -> c
     // SAFETY: the caller's promise.
     unsafe {
         on_cluster(cluster, |cluster| {
-            cluster.lock_acquire(id)?;
+            cluster.mutex(id).acquire()?;
             Ok(status::OK)
         })
     }
@@ -485,7 +485,7 @@ pub unsafe extern "C" fn trellis_unlock(cluster: *mut ClusterHandle, id: u64) ->
     // SAFETY: the caller's promise.
     unsafe {
         on_cluster(cluster, |cluster| {
-            cluster.lock_release(id)?;
+            cluster.mutex(id).release()?;
             Ok(status::OK)
         })
     }

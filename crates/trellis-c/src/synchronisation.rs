@@ -69,48 +69,48 @@ macro_rules! calls {
 
 calls! {
     /// Acquires a lock if it is free.
-    trellis_try_lock(id: u64), cluster => cluster.lock_try_acquire(id);
+    trellis_try_lock(id: u64), cluster => cluster.mutex(id).try_acquire();
     /// Acquires a lock if it is free in time.
-    trellis_try_lock_for(id: u64, duration: u64), cluster => cluster.lock_acquire_for(id, microseconds(duration));
+    trellis_try_lock_for(id: u64, duration: u64), cluster => cluster.mutex(id).try_acquire_for(microseconds(duration));
 
     /// Waits for a number of participants.
-    trellis_barrier_of(id: u64, participants: u32), cluster => cluster.barrier_of(id, participants);
+    trellis_barrier_of(id: u64, participants: u32), cluster => cluster.barrier_of(id, participants).wait();
 
     /// Acquires a lock for reading, together with other readers.
     trellis_rwlock_read(id: u64), cluster => cluster.rwlock(id).read_acquire();
     /// Acquires a lock for reading if that is possible now.
-    trellis_rwlock_try_read(id: u64), cluster => cluster.rwlock(id).read_try_acquire();
+    trellis_rwlock_try_read(id: u64), cluster => cluster.rwlock(id).try_read_acquire();
     /// Acquires a lock for reading if that is possible in time.
     trellis_rwlock_try_read_for(id: u64, duration: u64), cluster => {
-        cluster.rwlock(id).read_acquire_for(microseconds(duration))
+        cluster.rwlock(id).try_read_acquire_for(microseconds(duration))
     };
     /// Ends a read.
     trellis_rwlock_end_read(id: u64), cluster => cluster.rwlock(id).read_release();
     /// Acquires a lock for writing, alone.
     trellis_rwlock_write(id: u64), cluster => cluster.rwlock(id).write_acquire();
     /// Acquires a lock for writing if that is possible now.
-    trellis_rwlock_try_write(id: u64), cluster => cluster.rwlock(id).write_try_acquire();
+    trellis_rwlock_try_write(id: u64), cluster => cluster.rwlock(id).try_write_acquire();
     /// Acquires a lock for writing if that is possible in time.
     trellis_rwlock_try_write_for(id: u64, duration: u64), cluster => {
-        cluster.rwlock(id).write_acquire_for(microseconds(duration))
+        cluster.rwlock(id).try_write_acquire_for(microseconds(duration))
     };
     /// Ends a write.
     trellis_rwlock_end_write(id: u64), cluster => cluster.rwlock(id).write_release();
 
     /// Wakes the longest waiter.
-    trellis_condition_signal(id: u64), cluster => cluster.condition(id).signal();
+    trellis_condition_notify_one(id: u64), cluster => cluster.condvar(id).notify_one();
     /// Wakes all waiters.
-    trellis_condition_broadcast(id: u64), cluster => cluster.condition(id).broadcast().map(drop);
+    trellis_condition_notify_all(id: u64), cluster => cluster.condvar(id).notify_all().map(drop);
 
-    /// Raises a semaphore.
-    trellis_semaphore_post(id: u64, count: u64), cluster => cluster.semaphore(id).post(count);
-    /// Lowers a semaphore.
-    trellis_semaphore_wait(id: u64), cluster => cluster.semaphore(id).wait();
-    /// Lowers a semaphore if it is above zero.
-    trellis_semaphore_try_wait(id: u64), cluster => cluster.semaphore(id).try_wait();
-    /// Lowers a semaphore if it is raised in time.
-    trellis_semaphore_wait_for(id: u64, duration: u64), cluster => {
-        cluster.semaphore(id).wait_for(microseconds(duration))
+    /// Adds permits to a semaphore.
+    trellis_semaphore_release(id: u64, count: u64), cluster => cluster.semaphore(id).release(count);
+    /// Takes a permit of a semaphore.
+    trellis_semaphore_acquire(id: u64), cluster => cluster.semaphore(id).acquire();
+    /// Takes a permit of a semaphore if there is one.
+    trellis_semaphore_try_acquire(id: u64), cluster => cluster.semaphore(id).try_acquire();
+    /// Takes a permit of a semaphore if there is one in time.
+    trellis_semaphore_try_acquire_for(id: u64, duration: u64), cluster => {
+        cluster.semaphore(id).try_acquire_for(microseconds(duration))
     };
 
     /// Sets an event.
@@ -148,12 +148,12 @@ pub unsafe extern "C" fn trellis_once(
         on_cluster(cluster, |cluster| {
             let why = "work is NULL; give the function that does it";
             let work = work.ok_or_else(|| Failure::new(status::ARGUMENT, why))?;
-            Ok(cluster.once(id).call(|| work(argument))?.into())
+            Ok(cluster.once(id).call_once(|| work(argument))?.into())
         })
     }
 }
 
-/// Waits under a lock until a condition is signalled.
+/// Waits under a lock until a condition is notified.
 ///
 /// # Safety
 /// `cluster` is NULL or came from `trellis_join` and was not freed.
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn trellis_condition_wait(cluster: *mut ClusterHandle, id:
     unsafe { on_cluster(cluster, |cluster| wait_for_condition(cluster, id, lock, None).map(|_| status::OK)) }
 }
 
-/// Waits under a lock until a condition is signalled, with a time-out.
+/// Waits under a lock until a condition is notified, with a time-out.
 ///
 /// # Safety
 /// `cluster` is NULL or came from `trellis_join` and was not freed.
@@ -180,8 +180,8 @@ pub unsafe extern "C" fn trellis_condition_wait_for(
 }
 
 fn wait_for_condition(cluster: &Cluster, id: u64, lock: u64, duration: Option<Duration>) -> Result<bool, Failure> {
-    let (is_held, signalled) = cluster.condition(id).wait_with_lock(lock, duration);
-    match signalled {
+    let (is_held, notified) = cluster.condvar(id).wait_with_lock(lock, duration);
+    match notified {
         // A time-out is reported as one only if the lock is held.
         Err(error @ WaitError::TooLong { .. }) if !is_held => {
             Err(Failure::new(status::STATE, format!("lock {lock} could not be taken again: {error}")))

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
@@ -27,6 +27,35 @@ fn compiles(test: &str, language: &Language, text: &str, extra: &[&str]) {
     }
 }
 
+/// The functions that a part of a header declares, without this prefix.
+fn declared<'a>(part: &'a str, prefix: &str) -> BTreeSet<&'a str> {
+    let lines = part.lines().filter(|line| line.starts_with("int ") && line.contains('('));
+    lines.filter_map(|line| line.strip_prefix("int ")?.split_once('(')?.0.strip_prefix(prefix)).collect()
+}
+
+#[test]
+fn clusters_and_stores_have_the_same_words() {
+    let read = |name: &str| std::fs::read_to_string(support::crate_folder().join("include").join(name)).unwrap();
+    let (cluster, store) = (read("trellis.h"), read("trellis/stored_synchronisation.h"));
+    let begin = cluster.find("- waiting together -").expect("a heading");
+    let end = begin + cluster[begin..].find("_once_failed(").expect("the last of them");
+    let of_cluster = declared(&cluster[begin..end + 40], "trellis_");
+    let of_store = declared(&store, "trellis_store_");
+    let only = |one: &BTreeSet<&str>, other: &BTreeSet<&str>| -> Vec<String> {
+        one.difference(other).map(|name| (*name).to_owned()).collect()
+    };
+    // What no store has: all nodes of a cluster, and a value that they reduce.
+    assert_eq!(
+        only(&of_cluster, &of_store),
+        ["barrier", "barrier_reduce_double", "barrier_reduce_i64", "barrier_reduce_u64", "broadcast", "once"]
+    );
+    // What no cluster has: initial values, tokens, and a step that is saved.
+    assert_eq!(
+        only(&of_store, &of_cluster),
+        ["lock_token", "semaphore_begin", "semaphore_set", "unlock_and_notify_all"]
+    );
+}
+
 fn twice(header: &str) -> String {
     format!("#include \"{header}\"\n#include \"{header}\"\nint main(void) {{ return 0; }}\n")
 }
@@ -46,6 +75,7 @@ fn the_cpp_headers_stand_alone() {
     let headers = [
         "trellis.hpp",
         "trellis/heap.hpp",
+        "trellis/standard.hpp",
         "trellis/synchronisation.hpp",
         "trellis/remote.hpp",
         "trellis/remote_memory.hpp",

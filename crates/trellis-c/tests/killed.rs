@@ -36,7 +36,7 @@ const WAITS: &[(&str, bool)] = &[
     ("semaphore", true),
     ("semaphore-at-victim", true),
     ("semaphore-for", true),
-    ("post-at-victim", true),
+    ("release-at-victim", true),
     ("event", true),
     ("event-at-victim", true),
     ("event-for", true),
@@ -64,9 +64,9 @@ const LATE: &[(&str, &str)] = &[
     ("rwlock-read", "waiting for read-write lock 302: node 1 ("),
     ("rwlock-write", "waiting for read-write lock 302: "),
     ("once", "waiting for once 302: node 1 ("),
-    ("semaphore", "waiting for semaphore 302: nobody has posted it"),
+    ("semaphore", "waiting for semaphore 302: nobody has released it"),
     ("event", "waiting for event 302: nobody has set it"),
-    ("condition", "waiting for condition 301: nobody has signalled it"),
+    ("condition", "waiting for condition 301: nobody has notified it"),
 ];
 
 const NODES: usize = 3;

@@ -98,7 +98,7 @@ fn locks() {
         assert_eq!(trellis_store_unlock(lock), status::OK);
         fails(trellis_store_unlock(lock), status::STATE, "does not hold the lock");
         assert_eq!(trellis_store_try_lock(lock), 1);
-        assert_eq!(trellis_store_unlock_and_notify(lock, lock), status::OK);
+        assert_eq!(trellis_store_unlock_and_notify_all(lock, lock), status::OK);
         assert_eq!(trellis_store_try_lock_for(lock, 1), 1);
         assert_eq!(trellis_store_unlock(lock), status::OK);
     }
@@ -133,14 +133,14 @@ fn semaphores() {
     assert_eq!(trellis_store_semaphore_begin(semaphore, 2), status::OK);
     assert_eq!(trellis_store_semaphore_begin(semaphore, 9), status::OK);
     assert_eq!(value(), 2);
-    assert_eq!(trellis_store_semaphore_wait(semaphore), status::OK);
-    assert_eq!(trellis_store_semaphore_wait_for(semaphore, u64::MAX), 1, "no time is too long");
-    assert_eq!(trellis_store_semaphore_try_wait(semaphore), 0);
-    assert_eq!(trellis_store_semaphore_wait_for(semaphore, 1), 0);
-    fails(trellis_store_semaphore_wait(semaphore), status::DEADLINE, "last lowered by this process");
-    assert_eq!(trellis_store_semaphore_post(semaphore, 3), status::OK);
+    assert_eq!(trellis_store_semaphore_acquire(semaphore), status::OK);
+    assert_eq!(trellis_store_semaphore_try_acquire_for(semaphore, u64::MAX), 1, "no time is too long");
+    assert_eq!(trellis_store_semaphore_try_acquire(semaphore), 0);
+    assert_eq!(trellis_store_semaphore_try_acquire_for(semaphore, 1), 0);
+    fails(trellis_store_semaphore_acquire(semaphore), status::DEADLINE, "last lowered by this process");
+    assert_eq!(trellis_store_semaphore_release(semaphore, 3), status::OK);
     assert_eq!(value(), 3);
-    fails(trellis_store_semaphore_post(semaphore, u64::MAX), status::ARGUMENT, "the most it can be");
+    fails(trellis_store_semaphore_release(semaphore, u64::MAX), status::ARGUMENT, "the most it can be");
     assert_eq!(trellis_store_semaphore_set(semaphore, 7), status::OK);
     assert_eq!(value(), 7);
     // SAFETY: NULL is refused.
@@ -155,7 +155,7 @@ fn barriers() {
             scope.spawn(|| {
                 // The start times of the threads may differ by more than a time-out.
                 let answer = loop {
-                    match trellis_store_barrier(at(8), 2) {
+                    match trellis_store_barrier_of(at(8), 2) {
                         status::DEADLINE => {}
                         answer => break answer,
                     }
@@ -165,8 +165,8 @@ fn barriers() {
         }
     });
     assert_eq!(last.into_inner(), 1);
-    fails(trellis_store_barrier(at(8), 3), status::ARGUMENT, "was used for 2 participants");
-    fails(trellis_store_barrier(at(8), 2), status::DEADLINE, "1 of 2 are missing; there: this process");
+    fails(trellis_store_barrier_of(at(8), 3), status::ARGUMENT, "was used for 2 participants");
+    fails(trellis_store_barrier_of(at(8), 2), status::DEADLINE, "1 of 2 are missing; there: this process");
 }
 
 fn conditions() {
@@ -181,7 +181,7 @@ fn conditions() {
         let notifying = scope.spawn(|| {
             let (condition, lock) = (at(16), at(24));
             while trellis_store_lock(lock) != status::OK {}
-            assert_eq!(trellis_store_condition_notify(condition), status::OK);
+            assert_eq!(trellis_store_condition_notify_all(condition), status::OK);
             assert_eq!(trellis_store_unlock(lock), status::OK);
         });
         while trellis_store_condition_wait(condition, lock) == status::DEADLINE {}

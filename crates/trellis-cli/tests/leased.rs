@@ -110,7 +110,7 @@ fn add(cluster: &Cluster) {
     const ROUNDS: u64 = 300;
     for round in 0..ROUNDS {
         word(cluster, (round % 4 * 512) as usize).fetch_add(1, Ordering::SeqCst);
-        let guard = cluster.lock(round % 3).unwrap_or_else(|error| panic!("{error}"));
+        let guard = cluster.mutex(round % 3).lock().unwrap_or_else(|error| panic!("{error}"));
         let counter = word(cluster, ((10 + round % 3) * 512) as usize);
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         drop(guard);

@@ -37,8 +37,8 @@ fn a_program_can_use_so_many_objects_of_a_kind_and_no_more() {
     assert_eq!(refusal(&one_too_many(2, arrive)), "too many barriers at this node");
     let store = |id, waiter| Input::Operate(id, Operation::Exchange(1), waiter);
     assert_eq!(refused(store), "too many atomic words at this node");
-    let post = |id, waiter| Input::Demand(id, Demand::Semaphore(SemaphoreDemand::Post(1)), waiter);
-    assert_eq!(refused(post), "too many objects of this kind at their home; use fewer numbers");
+    let release = |id, waiter| Input::Demand(id, Demand::Semaphore(SemaphoreDemand::Release(1)), waiter);
+    assert_eq!(refused(release), "too many objects of this kind at their home; use fewer numbers");
     let set = |id, waiter| Input::Demand(id, Demand::Event(EventDemand::Set), waiter);
     assert_eq!(refused(set), "too many objects of this kind at their home; use fewer numbers");
 }

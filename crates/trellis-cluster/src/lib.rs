@@ -21,7 +21,7 @@ pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};
 pub use heap::{Heap, HeapError, HeapStatistics, Home, Padding};
 pub use ranges::{RangeGuard, ToProtocol};
-pub use synchronisation::{Atomic, LockGuard};
+pub use synchronisation::Atomic;
 /// Which protocols there are, and how they combine.
 pub use trellis_cluster_protocol::coherence::Protocol;
 pub use trellis_record::Counters;

@@ -40,7 +40,7 @@ pub enum Wait {
     Event(u64),
     /// For what is done once.
     Once(u64),
-    /// For a condition to be signalled.
+    /// For a condition to be notified.
     Condition(u64),
     /// For pages to lock, of which this is the first.
     LockRange(u64),
@@ -139,7 +139,7 @@ const ROWS: [Row; 21] = [
         code: 14,
         wait: Wait::Semaphore(0),
         limit: WAIT_KEY,
-        error: "`WaitError::TooLong`; that nobody has posted it, and who waits too",
+        error: "`WaitError::TooLong`; that nobody has released it, and who waits too",
     },
     Row {
         code: 15,
@@ -152,7 +152,7 @@ const ROWS: [Row; 21] = [
         code: 17,
         wait: Wait::Condition(0),
         limit: WAIT_KEY,
-        error: "`WaitError::TooLong`; that nobody has signalled it, and who waits too",
+        error: "`WaitError::TooLong`; that nobody has notified it, and who waits too",
     },
     Row {
         code: 10,

@@ -51,7 +51,7 @@ fn a_lock_keeps_plain_increments_apart() {
     const ROUNDS: u64 = 100;
     on_every_kind(3, |cluster| {
         for _ in 0..ROUNDS {
-            let _guard = cluster.lock(42).unwrap();
+            let _guard = cluster.mutex(42).lock().unwrap();
             let counter = word(cluster, 0);
             counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
@@ -67,10 +67,10 @@ fn a_lock_taken_again_by_its_last_holder_costs_no_message() {
         |_| (),
         |cluster| {
             if cluster.node() == 1 {
-                drop(cluster.lock(2).unwrap());
+                drop(cluster.mutex(2).lock().unwrap());
                 let before = cluster.counters();
                 for _ in 0..100 {
-                    drop(cluster.lock(2).unwrap());
+                    drop(cluster.mutex(2).lock().unwrap());
                 }
                 let since = cluster.counters().since(&before);
                 assert_eq!((since.lock_acquires, since.lock_acquires_local), (100, 100));
@@ -218,7 +218,7 @@ fn a_range_outside_the_region_is_refused() {
         |cluster| {
             let error = cluster.prefetch(REGION_BYTES - 1, 2, false).unwrap_err();
             assert!(error.to_string().contains("not inside the region"), "{error}");
-            assert!(cluster.lock_release(3).unwrap_err().to_string().contains("lock 3 is not held"));
+            assert!(cluster.mutex(3).release().unwrap_err().to_string().contains("lock 3 is not held"));
         },
     );
 }
@@ -253,7 +253,7 @@ fn a_frame_of_a_peer_that_cannot_be_used_ends_the_cluster_with_a_sentence_that_n
         let node = std::thread::spawn(move || {
             let cluster = Cluster::join_over(config, Box::new(links.pop().unwrap())).unwrap();
             joined.send(()).unwrap();
-            let failed = cluster.lock(1).map(drop).and_then(|()| cluster.barrier(0)).unwrap_err();
+            let failed = cluster.mutex(1).lock().map(drop).and_then(|()| cluster.barrier(0)).unwrap_err();
             (failed.to_string(), cluster.counters().frames_refused)
         });
         // A node that is still joining does not join.

@@ -53,7 +53,7 @@ fn program(cluster: &Cluster) {
     }
     assert_eq!(word(cluster, pages * PAGE_WORDS).load(Ordering::Relaxed), 3 * nodes as u64);
     for _ in 0..20 {
-        let _guard = cluster.lock(7).unwrap();
+        let _guard = cluster.mutex(7).lock().unwrap();
         let counter = word(cluster, 1);
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         cluster.atomic(3).fetch_add(1).unwrap();
@@ -102,7 +102,7 @@ fn pages_that_go_with_locks_bear_a_bad_network() {
                 for round in 0..60 {
                     // Two locks, a word of each on one page, and a neighbour of this node's own.
                     let lock = round % 2;
-                    let _guard = cluster.lock(lock as u64).unwrap();
+                    let _guard = cluster.mutex(lock as u64).lock().unwrap();
                     for index in [lock, 2 + 2 * me + lock] {
                         let counter = word(cluster, index);
                         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

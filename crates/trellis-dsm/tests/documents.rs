@@ -51,7 +51,7 @@ mod release_consistency {
         }
         cluster.barrier(0)?; // releases, and acquires
         let sum: i64 = squares.iter().skip((node + 1) % nodes).step_by(nodes).map(|square| square.load(Relaxed)).sum();
-        let guard = cluster.lock(1)?; // acquires
+        let guard = cluster.mutex(1).lock()?; // acquires
         total.store(total.load(Relaxed) + sum, Relaxed);
         drop(guard); // releases
         cluster.barrier(0)?;

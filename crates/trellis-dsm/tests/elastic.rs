@@ -105,7 +105,7 @@ fn twenty_nodes_come_and_go_while_everybody_counts() {
             let page = (round as usize * 7 + cluster.node()) % 40;
             word(cluster, page * 512 + 9).fetch_add(1, Ordering::SeqCst);
             let id = round % 5;
-            let guard = cluster.lock(id).unwrap();
+            let guard = cluster.mutex(id).lock().unwrap();
             let place = word(cluster, (50 + id as usize) * 512);
             place.store(place.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             drop(guard);
@@ -175,9 +175,9 @@ fn a_node_that_joined_later_is_in_no_barrier_and_leaves_without_locks_only() {
             assert!(misuse(cluster.barrier(0)).contains("joined later is in no barrier"));
             let change = cluster.region().set_protocol(0, 4096, Protocol::DYNAMIC);
             assert!(misuse(change).contains("keeps the protocols that it starts with"));
-            cluster.lock_acquire(3).unwrap();
+            cluster.mutex(3).acquire().unwrap();
             assert!(misuse(cluster.leave()).contains("lock 3 is held"));
-            cluster.lock_release(3).unwrap();
+            cluster.mutex(3).release().unwrap();
             cluster.rwlock(4).read_acquire().unwrap();
             assert!(misuse(cluster.leave()).contains("read-write lock 4 is held; give it back"));
             cluster.rwlock(4).read_release().unwrap();

@@ -36,7 +36,7 @@ fn program(cluster: &Cluster) {
         cluster.barrier(1).unwrap();
     }
     for _ in 0..20 {
-        let _guard = cluster.lock(7).unwrap();
+        let _guard = cluster.mutex(7).lock().unwrap();
         let counter = word(cluster, 1);
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }

@@ -329,7 +329,7 @@ fn what_cannot_be_locked_or_changed_is_refused_in_one_sentence() {
             assert!(sentence.contains("16 different protocols, and migrate would be one more"), "{sentence}");
             region.set_protocol(0, PAGE_BYTES, "lock(ivy)").unwrap();
             assert!(refusal(cluster.barrier(u64::MAX).unwrap_err()).contains("kept for Trellis itself"));
-            assert!(refusal(cluster.lock_acquire(u64::MAX).unwrap_err()).contains("kept for Trellis itself"));
+            assert!(refusal(cluster.mutex(u64::MAX).acquire().unwrap_err()).contains("kept for Trellis itself"));
             assert!(refusal(cluster.atomic(u64::MAX).load().unwrap_err()).contains("kept for Trellis itself"));
         },
     );

@@ -109,30 +109,33 @@ fn a_lock_whose_stores_did_not_reach_their_homes_stays_held_and_loses_nothing() 
     run_over(links, impatient, |cluster| {
         if cluster.node() == 0 {
             heard.lock().unwrap().recv().unwrap();
-            assert!(cluster.try_lock(5).unwrap().is_none(), "the lock went although the stores were not at home");
+            assert!(
+                cluster.mutex(5).try_lock().unwrap().is_none(),
+                "the lock went although the stores were not at home"
+            );
             gate.let_go();
-            let _guard = cluster.lock(5).unwrap();
+            let _guard = cluster.mutex(5).lock().unwrap();
             for page in 0..PAGES {
                 assert_eq!(word(cluster, page * PAGE_WORDS).load(Ordering::Relaxed), page as u64 + 1, "page {page}");
                 assert_eq!(word(cluster, page * PAGE_WORDS + 1).load(Ordering::Relaxed), 7, "page {page}, later");
             }
         } else {
-            cluster.lock_acquire(5).unwrap();
+            cluster.mutex(5).acquire().unwrap();
             for page in 0..PAGES {
                 word(cluster, page * PAGE_WORDS).store(page as u64 + 1, Ordering::Relaxed);
             }
             gate.hold();
-            let late = cluster.lock_release(5).unwrap_err();
+            let late = cluster.mutex(5).release().unwrap_err();
             assert!(matches!(late, WaitError::TooLong { .. }), "{late}");
             assert!(late.to_string().contains("node 0"), "it names who did not answer: {late}");
             // More is stored after it was given up, to pages that went and to pages that did not.
             for page in 0..PAGES {
                 word(cluster, page * PAGE_WORDS + 1).store(7, Ordering::Relaxed);
             }
-            let again = cluster.lock_release(5).unwrap_err();
+            let again = cluster.mutex(5).release().unwrap_err();
             assert!(matches!(again, WaitError::TooLong { .. }), "the lock is still held: {again}");
             tell.send(()).unwrap();
-            while let Err(error) = cluster.lock_release(5) {
+            while let Err(error) = cluster.mutex(5).release() {
                 assert!(matches!(error, WaitError::TooLong { .. }), "{error}");
             }
         }
@@ -153,7 +156,7 @@ fn a_guard_that_cannot_give_back_its_lock_ends_the_cluster() {
                 impatient(&mut config);
                 let cluster = trellis::Cluster::join_over(config, Box::new(link)).expect("the node joins");
                 if cluster.node() == 1 {
-                    let guard = cluster.lock(5).unwrap();
+                    let guard = cluster.mutex(5).lock().unwrap();
                     word(&cluster, 0).store(1, Ordering::Relaxed);
                     gate.hold();
                     drop(guard);

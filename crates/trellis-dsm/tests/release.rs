@@ -95,7 +95,7 @@ fn counters_under_locks_count_although_they_share_pages() {
         for round in 0..ROUNDS {
             // Each lock has a word on each of two pages, beside those of the other locks.
             let lock = round % 4;
-            let _guard = cluster.lock(lock as u64).unwrap();
+            let _guard = cluster.mutex(lock as u64).lock().unwrap();
             for page in 0..2 {
                 let index = page * PAGE_WORDS + lock;
                 store(cluster, index, load(cluster, index) + 1);
@@ -118,7 +118,7 @@ fn count(nodes: usize, counting: std::ops::Range<usize>, change: impl Fn(&mut tr
         let node = cluster.node();
         let mut left = if counting.contains(&node) { EACH } else { 0 };
         while left > 0 {
-            let _guard = cluster.lock(0).unwrap();
+            let _guard = cluster.mutex(0).lock().unwrap();
             let count = load(cluster, 1);
             if !in_turn || counting.start as u64 + count % 2 == node as u64 {
                 // Its own word, and one that all share.
@@ -189,7 +189,7 @@ fn threads_of_a_node_share_its_pages_with_other_nodes() {
             for thread in 0..3usize {
                 scope.spawn(move || {
                     for _ in 0..60 {
-                        let _guard = cluster.lock(thread as u64).unwrap();
+                        let _guard = cluster.mutex(thread as u64).lock().unwrap();
                         let index = thread * 2;
                         store(cluster, index, load(cluster, index) + 1);
                     }

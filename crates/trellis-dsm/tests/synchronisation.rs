@@ -55,13 +55,13 @@ fn tried_locks_keep_increments_apart() {
         for id in OBJECTS {
             let mut got = 0;
             for _ in 0..40 {
-                if let Some(_guard) = cluster.try_lock(id).unwrap() {
+                if let Some(_guard) = cluster.mutex(id).try_lock().unwrap() {
                     add_one(cluster, id as usize);
                     got += 1;
                 }
             }
             for _ in 0..5 {
-                let _guard = cluster.try_lock_for(id, LONG).unwrap().expect("it comes in time");
+                let _guard = cluster.mutex(id).try_lock_for(LONG).unwrap().expect("it comes in time");
                 add_one(cluster, id as usize);
                 got += 1;
             }
@@ -76,16 +76,16 @@ fn tried_locks_keep_increments_apart() {
 fn a_lock_that_is_held_is_refused_to_who_tries() {
     on_every_link(|cluster| {
         for id in OBJECTS {
-            let guard = (cluster.node() == 0).then(|| cluster.lock(id).unwrap());
+            let guard = (cluster.node() == 0).then(|| cluster.mutex(id).lock().unwrap());
             cluster.barrier(0).unwrap();
             if guard.is_none() {
-                assert!(cluster.try_lock(id).unwrap().is_none());
-                assert!(cluster.try_lock_for(id, Duration::from_millis(5)).unwrap().is_none());
+                assert!(cluster.mutex(id).try_lock().unwrap().is_none());
+                assert!(cluster.mutex(id).try_lock_for(Duration::from_millis(5)).unwrap().is_none());
             }
             cluster.barrier(0).unwrap();
             drop(guard);
             // Nobody has it: who waits long enough gets it, though the token goes round those who tried.
-            drop(cluster.try_lock_for(id, LONG).unwrap().expect("it is free"));
+            drop(cluster.mutex(id).try_lock_for(LONG).unwrap().expect("it is free"));
             cluster.barrier(0).unwrap();
         }
     });
@@ -153,19 +153,19 @@ fn a_semaphore_lets_through_as_many_as_were_posted() {
         for id in OBJECTS {
             let items = cluster.semaphore(id);
             if cluster.node() == 0 {
-                items.post(5).unwrap();
-                items.post(5).unwrap();
+                items.release(5).unwrap();
+                items.release(5).unwrap();
             } else {
-                (0..5).for_each(|_| items.wait().unwrap());
+                (0..5).for_each(|_| items.acquire().unwrap());
             }
             cluster.barrier(0).unwrap();
             assert_eq!(items.value().unwrap(), 0);
-            assert!(!items.try_wait().unwrap());
-            assert!(!items.wait_for(Duration::from_millis(5)).unwrap());
+            assert!(!items.try_acquire().unwrap());
+            assert!(!items.try_acquire_for(Duration::from_millis(5)).unwrap());
             cluster.barrier(0).unwrap();
-            // What was posted after others gave up is there for who comes.
-            items.post(1).unwrap();
-            assert!(items.wait_for(LONG).unwrap());
+            // What was released after others gave up is there for who comes.
+            items.release(1).unwrap();
+            assert!(items.try_acquire_for(LONG).unwrap());
             cluster.barrier(0).unwrap();
             assert_eq!(items.value().unwrap(), 0);
             cluster.barrier(0).unwrap();
@@ -179,13 +179,13 @@ fn two_semaphores_hand_a_buffer_to_and_fro() {
         let (full, empty) = (cluster.semaphore(1), cluster.semaphore(2));
         match cluster.node() {
             0 => (0..50).for_each(|item| {
-                empty.wait().unwrap();
+                empty.acquire().unwrap();
                 word(cluster, 3).store(item * item, Ordering::Relaxed);
-                full.post(1).unwrap();
+                full.release(1).unwrap();
             }),
             1 => (0..50).for_each(|item| {
-                empty.post(1).unwrap();
-                full.wait().unwrap();
+                empty.release(1).unwrap();
+                full.acquire().unwrap();
                 assert_eq!(word(cluster, 3).load(Ordering::Relaxed), item * item);
             }),
             _ => {}
@@ -224,11 +224,11 @@ fn what_is_done_once_is_done_once_and_seen_by_all() {
             let index = id as usize;
             let here: u64 = std::thread::scope(|scope| {
                 let callers =
-                    [0; 3].map(|_| scope.spawn(|| cluster.once(id).call(|| add_one(cluster, index)).unwrap()));
+                    [0; 3].map(|_| scope.spawn(|| cluster.once(id).call_once(|| add_one(cluster, index)).unwrap()));
                 callers.into_iter().map(|caller| u64::from(caller.join().unwrap())).sum()
             });
             assert_eq!(word(cluster, index).load(Ordering::Relaxed), 1);
-            assert!(cluster.once(id).is_done().unwrap());
+            assert!(cluster.once(id).is_completed().unwrap());
             assert_eq!(cluster.barrier_reduce(0, Reduce::Sum, here).unwrap(), 1);
         }
     });
@@ -238,12 +238,12 @@ fn what_is_done_once_is_done_once_and_seen_by_all() {
 fn what_panics_is_done_by_the_next() {
     on_every_link(|cluster| {
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            cluster.once(1).call(|| assert!(cluster.node() != 0, "node 0 does not do it"))
+            cluster.once(1).call_once(|| assert!(cluster.node() != 0, "node 0 does not do it"))
         }));
         // It may have been done by another node before node 0 came.
         assert!(failed.is_ok() || cluster.node() == 0);
-        cluster.once(1).call(|| ()).unwrap();
-        assert!(cluster.once(1).is_done().unwrap());
+        cluster.once(1).call_once(|| ()).unwrap();
+        assert!(cluster.once(1).is_completed().unwrap());
         assert!(matches!(cluster.once(1).done(), Err(WaitError::Misuse(_))));
     });
 }
@@ -253,23 +253,23 @@ fn a_queue_under_a_lock_with_conditions_loses_nothing() {
     const ITEMS: u64 = 60;
     on_every_link(|cluster| {
         for id in OBJECTS {
-            let (added, taken) = (cluster.condition(2 * id), cluster.condition(2 * id + 1));
+            let (added, taken) = (cluster.condvar(2 * id), cluster.condvar(2 * id + 1));
             let base = id as usize * 16;
             let (filled, sum) = (word(cluster, base), word(cluster, base + 1));
             if cluster.node() == 0 {
                 for _ in 0..ITEMS {
-                    let mut guard = cluster.lock(id).unwrap();
+                    let mut guard = cluster.mutex(id).lock().unwrap();
                     taken.wait_while(&mut guard, || filled.load(Ordering::Relaxed) == 4).unwrap();
                     add_one(cluster, base);
-                    added.signal().unwrap();
+                    added.notify_one().unwrap();
                 }
             } else {
                 for _ in 0..ITEMS / 2 {
-                    let mut guard = cluster.lock(id).unwrap();
+                    let mut guard = cluster.mutex(id).lock().unwrap();
                     added.wait_while(&mut guard, || filled.load(Ordering::Relaxed) == 0).unwrap();
                     filled.store(filled.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
                     sum.store(sum.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                    taken.signal().unwrap();
+                    taken.notify_one().unwrap();
                 }
             }
             cluster.barrier(0).unwrap();
@@ -287,15 +287,15 @@ fn everybody_who_waits_is_woken_by_a_broadcast() {
             let go = word(cluster, index);
             if cluster.node() == 0 {
                 // Both others wait before the lock can be had: they hold it until they are enrolled.
-                cluster.semaphore(id).wait().unwrap();
-                cluster.semaphore(id).wait().unwrap();
+                cluster.semaphore(id).acquire().unwrap();
+                cluster.semaphore(id).acquire().unwrap();
                 let _guard = cluster.rwlock(id).write().unwrap();
                 go.store(1, Ordering::Relaxed);
-                assert_eq!(cluster.condition(id).broadcast().unwrap(), 2);
+                assert_eq!(cluster.condvar(id).notify_all().unwrap(), 2);
             } else {
                 let mut guard = cluster.rwlock(id).write().unwrap();
-                cluster.semaphore(id).post(1).unwrap();
-                cluster.condition(id).wait(&mut guard).unwrap();
+                cluster.semaphore(id).release(1).unwrap();
+                cluster.condvar(id).wait(&mut guard).unwrap();
                 assert_eq!(go.load(Ordering::Relaxed), 1);
             }
             cluster.barrier(0).unwrap();
@@ -306,12 +306,12 @@ fn everybody_who_waits_is_woken_by_a_broadcast() {
 #[test]
 fn a_wait_for_a_condition_ends_at_its_time_with_the_lock() {
     on_every_link(|cluster| {
-        let condition = cluster.condition(cluster.node() as u64);
-        let mut guard = cluster.lock(1).unwrap();
+        let condition = cluster.condvar(cluster.node() as u64);
+        let mut guard = cluster.mutex(1).lock().unwrap();
         assert!(!condition.wait_for(&mut guard, Duration::from_millis(5)).unwrap());
-        assert!(cluster.try_lock(1).unwrap().is_none(), "this node holds it");
+        assert!(cluster.mutex(1).try_lock().unwrap().is_none(), "this node holds it");
         drop(guard);
-        assert!(!condition.signal().unwrap(), "nobody waits any more");
+        assert!(!condition.notify_one().unwrap(), "nobody waits any more");
         cluster.barrier(0).unwrap();
     });
 }
@@ -353,9 +353,9 @@ fn counting_barriers_have_any_participants() {
                         let mut last = 0;
                         for round in 1..=10u64 {
                             word(cluster, index).fetch_add(1, Ordering::Relaxed);
-                            last += u64::from(cluster.barrier_of(id, 4).unwrap());
+                            last += u64::from(cluster.barrier_of(id, 4).wait().unwrap());
                             assert_eq!(word(cluster, index).load(Ordering::Relaxed), 4 * round);
-                            last += u64::from(cluster.barrier_of(id, 4).unwrap());
+                            last += u64::from(cluster.barrier_of(id, 4).wait().unwrap());
                         }
                         last
                     })
@@ -363,7 +363,7 @@ fn counting_barriers_have_any_participants() {
                 threads.into_iter().map(|thread| thread.join().unwrap()).sum()
             });
             cluster.atomic(100 + id).fetch_add(last).unwrap();
-            cluster.barrier_of(50, 2).unwrap();
+            cluster.barrier_of(50, 2).wait().unwrap();
             assert_eq!(cluster.atomic(100 + id).load().unwrap(), 20, "one is the last each time");
         }
     });
@@ -378,17 +378,17 @@ fn the_numbers_of_trellis_itself_are_refused() {
             let id = u64::MAX - 5;
             let refused = |result: Result<(), WaitError>| assert!(matches!(result, Err(WaitError::Misuse(_))));
             refused(cluster.rwlock(id).write().map(drop));
-            refused(cluster.semaphore(id).post(1));
+            refused(cluster.semaphore(id).release(1));
             refused(cluster.event(id).set());
             refused(cluster.once(id).begin().map(drop));
-            refused(cluster.condition(id).signal().map(drop));
-            refused(cluster.barrier_of(id, 1).map(drop));
-            refused(cluster.barrier_of(1, 0).map(drop));
-            refused(cluster.try_lock(id).map(drop));
-            let mut guard = cluster.lock(1).unwrap();
-            refused(cluster.condition(id).wait(&mut guard));
+            refused(cluster.condvar(id).notify_one().map(drop));
+            refused(cluster.barrier_of(id, 1).wait().map(drop));
+            refused(cluster.barrier_of(1, 0).wait().map(drop));
+            refused(cluster.mutex(id).try_lock().map(drop));
+            let mut guard = cluster.mutex(1).lock().unwrap();
+            refused(cluster.condvar(id).wait(&mut guard));
             drop(guard);
-            refused(cluster.lock_release(1));
+            refused(cluster.mutex(1).release());
         },
     );
 }
@@ -396,9 +396,9 @@ fn the_numbers_of_trellis_itself_are_refused() {
 #[test]
 fn a_stuck_lock_names_its_holder() {
     let said = sentences(|cluster| {
-        let guard = (cluster.node() == 2).then(|| cluster.lock(4).unwrap());
-        cluster.barrier_of(9, 3).unwrap();
-        let error = (cluster.node() == 0).then(|| cluster.lock(4).map(drop).expect_err("node 2 has it"));
+        let guard = (cluster.node() == 2).then(|| cluster.mutex(4).lock().unwrap());
+        cluster.barrier_of(9, 3).wait().unwrap();
+        let error = (cluster.node() == 0).then(|| cluster.mutex(4).lock().map(drop).expect_err("node 2 has it"));
         meet_patiently(cluster);
         drop(guard);
         error
@@ -412,13 +412,13 @@ fn a_stuck_barrier_names_who_is_missing_and_the_next_call_waits_on() {
     let said = sentences(|cluster| {
         if cluster.node() == 1 {
             // Comes when the others have given up.
-            cluster.semaphore(3).wait_for(LONG).unwrap();
-            cluster.semaphore(3).wait_for(LONG).unwrap();
+            cluster.semaphore(3).try_acquire_for(LONG).unwrap();
+            cluster.semaphore(3).try_acquire_for(LONG).unwrap();
             cluster.barrier(8).unwrap();
             return None;
         }
         let error = cluster.barrier(8).expect_err("node 1 is missing");
-        cluster.semaphore(3).post(1).unwrap();
+        cluster.semaphore(3).release(1).unwrap();
         while cluster.barrier(8).is_err() {}
         Some(error)
     });
@@ -436,7 +436,7 @@ fn other_stuck_waits_say_what_is_missing() {
     let said = sentences(|cluster| {
         let writer = (cluster.node() == 1).then(|| cluster.rwlock(4).write().unwrap());
         let turn = (cluster.node() == 1).then(|| cluster.once(5).begin().unwrap());
-        cluster.barrier_of(9, 3).unwrap();
+        cluster.barrier_of(9, 3).wait().unwrap();
         if cluster.node() == 0 {
             let explains = |result: Result<(), WaitError>, expected: &str| {
                 let sentence = result.expect_err("nobody lets it through").to_string();
@@ -444,13 +444,16 @@ fn other_stuck_waits_say_what_is_missing() {
             };
             explains(cluster.rwlock(4).read().map(drop), "read-write lock 4: node 1 (localhost:2) holds it");
             explains(cluster.once(5).begin().map(drop), "once 5: node 1 (localhost:2) does it");
-            explains(cluster.semaphore(6).wait(), "semaphore 6: nobody has posted it; its home is node 0");
+            explains(cluster.semaphore(6).acquire(), "semaphore 6: nobody has released it; its home is node 0");
             explains(cluster.event(7).wait(), "event 7: nobody has set it; its home is node 1");
-            explains(cluster.barrier_of(8, 2).map(drop), "1 of 2 participants have come (1 of node 0 (localhost:1))");
-            let mut guard = cluster.lock(1).unwrap();
-            explains(cluster.condition(1).wait(&mut guard), "condition 1: nobody has signalled it");
+            explains(
+                cluster.barrier_of(8, 2).wait().map(drop),
+                "1 of 2 participants have come (1 of node 0 (localhost:1))",
+            );
+            let mut guard = cluster.mutex(1).lock().unwrap();
+            explains(cluster.condvar(1).wait(&mut guard), "condition 1: nobody has notified it");
             drop(guard);
-            explains(cluster.lock_release(1), "not held");
+            explains(cluster.mutex(1).release(), "not held");
         }
         meet_patiently(cluster);
         drop(writer);
@@ -484,19 +487,19 @@ fn a_thread_that_would_wait_for_itself_hears_it_at_once() {
             let me = cluster.node() as u64;
             // Numbers with their home here and elsewhere.
             for id in [10 + me, 11 + me] {
-                let guard = cluster.lock(100 * (me + 1) + id).unwrap();
+                let guard = cluster.mutex(100 * (me + 1) + id).lock().unwrap();
                 let again = 100 * (me + 1) + id;
-                own(cluster.lock(again).map(drop), "holds lock");
-                assert!(cluster.try_lock(again).unwrap().is_none(), "who only tries does not wait");
-                assert!(cluster.try_lock_for(again, Duration::from_millis(1)).unwrap().is_none());
+                own(cluster.mutex(again).lock().map(drop), "holds lock");
+                assert!(cluster.mutex(again).try_lock().unwrap().is_none(), "who only tries does not wait");
+                assert!(cluster.mutex(again).try_lock_for(Duration::from_millis(1)).unwrap().is_none());
                 // Another thread of this node waits as one of another node does.
                 std::thread::scope(|scope| {
                     let other =
-                        scope.spawn(|| cluster.try_lock_for(again, Duration::from_millis(1)).unwrap().is_none());
+                        scope.spawn(|| cluster.mutex(again).try_lock_for(Duration::from_millis(1)).unwrap().is_none());
                     assert!(other.join().unwrap());
                 });
                 drop(guard);
-                drop(cluster.lock(again).unwrap());
+                drop(cluster.mutex(again).lock().unwrap());
                 let read = cluster.rwlock(again).read().unwrap();
                 own(cluster.rwlock(again).write().map(drop), "reads under");
                 drop(read);
@@ -510,9 +513,9 @@ fn a_thread_that_would_wait_for_itself_hears_it_at_once() {
                 cluster.once(again).done().unwrap();
             }
             // What another thread gives back is not this one's any more.
-            cluster.lock_acquire(500 + me).unwrap();
-            std::thread::scope(|scope| scope.spawn(|| cluster.lock_release(500 + me).unwrap()).join().unwrap());
-            drop(cluster.lock(500 + me).unwrap());
+            cluster.mutex(500 + me).acquire().unwrap();
+            std::thread::scope(|scope| scope.spawn(|| cluster.mutex(500 + me).release().unwrap()).join().unwrap());
+            drop(cluster.mutex(500 + me).lock().unwrap());
             let page = cluster.region().page_bytes();
             let range = cluster.region().lock_range(me as usize * 8 * page, 2 * page).unwrap();
             own(cluster.region().lock_range((me as usize * 8 + 1) * page, page).map(drop), "pages");

@@ -127,13 +127,13 @@ fn pass_items(process: &Process, role: &str) {
     process.memory.read(PAGE, ITEM);
     for item in 1..=ITEMS {
         if role == "produces" {
-            free.wait().unwrap();
+            free.acquire().unwrap();
             process.memory.write(PAGE, ITEM, item);
-            full.post(1).unwrap();
+            full.release(1).unwrap();
         } else {
-            full.wait().unwrap();
+            full.acquire().unwrap();
             assert_eq!(process.memory.read(PAGE, ITEM), item);
-            free.post(1).unwrap();
+            free.release(1).unwrap();
         }
     }
     say(&format!("{ITEMS} items"));
@@ -142,15 +142,15 @@ fn pass_items(process: &Process, role: &str) {
 fn objects_wait_and_wake(url: &str) {
     let Process { session, memory, .. } = &Process::open(url, LEASE, true);
     let mut partner = Started::start("partner", url);
-    let phase = session.barrier("phase", 2).unwrap();
+    let phase = session.barrier_of("phase", 2).unwrap();
     phase.wait().unwrap();
 
-    let queue = session.lock("queue").unwrap();
+    let queue = session.mutex("queue").unwrap();
     assert_eq!(partner.said(), "has the lock");
     // Had only when the other waits for the condition.
     let mut guard = queue.lock().unwrap();
     memory.write(PAGE, NOTIFIED, 7);
-    guard.notify(&session.condition("queue").unwrap());
+    guard.notify_all(&session.condvar("queue").unwrap());
     guard.release().unwrap();
 
     let event = session.event("ready").unwrap();
@@ -158,7 +158,7 @@ fn objects_wait_and_wake(url: &str) {
     assert_eq!(memory.read(PAGE, AT_EVENT), 9);
     assert!(event.is_set().unwrap());
 
-    let table = session.read_write_lock("table").unwrap();
+    let table = session.rwlock("table").unwrap();
     let reader = table.read().unwrap();
     partner.go_on();
     assert_eq!(partner.said(), "reads, and cannot write");
@@ -169,7 +169,7 @@ fn objects_wait_and_wake(url: &str) {
     reader.release().unwrap();
 
     phase.wait().unwrap();
-    let did = session.once("set up").unwrap().call(|| memory.write(PAGE, SET_UP, 13)).unwrap();
+    let did = session.once("set up").unwrap().call_once(|| memory.write(PAGE, SET_UP, 13)).unwrap();
     assert_eq!(memory.read(PAGE, SET_UP), 13, "whoever did it");
     assert_eq!(partner.said(), format!("did it: {}", !did));
     partner.succeed();
@@ -177,12 +177,12 @@ fn objects_wait_and_wake(url: &str) {
 
 fn be_partner(process: &Process) {
     let Process { session, memory, .. } = process;
-    let phase = session.barrier("phase", 2).unwrap();
+    let phase = session.barrier_of("phase", 2).unwrap();
     phase.wait().unwrap();
 
-    let mut guard = session.lock("queue").unwrap().lock().unwrap();
+    let mut guard = session.mutex("queue").unwrap().lock().unwrap();
     say("has the lock");
-    let condition = session.condition("queue").unwrap();
+    let condition = session.condvar("queue").unwrap();
     condition.wait_while(&mut guard, || memory.read(PAGE, NOTIFIED) != 7).unwrap();
     guard.release().unwrap();
 
@@ -190,7 +190,7 @@ fn be_partner(process: &Process) {
     session.event("ready").unwrap().set().unwrap();
 
     wait_for_parent();
-    let table = session.read_write_lock("table").unwrap();
+    let table = session.rwlock("table").unwrap();
     let reader = table.read().unwrap();
     reader.release().unwrap();
     assert!(table.try_write_for(Duration::from_millis(50)).unwrap().is_none(), "the other reads");
@@ -201,7 +201,7 @@ fn be_partner(process: &Process) {
     say("has written");
 
     phase.wait().unwrap();
-    let did = session.once("set up").unwrap().call(|| memory.write(PAGE, SET_UP, 13)).unwrap();
+    let did = session.once("set up").unwrap().call_once(|| memory.write(PAGE, SET_UP, 13)).unwrap();
     assert_eq!(memory.read(PAGE, SET_UP), 13, "whoever did it");
     say(&format!("did it: {did}"));
 }
@@ -210,27 +210,27 @@ fn killed_holder_is_replaced(url: &str) {
     let Process { session, memory, .. } = &Process::open(url, SHORT_LEASE, true);
     let mut holder = Started::start("holder", url);
     assert_eq!(holder.said(), "holds");
-    let [lock, free] = ["word", "free"].map(|name| session.lock(name).unwrap());
+    let [lock, free] = ["word", "free"].map(|name| session.mutex(name).unwrap());
     assert!(lock.try_lock_for(HOLDER_LEASE * 5 / 4).unwrap().is_none(), "it lives and has it");
     holder.child.kill().unwrap();
     let guard = lock.lock().unwrap();
     assert_eq!(memory.read(PAGE, 0), 5, "what it had released is there, and nothing of what it stored since");
     guard.release().unwrap();
     free.lock().unwrap().release().unwrap();
-    session.read_write_lock("written").unwrap().read().unwrap().release().unwrap();
-    session.read_write_lock("read").unwrap().write().unwrap().release().unwrap();
-    assert!(session.once("set up").unwrap().call(|| ()).unwrap(), "it had not said that it is done");
+    session.rwlock("written").unwrap().read().unwrap().release().unwrap();
+    session.rwlock("read").unwrap().write().unwrap().release().unwrap();
+    assert!(session.once("set up").unwrap().call_once(|| ()).unwrap(), "it had not said that it is done");
 }
 
 fn hold_everything(process: &Process) {
     let Process { session, memory, .. } = process;
-    let word = session.lock("word").unwrap();
+    let word = session.mutex("word").unwrap();
     let guard = word.lock().unwrap();
     memory.write(PAGE, 0, 5);
     guard.release().unwrap();
     let _turn = session.once("set up").unwrap().begin().unwrap().expect("nobody has done it");
-    let _writer = session.read_write_lock("written").unwrap().write().unwrap();
-    let _reader = session.read_write_lock("read").unwrap().read().unwrap();
+    let _writer = session.rwlock("written").unwrap().write().unwrap();
+    let _reader = session.rwlock("read").unwrap().read().unwrap();
     let _guard = word.lock().unwrap();
     memory.write(PAGE, 0, 1_000);
     say("holds");
@@ -254,7 +254,7 @@ fn late_release_is_refused(url: &str) {
 }
 
 fn come_late(process: &Process) {
-    let guard = process.session.lock("word").unwrap().lock().unwrap();
+    let guard = process.session.mutex("word").unwrap().lock().unwrap();
     process.memory.write(PAGE, 0, 1_000);
     say("holds");
     wait_for_parent();

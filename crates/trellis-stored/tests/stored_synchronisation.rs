@@ -37,18 +37,18 @@ fn child() {
         }
         "holder" => {
             let process = Process::open(&url, HOLDER_LEASE, true);
-            let _guard = process.session.lock("word").unwrap().lock().unwrap();
+            let _guard = process.session.mutex("word").unwrap().lock().unwrap();
             process.memory.write(PAGE, 0, 1_000);
             say("holds");
             wait_for_parent();
         }
         "late" => {
             let process = Process::open(&url, Duration::from_millis(400), false);
-            let guard = process.session.lock("word").unwrap().lock().unwrap();
+            let guard = process.session.mutex("word").unwrap().lock().unwrap();
             process.memory.write(PAGE, 0, 1_000);
             say("holds");
             wait_for_parent();
-            let error = guard.release().expect_err("it was replaced");
+            let error = guard.unlock().expect_err("it was replaced");
             assert!(matches!(error, SynchronisationError::LeaseLost(_)), "{error}");
             assert_eq!(process.increment(), Err(error.clone()), "and stays so");
             say(&error.to_string());
@@ -66,13 +66,13 @@ fn passes_items(process: &Process, role: &str) {
     let before = process.calls();
     for item in 1..=ITEMS {
         if role == "produces" {
-            free.wait().unwrap();
+            free.acquire().unwrap();
             process.memory.write(PAGE, 0, item);
-            full.post(1).unwrap();
+            full.release(1).unwrap();
         } else {
-            full.wait().unwrap();
+            full.acquire().unwrap();
             assert_eq!(process.memory.read(PAGE, 0), item);
-            free.post(1).unwrap();
+            free.release(1).unwrap();
         }
     }
     say(&format!("calls {}", process.calls() - before));
@@ -94,7 +94,7 @@ fn a_killed_holder_is_replaced() {
     let process = Process::open(&server.url(), Duration::from_millis(400), true);
     let mut holder = Started::start("holder", &server.url());
     assert_eq!(holder.said(), "holds");
-    let lock = process.session.lock("word").unwrap();
+    let lock = process.session.mutex("word").unwrap();
     assert!(lock.try_lock_for(HOLDER_LEASE * 5 / 4).unwrap().is_none(), "it lives and has it");
     holder.child.kill().unwrap();
     assert_eq!(process.increment().unwrap(), 1, "nothing of the other was stored");
@@ -140,7 +140,7 @@ fn calls_are_as_promised() {
     let Some(server) = RedisServer::start("calls_are_as_promised", &[]) else { return };
     let open = || Process::open(&server.url(), NO_HEARTBEAT, true);
     let (one, two) = (open(), open());
-    let locks = [&one, &two].map(|process| process.session.lock("word").unwrap());
+    let locks = [&one, &two].map(|process| process.session.mutex("word").unwrap());
     // In turn, so that each finds the lock as the other left it.
     for _ in 0..10 {
         for (process, lock) in [&one, &two].into_iter().zip(&locks) {
@@ -149,7 +149,7 @@ fn calls_are_as_promised() {
             assert_eq!(process.calls() - before, 2);
         }
     }
-    let table = one.session.read_write_lock(0x10).unwrap();
+    let table = one.session.rwlock(0x10).unwrap();
     let event = one.session.event(0x20).unwrap();
     let before = one.calls();
     drop(table.read().unwrap());
@@ -164,17 +164,17 @@ fn a_wait_sleeps_in_the_store_until_it_is_woken() {
     let Some(server) = RedisServer::start("a_wait_sleeps_in_the_store_until_it_is_woken", &[]) else { return };
     let open = || Process::open(&server.url(), NO_HEARTBEAT, true);
     let (one, two) = (open(), open());
-    let [lock, other] = [&one, &two].map(|process| process.session.lock("queue").unwrap());
-    let [condition, signal] = [&one, &two].map(|process| process.session.condition("queue").unwrap());
-    let barriers = [&one, &two].map(|process| process.session.barrier("phase", 2).unwrap());
+    let [lock, other] = [&one, &two].map(|process| process.session.mutex("queue").unwrap());
+    let [condition, signal] = [&one, &two].map(|process| process.session.condvar("queue").unwrap());
+    let barriers = [&one, &two].map(|process| process.session.barrier_of("phase", 2).unwrap());
     let mut guard = lock.lock().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Had only when the other waits.
             let mut guard = other.lock().unwrap();
             two.memory.write(PAGE, 8, 7);
-            guard.notify(&signal);
-            guard.release().unwrap();
+            guard.notify_all(&signal);
+            guard.unlock().unwrap();
             barriers[1].wait().unwrap();
         });
         let before = one.calls();

@@ -335,7 +335,7 @@ fn hand_over(rounds: usize, member: &Member) -> Found {
     let node = member.cluster.node();
     let (mut released, mut taken) = (Vec::new(), Vec::new());
     for round in 0..rounds * 20 {
-        let guard = if round % 2 == node { Some(member.cluster.lock(2)?) } else { None };
+        let guard = if round % 2 == node { Some(member.cluster.mutex(2).lock()?) } else { None };
         member.cluster.barrier(1)?;
         if let Some(guard) = guard {
             // Long enough for the other node to send its request and to wait.
@@ -348,7 +348,7 @@ fn hand_over(rounds: usize, member: &Member) -> Found {
             released.push(trellis::launch::monotonic_ns());
             drop(guard);
         } else {
-            let guard = member.cluster.lock(2)?;
+            let guard = member.cluster.mutex(2).lock()?;
             taken.push(trellis::launch::monotonic_ns());
             drop(guard);
         }

@@ -111,11 +111,11 @@ pub(crate) fn lock_node(task: &LockTask, member: &Member) -> Found {
     let mut found = json!({});
     if node == 1 {
         let rounds = task.samples * 100;
-        drop(cluster.lock(1)?);
+        drop(cluster.mutex(1).lock()?);
         let before = cluster.counters();
         let start = Instant::now();
         for _ in 0..rounds {
-            drop(cluster.lock(1)?);
+            drop(cluster.mutex(1).lock()?);
         }
         found["reacquire_ns_mean"] = (start.elapsed().as_secs_f64() * 1e9 / rounds as f64).into();
         found["reacquire_messages"] = cluster.counters().since(&before).messages_out.into();
@@ -123,7 +123,7 @@ pub(crate) fn lock_node(task: &LockTask, member: &Member) -> Found {
     let mut times = Vec::with_capacity(task.samples);
     for round in 0..task.samples {
         let holds = round % 2 == node;
-        let guard = if holds { Some(cluster.lock(2)?) } else { None };
+        let guard = if holds { Some(cluster.mutex(2).lock()?) } else { None };
         cluster.barrier(1)?;
         if let Some(guard) = guard {
             let since = Instant::now();
@@ -133,7 +133,7 @@ pub(crate) fn lock_node(task: &LockTask, member: &Member) -> Found {
             times.push(monotonic_ns());
             drop(guard);
         } else if node < 2 {
-            let guard = cluster.lock(2)?;
+            let guard = cluster.mutex(2).lock()?;
             times.push(monotonic_ns());
             drop(guard);
         }

@@ -146,11 +146,11 @@ impl Calls for Library<'_> {
     }
 
     fn lock(&self, lock: u64) -> Result<(), String> {
-        self.0.lock_acquire(OBJECTS + lock).map_err(sentence)
+        self.0.mutex(OBJECTS + lock).acquire().map_err(sentence)
     }
 
     fn unlock(&self, lock: u64) -> Result<(), String> {
-        self.0.lock_release(OBJECTS + lock).map_err(sentence)
+        self.0.mutex(OBJECTS + lock).release().map_err(sentence)
     }
 
     fn set(&self, flag: u64, value: u64) -> Result<(), String> {

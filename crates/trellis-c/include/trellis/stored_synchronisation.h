@@ -9,6 +9,8 @@
  *     int item = shared->items[--shared->count];
  *     check(trellis_store_unlock(&shared->lock));
  *
+ * The functions have the names of those for a cluster in trellis.h, with `store_` in front, and mean the same.
+ *
  * Objects. An object is named by an address in the region; nothing is stored at the address, which is only a name. So
  * the processes can use any byte of memory that they agree on, a pthread_mutex_t for example, and objects of
  * different kinds may have the same address. trellis_store_name() converts a text to such an address. An object need
@@ -16,10 +18,10 @@
  * set). Freed memory keeps its objects: set a semaphore again before reuse, and do not free memory that names a held
  * lock.
  *
- * What a thread stored before it *released* (unlock, end of a read or write, barrier, post, notify, event set, once
- * done) is visible to a thread that *acquires* after it (lock, read, write, barrier, semaphore wait, condition wait,
- * event wait, once). Besides these, only trellis_store_release() and trellis_store_acquire() make stores of one
- * process visible to another.
+ * What a thread stored before it *released* (unlock, end of a read or write, barrier, semaphore release, notify, event
+ * set, once done) is visible to a thread that *acquires* after it (lock, read, write, barrier, semaphore acquire,
+ * condition wait, event wait, once). Besides these, only trellis_store_release() and trellis_store_acquire() make
+ * stores of one process visible to another.
  *
  * Cost. Each function is one call of the store (a round trip), whichever process had the object before, and however
  * long it waits. Exceptions: a condition wait and a barrier (all but the last to arrive) take two; the first use of a
@@ -72,8 +74,8 @@ int trellis_store_try_lock_for(const void *lock, uint64_t microseconds);
 /* Release it. */
 int trellis_store_unlock(const void *lock);
 
-/* Release it and notify a condition, both in one call of the store. */
-int trellis_store_unlock_and_notify(const void *lock, const void *condition);
+/* Release it and wake all waiters of a condition, both in one call of the store. */
+int trellis_store_unlock_and_notify_all(const void *lock, const void *condition);
 
 /* The token of this acquisition of a lock that this process holds, larger than that of every earlier acquisition by
  * any process. A system outside the region can use it to refuse late commands. */
@@ -84,7 +86,8 @@ int trellis_store_lock_token(const void *lock, uint64_t *token);
 /* Acquire for reading, together with other readers. A waiting writer comes first. */
 int trellis_store_rwlock_read(const void *lock);
 
-/* Acquire for reading if that is possible in time, with 0 at once: 1, or 0. */
+/* Acquire for reading if that is possible now, or in time: 1, or 0. */
+int trellis_store_rwlock_try_read(const void *lock);
 int trellis_store_rwlock_try_read_for(const void *lock, uint64_t microseconds);
 
 /* End one read of this process. */
@@ -93,7 +96,8 @@ int trellis_store_rwlock_end_read(const void *lock);
 /* Acquire for writing, alone. */
 int trellis_store_rwlock_write(const void *lock);
 
-/* Acquire for writing if that is possible in time, with 0 at once: 1, or 0. */
+/* Acquire for writing if that is possible now, or in time: 1, or 0. */
+int trellis_store_rwlock_try_write(const void *lock);
 int trellis_store_rwlock_try_write_for(const void *lock, uint64_t microseconds);
 
 /* End the write of this process. */
@@ -107,17 +111,17 @@ int trellis_store_semaphore_set(const void *semaphore, uint64_t value);
 /* Set it if no process has used it before. */
 int trellis_store_semaphore_begin(const void *semaphore, uint64_t value);
 
-/* Raise it by `count`. */
-int trellis_store_semaphore_post(const void *semaphore, uint64_t count);
+/* Add `count` permits. */
+int trellis_store_semaphore_release(const void *semaphore, uint64_t count);
 
-/* Wait until it is above zero, and lower it by one. */
-int trellis_store_semaphore_wait(const void *semaphore);
+/* Wait until there is a permit, and take it. */
+int trellis_store_semaphore_acquire(const void *semaphore);
 
-/* Lower it if it is above zero: 1, or 0. */
-int trellis_store_semaphore_try_wait(const void *semaphore);
+/* Take a permit if there is one: 1, or 0. */
+int trellis_store_semaphore_try_acquire(const void *semaphore);
 
-/* Lower it if it is above zero in time: 1, or 0. */
-int trellis_store_semaphore_wait_for(const void *semaphore, uint64_t microseconds);
+/* Take a permit if there is one in time: 1, or 0. */
+int trellis_store_semaphore_try_acquire_for(const void *semaphore, uint64_t microseconds);
 
 /* Its value; others may change it at any moment. */
 int trellis_store_semaphore_value(const void *semaphore, uint64_t *value);
@@ -126,7 +130,7 @@ int trellis_store_semaphore_value(const void *semaphore, uint64_t *value);
 
 /* Wait until so many threads have arrived: 1 for the last one, 0 for the others. A barrier has the same number of
  * participants forever. A thread that gets TRELLIS_ERROR_DEADLINE does not count as arrived. */
-int trellis_store_barrier(const void *barrier, uint32_t participants);
+int trellis_store_barrier_of(const void *barrier, uint32_t participants);
 
 /* -------------------------------------------------------------------------------------------------- conditions -- */
 
@@ -138,8 +142,11 @@ int trellis_store_condition_wait(const void *condition, const void *lock);
 /* The same, with a time-out: 1, or 0 if there was no notification. */
 int trellis_store_condition_wait_for(const void *condition, const void *lock, uint64_t microseconds);
 
-/* Wake all waiters. Usually under the lock; trellis_store_unlock_and_notify() saves the call. */
-int trellis_store_condition_notify(const void *condition);
+/* Wake at least one waiter: a store cannot choose one, so this wakes all of them, too. */
+int trellis_store_condition_notify_one(const void *condition);
+
+/* Wake all waiters. Usually under the lock; trellis_store_unlock_and_notify_all() saves the call. */
+int trellis_store_condition_notify_all(const void *condition);
 
 /* ------------------------------------------------------------------------------------------------ events, once -- */
 

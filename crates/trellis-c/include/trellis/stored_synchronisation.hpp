@@ -19,12 +19,8 @@
 #ifndef TRELLIS_STORED_SYNCHRONISATION_HPP
 #define TRELLIS_STORED_SYNCHRONISATION_HPP
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <mutex>
-#include <utility>
 
 #include "../trellis.hpp"
 #include "stored_synchronisation.h"
@@ -40,222 +36,107 @@ inline const void* name(const char* text) {
 
 namespace detail {
 
-using trellis::detail::check;
-using trellis::detail::ended;
-using trellis::detail::microseconds;
-using trellis::detail::until;
-
-/// An object that is named by an address.
-class object {
+/// An object of a region, by an address.
+class of_store {
 public:
-    object(const object&) = delete;
-    object& operator=(const object&) = delete;
-    /// Its name.
+    of_store(const void* address) noexcept : address_(address) {}
+
     [[nodiscard]] const void* address() const noexcept { return address_; }
 
-protected:
-    explicit object(const void* address) noexcept : address_(address) {}
-    ~object() = default;
+    int lock() const { return trellis_store_lock(address_); }
+    int try_lock() const { return trellis_store_try_lock(address_); }
+    int try_lock_for(std::uint64_t time) const { return trellis_store_try_lock_for(address_, time); }
+    int unlock() const { return trellis_store_unlock(address_); }
 
+    int read() const { return trellis_store_rwlock_read(address_); }
+    int try_read() const { return trellis_store_rwlock_try_read(address_); }
+    int try_read_for(std::uint64_t time) const { return trellis_store_rwlock_try_read_for(address_, time); }
+    int end_read() const { return trellis_store_rwlock_end_read(address_); }
+    int write() const { return trellis_store_rwlock_write(address_); }
+    int try_write() const { return trellis_store_rwlock_try_write(address_); }
+    int try_write_for(std::uint64_t time) const { return trellis_store_rwlock_try_write_for(address_, time); }
+    int end_write() const { return trellis_store_rwlock_end_write(address_); }
+
+    int notify_one() const { return trellis_store_condition_notify_one(address_); }
+    int notify_all() const { return trellis_store_condition_notify_all(address_); }
+    int wait(const of_store& mutex) const { return trellis_store_condition_wait(address_, mutex.address_); }
+    int wait_for(const of_store& mutex, std::uint64_t time) const {
+        return trellis_store_condition_wait_for(address_, mutex.address_, time);
+    }
+
+    int release(std::uint64_t count) const { return trellis_store_semaphore_release(address_, count); }
+    int acquire() const { return trellis_store_semaphore_acquire(address_); }
+    int try_acquire() const { return trellis_store_semaphore_try_acquire(address_); }
+    int try_acquire_for(std::uint64_t time) const { return trellis_store_semaphore_try_acquire_for(address_, time); }
+    int semaphore_value(std::uint64_t* value) const { return trellis_store_semaphore_value(address_, value); }
+
+    int event_set() const { return trellis_store_event_set(address_); }
+    int event_clear() const { return trellis_store_event_clear(address_); }
+    int event_wait() const { return trellis_store_event_wait(address_); }
+    int event_wait_for(std::uint64_t time) const { return trellis_store_event_wait_for(address_, time); }
+    int event_is_set() const { return trellis_store_event_is_set(address_); }
+
+    int once_begin() const { return trellis_store_once_begin(address_); }
+    int once_done() const { return trellis_store_once_done(address_); }
+    int once_failed() const { return trellis_store_once_failed(address_); }
+
+    int barrier_of(std::uint32_t participants) const { return trellis_store_barrier_of(address_, participants); }
+
+private:
     const void* address_;
 };
 
 }  // namespace detail
 
-/// A lock: a TimedLockable. Not recursive; any thread of the process may release it.
-class mutex : public detail::object {
+/// A lock. Any thread of the process may release it.
+class mutex : public trellis::detail::basic_mutex<detail::of_store> {
 public:
-    explicit mutex(const void* address) noexcept : object(address) {}
-
-    void lock() { detail::check(trellis_store_lock(address_)); }
-    [[nodiscard]] bool try_lock() { return detail::check(trellis_store_try_lock(address_)) == 1; }
-    template <typename Rep, typename Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& duration) {
-        return detail::check(trellis_store_try_lock_for(address_, detail::microseconds(duration))) == 1;
-    }
-    template <typename Clock, typename Duration>
-    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& time) {
-        return try_lock_for(detail::until(time));
-    }
-    void unlock() noexcept { detail::ended(trellis_store_unlock(address_)); }
+    using basic_mutex::basic_mutex;
 
     /// The token of this acquisition, larger than that of every earlier acquisition by any process.
     [[nodiscard]] std::uint64_t token() const {
         std::uint64_t token = 0;
-        detail::check(trellis_store_lock_token(address_, &token));
+        trellis::detail::check(trellis_store_lock_token(calls_.address(), &token));
         return token;
     }
 };
 
-/// A read-write lock: a SharedTimedLockable, for std::shared_lock to read, and for std::unique_lock and the others to
-/// write. A waiting writer comes before later readers. Not recursive.
-class shared_mutex : public detail::object {
+/// A read-write lock. A waiting writer comes before later readers.
+using shared_mutex = trellis::detail::basic_shared_mutex<detail::of_store>;
+
+/// A condition variable for threads of all processes. Every notification wakes all waiters, notify_one() too.
+class condition_variable : public trellis::detail::basic_condition_variable<detail::of_store, mutex> {
 public:
-    explicit shared_mutex(const void* address) noexcept : object(address) {}
+    using basic_condition_variable::basic_condition_variable;
 
-    void lock() { detail::check(trellis_store_rwlock_write(address_)); }
-    [[nodiscard]] bool try_lock() { return detail::check(trellis_store_rwlock_try_write_for(address_, 0)) == 1; }
-    template <typename Rep, typename Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& duration) {
-        return detail::check(trellis_store_rwlock_try_write_for(address_, detail::microseconds(duration))) == 1;
-    }
-    template <typename Clock, typename Duration>
-    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& time) {
-        return try_lock_for(detail::until(time));
-    }
-    void unlock() noexcept { detail::ended(trellis_store_rwlock_end_write(address_)); }
-
-    void lock_shared() { detail::check(trellis_store_rwlock_read(address_)); }
-    [[nodiscard]] bool try_lock_shared() {
-        return detail::check(trellis_store_rwlock_try_read_for(address_, 0)) == 1;
-    }
-    template <typename Rep, typename Period>
-    [[nodiscard]] bool try_lock_shared_for(const std::chrono::duration<Rep, Period>& duration) {
-        return detail::check(trellis_store_rwlock_try_read_for(address_, detail::microseconds(duration))) == 1;
-    }
-    template <typename Clock, typename Duration>
-    [[nodiscard]] bool try_lock_shared_until(const std::chrono::time_point<Clock, Duration>& time) {
-        return try_lock_shared_for(detail::until(time));
-    }
-    void unlock_shared() noexcept { detail::ended(trellis_store_rwlock_end_read(address_)); }
-};
-
-/// A condition variable for threads of all processes. A notification wakes all waiters, so check the condition again.
-class condition_variable : public detail::object {
-public:
-    explicit condition_variable(const void* address) noexcept : object(address) {}
-
-    void notify_all() { detail::check(trellis_store_condition_notify(address_)); }
-    /// Wakes all waiters, too: they check the condition again.
-    void notify_one() { notify_all(); }
     /// Release `lock` and wake all waiters, in one call of the store.
-    void unlock_and_notify(std::unique_lock<mutex>& lock) {
-        detail::check(trellis_store_unlock_and_notify(lock.mutex()->address(), address_));
+    void unlock_and_notify_all(std::unique_lock<mutex>& lock) {
+        const void* const address = lock.mutex()->calls().address();
+        trellis::detail::check(trellis_store_unlock_and_notify_all(address, calls_.address()));
         (void)lock.release();
     }
-
-    /// When it throws, `lock` says whether it is held.
-    void wait(std::unique_lock<mutex>& lock) {
-        woken(lock, trellis_store_condition_wait(address_, lock.mutex()->address()));
-    }
-    template <typename Predicate>
-    void wait(std::unique_lock<mutex>& lock, Predicate is_so) {
-        while (!is_so()) wait(lock);
-    }
-
-    template <typename Rep, typename Period>
-    std::cv_status wait_for(std::unique_lock<mutex>& lock, const std::chrono::duration<Rep, Period>& duration) {
-        const std::uint64_t time = detail::microseconds(duration);
-        const int status = trellis_store_condition_wait_for(address_, lock.mutex()->address(), time);
-        return woken(lock, status) == 1 ? std::cv_status::no_timeout : std::cv_status::timeout;
-    }
-    template <typename Rep, typename Period, typename Predicate>
-    bool wait_for(std::unique_lock<mutex>& lock, const std::chrono::duration<Rep, Period>& duration,
-                  Predicate is_so) {
-        return wait_until(lock, std::chrono::steady_clock::now() + duration, std::move(is_so));
-    }
-    template <typename Clock, typename Duration>
-    std::cv_status wait_until(std::unique_lock<mutex>& lock, const std::chrono::time_point<Clock, Duration>& time) {
-        return wait_for(lock, detail::until(time));
-    }
-    template <typename Clock, typename Duration, typename Predicate>
-    bool wait_until(std::unique_lock<mutex>& lock, const std::chrono::time_point<Clock, Duration>& time,
-                    Predicate is_so) {
-        while (!is_so()) {
-            if (wait_until(lock, time) == std::cv_status::timeout) return is_so();
-        }
-        return true;
-    }
-
-private:
-    static int woken(std::unique_lock<mutex>& lock, int status) {
-        // After errors other than these the lock is not held, so it must not be released.
-        if (status < 0 && status != TRELLIS_ERROR_DEADLINE && status != TRELLIS_ERROR_ARGUMENT) (void)lock.release();
-        return detail::check(status);
-    }
 };
 
-/// A semaphore, initially 0. `begin` sets the initial value, for the first process that calls it.
-class counting_semaphore : public detail::object {
+/// A semaphore.
+class counting_semaphore : public trellis::detail::basic_counting_semaphore<detail::of_store> {
 public:
-    explicit counting_semaphore(const void* address) noexcept : object(address) {}
+    using basic_counting_semaphore::basic_counting_semaphore;
 
-    void begin(std::uint64_t value) { detail::check(trellis_store_semaphore_begin(address_, value)); }
-    void release(std::uint64_t count = 1) { detail::check(trellis_store_semaphore_post(address_, count)); }
-    void acquire() { detail::check(trellis_store_semaphore_wait(address_)); }
-    [[nodiscard]] bool try_acquire() { return detail::check(trellis_store_semaphore_try_wait(address_)) == 1; }
-    template <typename Rep, typename Period>
-    [[nodiscard]] bool try_acquire_for(const std::chrono::duration<Rep, Period>& duration) {
-        return detail::check(trellis_store_semaphore_wait_for(address_, detail::microseconds(duration))) == 1;
-    }
-    template <typename Clock, typename Duration>
-    [[nodiscard]] bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& time) {
-        return try_acquire_for(detail::until(time));
-    }
-    /// The value; others may change it at any moment.
-    [[nodiscard]] std::uint64_t value() const {
-        std::uint64_t value = 0;
-        detail::check(trellis_store_semaphore_value(address_, &value));
-        return value;
+    /// Set the initial value, for the first process that calls this.
+    void begin(std::uint64_t value) {
+        trellis::detail::check(trellis_store_semaphore_begin(calls_.address(), value));
     }
 };
 
-/// A counting barrier: opens when so many threads, of any processes, have arrived.
-class barrier : public detail::object {
-public:
-  barrier(const void *address, std::uint32_t participants) noexcept : object(address), participants_(participants) {}
+/// An event flag.
+using event = trellis::detail::basic_event<detail::of_store>;
 
-  /// True for the last to arrive.
-  bool arrive_and_wait() { return detail::check(trellis_store_barrier(address_, participants_)) == 1; }
+/// Work that is done once in a region: call_once(flag, function, arguments...).
+using once_flag = trellis::detail::basic_once_flag<detail::of_store>;
+using trellis::detail::call_once;
 
-private:
-    std::uint32_t participants_;
-};
-
-/// An event flag, initially not set: all waiters go on when it is set, and no thread waits while it is set.
-class event : public detail::object {
-public:
-    explicit event(const void* address) noexcept : object(address) {}
-
-    void set() { detail::check(trellis_store_event_set(address_)); }
-    void clear() { detail::check(trellis_store_event_clear(address_)); }
-    void wait() { detail::check(trellis_store_event_wait(address_)); }
-    template <typename Rep, typename Period>
-    [[nodiscard]] bool wait_for(const std::chrono::duration<Rep, Period>& duration) {
-        return detail::check(trellis_store_event_wait_for(address_, detail::microseconds(duration))) == 1;
-    }
-    template <typename Clock, typename Duration>
-    [[nodiscard]] bool wait_until(const std::chrono::time_point<Clock, Duration>& time) {
-        return wait_for(detail::until(time));
-    }
-    [[nodiscard]] bool is_set() const { return detail::check(trellis_store_event_is_set(address_)) == 1; }
-};
-
-/// Work that is done once in a region; see call_once.
-class once_flag : public detail::object {
-public:
-    explicit once_flag(const void* address) noexcept : object(address) {}
-
-private:
-    template <typename Function, typename... Arguments>
-    friend bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments);
-};
-
-/// Call `function(arguments...)` once in the region, and return when it has been called; returns whether this call
-/// did it. If the function throws, the exception is thrown here, and the next thread that waits or arrives calls it.
-template <typename Function, typename... Arguments>
-bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments) {
-    if (detail::check(trellis_store_once_begin(flag.address_)) == 0) return false;
-    try {
-        std::invoke(std::forward<Function>(function), std::forward<Arguments>(arguments)...);
-    } catch (...) {
-        // The function's exception is more useful than the error of a lost store.
-        (void)trellis_store_once_failed(flag.address_);
-        throw;
-    }
-    detail::check(trellis_store_once_done(flag.address_));
-    return true;
-}
+/// A counting barrier of threads of any processes.
+using barrier = trellis::detail::basic_barrier<detail::of_store>;
 
 }  // namespace trellis::stored
 

@@ -51,13 +51,13 @@ pub(super) fn label(number: u64) -> String {
 /// `LOCK(lock)`, `ALOCK(array, index)`
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_lock(lock: *const c_void) {
-    done("LOCK", program("LOCK").cluster.lock_acquire(name(lock)));
+    done("LOCK", program("LOCK").cluster.mutex(name(lock)).acquire());
 }
 
 /// `UNLOCK(lock)`, `AULOCK(array, index)`
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_unlock(lock: *const c_void) {
-    done("UNLOCK", program("UNLOCK").cluster.lock_release(name(lock)));
+    done("UNLOCK", program("UNLOCK").cluster.mutex(name(lock)).release());
 }
 
 /// `BARRIER(barrier, processes)`
@@ -70,7 +70,7 @@ pub extern "C" fn trellis_parmacs_barrier(barrier: *const c_void, processes: c_l
         // One process of every node: a tree needs fewer messages than one home.
         Ok(processes) if processes as usize == nodes => done(asking, cluster.barrier(name(barrier))),
         Ok(processes) if (1..nodes).contains(&(processes as usize)) => {
-            done(asking, cluster.barrier_of(name(barrier), processes));
+            done(asking, cluster.barrier_of(name(barrier), processes).wait());
         }
         _ => stop(
             asking,
@@ -108,42 +108,42 @@ pub extern "C" fn trellis_parmacs_semaphore_init(semaphore: *const c_void, value
     };
     let semaphore = program(asking).cluster.semaphore(name(semaphore));
     // Reused memory may have held another semaphore.
-    while done(asking, semaphore.try_wait()) {}
+    while done(asking, semaphore.try_acquire()) {}
     if value > 0 {
-        done(asking, semaphore.post(value));
+        done(asking, semaphore.release(value));
     }
 }
 
 /// `SEMV(semaphore)`, and SETPAUSE if a pause is a semaphore
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_semaphore_post(semaphore: *const c_void) {
-    done("SEMV", program("SEMV").cluster.semaphore(name(semaphore)).post(1));
+    done("SEMV", program("SEMV").cluster.semaphore(name(semaphore)).release(1));
 }
 
 /// `SEMP(semaphore)`, and WAITPAUSE if a pause is a semaphore
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_semaphore_wait(semaphore: *const c_void) {
-    done("SEMP", program("SEMP").cluster.semaphore(name(semaphore)).wait());
+    done("SEMP", program("SEMP").cluster.semaphore(name(semaphore)).acquire());
 }
 
 /// `CONDVARWAIT(condition, lock)`: the lock is released during the wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_condition_wait(condition: *const c_void, lock: *const c_void) {
     let cluster = &program("CONDVARWAIT").cluster;
-    let (_, signalled) = cluster.condition(name(condition)).wait_with_lock(name(lock), None);
-    done("CONDVARWAIT", signalled);
+    let (_, notified) = cluster.condvar(name(condition)).wait_with_lock(name(lock), None);
+    done("CONDVARWAIT", notified);
 }
 
 /// `CONDVARSIGNAL(condition)`
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_condition_signal(condition: *const c_void) {
-    done("CONDVARSIGNAL", program("CONDVARSIGNAL").cluster.condition(name(condition)).signal());
+    done("CONDVARSIGNAL", program("CONDVARSIGNAL").cluster.condvar(name(condition)).notify_one());
 }
 
 /// `CONDVARBCAST(condition)`
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_condition_broadcast(condition: *const c_void) {
-    done("CONDVARBCAST", program("CONDVARBCAST").cluster.condition(name(condition)).broadcast());
+    done("CONDVARBCAST", program("CONDVARBCAST").cluster.condvar(name(condition)).notify_all());
 }
 
 /// `GSINIT(counter)`: the next subscript is 0.

@@ -96,7 +96,7 @@ pub extern "C" fn trellis_parmacs_create(function: extern "C" fn(), count: usize
 fn order(program: &Program, asking: &str, node: usize, what: u64) {
     let node = node as u64;
     done(asking, program.cluster.atomic(ORDERS + node).store(what));
-    done(asking, program.cluster.semaphore(ORDERED + node).post(1));
+    done(asking, program.cluster.semaphore(ORDERED + node).release(1));
 }
 
 /// `WAIT_FOR_END(n)`: waits for the workers that were created first; n may count the caller, too.
@@ -120,7 +120,7 @@ pub extern "C" fn trellis_parmacs_wait_for_end(count: usize) {
 /// Lowers a semaphore, without a time-out.
 fn wait(program: &Program, asking: &str, semaphore: u64) {
     loop {
-        match program.cluster.semaphore(semaphore).wait() {
+        match program.cluster.semaphore(semaphore).acquire() {
             Err(WaitError::TooLong { .. }) => {}
             outcome => return done(asking, outcome),
         }
@@ -189,7 +189,7 @@ fn end_of_function(program: &Program) {
     flush();
     enter(Stage::Ready);
     let node = program.cluster.node() as u64;
-    done("a worker", program.cluster.semaphore(ENDED + node).post(1));
+    done("a worker", program.cluster.semaphore(ENDED + node).release(1));
 }
 
 /// Handles the end of the process by exit(3) or by returning from main.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use trellis::stored::layout;
 use trellis::stored::synchronisation::{
-    Access, HeldAccess, HeldLock, Place, Session, SynchronisationError, Turn, process,
+    Access, HeldAccess, HeldMutex, Place, Session, SynchronisationError, Turn, process,
 };
 
 use crate::failure::{self, Failure, answer, answer_or};
@@ -32,7 +32,7 @@ impl From<SynchronisationError> for Failure {
 /// The locks that this process holds, by the address that C names them with.
 #[derive(Default)]
 struct Holds {
-    locks: HashMap<usize, HeldLock>,
+    locks: HashMap<usize, HeldMutex>,
     accesses: HashMap<usize, Vec<HeldAccess>>,
     turns: HashMap<usize, Turn>,
 }
@@ -105,11 +105,11 @@ pub unsafe extern "C" fn trellis_store_name(name: *const c_char) -> *const c_voi
 
 // ---------------------------------------------------------------------------------------------------------- locks
 
-fn keep_lock(address: *const c_void, held: HeldLock) {
+fn keep_lock(address: *const c_void, held: HeldMutex) {
     locked(&HOLDS).locks.insert(address.addr(), held);
 }
 
-fn take_lock(address: *const c_void) -> Result<HeldLock, Failure> {
+fn take_lock(address: *const c_void) -> Result<HeldMutex, Failure> {
     locked(&HOLDS).locks.remove(&address.addr()).ok_or_else(|| not_held("lock"))
 }
 
@@ -117,7 +117,7 @@ fn take_lock(address: *const c_void) -> Result<HeldLock, Failure> {
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_lock(lock: *const c_void) -> c_int {
     on_object(lock, |session, place| {
-        keep_lock(lock, session.lock(place)?.acquire()?);
+        keep_lock(lock, session.mutex(place)?.acquire()?);
         Ok(status::OK)
     })
 }
@@ -132,7 +132,7 @@ pub extern "C" fn trellis_store_try_lock(lock: *const c_void) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_try_lock_for(lock: *const c_void, duration: u64) -> c_int {
     on_object(lock, |session, place| {
-        let held = session.lock(place)?.try_acquire_for(microseconds(duration))?;
+        let held = session.mutex(place)?.try_acquire_for(microseconds(duration))?;
         Ok(held.map(|held| keep_lock(lock, held)).is_some().into())
     })
 }
@@ -168,14 +168,14 @@ fn keep_access(address: *const c_void, held: HeldAccess) {
 
 fn acquire(lock: *const c_void, access: Access) -> c_int {
     on_object(lock, |session, place| {
-        keep_access(lock, session.read_write_lock(place)?.acquire(access)?);
+        keep_access(lock, session.rwlock(place)?.acquire(access)?);
         Ok(status::OK)
     })
 }
 
 fn try_acquire(lock: *const c_void, access: Access, duration: u64) -> c_int {
     on_object(lock, |session, place| {
-        let held = session.read_write_lock(place)?.try_acquire_for(access, microseconds(duration))?;
+        let held = session.rwlock(place)?.try_acquire_for(access, microseconds(duration))?;
         Ok(held.map(|held| keep_access(lock, held)).is_some().into())
     })
 }
@@ -199,6 +199,12 @@ pub extern "C" fn trellis_store_rwlock_read(lock: *const c_void) -> c_int {
     acquire(lock, Access::Read)
 }
 
+/// Acquires a lock for reading if that is possible now.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_rwlock_try_read(lock: *const c_void) -> c_int {
+    try_acquire(lock, Access::Read, 0)
+}
+
 /// Acquires a lock for reading if that is possible in time.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_rwlock_try_read_for(lock: *const c_void, duration: u64) -> c_int {
@@ -215,6 +221,12 @@ pub extern "C" fn trellis_store_rwlock_end_read(lock: *const c_void) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_rwlock_write(lock: *const c_void) -> c_int {
     acquire(lock, Access::Write)
+}
+
+/// Acquires a lock for writing if that is possible now.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_rwlock_try_write(lock: *const c_void) -> c_int {
+    try_acquire(lock, Access::Write, 0)
 }
 
 /// Acquires a lock for writing if that is possible in time.
@@ -249,34 +261,34 @@ pub extern "C" fn trellis_store_semaphore_begin(semaphore: *const c_void, value:
     })
 }
 
-/// Raises a semaphore.
+/// Adds permits to a semaphore.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_store_semaphore_post(semaphore: *const c_void, count: u64) -> c_int {
+pub extern "C" fn trellis_store_semaphore_release(semaphore: *const c_void, count: u64) -> c_int {
     on_object(semaphore, |session, place| {
-        session.semaphore(place)?.post(count)?;
+        session.semaphore(place)?.release(count)?;
         Ok(status::OK)
     })
 }
 
-/// Lowers a semaphore.
+/// Takes a permit of a semaphore.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_store_semaphore_wait(semaphore: *const c_void) -> c_int {
+pub extern "C" fn trellis_store_semaphore_acquire(semaphore: *const c_void) -> c_int {
     on_object(semaphore, |session, place| {
-        session.semaphore(place)?.wait()?;
+        session.semaphore(place)?.acquire()?;
         Ok(status::OK)
     })
 }
 
-/// Lowers a semaphore if it is above zero.
+/// Takes a permit of a semaphore if there is one.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_store_semaphore_try_wait(semaphore: *const c_void) -> c_int {
-    trellis_store_semaphore_wait_for(semaphore, 0)
+pub extern "C" fn trellis_store_semaphore_try_acquire(semaphore: *const c_void) -> c_int {
+    trellis_store_semaphore_try_acquire_for(semaphore, 0)
 }
 
-/// Lowers a semaphore if it is raised in time.
+/// Takes a permit of a semaphore if there is one in time.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_store_semaphore_wait_for(semaphore: *const c_void, duration: u64) -> c_int {
-    on_object(semaphore, |session, place| Ok(session.semaphore(place)?.wait_for(microseconds(duration))?.into()))
+pub extern "C" fn trellis_store_semaphore_try_acquire_for(semaphore: *const c_void, duration: u64) -> c_int {
+    on_object(semaphore, |session, place| Ok(session.semaphore(place)?.try_acquire_for(microseconds(duration))?.into()))
 }
 
 /// The value of a semaphore.
@@ -297,13 +309,13 @@ pub unsafe extern "C" fn trellis_store_semaphore_value(semaphore: *const c_void,
 
 /// Waits for a number of participants.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_store_barrier(barrier: *const c_void, participants: u32) -> c_int {
-    on_object(barrier, |session, place| Ok(session.barrier(place, participants)?.wait()?.into()))
+pub extern "C" fn trellis_store_barrier_of(barrier: *const c_void, participants: u32) -> c_int {
+    on_object(barrier, |session, place| Ok(session.barrier_of(place, participants)?.wait()?.into()))
 }
 
 fn wait_for_condition(condition: *const c_void, lock: *const c_void, duration: Option<Duration>) -> c_int {
     on_object(condition, |session, place| {
-        let condition = session.condition(place)?;
+        let condition = session.condvar(place)?;
         let waited = condition.wait_held(take_lock(lock)?, duration);
         let is_held = waited.held.map(|held| keep_lock(lock, held)).is_some();
         match waited.notified {
@@ -335,21 +347,30 @@ pub extern "C" fn trellis_store_condition_wait_for(
     wait_for_condition(condition, lock, Some(microseconds(duration)))
 }
 
+/// Wakes at least one waiter of a condition.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_condition_notify_one(condition: *const c_void) -> c_int {
+    on_object(condition, |session, place| {
+        session.condvar(place)?.notify_one()?;
+        Ok(status::OK)
+    })
+}
+
 /// Wakes all waiters of a condition.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_store_condition_notify(condition: *const c_void) -> c_int {
+pub extern "C" fn trellis_store_condition_notify_all(condition: *const c_void) -> c_int {
     on_object(condition, |session, place| {
-        session.condition(place)?.notify()?;
+        session.condvar(place)?.notify_all()?;
         Ok(status::OK)
     })
 }
 
 /// Releases a lock and wakes all waiters of a condition, in one call of the store.
 #[unsafe(no_mangle)]
-pub extern "C" fn trellis_store_unlock_and_notify(lock: *const c_void, condition: *const c_void) -> c_int {
+pub extern "C" fn trellis_store_unlock_and_notify_all(lock: *const c_void, condition: *const c_void) -> c_int {
     on_object(condition, |session, place| {
-        let condition = session.condition(place)?;
-        take_lock(lock)?.release_and_notify(&condition)?;
+        let condition = session.condvar(place)?;
+        take_lock(lock)?.release_and_notify_all(&condition)?;
         Ok(status::OK)
     })
 }

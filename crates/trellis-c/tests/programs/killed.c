@@ -123,11 +123,11 @@ static int rwlock_at_victim(void) { return trellis_rwlock_read(cluster, at_victi
 static int condition(void) { return trellis_condition_wait(cluster, at_victim, own); }
 static int condition_at_other(void) { return trellis_condition_wait(cluster, at_other, own); }
 static int condition_for(void) { return trellis_condition_wait_for(cluster, at_other, own, HOUR_US); }
-static int signal_at_victim(void) { return trellis_condition_signal(cluster, at_victim); }
-static int semaphore(void) { return trellis_semaphore_wait(cluster, at_other); }
-static int semaphore_at_victim(void) { return trellis_semaphore_wait(cluster, at_victim); }
-static int semaphore_for(void) { return trellis_semaphore_wait_for(cluster, at_other, HOUR_US); }
-static int post_at_victim(void) { return trellis_semaphore_post(cluster, at_victim, 1); }
+static int signal_at_victim(void) { return trellis_condition_notify_one(cluster, at_victim); }
+static int semaphore(void) { return trellis_semaphore_acquire(cluster, at_other); }
+static int semaphore_at_victim(void) { return trellis_semaphore_acquire(cluster, at_victim); }
+static int semaphore_for(void) { return trellis_semaphore_try_acquire_for(cluster, at_other, HOUR_US); }
+static int release_at_victim(void) { return trellis_semaphore_release(cluster, at_victim, 1); }
 static int event(void) { return trellis_event_wait(cluster, at_other); }
 static int event_at_victim(void) { return trellis_event_wait(cluster, at_victim); }
 static int event_for(void) { return trellis_event_wait_for(cluster, at_other, HOUR_US); }
@@ -195,7 +195,7 @@ static const struct {
     {"semaphore", nothing, semaphore},
     {"semaphore-at-victim", nothing, semaphore_at_victim},
     {"semaphore-for", nothing, semaphore_for},
-    {"post-at-victim", nothing, post_at_victim},
+    {"release-at-victim", nothing, release_at_victim},
     {"event", nothing, event},
     {"event-at-victim", nothing, event_at_victim},
     {"event-for", nothing, event_for},

@@ -53,7 +53,7 @@ static void count(struct shared *shared) {
         shared->count++;
         IS(trellis_store_unlock(&shared->lock), TRELLIS_OK);
     }
-    check(trellis_store_barrier(&shared->phase, 2) >= 0, "the barrier");
+    check(trellis_store_barrier_of(&shared->phase, 2) >= 0, "the barrier");
     IS(trellis_store_rwlock_read(&shared->table), TRELLIS_OK);
     check(shared->count == 2 * TIMES, "every increment");
     IS(trellis_store_rwlock_end_read(&shared->table), TRELLIS_OK);
@@ -61,12 +61,12 @@ static void count(struct shared *shared) {
     /* In turns, each woken by the other. */
     IS(trellis_store_lock(&shared->lock), TRELLIS_OK);
     const int mine = shared->turn++;
-    IS(trellis_store_unlock_and_notify(&shared->lock, &shared->changed), TRELLIS_OK);
+    IS(trellis_store_unlock_and_notify_all(&shared->lock, &shared->changed), TRELLIS_OK);
     for (int turn = 2 + mine; turn < 12; turn += 2) {
         IS(trellis_store_lock(&shared->lock), TRELLIS_OK);
         while (shared->turn != turn) IS(trellis_store_condition_wait(&shared->changed, &shared->lock), TRELLIS_OK);
         shared->turn++;
-        IS(trellis_store_unlock_and_notify(&shared->lock, &shared->changed), TRELLIS_OK);
+        IS(trellis_store_unlock_and_notify_all(&shared->lock, &shared->changed), TRELLIS_OK);
     }
     if (mine == 0) IS(trellis_store_event_wait(&shared->ready), TRELLIS_OK);
     check(shared->turn >= 11, "all turns");
@@ -79,14 +79,14 @@ static void pass_items(struct shared *shared, int produces) {
     int sum = 0 * *(volatile int *)&shared->item;
     const uint64_t before = calls();
     for (int item = 1; item <= ITEMS; item++) {
-        IS(trellis_store_semaphore_wait(produces ? &shared->room : &shared->full), TRELLIS_OK);
+        IS(trellis_store_semaphore_acquire(produces ? &shared->room : &shared->full), TRELLIS_OK);
         if (produces) {
             shared->item = item;
         } else {
             check(shared->item == item, "the item");
             sum += item;
         }
-        IS(trellis_store_semaphore_post(produces ? &shared->full : &shared->room, 1), TRELLIS_OK);
+        IS(trellis_store_semaphore_release(produces ? &shared->full : &shared->room, 1), TRELLIS_OK);
     }
     printf("calls %d\n", (int)(calls() - before));
     check(produces || sum == ITEMS * (ITEMS + 1) / 2, "the sum");

@@ -88,7 +88,7 @@ static void wait_for_each_other() {
             arrived.wait(guard, [&] { return !queue.empty(); });
             check(queue.front() == item, "items come in order");
             queue.pop_front();
-            left.unlock_and_notify(guard);
+            left.unlock_and_notify_all(guard);
             check(!guard.owns_lock(), "it was given back");
         }
     });

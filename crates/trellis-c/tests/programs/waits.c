@@ -65,7 +65,7 @@ static void wait_for_signals(trellis_cluster *cluster, uint64_t *turn) {
     IS(trellis_lock(cluster, 4), 0);
     while (*turn != me) IS(trellis_condition_wait(cluster, 4, 4), 0);
     *turn = me + 1;
-    IS(trellis_condition_broadcast(cluster, 4), 0);
+    IS(trellis_condition_notify_all(cluster, 4), 0);
     IS(trellis_unlock(cluster, 4), 0);
     trellis_barrier(cluster, 4);
     check(*turn == nodes, "everybody had a turn");
@@ -73,17 +73,17 @@ static void wait_for_signals(trellis_cluster *cluster, uint64_t *turn) {
     IS(trellis_lock(cluster, 5 + me), 0);
     IS(trellis_condition_wait_for(cluster, 5 + me, 5 + me, 1000), 0);
     IS(trellis_unlock(cluster, 5 + me), 0);
-    IS(trellis_condition_signal(cluster, 5 + me), 0);
+    IS(trellis_condition_notify_one(cluster, 5 + me), 0);
 }
 
 static void count_and_flag(trellis_cluster *cluster, uint64_t *once) {
     const uint64_t me = trellis_node(cluster), nodes = trellis_nodes(cluster);
     uint64_t value = 99;
-    if (me == 0) IS(trellis_semaphore_post(cluster, 6, nodes), 0);
-    IS(trellis_semaphore_wait(cluster, 6), 0);
+    if (me == 0) IS(trellis_semaphore_release(cluster, 6, nodes), 0);
+    IS(trellis_semaphore_acquire(cluster, 6), 0);
     trellis_barrier(cluster, 6);
-    IS(trellis_semaphore_try_wait(cluster, 6), 0);
-    IS(trellis_semaphore_wait_for(cluster, 6, 1000), 0);
+    IS(trellis_semaphore_try_acquire(cluster, 6), 0);
+    IS(trellis_semaphore_try_acquire_for(cluster, 6, 1000), 0);
     IS(trellis_semaphore_value(cluster, 6, &value), 0);
     check(value == 0, "the semaphore is used up");
     IS(trellis_semaphore_value(cluster, 6, NULL), TRELLIS_ERROR_ARGUMENT);

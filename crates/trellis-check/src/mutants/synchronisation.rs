@@ -34,15 +34,15 @@ pub enum SyncFault {
     WriteNeverEnds,
     GrantIsKept,
     AbandonedInSilence,
-    PostsTwice,
-    PostLostWithWaiter,
+    ReleasesTwice,
+    ReleaseLostWithWaiter,
     WakesOne,
     NeverClears,
     DoesTwice,
     FailureIsDone,
-    SignalsAll,
-    SignalLostWithWaiter,
-    SignalForLatecomer,
+    NotifiesAll,
+    NotificationLostWithWaiter,
+    NotificationForLatecomer,
     EnrolsLate,
     OpensOneEarly,
     AnswersTwice,
@@ -161,13 +161,13 @@ impl SyncMutant {
                     other => other,
                 })
             }
-            (SyncFault::PostsTwice, Demand::Semaphore(SemaphoreDemand::Post(1))) => {
-                Demand::Semaphore(SemaphoreDemand::Post(2))
+            (SyncFault::ReleasesTwice, Demand::Semaphore(SemaphoreDemand::Release(1))) => {
+                Demand::Semaphore(SemaphoreDemand::Release(2))
             }
             (SyncFault::NeverClears, Demand::Event(EventDemand::Clear)) => Demand::Event(EventDemand::IsSet),
             (SyncFault::FailureIsDone, Demand::Once(OnceDemand::Failed)) => Demand::Once(OnceDemand::Done),
-            (SyncFault::SignalsAll, Demand::Condition(ConditionDemand::Signal)) => {
-                Demand::Condition(ConditionDemand::Broadcast)
+            (SyncFault::NotifiesAll, Demand::Condition(ConditionDemand::NotifyOne)) => {
+                Demand::Condition(ConditionDemand::NotifyAll)
             }
             (SyncFault::OpensOneEarly, Demand::CountingBarrier(count)) => Demand::CountingBarrier(count - 1),
             (_, same) => same,
@@ -188,10 +188,10 @@ impl SyncMutant {
                 return Some(Input::Message(from, Message::BarrierArrive(id, generation, nothing)));
             }
             (
-                SyncFault::PostLostWithWaiter | SyncFault::SignalLostWithWaiter,
+                SyncFault::ReleaseLostWithWaiter | SyncFault::NotificationLostWithWaiter,
                 Input::Message(from, Message::ObjectUndo(id, demand, waiter, _)),
             ) => return Some(Input::Message(from, Message::ObjectUndo(id, demand, waiter, 0))),
-            (SyncFault::SignalForLatecomer, Input::Message(from, Message::ObjectUndo(id, demand, waiter, _))) => {
+            (SyncFault::NotificationForLatecomer, Input::Message(from, Message::ObjectUndo(id, demand, waiter, _))) => {
                 return Some(Input::Message(from, Message::ObjectUndo(id, demand, waiter, u64::MAX)));
             }
             (SyncFault::EnrolsLate, Input::Message(from, Message::ObjectRequest(id, WAIT, waiter))) => {

@@ -3,13 +3,13 @@
 //! The network is a multiset: any message may arrive next. The oracle checks for each program:
 //!
 //! 1. *Mutual exclusion*: a lock is given to a thread only while no other holds it; a read-write lock only to one
-//!    writer or to readers; a semaphore admits as many threads as were posted.
+//!    writer or to readers; a semaphore admits as many threads as there were permits.
 //! 2. *First come, first served*: nodes get the token of a lock in the order in which their requests reached its home.
 //! 3. *No thread leaves a barrier* before all have entered it; a reduction contains every contribution.
 //! 4. *Additions are linearizable*: each sees a value that no other saw, larger than all that were seen before it
 //!    began and smaller than the number of additions begun.
-//! 5. *No wake-up without a cause*: an event must have been set, a condition signalled, a once completed.
-//! 6. *Every call ends*, and is woken exactly once: no signal, post or lock is lost, even if calls are abandoned.
+//! 5. *No wake-up without a cause*: an event must have been set, a condition notified, a once completed.
+//! 6. *Every call ends*, and is woken exactly once: no notification, permit or lock is lost, even if calls are abandoned.
 //! 7. *Nothing is left behind*: at the end no node remembers anything about calls.
 //!
 //! It must never inspect the protocol: it uses only inputs and effects.
@@ -45,7 +45,7 @@ pub enum Program {
     Events,
     /// Finds the work done, or does it, or fails to do it, which counts as an abandoned call.
     Onces,
-    /// The first thread signals or broadcasts while another waits; each other thread waits to be woken.
+    /// The first thread notifies one or all while another waits; each other thread waits to be woken.
     Conditions,
     /// Enters the counting barrier.
     CountingBarrier,
@@ -289,7 +289,7 @@ impl<N: Synchronises> Calls<N> {
         let is_impatient = self.instance.program == Program::ImpatientLocks || state.time_outs > 0;
         for (index, thread) in state.threads.iter().enumerate().filter(|_| is_impatient) {
             match (thread.activity, self.instance.program) {
-                // A thread that signals waits only for the home.
+                // A thread that notifies waits only for the home.
                 (Activity::Waiting, Program::Events | Program::Conditions) if index == 0 => {}
                 (Activity::Waiting, _) => actions.push(Action::Abandon { thread: index }),
                 (Activity::Holding, Program::Onces) => actions.push(Action::Release { thread: index, mode: 1 }),

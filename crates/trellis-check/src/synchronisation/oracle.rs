@@ -17,16 +17,16 @@ const BEGUN: usize = 0;
 const ENDED: usize = 1;
 /// Onces: a thread has begun to report that the work is done.
 const DONE: usize = 0;
-/// Conditions: a signal or broadcast that has not arrived; the threads that must receive it; signals that may have
+/// Conditions: a notification that has not arrived; the threads that must receive it; notifications that may have
 /// been lost correctly.
 const OUTSTANDING: usize = 0;
 const FOR_WHOM: usize = 1;
 const MAYBE: usize = 2;
 /// Values of [`OUTSTANDING`].
-const SIGNAL: u8 = 1;
-const BROADCAST: u8 = 2;
+const ONE: u8 = 1;
+const ALL: u8 = 2;
 
-/// The number of threads that the semaphore admits. If calls may be abandoned it is one, so that a lost post leaves a
+/// The number of threads that the semaphore admits. If calls may be abandoned it is one, so that a lost release leaves a
 /// thread waiting.
 fn permits(instance: &SyncInstance) -> u64 {
     if instance.time_outs == 0 { 2 } else { 1 }
@@ -46,12 +46,12 @@ pub(super) fn prelude(instance: &SyncInstance) -> Vec<(NodeId, Input)> {
     if instance.program != Program::Semaphores {
         return Vec::new();
     }
-    let post = |object: u8| {
+    let release = |object: u8| {
         let home = NodeId(u16::from(object) % instance.nodes);
-        let demand = Demand::Semaphore(SemaphoreDemand::Post(permits(instance)));
+        let demand = Demand::Semaphore(SemaphoreDemand::Release(permits(instance)));
         (home, Input::Demand(u64::from(object), demand, Waiter::MAX))
     };
-    (0..instance.objects).map(post).collect()
+    (0..instance.objects).map(release).collect()
 }
 
 /// The operations that an idle thread may begin.
@@ -76,7 +76,7 @@ pub(super) fn mode_name(program: Program, mode: u8) -> &'static str {
         (Program::ReadWriteLocks, 1) => "to write",
         (Program::ReadWriteLocks, 2) => "to try to read",
         (Program::ReadWriteLocks, _) => "to try to write",
-        (Program::Conditions, 1) => "to broadcast, or wait",
+        (Program::Conditions, 1) => "to notify all, or wait",
         (_, 1) => "to try",
         _ => "as its program says",
     }
@@ -93,26 +93,26 @@ pub(super) fn begin(instance: &SyncInstance, state: &mut State, index: usize) {
         Program::Events if index == 0 => state.ledger[BEGUN] += 1,
         // This distinguishes the main answer from one that says "enrolled".
         Program::Events => state.threads[index].floor = 1 + state.ledger[ENDED],
-        Program::Conditions if index == 0 => begin_signal(state),
-        // A broadcast under way may reach this thread.
+        Program::Conditions if index == 0 => begin_notify(state),
+        // A notification of all under way may reach this thread.
         Program::Conditions => {
-            let signaller = state.threads[0];
-            let broadcasts = signaller.activity == Activity::Waiting && signaller.mode == 1;
-            state.threads[index].mode = u8::from(broadcasts);
+            let notifier = state.threads[0];
+            let notifies_all = notifier.activity == Activity::Waiting && notifier.mode == 1;
+            state.threads[index].mode = u8::from(notifies_all);
         }
         Program::Barrier | Program::Reduce | Program::CountingBarrier => state.threads[index].floor = 1,
         _ => state.threads[index].floor = 1,
     }
 }
 
-fn begin_signal(state: &mut State) {
-    let is_broadcast = state.threads[0].mode == 1;
-    state.ledger[OUTSTANDING] = if is_broadcast { BROADCAST } else { SIGNAL };
+fn begin_notify(state: &mut State) {
+    let is_for_all = state.threads[0].mode == 1;
+    state.ledger[OUTSTANDING] = if is_for_all { ALL } else { ONE };
     state.ledger[FOR_WHOM] = 0;
     for (index, thread) in state.threads.iter_mut().enumerate().skip(1) {
         if thread.activity == Activity::Waiting {
             state.ledger[FOR_WHOM] |= u8::from(thread.floor == 1) << index;
-            thread.mode |= u8::from(is_broadcast);
+            thread.mode |= u8::from(is_for_all);
         }
     }
 }
@@ -136,15 +136,15 @@ pub(super) fn call(instance: &SyncInstance, thread: &Thread, index: usize, waite
             2 => ReadWriteDemand::TryRead,
             _ => ReadWriteDemand::TryWrite,
         })),
-        (Program::Semaphores, 0) => demand(Demand::Semaphore(SemaphoreDemand::Wait)),
-        (Program::Semaphores, _) => demand(Demand::Semaphore(SemaphoreDemand::TryWait)),
+        (Program::Semaphores, 0) => demand(Demand::Semaphore(SemaphoreDemand::Acquire)),
+        (Program::Semaphores, _) => demand(Demand::Semaphore(SemaphoreDemand::TryAcquire)),
         (Program::Events, _) if index == 0 => {
             demand(Demand::Event(EVENT_STEPS[EVENT_STEPS.len() - usize::from(thread.left)]))
         }
         (Program::Events, _) => demand(Demand::Event(EventDemand::Wait)),
         (Program::Onces, _) => demand(Demand::Once(OnceDemand::Begin)),
-        (Program::Conditions, 1) if index == 0 => demand(Demand::Condition(ConditionDemand::Broadcast)),
-        (Program::Conditions, _) if index == 0 => demand(Demand::Condition(ConditionDemand::Signal)),
+        (Program::Conditions, 1) if index == 0 => demand(Demand::Condition(ConditionDemand::NotifyAll)),
+        (Program::Conditions, _) if index == 0 => demand(Demand::Condition(ConditionDemand::NotifyOne)),
         (Program::Conditions, _) => Input::Enroll(id, waiter(Phase::Enrolled), main),
         (Program::CountingBarrier, _) => demand(Demand::CountingBarrier(participants)),
     }
@@ -165,7 +165,7 @@ pub(super) fn end(instance: &SyncInstance, state: &mut State, index: usize, mode
             Input::Demand(id, Demand::ReadWriteLock(ReadWriteDemand::EndRead), 0)
         }
         Program::ReadWriteLocks => Input::Demand(id, Demand::ReadWriteLock(ReadWriteDemand::EndWrite), 0),
-        Program::Semaphores => Input::Demand(id, Demand::Semaphore(SemaphoreDemand::Post(1)), waiter),
+        Program::Semaphores => Input::Demand(id, Demand::Semaphore(SemaphoreDemand::Release(1)), waiter),
         Program::Onces if mode == 0 => {
             state.ledger[DONE] = 1;
             Input::Demand(id, Demand::Once(OnceDemand::Done), waiter)
@@ -195,7 +195,7 @@ pub(super) fn abandoned(instance: &SyncInstance, state: &mut State, index: usize
         Program::Conditions => {
             thread.retire();
             state.ledger[FOR_WHOM] &= !(1 << index);
-            if state.ledger[FOR_WHOM] == 0 && state.ledger[OUTSTANDING] == SIGNAL {
+            if state.ledger[FOR_WHOM] == 0 && state.ledger[OUTSTANDING] == ONE {
                 state.ledger[MAYBE] += 1;
             }
             if state.ledger[FOR_WHOM] == 0 {
@@ -341,22 +341,22 @@ fn woken_by_condition(state: &mut State, index: usize, name: impl Fn(usize) -> S
         state.threads[0] = Thread::idle(0);
         return Ok(());
     }
-    let by_broadcast = state.threads[index].mode == 1;
+    let by_all = state.threads[index].mode == 1;
     match state.ledger[OUTSTANDING] {
-        BROADCAST if by_broadcast => {
+        ALL if by_all => {
             state.ledger[FOR_WHOM] &= !(1 << index);
             if state.ledger[FOR_WHOM] == 0 {
                 state.ledger[OUTSTANDING] = 0;
             }
         }
-        SIGNAL => {
-            // The cause may have been an earlier broadcast: then the signal is still to come.
-            state.ledger[MAYBE] += u8::from(by_broadcast);
+        ONE => {
+            // The cause may have been an earlier notification of all: then this one is still to come.
+            state.ledger[MAYBE] += u8::from(by_all);
             state.ledger[OUTSTANDING] = 0;
         }
-        _ if by_broadcast => {}
+        _ if by_all => {}
         _ if state.ledger[MAYBE] > 0 => state.ledger[MAYBE] -= 1,
-        _ => return Err(format!("{} is woken although nobody signalled", name(index))),
+        _ => return Err(format!("{} is woken although nobody notified", name(index))),
     }
     state.threads[index].retire();
     Ok(())

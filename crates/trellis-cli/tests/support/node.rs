@@ -107,14 +107,14 @@ fn come_late(cluster: &Cluster) {
 
 /// Node 0 holds a lock for a while; the others wait for it.
 fn hold_a_lock(cluster: &Cluster) {
-    let held = (cluster.node() == 0).then(|| cluster.lock(7).unwrap_or_else(|error| refuse(&error)));
+    let held = (cluster.node() == 0).then(|| cluster.mutex(7).lock().unwrap_or_else(|error| refuse(&error)));
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     cluster.phase("waiting");
     if held.is_some() {
         be_away(cluster, AWAY);
     } else {
         say_who_waits(cluster);
-        drop(cluster.lock(7).unwrap_or_else(|error| refuse(&error)));
+        drop(cluster.mutex(7).lock().unwrap_or_else(|error| refuse(&error)));
     }
     cluster.phase("after it");
     drop(held);
@@ -159,7 +159,7 @@ fn stuck_in(cluster: &Cluster, what: &str) {
         // SAFETY: inside the region and aligned; nobody reads before the barrier.
         unsafe { (word.write_volatile(1), process.write_volatile(u64::from(std::process::id()))) };
         match wait {
-            Wait::Lock(_) => fine(cluster.lock_acquire(own)),
+            Wait::Lock(_) => fine(cluster.mutex(own).acquire()),
             Wait::ReadWriteLock(_) => fine(cluster.rwlock(theirs).write_acquire()),
             Wait::Once(_) => fine(cluster.once(theirs).begin().map(drop)),
             Wait::LockRange(_) => kept = Some(region.lock_range(0, 8).unwrap_or_else(|error| refuse(&error))),
@@ -191,23 +191,23 @@ fn stuck_in(cluster: &Cluster, what: &str) {
         }
         Wait::Fetch(_) => cluster.prefetch(0, 8, true),
         Wait::Barrier(_) => cluster.barrier(theirs),
-        Wait::Lock(_) => cluster.lock_acquire(own),
+        Wait::Lock(_) => cluster.mutex(own).acquire(),
         Wait::Atomic(_) => cluster.atomic(theirs).load().map(drop),
-        Wait::CountingBarrier(_) => cluster.barrier_of(theirs, 2).map(drop),
+        Wait::CountingBarrier(_) => cluster.barrier_of(theirs, 2).wait().map(drop),
         Wait::ReadWriteLock(_) | Wait::Inquiry => cluster.rwlock(theirs).read_acquire(),
-        Wait::Semaphore(_) => cluster.semaphore(theirs).wait(),
+        Wait::Semaphore(_) => cluster.semaphore(theirs).acquire(),
         Wait::Event(_) => cluster.event(theirs).wait(),
         Wait::Once(_) => cluster.once(theirs).begin().map(drop),
         Wait::Condition(_) => {
-            let mut guard = cluster.lock(own).unwrap_or_else(|error| refuse(&error));
-            cluster.condition(theirs).wait(&mut guard)
+            let mut guard = cluster.mutex(own).lock().unwrap_or_else(|error| refuse(&error));
+            cluster.condvar(theirs).wait(&mut guard)
         }
         Wait::LockRange(_) => region.lock_range(0, 8).map(drop),
         Wait::Publication => {
-            fine(cluster.lock_acquire(own));
+            fine(cluster.mutex(own).acquire());
             // SAFETY: as above.
             unsafe { word.write_volatile(7) };
-            cluster.lock_release(own)
+            cluster.mutex(own).release()
         }
         Wait::Placement(_) | Wait::Heap => {
             let block = cluster.heap().allocate::<u64>(1 << 20, trellis::Home::Here);
@@ -248,7 +248,7 @@ fn count(cluster: &Cluster, round: u64) {
     let page = (round as usize * 11 + cluster.node() * 5) % 200;
     word(page * 512).fetch_add(1, Ordering::SeqCst);
     let id = round % 3;
-    let guard = cluster.lock(id).unwrap_or_else(|error| refuse(&error));
+    let guard = cluster.mutex(id).lock().unwrap_or_else(|error| refuse(&error));
     let counter = word((300 + id as usize) * 512);
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     drop(guard);

@@ -1,9 +1,9 @@
-//! Condition variables: a waiting call is woken by a signal that was given while it waited, and by nothing else.
+//! Condition variables: a waiting call is woken by a notification that was given while it waited, and by nothing else.
 //!
-//! A wait is enrolled here before its lock is given back, so no signal that is given under the lock is missed. Each signal
-//! wakes the call that has waited longest. A signal that was on its way to a call which was abandoned goes to the next call
-//! that was enrolled when the signal was given. It must never go to a call that came later, for which it would be a
-//! spurious wake-up. The number of enrolments at the time of the signal, which travels with it, tells them apart.
+//! A wait is enrolled here before its lock is released, so no notification that is given under the lock is missed. A
+//! notification of one wakes the call that has waited longest. If it was on its way to a call which was abandoned, it goes
+//! to the next call that was enrolled when it was given. It must never go to a call that came later, for which it would be
+//! a spurious wake-up. The number of enrolments at the time of the notification, which travels with it, tells them apart.
 
 use super::objects::{Answer, Caller, Kept, Outcome};
 use crate::page::NodeId;
@@ -13,12 +13,12 @@ use alloc::vec::Vec;
 /// The demands on a condition variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionDemand {
-    /// Wait for a signal. Enrolled at once; answered when signalled, with a mark that the condition chose.
+    /// Wait for a notification. Enrolled at once; answered when notified, with a mark that the condition chose.
     Wait,
     /// Wake the call that has waited longest. Answered with the number of calls that were woken.
-    Signal,
+    NotifyOne,
     /// Wake all calls. Answered with the number of calls that were woken.
-    Broadcast,
+    NotifyAll,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,8 +37,9 @@ impl Kept for Condition {
                 *numbers += 1;
                 answers.push(Answer::To(caller, Outcome::Enrolled));
             }
-            ConditionDemand::Signal | ConditionDemand::Broadcast => {
-                let count = if demand == ConditionDemand::Signal { self.queue.len().min(1) } else { self.queue.len() };
+            ConditionDemand::NotifyOne | ConditionDemand::NotifyAll => {
+                let count =
+                    if demand == ConditionDemand::NotifyOne { self.queue.len().min(1) } else { self.queue.len() };
                 for (waiting, _) in self.queue.drain(..count) {
                     answers.push(Answer::To(waiting, Outcome::Done(*numbers)));
                 }

@@ -6,7 +6,7 @@
 //! with messages nor with places.
 //!
 //! A call whose deadline passed is *abandoned*: it ends at once, and the home is told. If the home has already granted it,
-//! the grant is undone when it arrives (a lock is given back, a signal goes to the next waiting call), so nothing is lost
+//! the grant is undone when it arrives (a lock is given back, a notification goes to the next waiting call), so nothing is lost
 //! with an abandoned call. Messages may overtake each other, so the home pairs every abandonment with the request, or the
 //! undoing, that belongs to it; see [`Stray`].
 //!
@@ -58,7 +58,7 @@ impl Demand {
     pub fn releases(self) -> bool {
         match self {
             Demand::ReadWriteLock(demand) => demand.is_end(),
-            Demand::Semaphore(demand) => matches!(demand, SemaphoreDemand::Post(_)),
+            Demand::Semaphore(demand) => matches!(demand, SemaphoreDemand::Release(_)),
             Demand::Event(demand) => matches!(demand, EventDemand::Set | EventDemand::Clear),
             Demand::Once(demand) => matches!(demand, OnceDemand::Done | OnceDemand::Failed),
             Demand::Condition(demand) => !matches!(demand, ConditionDemand::Wait),
@@ -144,7 +144,7 @@ impl Refusal {
 pub enum Outcome {
     /// It is done.
     Done(u64),
-    /// The call waits, and no signal from now on is missed. Sent only for a wait on a condition.
+    /// The call waits, and no notification from now on is missed. Sent only for a wait on a condition.
     Enrolled,
     /// The call was abandoned, and nothing has been granted.
     Forgotten,

@@ -1,7 +1,8 @@
-//! Counting semaphores: a number that starts at zero, is raised by posts, and is lowered by waits while it is above zero.
+//! Counting semaphores: a number of permits that starts at zero. A release adds permits, and an acquisition takes one as
+//! soon as there is one.
 //!
 //! Waiting calls go on in the order of their arrival. A semaphore can also serve as an event that its waiter consumes, a
-//! *pulse*: a post lets exactly one wait through, whether it is already there or still to come.
+//! *pulse*: a release lets exactly one acquisition through, whether it is already there or still to come.
 
 use super::objects::{Answer, Caller, Kept, Outcome, Refusal};
 use crate::page::NodeId;
@@ -12,11 +13,11 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SemaphoreDemand {
     /// Lower it by one as soon as that is possible. Answered with 1.
-    Wait,
+    Acquire,
     /// Lower it by one if that is possible now. Answered with 1 if it was, otherwise with 0.
-    TryWait,
+    TryAcquire,
     /// Raise it by this number. Answered with 0 when done.
-    Post(u64),
+    Release(u64),
     /// Read its value. Answered with the value.
     Value,
 }
@@ -32,13 +33,13 @@ impl Kept for Semaphore {
 
     fn demand(&mut self, caller: Caller, demand: SemaphoreDemand, _: &mut u64, answers: &mut Vec<Answer>) {
         let answer = match demand {
-            SemaphoreDemand::Wait if self.value == 0 => return self.queue.push_back(caller),
-            SemaphoreDemand::TryWait if self.value == 0 => 0,
-            SemaphoreDemand::Wait | SemaphoreDemand::TryWait => {
+            SemaphoreDemand::Acquire if self.value == 0 => return self.queue.push_back(caller),
+            SemaphoreDemand::TryAcquire if self.value == 0 => 0,
+            SemaphoreDemand::Acquire | SemaphoreDemand::TryAcquire => {
                 self.value -= 1;
                 1
             }
-            SemaphoreDemand::Post(count) => {
+            SemaphoreDemand::Release(count) => {
                 if self.value.checked_add(count).is_none() {
                     return answers.push(Answer::To(caller, Outcome::Refused(Refusal::Overflow)));
                 }
@@ -57,7 +58,7 @@ impl Kept for Semaphore {
     }
 
     fn undo(&mut self, _: NodeId, demand: SemaphoreDemand, value: u64, answers: &mut Vec<Answer>) {
-        if value == 1 && matches!(demand, SemaphoreDemand::Wait | SemaphoreDemand::TryWait) {
+        if value == 1 && matches!(demand, SemaphoreDemand::Acquire | SemaphoreDemand::TryAcquire) {
             self.raise(1, answers);
         }
     }

@@ -23,9 +23,9 @@ const DEMANDS: [Demand; 22] = [
     Demand::ReadWriteLock(ReadWriteDemand::TryWrite),
     Demand::ReadWriteLock(ReadWriteDemand::EndRead),
     Demand::ReadWriteLock(ReadWriteDemand::EndWrite),
-    Demand::Semaphore(SemaphoreDemand::Wait),
-    Demand::Semaphore(SemaphoreDemand::TryWait),
-    Demand::Semaphore(SemaphoreDemand::Post(0)),
+    Demand::Semaphore(SemaphoreDemand::Acquire),
+    Demand::Semaphore(SemaphoreDemand::TryAcquire),
+    Demand::Semaphore(SemaphoreDemand::Release(0)),
     Demand::Semaphore(SemaphoreDemand::Value),
     Demand::Event(EventDemand::Set),
     Demand::Event(EventDemand::Clear),
@@ -36,8 +36,8 @@ const DEMANDS: [Demand; 22] = [
     Demand::Once(OnceDemand::Failed),
     Demand::Once(OnceDemand::IsDone),
     Demand::Condition(ConditionDemand::Wait),
-    Demand::Condition(ConditionDemand::Signal),
-    Demand::Condition(ConditionDemand::Broadcast),
+    Demand::Condition(ConditionDemand::NotifyOne),
+    Demand::Condition(ConditionDemand::NotifyAll),
     Demand::CountingBarrier(0),
 ];
 
@@ -206,7 +206,7 @@ fn code_in<T: PartialEq>(all: &[T], one: T) -> u32 {
 
 fn demand_code(demand: Demand) -> (u32, u64) {
     let (plain, operand) = match demand {
-        Demand::Semaphore(SemaphoreDemand::Post(count)) => (Demand::Semaphore(SemaphoreDemand::Post(0)), count),
+        Demand::Semaphore(SemaphoreDemand::Release(count)) => (Demand::Semaphore(SemaphoreDemand::Release(0)), count),
         Demand::CountingBarrier(count) => (Demand::CountingBarrier(0), u64::from(count)),
         other => (other, 0),
     };
@@ -215,7 +215,7 @@ fn demand_code(demand: Demand) -> (u32, u64) {
 
 fn demand(code: u32, operand: u64) -> Result<Demand, Malformed> {
     Ok(match nth(&DEMANDS, code)? {
-        Demand::Semaphore(SemaphoreDemand::Post(_)) => Demand::Semaphore(SemaphoreDemand::Post(operand)),
+        Demand::Semaphore(SemaphoreDemand::Release(_)) => Demand::Semaphore(SemaphoreDemand::Release(operand)),
         Demand::CountingBarrier(_) => Demand::CountingBarrier(u32::try_from(operand).map_err(|_| Malformed::Field)?),
         other => other,
     })

@@ -80,7 +80,7 @@ fn every_message() -> Vec<Message> {
         let value = Contribution::Value(reduction, u64::MAX - 1);
         messages.push(Message::Sync(sync::Message::BarrierArrive(id, 1, value)));
     }
-    let undone = Demand::Semaphore(SemaphoreDemand::Wait);
+    let undone = Demand::Semaphore(SemaphoreDemand::Acquire);
     messages.push(Message::Sync(sync::Message::ObjectUndo(id, undone, 7, u64::MAX)));
     messages.push(Message::Sync(sync::Message::Standing(7, sync::Standing { holds: 1, waits: u32::MAX })));
     messages.extend(
@@ -135,11 +135,15 @@ fn every_demand() -> impl Iterator<Item = Demand> {
         ReadWriteDemand::EndRead,
         ReadWriteDemand::EndWrite,
     ];
-    let semaphores =
-        [SemaphoreDemand::Wait, SemaphoreDemand::TryWait, SemaphoreDemand::Post(u64::MAX), SemaphoreDemand::Value];
+    let semaphores = [
+        SemaphoreDemand::Acquire,
+        SemaphoreDemand::TryAcquire,
+        SemaphoreDemand::Release(u64::MAX),
+        SemaphoreDemand::Value,
+    ];
     let events = [EventDemand::Set, EventDemand::Clear, EventDemand::Wait, EventDemand::IsSet];
     let onces = [OnceDemand::Begin, OnceDemand::Done, OnceDemand::Failed, OnceDemand::IsDone];
-    let conditions = [ConditionDemand::Wait, ConditionDemand::Signal, ConditionDemand::Broadcast];
+    let conditions = [ConditionDemand::Wait, ConditionDemand::NotifyOne, ConditionDemand::NotifyAll];
     let all = locks.map(Demand::ReadWriteLock).into_iter().chain(semaphores.map(Demand::Semaphore));
     let all = all.chain(events.map(Demand::Event)).chain(onces.map(Demand::Once));
     all.chain(conditions.map(Demand::Condition)).chain([Demand::CountingBarrier(u32::MAX)])

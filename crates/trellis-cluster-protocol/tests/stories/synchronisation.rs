@@ -95,9 +95,9 @@ impl Script {
             "try-write" => Demand::ReadWriteLock(ReadWriteDemand::TryWrite),
             "end-read" => Demand::ReadWriteLock(ReadWriteDemand::EndRead),
             "end-write" => Demand::ReadWriteLock(ReadWriteDemand::EndWrite),
-            "lower" => Demand::Semaphore(SemaphoreDemand::Wait),
-            "try-lower" => Demand::Semaphore(SemaphoreDemand::TryWait),
-            "post" => Demand::Semaphore(SemaphoreDemand::Post(words.number("by")?)),
+            "acquire" => Demand::Semaphore(SemaphoreDemand::Acquire),
+            "try-acquire" => Demand::Semaphore(SemaphoreDemand::TryAcquire),
+            "release" => Demand::Semaphore(SemaphoreDemand::Release(words.number("by")?)),
             "value" => Demand::Semaphore(SemaphoreDemand::Value),
             "set" => Demand::Event(EventDemand::Set),
             "clear" => Demand::Event(EventDemand::Clear),
@@ -106,8 +106,8 @@ impl Script {
             "begin" => Demand::Once(OnceDemand::Begin),
             "done" => Demand::Once(OnceDemand::Done),
             "failed" => Demand::Once(OnceDemand::Failed),
-            "signal" => Demand::Condition(ConditionDemand::Signal),
-            "broadcast" => Demand::Condition(ConditionDemand::Broadcast),
+            "notify-one" => Demand::Condition(ConditionDemand::NotifyOne),
+            "notify-all" => Demand::Condition(ConditionDemand::NotifyAll),
             "come" => Demand::CountingBarrier(words.number("of")? as u32),
             _ => return Err("there is no such demand".to_string()),
         };
@@ -123,7 +123,7 @@ impl Script {
     fn enroll(&mut self, node: u16, lines: &mut Vec<String>) -> Result<(), String> {
         self.calls += 2;
         let (enrolled, waiter) = (self.calls - 1, self.calls);
-        for (call, what) in [(enrolled, "enrolls"), (waiter, "waits for a signal")] {
+        for (call, what) in [(enrolled, "enrolls"), (waiter, "waits for a notification")] {
             let name = format!("call {call} (n{node} {what})");
             lines.push(name.clone());
             self.waiting.insert(call, (node, name));

@@ -164,13 +164,8 @@ impl Cluster {
         self.inner().reduce(id, Reduction::Broadcast(NodeId(from as u16)), own).map(T::of_bits)
     }
 
-    /// Waits until `participants` threads, of whichever nodes, have come to counting barrier `id`; true for the last of
-    /// them. Several threads of a node may take part, and nodes that joined later. All give the same number.
-    ///
-    /// # Errors
-    ///
-    /// [`WaitError::TooLong`] says how many have come, and from where; this thread has come all the same, and the next
-    /// call of its node for the same barrier waits on. [`WaitError::Misuse`] if others gave another number.
+    /// Barrier `id` of `participants` threads, of whichever nodes: several of one node may take part, and nodes that
+    /// joined later. All give the same number.
     ///
     /// # Examples
     ///
@@ -178,14 +173,34 @@ impl Cluster {
     /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let last = std::thread::scope(|scope| {
-    ///     let threads = [0; 3].map(|_| scope.spawn(|| cluster.barrier_of(5, 3)));
+    ///     let threads = [0; 3].map(|_| scope.spawn(|| cluster.barrier_of(5, 3).wait()));
     ///     threads.map(|thread| thread.join().unwrap()).into_iter().filter(|last| *last == Ok(true)).count()
     /// });
     /// assert_eq!(last, 1);
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn barrier_of(&self, id: u64, participants: u32) -> Result<bool, WaitError> {
-        self.inner().demand(id, Demand::CountingBarrier(participants)).map(|last| last == 1)
+    pub fn barrier_of(&self, id: u64, participants: u32) -> Barrier<'_> {
+        Barrier { cluster: self, id, participants }
+    }
+}
+
+/// A barrier of a number of threads, kept at its home.
+#[derive(Clone, Copy)]
+pub struct Barrier<'a> {
+    cluster: &'a Cluster,
+    id: u64,
+    participants: u32,
+}
+
+impl Barrier<'_> {
+    /// Waits until all participants have come; true for the last of them.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] says how many have come, and from where; this thread has come all the same, and the next
+    /// call of its node for the same barrier waits on. [`WaitError::Misuse`] if others gave another number.
+    pub fn wait(&self) -> Result<bool, WaitError> {
+        self.cluster.inner().demand(self.id, Demand::CountingBarrier(self.participants)).map(|last| last == 1)
     }
 }

@@ -1,9 +1,10 @@
-//! How threads of different nodes wait for each other: locks, barriers, words, and objects that are kept at their home.
+//! How threads of different nodes wait for each other: mutexes, barriers, words, and objects that are kept at their home.
+//! The objects have the words of the standard library; those of memory in a store (`trellis::stored`) have the same.
 //!
 //! Any 64-bit number names an object, objects of different kinds may have the same, and none has to be made: it exists
 //! from its first use. (The last 65,536 numbers are kept for Trellis itself.) What a thread wrote before it *released*
-//! (gave a lock back, came to a barrier, posted, set, signalled, changed a word) a thread reads that *acquires* after it
-//! (takes the lock, leaves the barrier, waited, was woken, read the word).
+//! (a lock or a semaphore, came to a barrier, set, notified, changed a word) a thread reads that *acquires* after it
+//! (takes the lock or a permit, leaves the barrier, waited, was woken, read the word).
 //!
 //! Promises: every wait has a deadline, `wait_seconds_max`, and its error says who holds or who is missing, or it has the
 //! time that it was given, and the end of that is no error; a wait that was given up leaves nothing locked, and takes
@@ -11,11 +12,11 @@
 
 mod atomic;
 mod barrier;
-mod condition;
+mod condvar;
 mod event;
-mod lock;
+mod mutex;
 mod once;
-mod read_write_lock;
+mod rwlock;
 mod semaphore;
 
 use crate::cluster::{Cluster, WaitError};
@@ -29,10 +30,10 @@ fn given_back<T>(cluster: &Cluster, outcome: Result<T, WaitError>) {
 }
 
 pub use atomic::Atomic;
-pub use barrier::{Reduce, Reducible};
-pub use condition::{Condition, Guard};
+pub use barrier::{Barrier, Reduce, Reducible};
+pub use condvar::{Condvar, Guard};
 pub use event::Event;
-pub use lock::LockGuard;
+pub use mutex::{Mutex, MutexGuard};
 pub use once::Once;
-pub use read_write_lock::{ReadGuard, ReadWriteLock, WriteGuard};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::Semaphore;

@@ -14,8 +14,8 @@ impl Cluster {
     /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let mut times = 0;
-    /// cluster.once(1).call(|| times += 1)?;
-    /// cluster.once(1).call(|| times += 1)?;
+    /// cluster.once(1).call_once(|| times += 1)?;
+    /// cluster.once(1).call_once(|| times += 1)?;
     /// assert_eq!(times, 1);
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -51,7 +51,7 @@ impl Once<'_> {
     /// # Errors
     ///
     /// [`WaitError::TooLong`] names the node that does it.
-    pub fn call(&self, work: impl FnOnce()) -> Result<bool, WaitError> {
+    pub fn call_once(&self, work: impl FnOnce()) -> Result<bool, WaitError> {
         if !self.begin()? {
             return Ok(false);
         }
@@ -63,7 +63,7 @@ impl Once<'_> {
     }
 
     /// Whether it is done.
-    pub fn is_done(&self) -> Result<bool, WaitError> {
+    pub fn is_completed(&self) -> Result<bool, WaitError> {
         self.demand(OnceDemand::IsDone).map(|done| done == 1)
     }
 

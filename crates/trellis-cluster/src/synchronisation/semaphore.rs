@@ -16,10 +16,10 @@ impl Cluster {
     /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let items = cluster.semaphore(1);
-    /// items.post(2)?;
-    /// items.wait()?;
-    /// assert!(items.try_wait()?);
-    /// assert!(!items.try_wait()?);
+    /// items.release(2)?;
+    /// items.acquire()?;
+    /// assert!(items.try_acquire()?);
+    /// assert!(!items.try_acquire()?);
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -28,9 +28,9 @@ impl Cluster {
     }
 }
 
-/// A number, kept at its home, that posts raise and waits lower while it is above zero; who waits goes on in the order
-/// of coming. Every operation is one round trip, none at the home itself. With posts of one it is an event that is used
-/// up by the thread which waited for it (a pulse).
+/// A number of permits, kept at its home: a release adds to it, and an acquisition takes one as soon as there is one, in
+/// the order in which threads asked. Every operation is one round trip, none at the home itself. With releases of one it
+/// is an event that is used up by the thread which waited for it (a pulse).
 #[derive(Clone, Copy)]
 pub struct Semaphore<'a> {
     cluster: &'a Cluster,
@@ -42,29 +42,29 @@ impl Semaphore<'_> {
     ///
     /// # Errors
     ///
-    /// [`WaitError::TooLong`] says that nobody has posted, and who else waits. A post that comes later is not lost.
-    pub fn wait(&self) -> Result<(), WaitError> {
-        self.demand(SemaphoreDemand::Wait).map(drop)
+    /// [`WaitError::TooLong`] says that nobody has released, and who else waits. A release that comes later is not lost.
+    pub fn acquire(&self) -> Result<(), WaitError> {
+        self.demand(SemaphoreDemand::Acquire).map(drop)
     }
 
     /// Lowers the semaphore by one if it is above zero; whether it was.
-    pub fn try_wait(&self) -> Result<bool, WaitError> {
-        self.demand(SemaphoreDemand::TryWait).map(|got| got == 1)
+    pub fn try_acquire(&self) -> Result<bool, WaitError> {
+        self.demand(SemaphoreDemand::TryAcquire).map(|got| got == 1)
     }
 
-    /// As [`Semaphore::wait`], for `duration` at most; whether it was lowered.
-    pub fn wait_for(&self, duration: Duration) -> Result<bool, WaitError> {
-        let demand = Demand::Semaphore(SemaphoreDemand::Wait);
+    /// As [`Semaphore::acquire`], for `duration` at most; whether it was lowered.
+    pub fn try_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
+        let demand = Demand::Semaphore(SemaphoreDemand::Acquire);
         Ok(self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?.is_some())
     }
 
-    /// Raises the semaphore by `count`: so many waits go on, now or when they come.
+    /// Raises the semaphore by `count`: so many acquisitions go on, now or when they come.
     ///
     /// # Errors
     ///
     /// [`WaitError::Misuse`] if it would pass 2^64 - 1.
-    pub fn post(&self, count: u64) -> Result<(), WaitError> {
-        self.demand(SemaphoreDemand::Post(count)).map(drop)
+    pub fn release(&self, count: u64) -> Result<(), WaitError> {
+        self.demand(SemaphoreDemand::Release(count)).map(drop)
     }
 
     /// What it stands at; others may change it at any moment.

@@ -46,7 +46,11 @@ impl Session {
     /// # Errors
     ///
     /// [`SynchronisationError::Misuse`] for zero participants, or if the barrier was used with another number of them.
-    pub fn barrier<'a>(&self, place: impl Into<Place<'a>>, participants: u32) -> Result<Barrier, SynchronisationError> {
+    pub fn barrier_of<'a>(
+        &self,
+        place: impl Into<Place<'a>>,
+        participants: u32,
+    ) -> Result<Barrier, SynchronisationError> {
         let object = self.inner.object(Form::Barrier, place.into())?;
         if participants == 0 {
             return Err(SynchronisationError::Misuse(format!("{}: a barrier needs a participant", object.label)));

@@ -1,26 +1,27 @@
-//! Synchronisation between threads of different processes that share only a store: locks, read-write locks, semaphores,
-//! barriers, condition variables, events, and one-time actions.
+//! Synchronisation between threads of different processes that share only a store: mutexes, read-write locks, semaphores,
+//! barriers, condition variables, events, and one-time actions. The words are those of the standard library, and those of
+//! a cluster (`trellis::synchronisation`).
 //!
 //! ```text
 //! let session = Session::new(region, Options::default())?;
-//! let jobs = session.lock("jobs")?;        // by a name, or by an address in the region
+//! let jobs = session.mutex("jobs")?;       // by a name, or by an address in the region
 //! let guard = jobs.lock()?;                // one call of the store
 //! ...                                      // loads and stores of the region
-//! guard.release()?;                        // one call: what changed, the log, the lock
+//! guard.unlock()?;                         // one call: what changed, the log, the lock
 //! ```
 //!
 //! An object exists from its first use, with all fields zero. What a thread wrote before it *released* (unlocked, arrived
-//! at a barrier, posted, set, notified) is visible to a thread that *acquires* afterwards (locks, leaves the barrier, has
-//! waited, was woken). [`super::coherence`] provides this; each call here includes it.
+//! at a barrier, released a semaphore, set, notified) is visible to a thread that *acquires* afterwards (locks, leaves the
+//! barrier, acquires a semaphore, has waited, was woken). [`super::coherence`] provides this; each call here includes it.
 //!
 //! | operation | calls of the store |
 //! |---|---|
 //! | take a lock that is free, or becomes free after a wait of less than a third of a lease | 1 |
 //! | release a lock | 1 |
-//! | semaphore: wait, post; event: set, wait | 1 |
+//! | semaphore: acquire, release; event: set, wait | 1 |
 //! | barrier: the last arrival, the others | 1, 2 |
-//! | condition: wait, which releases the lock and takes it again | 2 |
-//! | condition: notify; together with the release of the lock | 1, 0 |
+//! | condition variable: wait, which releases the lock and takes it again | 2 |
+//! | condition variable: notify; together with the release of the lock | 1, 0 |
 //! | a name, the first time in a process | 1 |
 //!
 //! **Crashes.** A process is a [`member`] of its region and gives heartbeats while it holds a lock. A process that waits
@@ -36,16 +37,16 @@
 
 mod barrier;
 mod clock;
-mod condition;
+mod condvar;
 mod error;
 mod event;
-mod lock;
 pub mod member;
+mod mutex;
 mod object;
 mod once;
 pub mod process;
-mod read_write_lock;
 mod record;
+mod rwlock;
 mod semaphore;
 pub(crate) mod session;
 mod slots;
@@ -56,12 +57,12 @@ mod tests;
 
 pub use barrier::Barrier;
 pub use clock::{Clock, SystemClock};
-pub use condition::{Condition, Waited};
+pub use condvar::{Condvar, Waited};
 pub use error::SynchronisationError;
 pub use event::Event;
-pub use lock::{HeldLock, Lock, LockGuard};
+pub use mutex::{HeldMutex, Mutex, MutexGuard};
 pub use object::{NAME_BYTES_MAX, Place};
 pub use once::{Once, Turn};
-pub use read_write_lock::{Access, HeldAccess, ReadGuard, ReadWriteLock, WriteGuard};
+pub use rwlock::{Access, HeldAccess, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::Semaphore;
 pub use session::{Options, Session, WAIT_MAX};

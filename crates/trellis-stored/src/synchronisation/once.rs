@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::error::SynchronisationError;
-use super::lock::{self, HeldLock};
+use super::mutex::{self, HeldMutex};
 use super::object::{Object, Place};
 use super::record::{self, Form};
 use super::session::{Ends, Session};
@@ -39,7 +39,7 @@ pub struct Once {
 /// A turn to do the work. If it is dropped, the work was not done, and the next thread does it.
 pub struct Turn {
     once: Once,
-    held: Option<HeldLock>,
+    held: Option<HeldMutex>,
 }
 
 impl Once {
@@ -49,7 +49,7 @@ impl Once {
     /// # Errors
     ///
     /// [`SynchronisationError::TooLong`] names who does the work and for how long.
-    pub fn call(&self, work: impl FnOnce()) -> Result<bool, SynchronisationError> {
+    pub fn call_once(&self, work: impl FnOnce()) -> Result<bool, SynchronisationError> {
         let Some(turn) = self.begin()? else { return Ok(false) };
         work();
         turn.done()?;
@@ -60,13 +60,13 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// As [`Once::call`].
+    /// As [`Once::call_once`].
     pub fn begin(&self) -> Result<Option<Turn>, SynchronisationError> {
         if self.is_done.load(Ordering::Acquire) {
             return Ok(None);
         }
         let timeout = self.session.timeout(None);
-        let (held, done) = lock::take_and_read(&self.session, &self.object, &[], Some(DONE), timeout)??;
+        let (held, done) = mutex::take_and_read(&self.session, &self.object, &[], Some(DONE), timeout)??;
         if done == 0 {
             return Ok(Some(Turn { once: self.clone(), held: Some(held) }));
         }
@@ -96,7 +96,7 @@ impl Turn {
     ///
     /// As [`Turn::done`].
     pub fn failed(mut self) -> Result<(), SynchronisationError> {
-        self.held.take().map_or(Ok(()), HeldLock::release)
+        self.held.take().map_or(Ok(()), HeldMutex::release)
     }
 }
 

@@ -1,9 +1,9 @@
-//! Counting semaphores: posts raise a number, and waits lower it while it is above zero. Each operation is one call,
-//! however long the wait takes.
+//! Counting semaphores: a release adds permits, and an acquisition takes one as soon as there is one. Each operation is
+//! one call, however long the wait takes.
 //!
-//! A permit has no owner: what a process took and did not post before it crashed is not returned, as with POSIX
-//! semaphores between processes, because the process that takes one item is often not the one that posts another. Where
-//! permits serve as a kind of lock, use a [`super::Lock`].
+//! A permit has no owner: what a process acquired and did not release before it crashed is not returned, as with POSIX
+//! semaphores between processes, because the process that takes one item is often not the one that adds another. Where
+//! permits serve as a kind of lock, use a [`super::Mutex`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::session::{Answer, Ends, Session};
 
 const VALUE: u32 = 0;
 /// The member that lowered it last.
-const TAKEN_BY: u32 = 8;
+const ACQUIRED_BY: u32 = 8;
 /// The member that raised it last.
-const POSTED_BY: u32 = 16;
+const RELEASED_BY: u32 = 16;
 
 impl Session {
     /// The semaphore at a place, by a name or an address; initially zero. A name costs one call the first time, an
@@ -68,8 +68,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] names who lowered it last and who raised it last. A later post is not lost.
-    pub fn wait(&self) -> Result<(), SynchronisationError> {
+    /// [`SynchronisationError::TooLong`] names who lowered it last and who raised it last. A later release is not lost.
+    pub fn acquire(&self) -> Result<(), SynchronisationError> {
         let timeout = self.session.timeout(None);
         if self.lower(timeout)? { Ok(()) } else { Err(self.too_long(timeout)) }
     }
@@ -79,16 +79,16 @@ impl Semaphore {
     /// # Errors
     ///
     /// As the store's.
-    pub fn try_wait(&self) -> Result<bool, SynchronisationError> {
+    pub fn try_acquire(&self) -> Result<bool, SynchronisationError> {
         self.lower(Duration::ZERO)
     }
 
-    /// As [`Semaphore::wait`], for `duration` at most; returns whether the semaphore was lowered.
+    /// As [`Semaphore::acquire`], for `duration` at most; returns whether the semaphore was lowered.
     ///
     /// # Errors
     ///
     /// As the store's.
-    pub fn wait_for(&self, duration: Duration) -> Result<bool, SynchronisationError> {
+    pub fn try_acquire_for(&self, duration: Duration) -> Result<bool, SynchronisationError> {
         self.lower(duration)
     }
 
@@ -97,11 +97,11 @@ impl Semaphore {
     /// # Errors
     ///
     /// [`SynchronisationError::Misuse`] if it would exceed 2^63 - 1.
-    pub fn post(&self, count: u64) -> Result<(), SynchronisationError> {
+    pub fn release(&self, count: u64) -> Result<(), SynchronisationError> {
         let count = self.signed(count)?;
         let steps = [
             record::add_within(&self.object.key, VALUE, count, (0, i64::MAX)),
-            record::put(&self.object.key, POSTED_BY, &[self.session.me]),
+            record::put(&self.object.key, RELEASED_BY, &[self.session.me]),
         ];
         match self.session.release(&steps)? {
             Answer::Done(_) => Ok(()),
@@ -134,7 +134,7 @@ impl Semaphore {
     fn lower(&self, timeout: Duration) -> Result<bool, SynchronisationError> {
         let steps = [
             record::add_within(&self.object.key, VALUE, -1, (0, i64::MAX)),
-            record::put(&self.object.key, TAKEN_BY, &[self.session.me]),
+            record::put(&self.object.key, ACQUIRED_BY, &[self.session.me]),
         ];
         let deadline = (!timeout.is_zero()).then(|| self.session.now() + timeout);
         Ok(matches!(self.session.acquire(&steps, deadline)?, Answer::Done(_)))
@@ -158,9 +158,9 @@ impl Semaphore {
     fn too_long(&self, timeout: Duration) -> SynchronisationError {
         // An error is being reported already: what the store does not answer is left out.
         let record = self.record().unwrap_or_default();
-        let (taken, posted) = (record::word(&record, TAKEN_BY), record::word(&record, POSTED_BY));
+        let (acquired, released) = (record::word(&record, ACQUIRED_BY), record::word(&record, RELEASED_BY));
         let records =
-            member::records(self.session.store(), self.session.region(), &[taken, posted]).unwrap_or_default();
+            member::records(self.session.store(), self.session.region(), &[acquired, released]).unwrap_or_default();
         let who = |number: u64| match records.iter().find(|record| record.number == number) {
             Some(_) if number == self.session.me => "this process".to_owned(),
             Some(record) if number != 0 => record.describe(),
@@ -169,7 +169,7 @@ impl Semaphore {
         SynchronisationError::TooLong {
             what: self.object.label.clone(),
             milliseconds: timeout.as_millis() as u64,
-            whom: format!("last raised by {}, last lowered by {}", who(posted), who(taken)),
+            whom: format!("last raised by {}, last lowered by {}", who(released), who(acquired)),
         }
     }
 }

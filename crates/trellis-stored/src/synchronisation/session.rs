@@ -148,10 +148,10 @@ impl Session {
     /// let shared = Coherence::new(store, who, Arc::new(NoCopies), 0);
     /// let session = Session::new(Arc::new(shared), Options::default())?;
     ///
-    /// let jobs = session.lock("jobs")?;
+    /// let jobs = session.mutex("jobs")?;
     /// let guard = jobs.lock()?;
     /// assert!(jobs.try_lock()?.is_none());
-    /// guard.release()?;
+    /// guard.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(shared: Arc<dyn Shared>, options: Options) -> Result<Session, SynchronisationError> {

@@ -9,7 +9,7 @@
 use trellis_store::{Key, Operation, Store, StoreError};
 
 use super::error::SynchronisationError;
-use super::{read_write_lock, record};
+use super::{record, rwlock};
 
 /// The maximum number of shared holds of one process at the same time.
 pub(super) const SLOTS_MAX: usize = 4096;
@@ -73,8 +73,8 @@ impl Note {
     /// The step that lowers the count for which it stands.
     pub(super) fn lower(self, region: u32) -> Operation {
         let field = match self.counts {
-            Counts::Read => read_write_lock::READERS,
-            Counts::WriteRequest => read_write_lock::WRITE_REQUESTS,
+            Counts::Read => rwlock::READERS,
+            Counts::WriteRequest => rwlock::WRITE_REQUESTS,
         };
         record::add(&record::key(region, self.object), field, -1)
     }

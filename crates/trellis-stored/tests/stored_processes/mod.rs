@@ -63,10 +63,10 @@ impl Process {
     }
 
     pub(crate) fn increment(&self) -> Result<u64, SynchronisationError> {
-        let guard = self.session.lock("word")?.lock()?;
+        let guard = self.session.mutex("word")?.lock()?;
         let value = self.memory.read(PAGE, 0) + 1;
         self.memory.write(PAGE, 0, value);
-        guard.release()?;
+        guard.unlock()?;
         Ok(value)
     }
 

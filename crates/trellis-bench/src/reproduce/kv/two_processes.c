@@ -19,9 +19,9 @@ int trellis_store_root(const char *name, void **address) __attribute__((weak));
 int trellis_store_set_root(const char *name, const void *address) __attribute__((weak));
 const void *trellis_store_name(const char *name) __attribute__((weak));
 int trellis_store_semaphore_begin(const void *semaphore, uint64_t value) __attribute__((weak));
-int trellis_store_semaphore_wait(const void *semaphore) __attribute__((weak));
-int trellis_store_semaphore_post(const void *semaphore, uint64_t count) __attribute__((weak));
-int trellis_store_barrier(const void *barrier, uint32_t participants) __attribute__((weak));
+int trellis_store_semaphore_acquire(const void *semaphore) __attribute__((weak));
+int trellis_store_semaphore_release(const void *semaphore, uint64_t count) __attribute__((weak));
+int trellis_store_barrier_of(const void *barrier, uint32_t participants) __attribute__((weak));
 unsigned long long trellis_store_calls(void) __attribute__((weak));
 const char *trellis_last_error(void) __attribute__((weak));
 
@@ -44,18 +44,18 @@ static void must(int status) {
 
 static void produce(int *buffer) {
     for (int i = 1; i <= items; i++) {
-        must(trellis_store_semaphore_wait(empty));
+        must(trellis_store_semaphore_acquire(empty));
         *buffer = i;
-        must(trellis_store_semaphore_post(full, 1));
+        must(trellis_store_semaphore_release(full, 1));
     }
 }
 
 static int consume(const int *buffer) {
     int total = 0;
     for (int i = 0; i < items; i++) {
-        must(trellis_store_semaphore_wait(full));
+        must(trellis_store_semaphore_acquire(full));
         total += *buffer;
-        must(trellis_store_semaphore_post(empty, 1));
+        must(trellis_store_semaphore_release(empty, 1));
     }
     return total;
 }
@@ -69,7 +69,7 @@ static void rounds(int *buffer, int produces, int repetitions) {
     const int sum = items * (items + 1) / 2;
     unsigned long long most = 0;
     for (int i = 0; i < repetitions; i++) {
-        must(trellis_store_barrier(ready, 2));
+        must(trellis_store_barrier_of(ready, 2));
         unsigned long long calls = trellis_store_calls();
         int total = sum;
         double start = now_us();
@@ -101,13 +101,13 @@ static int *make_buffer(void) {
     *buffer = 0;
     know_semaphores();
     must(trellis_store_set_root("buffer", buffer));
-    must(trellis_store_semaphore_post(begun, 1));
+    must(trellis_store_semaphore_release(begun, 1));
     return buffer;
 }
 
 static int *find_buffer(void) {
     void *buffer = NULL;
-    must(trellis_store_semaphore_wait(begun));
+    must(trellis_store_semaphore_acquire(begun));
     know_semaphores();
     must(trellis_store_root("buffer", &buffer));
     // It comes from the store here.

@@ -1,7 +1,7 @@
 //! Calls for objects that are kept at their home, and waits for a condition under a lock.
 //!
 //! Promises: what the parent file promises; and a wait for a condition returns with its lock held again, or says that it
-//! is not. Must never give a lock back before the wait is enrolled: a signal would be missed.
+//! is not. Must never release a lock before the wait is enrolled: a notification would be missed.
 
 use trellis_cluster_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand};
 
@@ -21,8 +21,8 @@ pub enum Guarding {
 
 /// What came of a wait for a condition.
 pub(crate) struct ConditionWait {
-    /// Whether it was signalled within the caller's own time.
-    pub(crate) signalled: Result<bool, WaitError>,
+    /// Whether it was notified within the caller's own time.
+    pub(crate) notified: Result<bool, WaitError>,
     pub(crate) is_lock_held: bool,
 }
 
@@ -142,7 +142,7 @@ impl Node {
         let whom = |node: &Node| match demand {
             Demand::CountingBarrier(participants) => node.who_has_come(id, Some(participants)),
             Demand::Once(OnceDemand::Done | OnceDemand::Failed) => node.whose_home(id),
-            Demand::Condition(ConditionDemand::Signal | ConditionDemand::Broadcast) => node.whose_home(id),
+            Demand::Condition(ConditionDemand::NotifyOne | ConditionDemand::NotifyAll) => node.whose_home(id),
             _ => node.whom(wait),
         };
         self.wait_for_call(ticket, wait, timeout, Input::AbandonDemand(ticket.name()), whom)
@@ -164,31 +164,31 @@ impl Node {
 
 // Conditions.
 impl Node {
-    /// Gives the lock back, waits to be signalled, and takes the lock again.
+    /// Releases the lock, waits to be notified, and takes the lock again.
     pub(crate) fn wait_for_condition(&self, id: u64, guarding: Guarding, timeout: Timeout) -> ConditionWait {
         if let Err(error) = refuse_reserved(id).and_then(|()| self.refuse_unguarded(guarding)) {
-            return ConditionWait { signalled: Err(error), is_lock_held: true };
+            return ConditionWait { notified: Err(error), is_lock_held: true };
         }
         let ticket = self.waiters.take();
         if let Err(error) = self.enroll(id, &ticket) {
-            return ConditionWait { signalled: Err(error), is_lock_held: true };
+            return ConditionWait { notified: Err(error), is_lock_held: true };
         }
         if let Err(error) = self.let_go(guarding) {
             self.sync_step(Input::AbandonDemand(ticket.name()));
-            return ConditionWait { is_lock_held: !matches!(error, WaitError::Misuse(_)), signalled: Err(error) };
+            return ConditionWait { is_lock_held: !matches!(error, WaitError::Misuse(_)), notified: Err(error) };
         }
         let started = self.now();
         let demand = Demand::Condition(ConditionDemand::Wait);
         let ended = self.wait_for_demand(&ticket, id, demand, timeout, Wait::Condition(id));
         self.count_wait(demand, started, true);
         match self.take_again(guarding) {
-            Ok(()) => ConditionWait { signalled: ended.map(|ended| ended != Ended::NotYet), is_lock_held: true },
+            Ok(()) => ConditionWait { notified: ended.map(|ended| ended != Ended::NotYet), is_lock_held: true },
             // Where the wait failed, the lock failed for the same reason.
-            Err(error) => ConditionWait { signalled: Err(ended.err().unwrap_or(error)), is_lock_held: false },
+            Err(error) => ConditionWait { notified: Err(ended.err().unwrap_or(error)), is_lock_held: false },
         }
     }
 
-    /// Returns when no signal is missed any more.
+    /// Returns when no notification is missed any more.
     fn enroll(&self, id: u64, ticket: &Ticket<'_>) -> Result<(), WaitError> {
         let enrolled = self.waiters.take();
         let started = self.now();

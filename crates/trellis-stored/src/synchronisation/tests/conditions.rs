@@ -24,9 +24,9 @@ fn through_conditions(plan: Plan, takers: usize, items: u64, with_release: bool)
     let (world, _processes) = run(plan, 1 + takers, |world, process| {
         let begun = world.now();
         let put = |process: &Process, word| process.memory.read(PAGE, word);
-        let lock = process.session.lock(LOCK).unwrap();
+        let lock = process.session.mutex(LOCK).unwrap();
         let (not_empty, not_full) =
-            (process.session.condition(NOT_EMPTY).unwrap(), process.session.condition(NOT_FULL).unwrap());
+            (process.session.condvar(NOT_EMPTY).unwrap(), process.session.condvar(NOT_FULL).unwrap());
         let share = if process.number == 0 { items } else { items / takers as u64 };
         for item in 0..share {
             let mut guard = lock.lock().unwrap();
@@ -42,11 +42,11 @@ fn through_conditions(plan: Plan, takers: usize, items: u64, with_release: bool)
             }
             let other = if process.number == 0 { &not_empty } else { &not_full };
             if with_release {
-                guard.notify(other);
-                guard.release().unwrap();
+                guard.notify_all(other);
+                guard.unlock().unwrap();
             } else {
-                guard.release().unwrap();
-                other.notify().unwrap();
+                guard.unlock().unwrap();
+                other.notify_all().unwrap();
             }
         }
         assert!(world.now() - begun < WAIT_MAX / 2, "who waits is woken, not ended by its deadline");
@@ -81,8 +81,8 @@ fn broken_conditions_are_noticed() {
 fn a_wait_is_two_calls_and_a_notification_with_the_release_none() {
     let (waiting, notifying) = (AtomicU64::new(0), AtomicU64::new(0));
     run(Plan::first(), 2, |world, process| {
-        let lock = process.session.lock(LOCK).unwrap();
-        let condition = process.session.condition(NOT_EMPTY).unwrap();
+        let lock = process.session.mutex(LOCK).unwrap();
+        let condition = process.session.condvar(NOT_EMPTY).unwrap();
         if process.number == 0 {
             let mut guard = lock.lock().unwrap();
             let before = world.calls(0);
@@ -93,8 +93,8 @@ fn a_wait_is_two_calls_and_a_notification_with_the_release_none() {
             world.sleep(LEASE / 8);
             let before = world.calls(1);
             let mut guard = lock.lock().unwrap();
-            guard.notify(&condition);
-            guard.release().unwrap();
+            guard.notify_all(&condition);
+            guard.unlock().unwrap();
             notifying.store((world.calls(1) - before) as u64, Ordering::SeqCst);
         }
     });
@@ -104,8 +104,8 @@ fn a_wait_is_two_calls_and_a_notification_with_the_release_none() {
 #[test]
 fn a_wait_that_is_over_has_the_lock_again() {
     run(Plan::first(), 2, |world, process| {
-        let lock = process.session.lock(LOCK).unwrap();
-        let condition = process.session.condition(NOT_EMPTY).unwrap();
+        let lock = process.session.mutex(LOCK).unwrap();
+        let condition = process.session.condvar(NOT_EMPTY).unwrap();
         if process.number == 0 {
             let mut guard = lock.lock().unwrap();
             assert!(!condition.wait_for(&mut guard, LEASE).unwrap(), "nobody notified");
@@ -115,12 +115,12 @@ fn a_wait_that_is_over_has_the_lock_again() {
             let begun = world.now();
             assert!(condition.wait_for(&mut guard, LEASE).unwrap());
             assert!(world.now() - begun >= 3 * LEASE);
-            guard.release().unwrap();
+            guard.unlock().unwrap();
         } else {
             world.sleep(LEASE * 2);
             assert!(lock.try_lock().unwrap().is_none());
             let guard = lock.lock().unwrap();
-            condition.notify().unwrap();
+            condition.notify_all().unwrap();
             world.sleep(3 * LEASE);
             drop(guard);
         }
@@ -131,8 +131,8 @@ fn a_wait_that_is_over_has_the_lock_again() {
 fn a_lock_whose_holder_ended_is_taken_again_by_who_waits_under_it() {
     let held = AtomicU64::new(0);
     run(Plan::first().with(1, 2, Fault::KilledBefore), 2, |world, process| {
-        let lock = process.session.lock(LOCK).unwrap();
-        let condition = process.session.condition(NOT_EMPTY).unwrap();
+        let lock = process.session.mutex(LOCK).unwrap();
+        let condition = process.session.condvar(NOT_EMPTY).unwrap();
         if process.number == 0 {
             let mut guard = lock.lock().unwrap();
             condition.wait(&mut guard).unwrap();
@@ -140,8 +140,8 @@ fn a_lock_whose_holder_ended_is_taken_again_by_who_waits_under_it() {
         } else {
             world.sleep(LEASE / 8);
             let _guard = lock.lock().unwrap();
-            condition.notify().unwrap();
-            let error = condition.notify().expect_err("it was killed");
+            condition.notify_all().unwrap();
+            let error = condition.notify_all().expect_err("it was killed");
             assert!(matches!(error, SynchronisationError::Memory(_)), "{error}");
         }
     });
@@ -158,13 +158,13 @@ fn through_semaphores(plan: Plan, items: u64, room: u64) -> [usize; 2] {
         for item in 0..items {
             let word = ITEMS + 8 * (item % room) as usize;
             if process.number == 0 {
-                free.wait().unwrap();
+                free.acquire().unwrap();
                 process.memory.write(PAGE, word, item + 1);
-                full.post(1).unwrap();
+                full.release(1).unwrap();
             } else {
-                full.wait().unwrap();
+                full.acquire().unwrap();
                 assert_eq!(process.memory.read(PAGE, word), item + 1);
-                free.post(1).unwrap();
+                free.release(1).unwrap();
             }
         }
         let fetched = 1;
@@ -193,18 +193,18 @@ fn a_semaphore_has_limits_and_says_who_used_it() {
     run(Plan::first(), 1, |_, process| {
         let semaphore = process.session.semaphore_from("items", 3).unwrap();
         assert_eq!(process.session.semaphore_from("items", 9).unwrap().value().unwrap(), 3, "it was used before");
-        assert!(semaphore.try_wait().unwrap());
+        assert!(semaphore.try_acquire().unwrap());
         semaphore.set(0).unwrap();
-        assert!(!semaphore.try_wait().unwrap());
-        assert!(!semaphore.wait_for(LEASE).unwrap());
-        semaphore.post(i64::MAX as u64).unwrap();
+        assert!(!semaphore.try_acquire().unwrap());
+        assert!(!semaphore.try_acquire_for(LEASE).unwrap());
+        semaphore.release(i64::MAX as u64).unwrap();
         for count in [1, u64::MAX] {
-            let error = semaphore.post(count).expect_err("too large").to_string();
+            let error = semaphore.release(count).expect_err("too large").to_string();
             assert!(error.contains("semaphore `items`") && error.contains("the most it can be"), "{error}");
         }
         semaphore.set(1).unwrap();
-        semaphore.wait().unwrap();
-        let error = semaphore.wait().expect_err("nobody posts").to_string();
+        semaphore.acquire().unwrap();
+        let error = semaphore.acquire().expect_err("nobody releases").to_string();
         assert!(
             error.contains("60.0 s") && error.contains("raised by nobody yet, last lowered by this process"),
             "{error}"
@@ -252,7 +252,7 @@ fn once(plan: Plan) {
             begun.fetch_add(1, Ordering::SeqCst);
             process.memory.write(PAGE, 0, process.memory.read(PAGE, 0) + 1);
         };
-        match once.call(work) {
+        match once.call_once(work) {
             Ok(was_done_here) => {
                 done.fetch_add(u64::from(was_done_here), Ordering::SeqCst);
                 let found = process.memory.read(PAGE, 0);
@@ -261,7 +261,7 @@ fn once(plan: Plan) {
                 }
                 assert_eq!(found, 1);
                 let before = world.calls(process.number);
-                assert!(!once.call(|| panic!("it is done")).unwrap());
+                assert!(!once.call_once(|| panic!("it is done")).unwrap());
                 assert_eq!(world.calls(process.number), before, "that is remembered");
             }
             Err(error) => assert!(is_expected(world, process, false, &error)),

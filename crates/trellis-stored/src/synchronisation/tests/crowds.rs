@@ -48,17 +48,17 @@ fn reads_and_writes(plan: Plan, processes: usize, times: usize) -> Vec<(usize, u
 }
 
 fn write(process: &Process) -> Result<u64, SynchronisationError> {
-    let guard = process.session.read_write_lock(LOCK)?.write()?;
+    let guard = process.session.rwlock(LOCK)?.write()?;
     let value = process.memory.read(PAGE, 0) + 1;
     process.memory.write(PAGE, 0, value);
     process.memory.write(PAGE, 2048, value);
-    guard.release().map(|()| 1)
+    guard.unlock().map(|()| 1)
 }
 
 fn read(process: &Process) -> Result<u64, SynchronisationError> {
-    let guard = process.session.read_write_lock(LOCK)?.read()?;
+    let guard = process.session.rwlock(LOCK)?.read()?;
     assert_eq!(process.memory.read(PAGE, 0), process.memory.read(PAGE, 2048));
-    guard.release().map(|()| 0)
+    guard.unlock().map(|()| 0)
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn writers_come_first(plan: Plan) {
     let inside = AtomicUsize::new(0);
     let order = Mutex::new(Vec::new());
     run(plan, 4, |world, process| {
-        let lock = process.session.read_write_lock(LOCK).unwrap();
+        let lock = process.session.rwlock(LOCK).unwrap();
         match process.number {
             0 | 1 => {
                 let guard = lock.read().unwrap();
@@ -123,7 +123,7 @@ fn broken_read_write_locks_are_noticed() {
 fn writer_is_alone(plan: Plan) {
     let writing = AtomicUsize::new(0);
     run(plan, 2, |world, process| {
-        let lock = process.session.read_write_lock(LOCK).unwrap();
+        let lock = process.session.rwlock(LOCK).unwrap();
         if process.number == 0 {
             let _guard = lock.write().unwrap();
             writing.store(1, Ordering::SeqCst);
@@ -144,27 +144,27 @@ fn readers_and_waiting_writers_that_ended_are_replaced() {
         let took = Mutex::new(Duration::ZERO);
         let plan = Plan::first().with(0, if write { 3 } else { 1 }, Fault::KilledBefore);
         run(plan, 3, |world, process| {
-            let lock = process.session.read_write_lock(LOCK).unwrap();
+            let lock = process.session.rwlock(LOCK).unwrap();
             match process.number {
                 0 if write => {
                     world.sleep(LEASE / 4);
                     assert!(lock.write().is_err(), "killed while it waited");
                 }
-                0 => assert!(lock.read().unwrap().release().is_err(), "killed while it read"),
+                0 => assert!(lock.read().unwrap().unlock().is_err(), "killed while it read"),
                 1 => {
                     world.sleep(LEASE / 2);
                     let begun = world.now();
                     if write {
-                        lock.read().unwrap().release().unwrap();
+                        lock.read().unwrap().unlock().unwrap();
                     } else {
-                        lock.write().unwrap().release().unwrap();
+                        lock.write().unwrap().unlock().unwrap();
                     }
                     *took.lock().unwrap() = world.now() - begun;
                 }
                 _ if write => {
                     let guard = lock.read().unwrap();
                     world.sleep(LEASE * 6);
-                    guard.release().unwrap();
+                    guard.unlock().unwrap();
                 }
                 _ => {}
             }
@@ -177,8 +177,8 @@ fn readers_and_waiting_writers_that_ended_are_replaced() {
 #[test]
 fn who_leaves_holds_nothing() {
     run(Plan::first(), 2, |world, process| {
-        let table = process.session.read_write_lock(LOCK).unwrap();
-        let lock = process.session.lock(LOCK).unwrap();
+        let table = process.session.rwlock(LOCK).unwrap();
+        let lock = process.session.mutex(LOCK).unwrap();
         if process.number == 0 {
             let _ = (table.acquire(Access::Read).unwrap(), table.acquire(Access::Read).unwrap());
             let _ = lock.acquire().unwrap();
@@ -188,10 +188,10 @@ fn who_leaves_holds_nothing() {
         } else {
             world.sleep(LEASE);
             let before = world.calls(1);
-            table.write().unwrap().release().unwrap();
+            table.write().unwrap().unlock().unwrap();
             assert_eq!(world.calls(1) - before, 2, "its reads went with it");
             let begun = world.now();
-            lock.lock().unwrap().release().unwrap();
+            lock.lock().unwrap().unlock().unwrap();
             assert!(world.now() - begun < LEASE / 2, "nobody waits for a lease of who has left");
         }
     });
@@ -200,7 +200,7 @@ fn who_leaves_holds_nothing() {
 #[test]
 fn calls_of_a_read_write_lock_and_its_sentences() {
     run(Plan::first(), 2, |world, process| {
-        let lock = process.session.read_write_lock("table").unwrap();
+        let lock = process.session.rwlock("table").unwrap();
         if process.number == 0 {
             for _ in 0..3 {
                 let before = world.calls(0);
@@ -212,7 +212,7 @@ fn calls_of_a_read_write_lock_and_its_sentences() {
             }
             let guard = lock.read().unwrap();
             world.sleep(10 * LEASE);
-            guard.release().unwrap();
+            guard.unlock().unwrap();
         } else {
             world.sleep(LEASE / 2);
             let error = lock.obtain(Access::Write, Some(3 * LEASE)).unwrap().err().unwrap().to_string();
@@ -220,7 +220,7 @@ fn calls_of_a_read_write_lock_and_its_sentences() {
                 assert!(error.contains(part), "{part}: {error}");
             }
             // It no longer waits to write.
-            lock.read().unwrap().release().unwrap();
+            lock.read().unwrap().unlock().unwrap();
         }
     });
 }
@@ -229,7 +229,7 @@ fn calls_of_a_read_write_lock_and_its_sentences() {
 fn barriers(plan: Plan, processes: usize, times: u64) -> Vec<(usize, usize)> {
     let last = AtomicUsize::new(0);
     let (world, _processes) = run(plan, processes, |world, process| {
-        let barrier = process.session.barrier(BARRIER, processes as u32).unwrap();
+        let barrier = process.session.barrier_of(BARRIER, processes as u32).unwrap();
         for time in 1..=times {
             process.memory.write(PAGE, 8 * process.number, time);
             let before = world.calls(process.number);
@@ -265,7 +265,7 @@ fn a_barrier_names_who_came_and_who_is_missing() {
             world.sleep(200 * LEASE);
             return;
         }
-        let barrier = process.session.barrier("phase", 3).unwrap();
+        let barrier = process.session.barrier_of("phase", 3).unwrap();
         let error = barrier.wait().expect_err("one does not come").to_string();
         let id = std::process::id();
         if process.number == 1 {
@@ -286,7 +286,7 @@ fn a_barrier_names_who_came_and_who_is_missing() {
 #[test]
 fn who_gives_up_at_a_barrier_takes_its_arrival_back() {
     run(Plan::first(), 2, |world, process| {
-        let barrier = process.session.barrier(BARRIER, 2).unwrap();
+        let barrier = process.session.barrier_of(BARRIER, 2).unwrap();
         if process.number == 0 {
             assert_eq!(barrier.wait_for(LEASE).unwrap(), None);
             world.sleep(LEASE);
@@ -296,8 +296,8 @@ fn who_gives_up_at_a_barrier_takes_its_arrival_back() {
             let begun = world.now();
             barrier.wait().unwrap();
             assert!(world.now() - begun < LEASE);
-            assert!(matches!(process.session.barrier(BARRIER, 3), Err(SynchronisationError::Misuse(_))));
-            assert!(matches!(process.session.barrier(BARRIER + 8, 0), Err(SynchronisationError::Misuse(_))));
+            assert!(matches!(process.session.barrier_of(BARRIER, 3), Err(SynchronisationError::Misuse(_))));
+            assert!(matches!(process.session.barrier_of(BARRIER + 8, 0), Err(SynchronisationError::Misuse(_))));
         }
     });
 }
@@ -308,7 +308,7 @@ fn giving_up_at_the_last_moment_is_no_loss() {
     for delay in 0..40 {
         let through = Mutex::new(Vec::new());
         run(Plan::seed(delay), 2, |world, process| {
-            let barrier = process.session.barrier(BARRIER, 2).unwrap();
+            let barrier = process.session.barrier_of(BARRIER, 2).unwrap();
             let is_first = process.number == 0;
             if !is_first {
                 world.sleep(LEASE - LEASE / 50 + LEASE / 1000 * delay as u32);

@@ -49,11 +49,11 @@ fn increments(plan: Plan, processes: usize, times: u64) -> Vec<(usize, usize)> {
 }
 
 fn increment(process: &Process) -> Result<(u64, u64), SynchronisationError> {
-    let guard = process.session.lock(LOCK)?.lock()?;
+    let guard = process.session.mutex(LOCK)?.lock()?;
     let value = process.memory.read(PAGE, 8) + 1;
     process.memory.write(PAGE, 8, value);
     let token = guard.token();
-    guard.release()?;
+    guard.unlock()?;
     Ok((token, value))
 }
 
@@ -152,11 +152,11 @@ fn a_late_writer_is_refused_and_told() {
 fn long_hold(plan: Plan) {
     run(plan, 2, |world, process| {
         if process.number == 0 {
-            let guard = process.session.lock(LOCK).unwrap().lock().unwrap();
+            let guard = process.session.mutex(LOCK).unwrap().lock().unwrap();
             let value = process.memory.read(PAGE, 8) + 1;
             process.memory.write(PAGE, 8, value);
             world.sleep(10 * LEASE);
-            guard.release().expect("who gives signs of life is not replaced");
+            guard.unlock().expect("who gives signs of life is not replaced");
         } else {
             world.sleep(LEASE / 10);
             increment(process).unwrap();
@@ -174,12 +174,12 @@ fn a_holder_that_ended_is_replaced_within_a_lease_and_a_half() {
     let took = Mutex::new(Duration::ZERO);
     run(Plan::first().with(0, 1, Fault::KilledBefore), 2, |world, process| {
         if process.number == 0 {
-            let _guard = process.session.lock(LOCK).unwrap().lock().unwrap();
+            let _guard = process.session.mutex(LOCK).unwrap().lock().unwrap();
             process.memory.read(PAGE, 8);
         } else {
             world.sleep(LEASE / 10);
             let begun = super::super::Clock::now(world);
-            let guard = process.session.lock(LOCK).unwrap().lock().unwrap();
+            let guard = process.session.mutex(LOCK).unwrap().lock().unwrap();
             assert_eq!(guard.token(), 2);
             *took.lock().unwrap() = super::super::Clock::now(world) - begun;
         }
@@ -191,7 +191,7 @@ fn a_holder_that_ended_is_replaced_within_a_lease_and_a_half() {
 #[test]
 fn a_deadline_says_who_has_the_lock_and_for_how_long() {
     run(Plan::first(), 2, |world, process| {
-        let lock = process.session.lock("jobs").unwrap();
+        let lock = process.session.mutex("jobs").unwrap();
         if process.number == 0 {
             let guard = lock.lock().unwrap();
             world.sleep(8 * LEASE);
@@ -214,7 +214,7 @@ fn a_deadline_says_who_has_the_lock_and_for_how_long() {
 #[test]
 fn a_thread_that_has_the_lock_is_refused_it_at_once() {
     run(Plan::first(), 1, |world, process| {
-        let lock = process.session.lock("jobs").unwrap();
+        let lock = process.session.mutex("jobs").unwrap();
         let guard = lock.lock().unwrap();
         let before = world.calls(0);
         for refused in [lock.lock().map(drop), lock.acquire().map(drop)] {
@@ -231,7 +231,7 @@ fn a_thread_that_has_the_lock_is_refused_it_at_once() {
 #[test]
 fn a_lock_that_is_free_is_two_calls_whoever_had_it() {
     let (world, processes) = run(Plan::first(), 2, |world, process| {
-        let lock = process.session.lock(LOCK).unwrap();
+        let lock = process.session.mutex(LOCK).unwrap();
         world.sleep(LEASE * process.number as u32);
         for _ in 0..5 {
             let before = world.calls(process.number);
@@ -247,8 +247,8 @@ fn a_lock_that_is_free_is_two_calls_whoever_had_it() {
 #[test]
 fn a_process_that_replaced_a_holder_has_every_lock_it_held() {
     run(Plan::first().with(0, 2, Fault::KilledBefore), 2, |world, process| {
-        let one = process.session.lock(LOCK).unwrap();
-        let two = process.session.lock(LOCK + 8).unwrap();
+        let one = process.session.mutex(LOCK).unwrap();
+        let two = process.session.mutex(LOCK + 8).unwrap();
         if process.number == 0 {
             let _guards = (one.lock().unwrap(), two.lock().unwrap());
             process.memory.read(PAGE, 8);
@@ -265,9 +265,9 @@ fn a_process_that_replaced_a_holder_has_every_lock_it_held() {
 #[test]
 fn a_try_is_one_call_and_names_are_known_everywhere() {
     run(Plan::first(), 2, |world, process| {
-        let lock = process.session.lock("jobs").unwrap();
+        let lock = process.session.mutex("jobs").unwrap();
         assert_eq!(world.calls(process.number), 1, "the name");
-        process.session.lock("jobs").unwrap();
+        process.session.mutex("jobs").unwrap();
         assert_eq!(world.calls(process.number), 1, "which is remembered");
         if process.number == 0 {
             let guard = lock.lock().unwrap();
@@ -288,7 +288,7 @@ fn places_that_cannot_be_are_refused() {
     run(Plan::first(), 1, |_, process| {
         let long = "x".repeat(256);
         for place in [super::super::Place::Named(""), super::super::Place::Named(&long), u64::MAX.into()] {
-            assert!(matches!(process.session.lock(place), Err(SynchronisationError::Misuse(_))));
+            assert!(matches!(process.session.mutex(place), Err(SynchronisationError::Misuse(_))));
         }
     });
 }

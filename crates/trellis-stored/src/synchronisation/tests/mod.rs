@@ -190,12 +190,12 @@ fn a_process_that_is_alone_needs_no_record() {
     let who = Identity { name: "alone".to_owned(), region: REGION, member: 1, lease: LEASE, is_private: true };
     let shared = Coherence::new(Arc::clone(&counted) as _, who, Arc::new(NoCopies), 0);
     let session = Session::new(Arc::new(shared), Options { is_alone: true, ..Options::default() }).unwrap();
-    let (lock, semaphore) = (session.lock(1).unwrap(), session.semaphore(1).unwrap());
+    let (lock, semaphore) = (session.mutex(1).unwrap(), session.semaphore(1).unwrap());
     drop(lock.lock().unwrap());
     assert_eq!(counted.counts().calls(), 2);
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..100).for_each(|_| semaphore.post(1).unwrap()));
-        (0..100).for_each(|_| semaphore.wait().unwrap());
+        scope.spawn(|| (0..100).for_each(|_| semaphore.release(1).unwrap()));
+        (0..100).for_each(|_| semaphore.acquire().unwrap());
     });
     assert_eq!(counted.counts().calls(), 202);
     assert!(!session.beat().unwrap());
@@ -213,13 +213,13 @@ fn threads_of_one_process_exclude_each_other_too() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let (lock, table) = (session.lock("l").unwrap(), session.read_write_lock("t").unwrap());
-                let barrier = session.barrier("b", 4).unwrap();
+                let (lock, table) = (session.mutex("l").unwrap(), session.rwlock("t").unwrap());
+                let barrier = session.barrier_of("b", 4).unwrap();
                 for round in 0..50 {
                     let guard = lock.lock().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    guard.release().unwrap();
+                    guard.unlock().unwrap();
                     if barrier.wait().unwrap() {
                         rounds.fetch_add(1, Ordering::SeqCst);
                     }
@@ -229,7 +229,7 @@ fn threads_of_one_process_exclude_each_other_too() {
                     let writer = table.write().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    writer.release().unwrap();
+                    writer.unlock().unwrap();
                     barrier.wait().unwrap();
                 }
             });
@@ -257,17 +257,17 @@ fn a_lock_whose_answer_was_lost_is_held_once_or_not_at_all() {
             let failing = Failing::new(Arc::clone(&store), OPENING + 1, unknown);
             let (one, two) = (session(failing), session(store));
             if write {
-                let guard = one.read_write_lock(1).unwrap().write().unwrap();
+                let guard = one.rwlock(1).unwrap().write().unwrap();
                 assert_eq!(guard.token(), 1);
-                assert!(two.read_write_lock(1).unwrap().try_write_for(Duration::ZERO).unwrap().is_none());
-                guard.release().unwrap();
-                assert_eq!(two.read_write_lock(1).unwrap().write().unwrap().token(), 2);
+                assert!(two.rwlock(1).unwrap().try_write_for(Duration::ZERO).unwrap().is_none());
+                guard.unlock().unwrap();
+                assert_eq!(two.rwlock(1).unwrap().write().unwrap().token(), 2);
             } else {
-                let guard = one.lock(1).unwrap().lock().unwrap();
+                let guard = one.mutex(1).unwrap().lock().unwrap();
                 assert_eq!(guard.token(), 1);
-                assert!(two.lock(1).unwrap().try_lock().unwrap().is_none());
-                guard.release().unwrap();
-                assert_eq!(two.lock(1).unwrap().lock().unwrap().token(), 2);
+                assert!(two.mutex(1).unwrap().try_lock().unwrap().is_none());
+                guard.unlock().unwrap();
+                assert_eq!(two.mutex(1).unwrap().lock().unwrap().token(), 2);
             }
         }
     }
@@ -282,18 +282,18 @@ fn a_read_whose_answer_was_lost_is_taken_back() {
             let at = if call == 1 { OPENING + 1 } else { OPENING + call };
             let failing = Failing::new(Arc::clone(&store), at, StoreFault::Unknown { applied });
             let (one, two) = (session(failing), session(store));
-            let [lock, other] = [&one, &two].map(|session| session.read_write_lock(1).unwrap());
+            let [lock, other] = [&one, &two].map(|session| session.rwlock(1).unwrap());
             if call == 1 {
                 let error = lock.read().err().unwrap().to_string();
                 assert!(error.contains("whether it took effect cannot be told"), "{error}");
             } else {
                 let reader = other.read().unwrap();
                 assert!(lock.write().is_err());
-                reader.release().unwrap();
+                reader.unlock().unwrap();
             }
             // Nothing of it remains.
-            other.try_write_for(Duration::ZERO).unwrap().expect("nobody reads").release().unwrap();
-            other.try_read_for(Duration::ZERO).unwrap().expect("nobody waits to write").release().unwrap();
+            other.try_write_for(Duration::ZERO).unwrap().expect("nobody reads").unlock().unwrap();
+            other.try_read_for(Duration::ZERO).unwrap().expect("nobody waits to write").unlock().unwrap();
         }
     }
 }
@@ -303,10 +303,10 @@ fn a_guard_that_could_not_release_is_told_by_the_next_call() {
     let store: Arc<dyn Store> = Arc::new(Embedded::new());
     let failing = Failing::new(Arc::clone(&store), OPENING + 2, StoreFault::Unreachable);
     let session = session(failing);
-    drop(session.lock(1).unwrap().lock().unwrap());
-    let error = session.lock(1).unwrap().try_lock().err().unwrap();
+    drop(session.mutex(1).unwrap().lock().unwrap());
+    let error = session.mutex(1).unwrap().try_lock().err().unwrap();
     assert!(error.to_string().contains("was told to fail"), "{error}");
-    assert_eq!(session.semaphore(2).unwrap().post(1), Err(error));
+    assert_eq!(session.semaphore(2).unwrap().release(1), Err(error));
 }
 
 /// Whether a broken variant is detected by one of the runs.

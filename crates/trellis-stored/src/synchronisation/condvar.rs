@@ -3,7 +3,7 @@
 //! A condition is a number that a notification raises. A wait reads it in the call that releases the lock. It then
 //! sleeps, in one call of the store, until the number is larger *and* the lock is free, and takes the lock in the same
 //! call. No notification in between is therefore lost, and a wait takes two calls. A notification wakes all waiting
-//! threads; each must check its condition again under the lock: see [`Condition::wait_while`].
+//! threads; each must check its condition again under the lock: see [`Condvar::wait_while`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use trellis_store::{Operation, Outcome};
 
 use super::error::SynchronisationError;
-use super::lock::{self, HeldLock, LockGuard};
+use super::mutex::{self, HeldMutex, MutexGuard};
 use super::object::{Object, Place};
 use super::record::{self, Form};
 use super::session::{Ends, Session};
@@ -20,20 +20,20 @@ use super::session::{Ends, Session};
 const NOTIFIED: u32 = 0;
 
 impl Session {
-    /// The condition at a place, by a name or an address. A name costs one call the first time, an address none.
+    /// The condition variable at a place, by a name or an address. A name costs one call the first time, an address none.
     ///
     /// # Errors
     ///
     /// [`SynchronisationError::Misuse`] for an invalid place.
-    pub fn condition<'a>(&self, place: impl Into<Place<'a>>) -> Result<Condition, SynchronisationError> {
+    pub fn condvar<'a>(&self, place: impl Into<Place<'a>>) -> Result<Condvar, SynchronisationError> {
         let object = self.inner.object(Form::Condition, place.into())?;
-        Ok(Condition { session: Arc::clone(&self.inner), object })
+        Ok(Condvar { session: Arc::clone(&self.inner), object })
     }
 }
 
 /// A condition variable.
 #[derive(Clone)]
-pub struct Condition {
+pub struct Condvar {
     session: Arc<Ends>,
     object: Object,
 }
@@ -41,31 +41,31 @@ pub struct Condition {
 /// The result of a wait: whether the lock is held again, and whether there was a notification.
 pub struct Waited {
     /// The lock; `None` if it could not be taken again.
-    pub held: Option<HeldLock>,
+    pub held: Option<HeldMutex>,
     /// Whether there was a notification during the wait; false if the time ran out.
     pub notified: Result<bool, SynchronisationError>,
 }
 
-impl Condition {
+impl Condvar {
     /// Releases the lock, waits for a notification, and takes the lock again.
     ///
     /// # Errors
     ///
     /// [`SynchronisationError::TooLong`] after the session's `wait_max`. The lock is held again even after an error,
     /// unless it could not be taken again; then dropping the guard does nothing.
-    pub fn wait(&self, guard: &mut LockGuard) -> Result<(), SynchronisationError> {
+    pub fn wait(&self, guard: &mut MutexGuard) -> Result<(), SynchronisationError> {
         self.wait_within(guard, None).and_then(|notified| if notified { Ok(()) } else { Err(self.too_long()) })
     }
 
-    /// As [`Condition::wait`], for as long as `is_to_wait` returns true; it is called under the lock, also before the
+    /// As [`Condvar::wait`], for as long as `is_to_wait` returns true; it is called under the lock, also before the
     /// first wait.
     ///
     /// # Errors
     ///
-    /// As [`Condition::wait`].
+    /// As [`Condvar::wait`].
     pub fn wait_while(
         &self,
-        guard: &mut LockGuard,
+        guard: &mut MutexGuard,
         mut is_to_wait: impl FnMut() -> bool,
     ) -> Result<(), SynchronisationError> {
         while is_to_wait() {
@@ -74,22 +74,31 @@ impl Condition {
         Ok(())
     }
 
-    /// As [`Condition::wait`], for `duration` at most; returns whether there was a notification.
+    /// As [`Condvar::wait`], for `duration` at most; returns whether there was a notification.
     ///
     /// # Errors
     ///
-    /// As [`Condition::wait`], without the deadline.
-    pub fn wait_for(&self, guard: &mut LockGuard, duration: Duration) -> Result<bool, SynchronisationError> {
+    /// As [`Condvar::wait`], without the deadline.
+    pub fn wait_for(&self, guard: &mut MutexGuard, duration: Duration) -> Result<bool, SynchronisationError> {
         self.wait_within(guard, Some(duration))
     }
 
-    /// Wakes all waiting threads. One call, which also releases what this process stored; [`LockGuard::notify`] combines
-    /// it with the release of the lock.
+    /// Wakes at least one waiting thread. A store cannot choose one, so this wakes all of them.
     ///
     /// # Errors
     ///
     /// As the store's.
-    pub fn notify(&self) -> Result<(), SynchronisationError> {
+    pub fn notify_one(&self) -> Result<(), SynchronisationError> {
+        self.notify_all()
+    }
+
+    /// Wakes all waiting threads. One call, which also releases what this process stored; [`MutexGuard::notify_all`]
+    /// combines it with the release of the lock.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn notify_all(&self) -> Result<(), SynchronisationError> {
         self.session.release(&[self.step()]).map(drop)
     }
 
@@ -98,9 +107,9 @@ impl Condition {
         record::add(&self.object.key, NOTIFIED, 1)
     }
 
-    /// As [`Condition::wait_for`], for callers that store the hold themselves. Without `duration`, the wait is limited by
+    /// As [`Condvar::wait_for`], for callers that store the hold themselves. Without `duration`, the wait is limited by
     /// the session's `wait_max`, and reaching that limit is an error.
-    pub fn wait_held(&self, held: HeldLock, duration: Option<Duration>) -> Waited {
+    pub fn wait_held(&self, held: HeldMutex, duration: Option<Duration>) -> Waited {
         let mut waited = self.wait_with(held, Vec::new(), duration);
         if duration.is_none() && matches!(waited.notified, Ok(false)) {
             waited.notified = Err(self.too_long());
@@ -108,7 +117,7 @@ impl Condition {
         waited
     }
 
-    fn wait_within(&self, guard: &mut LockGuard, duration: Option<Duration>) -> Result<bool, SynchronisationError> {
+    fn wait_within(&self, guard: &mut MutexGuard, duration: Option<Duration>) -> Result<bool, SynchronisationError> {
         let Some((held, pending)) = guard.take_held() else {
             return Err(SynchronisationError::Misuse(format!(
                 "{} cannot be waited for: the lock is not held any more, because an earlier wait could not take it again",
@@ -120,7 +129,7 @@ impl Condition {
         waited.notified
     }
 
-    fn wait_with(&self, held: HeldLock, pending: Vec<Operation>, duration: Option<Duration>) -> Waited {
+    fn wait_with(&self, held: HeldMutex, pending: Vec<Operation>, duration: Option<Duration>) -> Waited {
         let (session, object) = (Arc::clone(held.session()), held.object().clone());
         let timeout = session.timeout(duration);
         let read = Operation::Get { key: self.object.key.clone(), range: Some((NOTIFIED, 8)) };
@@ -133,7 +142,7 @@ impl Condition {
             Err(error) => return Waited { held: None, notified: Err(error) },
         };
         let more = record::is_within(&self.object.key, NOTIFIED, (notified_before as i64 + 1, i64::MAX));
-        match lock::take(&session, &object, &[more], timeout) {
+        match mutex::take(&session, &object, &[more], timeout) {
             Ok(Ok(held)) => Waited { held: Some(held), notified: Ok(true) },
             Ok(Err(_)) => self.take_again(&session, &object, notified_before),
             Err(error) => Waited { held: None, notified: Err(error) },
@@ -142,7 +151,7 @@ impl Condition {
 
     /// The time is over: takes the lock again, and checks whether there was a notification after all.
     fn take_again(&self, session: &Arc<Ends>, object: &Object, notified_before: u64) -> Waited {
-        match lock::take(session, object, &[], session.timeout(None)) {
+        match mutex::take(session, object, &[], session.timeout(None)) {
             Ok(Ok(held)) => {
                 let now = session.store().get_many(std::slice::from_ref(&self.object.key));
                 let now = now.map_err(super::session::of_store);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trellis_cluster_protocol::sync::{ConditionDemand, Demand};
 
-use super::{LockGuard, ReadGuard, WriteGuard};
+use super::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use crate::cluster::{Cluster, WaitError};
 use crate::runtime::{Guarding, Timeout};
 
@@ -20,27 +20,27 @@ impl Cluster {
     /// let ready = AtomicBool::new(false);
     /// std::thread::scope(|scope| {
     ///     scope.spawn(|| {
-    ///         let _guard = cluster.lock(1).unwrap();
+    ///         let _guard = cluster.mutex(1).lock().unwrap();
     ///         ready.store(true, Relaxed);
-    ///         cluster.condition(1).signal().unwrap();
+    ///         cluster.condvar(1).notify_one().unwrap();
     ///     });
-    ///     let mut guard = cluster.lock(1)?;
-    ///     cluster.condition(1).wait_while(&mut guard, || !ready.load(Relaxed))
+    ///     let mut guard = cluster.mutex(1).lock()?;
+    ///     cluster.condvar(1).wait_while(&mut guard, || !ready.load(Relaxed))
     /// })?;
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn condition(&self, id: u64) -> Condition<'_> {
-        Condition { cluster: self, id }
+    pub fn condvar(&self, id: u64) -> Condvar<'_> {
+        Condvar { cluster: self, id }
     }
 }
 
 /// A lock under which a condition can be waited for.
 pub trait Guard: sealed::Guarded {}
 
-impl Guard for LockGuard<'_> {}
-impl Guard for ReadGuard<'_> {}
-impl Guard for WriteGuard<'_> {}
+impl Guard for MutexGuard<'_> {}
+impl Guard for RwLockReadGuard<'_> {}
+impl Guard for RwLockWriteGuard<'_> {}
 
 mod sealed {
     use crate::runtime::Guarding;
@@ -52,16 +52,16 @@ mod sealed {
     }
 }
 
-impl sealed::Guarded for LockGuard<'_> {
+impl sealed::Guarded for MutexGuard<'_> {
     fn guarding(&self) -> Guarding {
-        Guarding::Lock(self.id)
+        Guarding::Lock(self.id())
     }
     fn set_held(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
 }
 
-impl sealed::Guarded for ReadGuard<'_> {
+impl sealed::Guarded for RwLockReadGuard<'_> {
     fn guarding(&self) -> Guarding {
         Guarding::ReadLock(self.id())
     }
@@ -70,7 +70,7 @@ impl sealed::Guarded for ReadGuard<'_> {
     }
 }
 
-impl sealed::Guarded for WriteGuard<'_> {
+impl sealed::Guarded for RwLockWriteGuard<'_> {
     fn guarding(&self) -> Guarding {
         Guarding::WriteLock(self.id())
     }
@@ -80,16 +80,16 @@ impl sealed::Guarded for WriteGuard<'_> {
 }
 
 /// A condition variable. It is kept at its home: a round trip to begin a wait, one message to be woken, and then the
-/// lock. A wait ends by a signal that was given while it waited and by nothing else; still, what was waited for may have
-/// been used up by a thread that took the lock first, so look again: [`Condition::wait_while`].
+/// lock. A wait ends by a notification that was given while it waited and by nothing else; still, what was waited for may have
+/// been used up by a thread that took the lock first, so look again: [`Condvar::wait_while`].
 #[derive(Clone, Copy)]
-pub struct Condition<'a> {
+pub struct Condvar<'a> {
     cluster: &'a Cluster,
     id: u64,
 }
 
-impl Condition<'_> {
-    /// Gives the lock back, waits for a signal, and takes the lock again.
+impl Condvar<'_> {
+    /// Releases the lock, waits for a notification, and takes the lock again.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Condition<'_> {
         self.wait_within(guard, Timeout::Configured).map(drop)
     }
 
-    /// As [`Condition::wait`], for as long as `is_to_wait`; which is looked at under the lock, also before the first
+    /// As [`Condvar::wait`], for as long as `is_to_wait`; which is looked at under the lock, also before the first
     /// wait.
     pub fn wait_while(&self, guard: &mut impl Guard, mut is_to_wait: impl FnMut() -> bool) -> Result<(), WaitError> {
         while is_to_wait() {
@@ -108,34 +108,34 @@ impl Condition<'_> {
         Ok(())
     }
 
-    /// As [`Condition::wait`], for `duration` at most; whether there was a signal.
+    /// As [`Condvar::wait`], for `duration` at most; whether there was a notification.
     pub fn wait_for(&self, guard: &mut impl Guard, duration: Duration) -> Result<bool, WaitError> {
         self.wait_within(guard, Timeout::For(duration))
     }
 
     /// Wakes the thread that has waited longest; whether there was one. Usually called under the lock.
-    pub fn signal(&self) -> Result<bool, WaitError> {
-        self.demand(ConditionDemand::Signal).map(|woken| woken == 1)
+    pub fn notify_one(&self) -> Result<bool, WaitError> {
+        self.demand(ConditionDemand::NotifyOne).map(|woken| woken == 1)
     }
 
     /// Wakes every thread that waits; how many there were.
-    pub fn broadcast(&self) -> Result<u64, WaitError> {
-        self.demand(ConditionDemand::Broadcast)
+    pub fn notify_all(&self) -> Result<u64, WaitError> {
+        self.demand(ConditionDemand::NotifyAll)
     }
 
-    /// As [`Condition::wait`] under lock `lock`, which has no guard: whether the lock is held afterwards, and what came
+    /// As [`Condvar::wait`] under lock `lock`, which has no guard: whether the lock is held afterwards, and what came
     /// of the wait. Without `duration` the wait is as long as is configured.
     #[doc(hidden)]
     pub fn wait_with_lock(&self, lock: u64, duration: Option<Duration>) -> (bool, Result<bool, WaitError>) {
         let timeout = duration.map_or(Timeout::Configured, Timeout::For);
         let waited = self.cluster.inner().wait_for_condition(self.id, Guarding::Lock(lock), timeout);
-        (waited.is_lock_held, waited.signalled)
+        (waited.is_lock_held, waited.notified)
     }
 
     fn wait_within(&self, guard: &mut impl Guard, timeout: Timeout) -> Result<bool, WaitError> {
         let waited = self.cluster.inner().wait_for_condition(self.id, guard.guarding(), timeout);
         guard.set_held(waited.is_lock_held);
-        waited.signalled
+        waited.notified
     }
 
     fn demand(&self, demand: ConditionDemand) -> Result<u64, WaitError> {

@@ -27,27 +27,27 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn rwlock(&self, id: u64) -> ReadWriteLock<'_> {
-        ReadWriteLock { cluster: self, id }
+    pub fn rwlock(&self, id: u64) -> RwLock<'_> {
+        RwLock { cluster: self, id }
     }
 }
 
 /// A lock that one writer has alone, or readers have together, in the order in which they asked. Kept at its home: a
-/// round trip to take it, one message to give it back, none at the home itself. Not recursive: a thread that reads and
+/// round trip to take it, one message to release it, none at the home itself. Not recursive: a thread that reads and
 /// asks to read again may wait behind a writer that waits for it.
 #[derive(Clone, Copy)]
-pub struct ReadWriteLock<'a> {
+pub struct RwLock<'a> {
     cluster: &'a Cluster,
     id: u64,
 }
 
-impl<'a> ReadWriteLock<'a> {
+impl<'a> RwLock<'a> {
     /// Waits to read, together with other readers.
     ///
     /// # Errors
     ///
     /// [`WaitError::TooLong`] names who holds it.
-    pub fn read(&self) -> Result<ReadGuard<'a>, WaitError> {
+    pub fn read(&self) -> Result<RwLockReadGuard<'a>, WaitError> {
         self.read_acquire()?;
         Ok(self.reader())
     }
@@ -57,67 +57,67 @@ impl<'a> ReadWriteLock<'a> {
     /// # Errors
     ///
     /// [`WaitError::TooLong`] names who holds it.
-    pub fn write(&self) -> Result<WriteGuard<'a>, WaitError> {
+    pub fn write(&self) -> Result<RwLockWriteGuard<'a>, WaitError> {
         self.write_acquire()?;
         Ok(self.writer())
     }
 
     /// Reads if nobody writes, nor waits to.
-    pub fn try_read(&self) -> Result<Option<ReadGuard<'a>>, WaitError> {
-        Ok(self.read_try_acquire()?.then(|| self.reader()))
+    pub fn try_read(&self) -> Result<Option<RwLockReadGuard<'a>>, WaitError> {
+        Ok(self.try_read_acquire()?.then(|| self.reader()))
     }
 
     /// Writes if nobody else has the lock, nor waits for it.
-    pub fn try_write(&self) -> Result<Option<WriteGuard<'a>>, WaitError> {
-        Ok(self.write_try_acquire()?.then(|| self.writer()))
+    pub fn try_write(&self) -> Result<Option<RwLockWriteGuard<'a>>, WaitError> {
+        Ok(self.try_write_acquire()?.then(|| self.writer()))
     }
 
     /// Reads if that is possible before `duration` has passed.
-    pub fn try_read_for(&self, duration: Duration) -> Result<Option<ReadGuard<'a>>, WaitError> {
-        Ok(self.read_acquire_for(duration)?.then(|| self.reader()))
+    pub fn try_read_for(&self, duration: Duration) -> Result<Option<RwLockReadGuard<'a>>, WaitError> {
+        Ok(self.try_read_acquire_for(duration)?.then(|| self.reader()))
     }
 
     /// Writes if that is possible before `duration` has passed.
-    pub fn try_write_for(&self, duration: Duration) -> Result<Option<WriteGuard<'a>>, WaitError> {
-        Ok(self.write_acquire_for(duration)?.then(|| self.writer()))
+    pub fn try_write_for(&self, duration: Duration) -> Result<Option<RwLockWriteGuard<'a>>, WaitError> {
+        Ok(self.try_write_acquire_for(duration)?.then(|| self.writer()))
     }
 
-    /// As [`ReadWriteLock::read`], without a guard.
+    /// As [`RwLock::read`], without a guard.
     pub fn read_acquire(&self) -> Result<(), WaitError> {
         self.demand(ReadWriteDemand::Read).map(drop)
     }
 
-    /// As [`ReadWriteLock::write`], without a guard.
+    /// As [`RwLock::write`], without a guard.
     pub fn write_acquire(&self) -> Result<(), WaitError> {
         self.demand(ReadWriteDemand::Write).map(drop)
     }
 
-    /// As [`ReadWriteLock::try_read`], without a guard: whether it was got.
-    pub fn read_try_acquire(&self) -> Result<bool, WaitError> {
+    /// As [`RwLock::try_read`], without a guard: whether it was taken.
+    pub fn try_read_acquire(&self) -> Result<bool, WaitError> {
         self.demand(ReadWriteDemand::TryRead)
     }
 
-    /// As [`ReadWriteLock::try_write`], without a guard: whether it was got.
-    pub fn write_try_acquire(&self) -> Result<bool, WaitError> {
+    /// As [`RwLock::try_write`], without a guard: whether it was taken.
+    pub fn try_write_acquire(&self) -> Result<bool, WaitError> {
         self.demand(ReadWriteDemand::TryWrite)
     }
 
-    /// As [`ReadWriteLock::try_read_for`], without a guard: whether it was got.
-    pub fn read_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
+    /// As [`RwLock::try_read_for`], without a guard: whether it was taken.
+    pub fn try_read_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
         self.demand_for(ReadWriteDemand::Read, duration)
     }
 
-    /// As [`ReadWriteLock::try_write_for`], without a guard: whether it was got.
-    pub fn write_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
+    /// As [`RwLock::try_write_for`], without a guard: whether it was taken.
+    pub fn try_write_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
         self.demand_for(ReadWriteDemand::Write, duration)
     }
 
-    /// Ends one read of this node. Fails as [`Cluster::lock_release`] does.
+    /// Ends one read of this node. Fails as [`Mutex::release`](super::Mutex::release) does.
     pub fn read_release(&self) -> Result<(), WaitError> {
         self.cluster.inner().end(self.id, ReadWriteDemand::EndRead)
     }
 
-    /// Ends the write of this node. Fails as [`Cluster::lock_release`] does.
+    /// Ends the write of this node. Fails as [`Mutex::release`](super::Mutex::release) does.
     pub fn write_release(&self) -> Result<(), WaitError> {
         self.cluster.inner().end(self.id, ReadWriteDemand::EndWrite)
     }
@@ -132,42 +132,60 @@ impl<'a> ReadWriteLock<'a> {
         Ok(got == Some(1))
     }
 
-    fn reader(&self) -> ReadGuard<'a> {
-        ReadGuard { lock: *self, is_held: true, not_send: PhantomData }
+    fn reader(&self) -> RwLockReadGuard<'a> {
+        RwLockReadGuard { lock: *self, is_held: true, not_send: PhantomData }
     }
 
-    fn writer(&self) -> WriteGuard<'a> {
-        WriteGuard { lock: *self, is_held: true, not_send: PhantomData }
+    fn writer(&self) -> RwLockWriteGuard<'a> {
+        RwLockWriteGuard { lock: *self, is_held: true, not_send: PhantomData }
     }
 }
 
-/// A read-write lock that is held to read; dropping it gives the lock back.
-pub struct ReadGuard<'a> {
-    lock: ReadWriteLock<'a>,
+/// A read-write lock that is held to read; dropping it releases the lock.
+pub struct RwLockReadGuard<'a> {
+    lock: RwLock<'a>,
     pub(super) is_held: bool,
     not_send: PhantomData<*const ()>,
 }
 
-/// A read-write lock that is held to write; dropping it gives the lock back.
-pub struct WriteGuard<'a> {
-    lock: ReadWriteLock<'a>,
+/// A read-write lock that is held to write; dropping it releases the lock.
+pub struct RwLockWriteGuard<'a> {
+    lock: RwLock<'a>,
     pub(super) is_held: bool,
     not_send: PhantomData<*const ()>,
 }
 
-impl ReadGuard<'_> {
+impl RwLockReadGuard<'_> {
+    /// Releases the lock, and returns the error that dropping the guard cannot.
+    ///
+    /// # Errors
+    ///
+    /// As [`RwLock::read_release`]; the lock is then still held, and [`RwLock::read_release`] goes on.
+    pub fn unlock(mut self) -> Result<(), WaitError> {
+        if std::mem::take(&mut self.is_held) { self.lock.read_release() } else { Ok(()) }
+    }
+
     pub(super) fn id(&self) -> u64 {
         self.lock.id
     }
 }
 
-impl WriteGuard<'_> {
+impl RwLockWriteGuard<'_> {
+    /// Releases the lock, and returns the error that dropping the guard cannot.
+    ///
+    /// # Errors
+    ///
+    /// As [`RwLock::write_release`]; the lock is then still held, and [`RwLock::write_release`] goes on.
+    pub fn unlock(mut self) -> Result<(), WaitError> {
+        if std::mem::take(&mut self.is_held) { self.lock.write_release() } else { Ok(()) }
+    }
+
     pub(super) fn id(&self) -> u64 {
         self.lock.id
     }
 }
 
-impl Drop for ReadGuard<'_> {
+impl Drop for RwLockReadGuard<'_> {
     fn drop(&mut self) {
         if self.is_held {
             given_back(self.lock.cluster, self.lock.read_release());
@@ -175,7 +193,7 @@ impl Drop for ReadGuard<'_> {
     }
 }
 
-impl Drop for WriteGuard<'_> {
+impl Drop for RwLockWriteGuard<'_> {
     fn drop(&mut self) {
         if self.is_held {
             given_back(self.lock.cluster, self.lock.write_release());

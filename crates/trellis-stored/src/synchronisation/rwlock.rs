@@ -35,16 +35,16 @@ impl Session {
     /// # Errors
     ///
     /// [`SynchronisationError::Misuse`] for an invalid place.
-    pub fn read_write_lock<'a>(&self, place: impl Into<Place<'a>>) -> Result<ReadWriteLock, SynchronisationError> {
+    pub fn rwlock<'a>(&self, place: impl Into<Place<'a>>) -> Result<RwLock, SynchronisationError> {
         let object = self.inner.object(Form::ReadWriteLock, place.into())?;
-        Ok(ReadWriteLock { session: Arc::clone(&self.inner), object })
+        Ok(RwLock { session: Arc::clone(&self.inner), object })
     }
 }
 
 /// A lock that one writer holds alone, or readers hold together. Not recursive: a thread that reads and requests to read
 /// again may wait behind a writer that waits for it.
 #[derive(Clone)]
-pub struct ReadWriteLock {
+pub struct RwLock {
     session: Arc<Ends>,
     object: Object,
 }
@@ -58,14 +58,14 @@ pub enum Access {
     Write,
 }
 
-impl ReadWriteLock {
+impl RwLock {
     /// Takes the lock for reading, together with other readers.
     ///
     /// # Errors
     ///
     /// [`SynchronisationError::TooLong`] names who writes, or waits to, and for how long.
-    pub fn read(&self) -> Result<ReadGuard, SynchronisationError> {
-        Ok(ReadGuard(Kept::of(self.acquire(Access::Read)?)))
+    pub fn read(&self) -> Result<RwLockReadGuard, SynchronisationError> {
+        Ok(RwLockReadGuard(Kept::of(self.acquire(Access::Read)?)))
     }
 
     /// Takes the lock for writing, alone.
@@ -73,30 +73,47 @@ impl ReadWriteLock {
     /// # Errors
     ///
     /// [`SynchronisationError::TooLong`] names who holds it and for how long.
-    pub fn write(&self) -> Result<WriteGuard, SynchronisationError> {
-        Ok(WriteGuard(Kept::of(self.acquire(Access::Write)?)))
+    pub fn write(&self) -> Result<RwLockWriteGuard, SynchronisationError> {
+        Ok(RwLockWriteGuard(Kept::of(self.acquire(Access::Write)?)))
     }
 
-    /// Takes the lock for reading if that is possible before `duration` has passed; with zero, if no writer holds it or
-    /// waits.
+    /// Takes the lock for reading if no writer holds it or waits for it. One call.
     ///
     /// # Errors
     ///
     /// As the store's.
-    pub fn try_read_for(&self, duration: Duration) -> Result<Option<ReadGuard>, SynchronisationError> {
-        Ok(self.try_acquire_for(Access::Read, duration)?.map(|held| ReadGuard(Kept::of(held))))
+    pub fn try_read(&self) -> Result<Option<RwLockReadGuard>, SynchronisationError> {
+        self.try_read_for(Duration::ZERO)
     }
 
-    /// Takes the lock for writing if that is possible before `duration` has passed; with zero, if it is free.
+    /// Takes the lock for writing if it is free. One call.
     ///
     /// # Errors
     ///
     /// As the store's.
-    pub fn try_write_for(&self, duration: Duration) -> Result<Option<WriteGuard>, SynchronisationError> {
-        Ok(self.try_acquire_for(Access::Write, duration)?.map(|held| WriteGuard(Kept::of(held))))
+    pub fn try_write(&self) -> Result<Option<RwLockWriteGuard>, SynchronisationError> {
+        self.try_write_for(Duration::ZERO)
     }
 
-    /// As [`ReadWriteLock::read`] and [`ReadWriteLock::write`], for callers that store the hold themselves; only
+    /// Takes the lock for reading if that is possible before `duration` has passed.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn try_read_for(&self, duration: Duration) -> Result<Option<RwLockReadGuard>, SynchronisationError> {
+        Ok(self.try_acquire_for(Access::Read, duration)?.map(|held| RwLockReadGuard(Kept::of(held))))
+    }
+
+    /// Takes the lock for writing if that is possible before `duration` has passed.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn try_write_for(&self, duration: Duration) -> Result<Option<RwLockWriteGuard>, SynchronisationError> {
+        Ok(self.try_acquire_for(Access::Write, duration)?.map(|held| RwLockWriteGuard(Kept::of(held))))
+    }
+
+    /// As [`RwLock::read`] and [`RwLock::write`], for callers that store the hold themselves; only
     /// [`HeldAccess::release`] releases the lock.
     ///
     /// # Errors
@@ -106,7 +123,7 @@ impl ReadWriteLock {
         self.obtain(access, None)?
     }
 
-    /// As [`ReadWriteLock::acquire`], if that is possible before `duration` has passed.
+    /// As [`RwLock::acquire`], if that is possible before `duration` has passed.
     ///
     /// # Errors
     ///
@@ -252,7 +269,7 @@ impl ReadWriteLock {
 }
 
 struct Reading<'a> {
-    lock: &'a ReadWriteLock,
+    lock: &'a RwLock,
     slot: u32,
     note: Note,
 }
@@ -287,7 +304,7 @@ impl Contended for Reading<'_> {
 }
 
 struct Writing<'a> {
-    lock: &'a ReadWriteLock,
+    lock: &'a RwLock,
     nonce: u64,
     /// The writer's announcement, with its slot.
     request: Option<(u32, Note)>,
@@ -335,7 +352,7 @@ enum How {
 /// A read-write lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the
 /// heartbeats for it.
 pub struct HeldAccess {
-    lock: ReadWriteLock,
+    lock: RwLock,
     how: How,
     _hold: Hold,
 }
@@ -383,34 +400,34 @@ impl HeldAccess {
 }
 
 /// A read-write lock that is held for reading; dropping it releases the lock.
-pub struct ReadGuard(Kept);
+pub struct RwLockReadGuard(Kept);
 
 /// A read-write lock that is held for writing; dropping it releases the lock.
-pub struct WriteGuard(Kept);
+pub struct RwLockWriteGuard(Kept);
 
-impl ReadGuard {
-    /// Releases the lock, and reports the errors that dropping cannot.
+impl RwLockReadGuard {
+    /// Releases the lock, and returns the error that dropping the guard cannot.
     ///
     /// # Errors
     ///
     /// As [`HeldAccess::release`].
-    pub fn release(mut self) -> Result<(), SynchronisationError> {
+    pub fn unlock(mut self) -> Result<(), SynchronisationError> {
         self.0.give_back()
     }
 }
 
-impl WriteGuard {
+impl RwLockWriteGuard {
     /// The number of this acquisition, larger than that of every earlier one.
     pub fn token(&self) -> u64 {
         self.0.held.as_ref().map_or(0, HeldAccess::token)
     }
 
-    /// Releases the lock, and reports the errors that dropping cannot.
+    /// Releases the lock, and returns the error that dropping the guard cannot.
     ///
     /// # Errors
     ///
     /// As [`HeldAccess::release`].
-    pub fn release(mut self) -> Result<(), SynchronisationError> {
+    pub fn unlock(mut self) -> Result<(), SynchronisationError> {
         self.0.give_back()
     }
 }

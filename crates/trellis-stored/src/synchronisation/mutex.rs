@@ -1,4 +1,4 @@
-//! Locks: one thread of one process holds a lock at a time. Taking a free lock is one call and releasing it another,
+//! Locks: one thread of one process holds a mutex at a time. Taking a free lock is one call and releasing it another,
 //! whichever process held it before.
 //!
 //! Each acquisition returns a *token* that is larger than every earlier one of the same lock. A release names the token
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use trellis_store::{Operation, Outcome, Refused};
 
-use super::condition::Condition;
+use super::condvar::Condvar;
 use super::error::SynchronisationError;
 use super::object::{Object, Place};
 use super::record::{self, Form};
@@ -26,34 +26,34 @@ const NONCE: u32 = 8;
 const TOKEN: u32 = 16;
 
 impl Session {
-    /// The lock at a place, by a name or an address. A name costs one call the first time, an address none.
+    /// The mutex at a place, by a name or an address. A name costs one call the first time, an address none.
     ///
     /// # Errors
     ///
     /// [`SynchronisationError::Misuse`] for an invalid place.
-    pub fn lock<'a>(&self, place: impl Into<Place<'a>>) -> Result<Lock, SynchronisationError> {
+    pub fn mutex<'a>(&self, place: impl Into<Place<'a>>) -> Result<Mutex, SynchronisationError> {
         let object = self.inner.object(Form::Lock, place.into())?;
-        Ok(Lock { session: Arc::clone(&self.inner), object })
+        Ok(Mutex { session: Arc::clone(&self.inner), object })
     }
 }
 
 /// A lock.
 #[derive(Clone)]
-pub struct Lock {
+pub struct Mutex {
     session: Arc<Ends>,
     object: Object,
 }
 
-impl Lock {
+impl Mutex {
     /// Takes the lock; dropping the guard releases it.
     ///
     /// # Errors
     ///
     /// [`SynchronisationError::TooLong`] names the holder and for how long it has held the lock;
     /// [`SynchronisationError::Recursion`] means that the holder is this thread.
-    pub fn lock(&self) -> Result<LockGuard, SynchronisationError> {
+    pub fn lock(&self) -> Result<MutexGuard, SynchronisationError> {
         match self.obtain(None)? {
-            Ok(held) => Ok(LockGuard::of(held)),
+            Ok(held) => Ok(MutexGuard::of(held)),
             Err(too_late) => Err(too_late),
         }
     }
@@ -63,7 +63,7 @@ impl Lock {
     /// # Errors
     ///
     /// As the store's.
-    pub fn try_lock(&self) -> Result<Option<LockGuard>, SynchronisationError> {
+    pub fn try_lock(&self) -> Result<Option<MutexGuard>, SynchronisationError> {
         self.try_lock_for(Duration::ZERO)
     }
 
@@ -72,30 +72,30 @@ impl Lock {
     /// # Errors
     ///
     /// As the store's.
-    pub fn try_lock_for(&self, duration: Duration) -> Result<Option<LockGuard>, SynchronisationError> {
-        Ok(self.obtain(Some(duration))?.ok().map(LockGuard::of))
+    pub fn try_lock_for(&self, duration: Duration) -> Result<Option<MutexGuard>, SynchronisationError> {
+        Ok(self.obtain(Some(duration))?.ok().map(MutexGuard::of))
     }
 
-    /// As [`Lock::lock`], for callers that store the hold themselves; only [`HeldLock::release`] releases the lock.
+    /// As [`Mutex::lock`], for callers that store the hold themselves; only [`HeldMutex::release`] releases the lock.
     ///
     /// # Errors
     ///
-    /// As [`Lock::lock`].
-    pub fn acquire(&self) -> Result<HeldLock, SynchronisationError> {
+    /// As [`Mutex::lock`].
+    pub fn acquire(&self) -> Result<HeldMutex, SynchronisationError> {
         self.obtain(None)?
     }
 
-    /// As [`Lock::try_lock_for`], for callers that store the hold themselves.
+    /// As [`Mutex::try_lock_for`], for callers that store the hold themselves.
     ///
     /// # Errors
     ///
-    /// As [`Lock::try_lock_for`].
-    pub fn try_acquire_for(&self, duration: Duration) -> Result<Option<HeldLock>, SynchronisationError> {
+    /// As [`Mutex::try_lock_for`].
+    pub fn try_acquire_for(&self, duration: Duration) -> Result<Option<HeldMutex>, SynchronisationError> {
         Ok(self.obtain(Some(duration))?.ok())
     }
 
     /// The hold, or the error of a wait that ran out of time.
-    pub(super) fn obtain(&self, duration: Option<Duration>) -> Timely<HeldLock> {
+    pub(super) fn obtain(&self, duration: Option<Duration>) -> Timely<HeldMutex> {
         // A thread that gave a time of its own learns after that time that it waited in vain.
         if duration.is_none() && self.session.is_own(self.object.number) {
             return Err(SynchronisationError::Recursion(format!(
@@ -109,7 +109,7 @@ impl Lock {
 }
 
 /// Takes a lock as soon as nothing in `before` is refused either.
-pub(super) fn take(session: &Arc<Ends>, object: &Object, before: &[Operation], timeout: Duration) -> Timely<HeldLock> {
+pub(super) fn take(session: &Arc<Ends>, object: &Object, before: &[Operation], timeout: Duration) -> Timely<HeldMutex> {
     Ok(take_and_read(session, object, before, None, timeout)?.map(|(held, _)| held))
 }
 
@@ -120,7 +120,7 @@ pub(super) fn take_and_read(
     before: &[Operation],
     read: Option<u32>,
     timeout: Duration,
-) -> Timely<(HeldLock, u64)> {
+) -> Timely<(HeldMutex, u64)> {
     let taking = Taking { object, me: session.me, nonce: session.nonce(), before, read };
     let (token, word) = match session.obtain(&taking, timeout)? {
         Obtained::Taken(outcomes) => {
@@ -142,7 +142,7 @@ pub(super) fn take_and_read(
         }
     };
     let (nonce, object, hold) = (taking.nonce, object.clone(), session.hold_lock(object.number));
-    Ok(Ok((HeldLock { session: Arc::clone(session), object, nonce, token, _hold: hold }, word)))
+    Ok(Ok((HeldMutex { session: Arc::clone(session), object, nonce, token, _hold: hold }, word)))
 }
 
 /// One attempt to take a lock.
@@ -194,7 +194,7 @@ impl Contended for Taking<'_> {
 
 /// A lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the heartbeats
 /// for it.
-pub struct HeldLock {
+pub struct HeldMutex {
     session: Arc<Ends>,
     object: Object,
     nonce: u64,
@@ -202,7 +202,7 @@ pub struct HeldLock {
     _hold: Hold,
 }
 
-impl HeldLock {
+impl HeldMutex {
     /// The number of this acquisition, larger than that of every earlier one.
     pub fn token(&self) -> u64 {
         self.token
@@ -217,16 +217,16 @@ impl HeldLock {
         self.release_with(Vec::new()).map(drop)
     }
 
-    /// Like [`HeldLock::release`], and wakes the threads that wait for a condition in the same call.
+    /// Like [`HeldMutex::release`], and wakes the threads that wait for a condition in the same call.
     ///
     /// # Errors
     ///
-    /// As [`HeldLock::release`].
-    pub fn release_and_notify(self, condition: &Condition) -> Result<(), SynchronisationError> {
-        self.release_with(vec![condition.step()]).map(drop)
+    /// As [`HeldMutex::release`].
+    pub fn release_and_notify_all(self, condvar: &Condvar) -> Result<(), SynchronisationError> {
+        self.release_with(vec![condvar.step()]).map(drop)
     }
 
-    /// Like [`HeldLock::release`], with `more` steps in the same call; returns their outcomes.
+    /// Like [`HeldMutex::release`], with `more` steps in the same call; returns their outcomes.
     pub(super) fn release_with(self, more: Vec<Operation>) -> Result<Vec<Outcome>, SynchronisationError> {
         let mut steps = more;
         steps.push(self.free());
@@ -259,45 +259,45 @@ impl HeldLock {
 }
 
 /// A lock that is held; dropping it releases the lock.
-pub struct LockGuard {
+pub struct MutexGuard {
     /// `None` after a wait for a condition that could not take the lock again.
-    held: Option<HeldLock>,
+    held: Option<HeldMutex>,
     /// Steps that are done together with the release.
     pending: Vec<Operation>,
     /// As with `std::sync::MutexGuard`, the thread that took the lock must release it.
     not_send: PhantomData<*const ()>,
 }
 
-impl LockGuard {
-    fn of(held: HeldLock) -> LockGuard {
-        LockGuard { held: Some(held), pending: Vec::new(), not_send: PhantomData }
+impl MutexGuard {
+    fn of(held: HeldMutex) -> MutexGuard {
+        MutexGuard { held: Some(held), pending: Vec::new(), not_send: PhantomData }
     }
 
     /// The number of this acquisition, larger than that of every earlier one; a system outside the region can use it to
     /// refuse late commands. 0 if a wait for a condition could not take the lock again.
     pub fn token(&self) -> u64 {
-        self.held.as_ref().map_or(0, HeldLock::token)
+        self.held.as_ref().map_or(0, HeldMutex::token)
     }
 
-    /// Releases the lock, and reports the errors that dropping cannot.
+    /// Releases the lock, and returns the error that dropping the guard cannot.
     ///
     /// # Errors
     ///
-    /// As [`HeldLock::release`].
-    pub fn release(mut self) -> Result<(), SynchronisationError> {
+    /// As [`HeldMutex::release`].
+    pub fn unlock(mut self) -> Result<(), SynchronisationError> {
         self.give_back()
     }
 
     /// Wakes the threads that wait for a condition when the lock is released, in the same call.
-    pub fn notify(&mut self, condition: &Condition) {
-        self.pending.push(condition.step());
+    pub fn notify_all(&mut self, condvar: &Condvar) {
+        self.pending.push(condvar.step());
     }
 
-    pub(super) fn take_held(&mut self) -> Option<(HeldLock, Vec<Operation>)> {
+    pub(super) fn take_held(&mut self) -> Option<(HeldMutex, Vec<Operation>)> {
         self.held.take().map(|held| (held, std::mem::take(&mut self.pending)))
     }
 
-    pub(super) fn set_held(&mut self, held: Option<HeldLock>) {
+    pub(super) fn set_held(&mut self, held: Option<HeldMutex>) {
         self.held = held;
     }
 
@@ -309,7 +309,7 @@ impl LockGuard {
     }
 }
 
-impl Drop for LockGuard {
+impl Drop for MutexGuard {
     fn drop(&mut self) {
         let Some(session) = self.held.as_ref().map(|held| Arc::clone(&held.session)) else { return };
         if let Err(error) = self.give_back() {
