@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use trellis_base::Random;
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::client::{Client as Owner, Input as OwnerInput};
-use trellis_fabric_protocol::lease::epoch_of;
 use trellis_fabric_protocol::lease::reader::{Input as ReaderInput, Reader};
 use trellis_fabric_protocol::lease::{
     Ask, Effect as LeaseEffect, Message, Outcome, Party, Status as LeaseStatus, Timing,
 };
+use trellis_fabric_protocol::lease::{epoch_of, is_of_no_lease};
 use trellis_fabric_protocol::memory_server::{
     Client, Effect, Input, LeaseServer, MemoryServer, Order, PageEntry, Range, SessionLimits, Settings, StagingLimits,
 };
@@ -243,14 +243,17 @@ impl Process {
                         }
                     } else {
                         self.fenced += 1;
-                        self.in_doubt += u64::from(came.is_some_and(|(_, epoch)| epoch != 0));
+                        self.in_doubt += u64::from(came.is_some_and(|(_, epoch)| !is_of_no_lease(epoch)));
                     }
                     if !self.owner.owns(now, page) {
                         self.owned.remove(&page);
                     }
                 }
                 LeaseEffect::Lost(page) => {
-                    self.owned.remove(&page);
+                    // What was changed may still count.
+                    if !self.owner.may_commit(page) {
+                        self.owned.remove(&page);
+                    }
                     self.bytes.remove(&page);
                 }
                 LeaseEffect::Recalled(page) => drop(self.recalled.insert(page)),
@@ -346,13 +349,14 @@ impl Process {
         self.own(now, OwnerInput::Tick, None);
         self.read(now, ReaderInput::Tick, None);
         let page = random.below(PAGES);
-        let is_free = !self.committing.contains(&page) && self.owner.owns(now, page);
+        let is_late = !self.owner.owns(now, page) && self.owned.contains_key(&page) && self.owner.may_commit(page);
+        let is_free = !self.committing.contains(&page) && (self.owner.owns(now, page) || is_late);
         match random.below(8) {
             0 | 1 if !self.owner.pages.contains_key(&page) && self.wanted.insert(page) => {
                 self.own(now, OwnerInput::Update(page), None);
             }
             2..=4 if is_free => {
-                let release = self.recalled.contains(&page) || random.once_in(3);
+                let release = is_late || self.recalled.contains(&page) || random.once_in(3);
                 let bytes = self.owned.get_mut(&page).expect("it is owned");
                 let next = word(bytes, 0) + 1;
                 bytes[..8].copy_from_slice(&next.to_le_bytes());

@@ -712,3 +712,35 @@ fn copies_that_nobody_uses_end() {
         assert!(good(leased.commit(&[(2, &[1; PAGE])], true)).is_empty());
     });
 }
+
+/// A process that stood still for longer than a term: what it changed counts if nobody had the page meanwhile. If
+/// somebody read the page, its change must not come to light later, because that reader may have heard of it before.
+#[test]
+fn what_was_changed_under_a_lease_that_ended_counts_unless_somebody_had_the_page() {
+    in_own_network("what_was_changed_under_a_lease_that_ended_counts_unless_somebody_had_the_page", &ALONE, || {
+        let between = Between::start_with_term(Duration::from_secs(1), |_| Turn::Pass);
+        let mut one = client(9);
+        let object = good(one.create(SERVER, 3 * PAGE as u64));
+        let (owner, heard) = leased(10, object, LONG);
+        let (reader, _) = leased(11, object, LONG);
+        good(owner.update(&[0, 1, 2], false, &mut |_, _| {}));
+        // The owner is not heard until its leases have ended.
+        between.now(|request| if request.source.host == Host(10) { Turn::Lose } else { Turn::Pass });
+        heard.wait(&[0, 1, 2]);
+        let mut seen = Vec::new();
+        good(reader.copy(&[1], false, &mut |_, bytes| {
+            if let Bytes::New(bytes) = bytes {
+                seen.extend_from_slice(bytes);
+            }
+        }));
+        assert!(seen == [0; PAGE], "nothing was committed");
+        between.now(|_| Turn::Pass);
+        let mine: Vec<(u64, &[u8])> = [0, 1, 2].map(|page| (page, &[7; PAGE][..])).to_vec();
+        assert_eq!(good(owner.commit(&mine, true)), [1], "somebody had page 1");
+        for (page, byte) in [(0, 7), (1, 0), (2, 7)] {
+            let mut bytes = [1; PAGE];
+            good(one.read(object.plus(page * PAGE as u64).expect("it is in the object"), &mut bytes));
+            assert!(bytes == [byte; PAGE], "page {page}");
+        }
+    });
+}

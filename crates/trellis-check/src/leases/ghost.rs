@@ -6,6 +6,9 @@
 //! a set of *views*: the page's value, which unfinished commits have taken effect, and which values each unfinished
 //! read may have seen. When no view is left, no order explains what clients saw.
 //!
+//! What a client changed under a lease counts only if nobody else had the page since: another process could have heard
+//! of the change and not found it. So when a home accepts a commit, its client is the last that had a right to the page.
+//!
 //! More rules are checked in every state. A page has one owner and one home at an instant of real time. No reader
 //! answers from a copy while the page has an owner. The backups have what a settled home shows. Every server that the
 //! controller may make home next has what any home shows. It must never inspect a machine for anything else.
@@ -25,6 +28,8 @@ pub enum Event {
     CommitBegins(u8, u8, Value, Value),
     /// The commit ends; says whether it was acknowledged.
     CommitEnds(u8, u8, bool),
+    /// A home accepts a commit of the client.
+    Counts(u8, u8),
     /// The client is gone. Its requests may still take effect.
     Gone(u8),
 }
@@ -45,6 +50,8 @@ struct View {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ghost {
     pages: Vec<BTreeSet<View>>,
+    /// For each page the node that last had a right to it.
+    holders: Vec<u8>,
 }
 
 /// Stands for a client that is gone.
@@ -70,7 +77,25 @@ impl Ghost {
     /// The state before the first event.
     pub fn new(setup: &Setup) -> Ghost {
         let view = View { value: 0, open: Vec::new(), done: Vec::new(), reads: Vec::new() };
-        Ghost { pages: vec![BTreeSet::from([view]); setup.pages as usize] }
+        let pages = setup.pages as usize;
+        Ghost { pages: vec![BTreeSet::from([view]); pages], holders: vec![NOBODY; pages] }
+    }
+
+    /// Notes which nodes have rights to pages at this instant.
+    pub fn note_holders<'a>(
+        &mut self,
+        real: u64,
+        nodes: impl Iterator<Item = &'a Node> + Clone,
+        now: impl Fn(usize, u64) -> u64,
+    ) {
+        for (page, holder) in (0..).zip(&mut self.holders) {
+            let has = |&(number, node): &(usize, &Node)| !node.is_dead && node.has_right(now(number, real), page);
+            let mut having = nodes.clone().enumerate().filter(has).map(|(number, _)| number as u8);
+            let Some(first) = having.next() else { continue };
+            if first != *holder && having.all(|other| other != *holder) {
+                *holder = first;
+            }
+        }
     }
 
     /// Applies an event.
@@ -111,6 +136,14 @@ impl Ghost {
                 if self.pages[usize::from(page)].is_empty() {
                     return Err(format!(
                         "a commit of client {client} to page {page} is acknowledged and rests on what was changed"
+                    ));
+                }
+            }
+            Event::Counts(client, page) => {
+                let holder = self.holders[usize::from(page)];
+                if holder != client {
+                    return Err(format!(
+                        "a commit of client {client} to page {page} counts although node {holder} had the page since"
                     ));
                 }
             }

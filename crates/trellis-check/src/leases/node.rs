@@ -221,6 +221,12 @@ impl Node {
                 let before = faults::before(setup.fault, self, now, *from, message);
                 self.hear(now, *from, before.message.clone(), &mut effects);
                 faults::after(setup.fault, self, now, &before, message, &mut effects);
+                if let Message::Request { page, ask: Ask::Commit { .. }, .. } = *message
+                    && effects.contains(&Effect::Stage(page))
+                    && let Some(client) = setup.node(from.host)
+                {
+                    out.events.push(Event::Counts(client as u8, place.page(page) as u8));
+                }
             }
             Cause::Tick(_) => {
                 match &mut self.machine {
@@ -384,7 +390,7 @@ impl Node {
             }
             Operation::Commit { page, release } => {
                 let (base, value) = (self.aside[page as usize], self.bytes[page as usize]);
-                if client.owns(now, page) && base != value {
+                if client.may_commit(page) && base != value {
                     out.events.push(Event::CommitBegins(me, page as u8, base, value));
                     client.step(now, client::Input::Commit { page, release }, effects);
                     waits = true;
@@ -397,6 +403,19 @@ impl Node {
         }
         self.is_waiting = waits;
         self.next += u16::from(!waits);
+    }
+
+    fn may_commit(&self, page: PageNumber) -> bool {
+        matches!(&self.machine, Machine::Client(client) if client.may_commit(page))
+    }
+
+    /// Whether it may use a page now: as the owner, or from a copy.
+    pub fn has_right(&self, now: Nanoseconds, page: PageNumber) -> bool {
+        match self.machine_of(page) {
+            Machine::Client(client) => client.owns(now, page),
+            Machine::Reader(reader) => reader.has(now, page),
+            Machine::Server(_) | Machine::Controller(_) => false,
+        }
     }
 
     pub(super) fn carry_out(&mut self, effects: Vec<Effect>, value: Option<Value>, place: Place, out: &mut Out) {
@@ -419,7 +438,12 @@ impl Node {
                 Effect::Apply(page) => self.bytes[page as usize] = self.aside[page as usize],
                 Effect::Done(page, outcome) => self.done(page as u8, outcome, value, out),
                 Effect::Persist(record) => self.log = Some(record),
-                Effect::Lost(page) => self.bytes[page as usize] = self.aside[page as usize],
+                // Changes stay that may still be committed.
+                Effect::Lost(page) => {
+                    if !self.may_commit(page) {
+                        self.bytes[page as usize] = self.aside[page as usize];
+                    }
+                }
                 Effect::Changed(_, false) | Effect::Recalled(_) | Effect::Unserved => {}
             }
         }

@@ -47,6 +47,11 @@ impl Place {
         Place { about: (part.number, part.since), first: part.first, of: 0 }
     }
 
+    /// A page of the machine, in the numbering of the range.
+    pub(super) fn page(self, page: PageNumber) -> PageNumber {
+        page + self.first
+    }
+
     /// A message of the machine in the form in which it is sent: with its part and its page.
     pub(super) fn on_the_way(self, message: Message) -> (Message, (Host, u16), PageNumber) {
         let is_told = !matches!(

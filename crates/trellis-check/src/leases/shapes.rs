@@ -157,6 +157,15 @@ pub fn small() -> Vec<Setup> {
             blows: vec![Blow::Death(0)],
             ..setup("failover", 2, &[1], two(change(true), vec![READ]))
         },
+        // A lease ends before its changes are committed; a reader wants a copy.
+        Setup { ticks: 4, ..with_worst_clocks(with_readers(1, setup("late-commit", 1, &[], vec![change(true)]))) },
+        // The home dies while a client owns the page that another wants.
+        Setup {
+            timing: timing(12, 3),
+            ticks: 1,
+            blows: vec![Blow::Death(0)],
+            ..setup("failover-owned", 2, &[1], two(change(true), look()))
+        },
         // The home is not heard for a while and does not know it.
         Setup { timing: timing(6, 6), ticks: 2, misrouted: 1, ..setup("silence", 2, &[1], vec![vec![READ]]) },
         // The range moves to a complete backup.

@@ -363,6 +363,7 @@ impl World {
         if self.fault_mix.sleeps && !self.is_calm() && self.random.once_in(60) {
             self.asleep[node] = self.real + self.random.below(2 * TERM);
         }
+        self.ghost.note_holders(self.real, self.nodes.iter(), |node, real| self.setup.now(node, real));
         check_rights(&self.setup, self.real, self.nodes.iter(), |node, real| self.setup.now(node, real))
     }
 

@@ -4,9 +4,14 @@
 //! a new request, so that a late answer to an old one grants nothing. Once a commit was sent, its content does not change,
 //! and the client answers no request about the page until the home has reported the outcome, in answer to whichever
 //! request. It must never believe any host but the home about its lease, and must never show what it has not committed.
+//!
+//! Changes under a lease that has ended can still be committed: the home accepts them if nobody was granted the page
+//! since. A home that does not know the lease, because the home that gave it is gone, takes the client's word for it during
+//! its grace period: the client *claims* the page. It may do so only if its lease had not ended when it heard from that
+//! home. Then nobody else was granted the page before: the former home was gone already, and the new one grants nothing.
 
 use super::{Answer, Ask, Belief, Bytes, Effect, Epoch, Host, Message, Outcome, PageNumber, Party, Status, Timing};
-use super::{incarnation_of, send};
+use super::{epoch_of, incarnation_of, is_of_no_lease, send};
 use crate::Nanoseconds;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -75,6 +80,19 @@ pub struct Own {
     pub renew_at: Nanoseconds,
     /// The page was changed, and the changes are not committed.
     pub is_changed: bool,
+    /// The lease has ended, and its changes are not committed.
+    pub is_over: bool,
+    /// The home of this incarnation does not know the lease, which had not ended when the client heard from that home.
+    pub claims: Option<u16>,
+    /// A commit follows when the claim is granted; says whether it gives the lease back.
+    pub then: Option<bool>,
+}
+
+impl Own {
+    /// The epoch under which the lease is renewed: the first of an incarnation, which no lease has, for a claim.
+    fn renewed_under(&self) -> Epoch {
+        self.claims.map_or(self.epoch, epoch_of)
+    }
 }
 
 /// A request that is not answered yet.
@@ -122,14 +140,20 @@ impl Client {
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Read(page) => self.ask(now, page, Ask::Read, effects),
-            Input::Update(page) => self.ask(now, page, Ask::Update, effects),
+            Input::Update(page) => {
+                // The changes of a lease that has ended are given up.
+                if let Some(hold) = self.pages.get_mut(&page) {
+                    hold.own = hold.own.filter(|own| !own.is_over);
+                }
+                self.ask(now, page, Ask::Update, effects);
+            }
             Input::Commit { page, release } => self.commit(now, page, release, effects),
             Input::Release(page) => self.release(page, effects),
             Input::Message(from, Message::Request { page, request, ask }) => {
                 self.asked(now, Answer { to: from, page, request, ask }, effects);
             }
-            Input::Message(_, Message::Reply { page, request, ask, status, epoch }) => {
-                self.reply(now, page, request, ask, status, epoch, effects);
+            Input::Message(from, Message::Reply { page, request, ask, status, epoch }) => {
+                self.reply(now, from.host, page, request, ask, status, epoch, effects);
             }
             Input::Message(_, Message::Recall { page, epoch }) => self.recall(page, epoch, effects),
             Input::Message(_, Message::Placed { placement, .. }) => {
@@ -150,7 +174,18 @@ impl Client {
     /// back: the home may have given it to another client.
     pub fn owns(&self, now: Nanoseconds, page: PageNumber) -> bool {
         let gives_back = self.waits(page).is_some_and(|wait| matches!(wait.ask, Ask::Commit { release: true, .. }));
-        self.own(page).is_some_and(|own| now < own.until) && !gives_back
+        let is_claiming = self.own(page).is_some_and(|own| own.then == Some(true));
+        self.own(page).is_some_and(|own| !own.is_over && now < own.until) && !gives_back && !is_claiming
+    }
+
+    /// Whether it has a lease of the page that has not been found to have ended.
+    pub fn has(&self, page: PageNumber) -> bool {
+        self.own(page).is_some_and(|own| !own.is_over)
+    }
+
+    /// Whether the program may commit what it changed, although the lease may have ended.
+    pub fn may_commit(&self, page: PageNumber) -> bool {
+        self.own(page).is_some_and(|own| own.is_changed && own.then.is_none()) && !self.is_committing(page)
     }
 
     /// The program is about to change the page. Returns whether it may.
@@ -174,7 +209,8 @@ impl Client {
 
     fn due_of(&self, hold: &Hold) -> Option<Nanoseconds> {
         let again = hold.wait.map(|wait| wait.again_at);
-        let own = hold.own.and_then(|own| match hold.wait.map(|wait| wait.ask) {
+        let own = hold.own.filter(|own| !own.is_over && own.then.is_none());
+        let own = own.and_then(|own| match hold.wait.map(|wait| wait.ask) {
             None => Some(own.renew_at.min(own.until)),
             // The lease ends while it is renewed, too.
             Some(Ask::Renew(_)) => Some(own.until),
@@ -189,6 +225,29 @@ impl Client {
 
     fn is_committing(&self, page: PageNumber) -> bool {
         self.waits(page).is_some_and(|wait| matches!(wait.ask, Ask::Commit { .. }))
+            || self.own(page).is_some_and(|own| own.then.is_some())
+    }
+
+    /// The home of a page, which does not know the lease, has this incarnation: the client may claim the page there if its
+    /// lease has not ended. Only the home's own answer counts: other hosts may speak of another part's home. Returns
+    /// whether something else is asked from now on.
+    fn learn(&mut self, now: Nanoseconds, page: PageNumber, incarnation: u16) -> bool {
+        let Some(Hold { own: Some(own), wait }) = self.pages.get_mut(&page) else { return false };
+        if own.claims != Some(incarnation) {
+            let may_claim = incarnation > incarnation_of(own.epoch) && !own.is_over && now < own.until;
+            own.claims = may_claim.then_some(incarnation);
+        }
+        let Some(wait) = wait else { return false };
+        let ask = match (wait.ask, own.then) {
+            // The former home may have granted the claim and accepted the commit.
+            (Ask::Renew(_), Some(release)) if own.claims.is_none() => {
+                own.then = None;
+                Ask::Commit { epoch: own.epoch, release }
+            }
+            (Ask::Renew(_), _) => Ask::Renew(own.renewed_under()),
+            (ask, _) => ask,
+        };
+        core::mem::replace(&mut wait.ask, ask) != ask
     }
 
     fn waits(&self, page: PageNumber) -> Option<Wait> {
@@ -220,8 +279,12 @@ impl Client {
     }
 
     fn ask_all_again(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
-        let waiting: Vec<PageNumber> =
-            self.pages.iter().filter(|(_, hold)| hold.wait.is_some()).map(|(page, _)| *page).collect();
+        self.ask_others_again(now, PageNumber::MAX, effects);
+    }
+
+    fn ask_others_again(&mut self, now: Nanoseconds, but: PageNumber, effects: &mut Vec<Effect>) {
+        let waiting = self.pages.iter().filter(|(page, hold)| **page != but && hold.wait.is_some());
+        let waiting: Vec<PageNumber> = waiting.map(|(page, _)| *page).collect();
         for page in waiting {
             // How long another host was waited for says nothing.
             self.was_answered(page);
@@ -251,10 +314,15 @@ impl Client {
     }
 
     fn commit(&mut self, now: Nanoseconds, page: PageNumber, release: bool, effects: &mut Vec<Effect>) {
-        match self.own(page).copied() {
-            Some(own) if now < own.until => self.ask(now, page, Ask::Commit { epoch: own.epoch, release }, effects),
-            _ => self.end(page, Outcome::Fenced, effects),
-        }
+        let Some(own) = self.pages.get_mut(&page).and_then(|hold| hold.own.as_mut()) else {
+            return self.end(page, Outcome::Fenced, effects);
+        };
+        own.then = own.claims.map(|_| release);
+        let ask = match own.then {
+            Some(_) => Ask::Renew(own.renewed_under()),
+            None => Ask::Commit { epoch: own.epoch, release },
+        };
+        self.ask(now, page, ask, effects);
     }
 
     fn release(&mut self, page: PageNumber, effects: &mut Vec<Effect>) {
@@ -302,6 +370,7 @@ impl Client {
     fn reply(
         &mut self,
         now: Nanoseconds,
+        from: Host,
         page: PageNumber,
         request: u64,
         ask: Ask,
@@ -330,21 +399,57 @@ impl Client {
                     self.pause(now, page);
                 }
             }
-            Status::Busy | Status::Restarting | Status::Unserved if matches!(wait.ask, Ask::Renew(_)) => {
+            Status::Busy | Status::Restarting | Status::Unserved
+                if matches!(wait.ask, Ask::Renew(_)) && self.own(page).is_some_and(|own| own.then.is_none()) =>
+            {
                 self.stop_waiting(page);
                 effects.push(Effect::Recalled(page));
+            }
+            // The home knows the lease, and another client waits for the page: it is committed now.
+            Status::Busy if !is_of_no_lease(epoch) && matches!(wait.ask, Ask::Renew(_)) => {
+                self.commit_claimed(now, page, epoch, effects);
             }
             // The home grants it in its turn, in answer to this request.
             Status::Busy if epoch > 0 && wait.ask == Ask::Update => {}
             Status::Busy | Status::Restarting | Status::Unserved => self.pause(now, page),
             Status::Ok => self.succeeded(now, page, wait, epoch, effects),
-            Status::Fenced => match wait.ask {
-                Ask::Renew(_) => {
-                    self.pages.remove(&page);
-                    effects.push(Effect::Lost(page));
+            Status::Fenced => self.fenced(now, from, page, wait.ask, epoch, effects),
+        }
+    }
+
+    /// The home does not know the lease. If it is another one than before, the client may claim the page.
+    fn fenced(
+        &mut self,
+        now: Nanoseconds,
+        from: Host,
+        page: PageNumber,
+        ask: Ask,
+        epoch: Epoch,
+        effects: &mut Vec<Effect>,
+    ) {
+        let incarnation = incarnation_of(epoch);
+        if is_of_no_lease(epoch) {
+            let asks_otherwise = self.learn(now, page, incarnation);
+            if self.belief.hear(from, incarnation) {
+                self.ask_others_again(now, page, effects);
+            }
+            if asks_otherwise {
+                return self.ask_again(now, page, effects);
+            }
+        }
+        let own = self.own(page).copied();
+        match ask {
+            Ask::Commit { release, .. } if is_of_no_lease(epoch) && own.is_some_and(|own| own.claims.is_some()) => {
+                if let Some(own) = self.pages.get_mut(&page).and_then(|hold| hold.own.as_mut()) {
+                    own.then = Some(release);
                 }
-                _ => self.end(page, Outcome::Fenced, effects),
-            },
+                self.ask(now, page, Ask::Renew(epoch), effects);
+            }
+            Ask::Renew(_) if own.is_none_or(|own| own.then.is_none()) => {
+                self.pages.remove(&page);
+                effects.push(Effect::Lost(page));
+            }
+            _ => self.end(page, Outcome::Fenced, effects),
         }
     }
 
@@ -372,7 +477,8 @@ impl Client {
             // Nothing is left of the term: ask again.
             Ask::Update if now >= until => self.ask_again(now, page, effects),
             Ask::Update => {
-                let own = Own { epoch, until, renew_at, is_changed: false };
+                let is_over = false;
+                let own = Own { epoch, until, renew_at, is_changed: false, is_over, claims: None, then: None };
                 self.pages.insert(page, Hold { own: Some(own), wait: None });
                 effects.push(Effect::Put(page));
                 effects.push(Effect::Done(page, Outcome::Owned));
@@ -380,17 +486,21 @@ impl Client {
             Ask::Renew(_) => {
                 if let Some(Hold { own: Some(own), wait }) = self.pages.get_mut(&page) {
                     *wait = None;
-                    (own.until, own.renew_at) = (until, renew_at);
+                    (own.epoch, own.claims) = (epoch, None);
+                    if !own.is_over {
+                        (own.until, own.renew_at) = (until, renew_at);
+                    }
                 }
+                self.commit_claimed(now, page, epoch, effects);
             }
             Ask::Commit { release, epoch: before } => {
                 if let Some(Hold { own: Some(own), wait }) = self.pages.get_mut(&page) {
                     *wait = None;
-                    (own.epoch, own.is_changed) = (epoch, false);
+                    (own.epoch, own.is_changed, own.claims) = (epoch, false, None);
                 }
                 // The home remembers the commit and knows of no lease: another content under this epoch would be taken for
                 // the same commit.
-                let is_over = epoch <= before;
+                let is_over = epoch <= before || self.own(page).is_some_and(|own| own.is_over);
                 if release || is_over {
                     self.pages.remove(&page);
                 }
@@ -400,6 +510,15 @@ impl Client {
                 }
             }
             Ask::Copy | Ask::Release(_) => {}
+        }
+    }
+
+    /// The commit for which the page was claimed.
+    fn commit_claimed(&mut self, now: Nanoseconds, page: PageNumber, epoch: Epoch, effects: &mut Vec<Effect>) {
+        let Some(own) = self.pages.get_mut(&page).and_then(|hold| hold.own.as_mut()) else { return };
+        if let Some(release) = own.then.take() {
+            (own.epoch, own.claims) = (epoch, None);
+            self.ask(now, page, Ask::Commit { epoch, release }, effects);
         }
     }
 
@@ -413,12 +532,19 @@ impl Client {
         let Some(&Hold { own, wait }) = self.pages.get(&page) else { return };
         let is_renewing = wait.is_some_and(|wait| matches!(wait.ask, Ask::Renew(_)));
         match (own, wait) {
-            (Some(own), _) if now >= own.until && (wait.is_none() || is_renewing) => {
-                self.pages.remove(&page);
+            (Some(own), _)
+                if now >= own.until && !own.is_over && own.then.is_none() && (wait.is_none() || is_renewing) =>
+            {
+                match self.pages.get_mut(&page) {
+                    Some(Hold { own: Some(own), wait }) if own.is_changed => (own.is_over, *wait) = (true, None),
+                    _ => drop(self.pages.remove(&page)),
+                }
                 effects.push(Effect::Lost(page));
             }
             (_, Some(wait)) if now >= wait.again_at => self.ask_again(now, page, effects),
-            (Some(own), None) if now >= own.renew_at => self.ask(now, page, Ask::Renew(own.epoch), effects),
+            (Some(own), None) if now >= own.renew_at && !own.is_over => {
+                self.ask(now, page, Ask::Renew(own.renewed_under()), effects);
+            }
             _ => {}
         }
     }

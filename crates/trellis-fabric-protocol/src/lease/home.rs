@@ -94,6 +94,8 @@ pub struct Owner {
     pub request: u64,
     /// Until then.
     pub until: Nanoseconds,
+    /// The client claimed the page; this home did not grant the lease.
+    pub has_claimed: bool,
 }
 
 /// The holder of a copy.
@@ -130,7 +132,7 @@ impl Home {
         let Context { now, timing, .. } = *context;
         let (is_known, until) = (entries.is_some(), now + timing.term);
         let leased = entries.into_iter().flatten().map(|Entry { page, epoch, owner, readers }| {
-            let owner = owner.map(|(party, request)| Owner { party, request, until });
+            let owner = owner.map(|(party, request)| Owner { party, request, until, has_claimed: false });
             let copies = readers.into_iter().map(|party| Copied { party, by: (0, 0), until }).collect();
             (page, Leased { epoch, owner, copies, is_recalling: false })
         });
@@ -364,14 +366,10 @@ impl Home {
         send(context.effects, Party::of(to), message, Bytes::Nothing);
     }
 
-    /// Forgets rights that have ended, and the page if nothing is left.
+    /// Forgets rights that have ended, and the page if nothing is left. Until then a lease that has ended counts for its
+    /// holder: nobody else was granted the page since.
     pub(super) fn forget_ended(&mut self, page: PageNumber, context: &Context<'_>) {
-        if let Some(queue) = self.queues.get_mut(&page) {
-            queue.forget_ended(context.now);
-            if queue.waiters.is_empty() {
-                self.queues.remove(&page);
-            }
-        }
+        self.forget_waiters(page, context.now);
         let is_staged = self.staged.contains_key(&page);
         let Some(leased) = self.leased.get_mut(&page) else { return };
         leased.owner = leased.owner.filter(|owner| is_staged || context.now < owner.until);
@@ -379,6 +377,16 @@ impl Home {
         leased.is_recalling &= !leased.copies.is_empty();
         if leased.owner.is_none() && leased.copies.is_empty() && !is_staged {
             self.leased.remove(&page);
+        }
+    }
+
+    /// Forgets clients that waited for the page and no longer ask.
+    pub(super) fn forget_waiters(&mut self, page: PageNumber, now: Nanoseconds) {
+        if let Some(queue) = self.queues.get_mut(&page) {
+            queue.forget_ended(now);
+            if queue.waiters.is_empty() {
+                self.queues.remove(&page);
+            }
         }
     }
 

@@ -11,13 +11,15 @@
 //! # The contract
 //!
 //! - **Home** promises: an [`Epoch`] is given once, and every grant, every commit and every recall of copies has a later
-//!   one. A commit is accepted only under the page's current epoch and before the lease's end by the home's clock. No lease
-//!   is granted while another lease or a copy may still be in use. A commit is shown to readers, and acknowledged, only
+//!   one. A commit is accepted only under the page's current epoch, so only if nobody was granted the page since, however
+//!   late it comes. No lease is granted while another lease or a copy may still be in use. In its grace period it takes
+//!   claims, and grants nothing else. A commit is shown to readers, and acknowledged, only
 //!   when every backup has it. A home answers only while its own lease on the range (its *home lease*) lasts by its own
 //!   clock.
 //! - **Client** promises: it counts the term of a lease from when it *sent* the request that was granted, and by a shorter
 //!   measure than the home ([`Timing`]), so it stops before the home does, whatever the offset of their clocks. Under one
-//!   epoch it commits one content. It shows its changes to no other process before they are committed.
+//!   epoch it commits one content. It shows its changes to no other process before they are committed. It *claims* a page
+//!   of a home that does not know its lease only if the lease had not ended when it heard from that home.
 //! - **Reader** promises: it answers from a copy only within the copy's term, which it counts as a client does, and never
 //!   from a copy that was recalled, however late that copy arrives.
 //! - **Backup** promises: it acknowledges what it has, and nothing from a home that was replaced. If its memory is lost, it
@@ -35,6 +37,7 @@
 //!
 //! - Two clients may change a page at one instant.
 //! - A commit is accepted that builds on anything but the last one.
+//! - A commit is accepted although somebody else was granted the page since its lease was granted.
 //! - An acknowledged commit is lost while a home or a complete backup lives.
 //! - A read returns less than what was committed, or read, before it began.
 //! - A commit takes effect after it was refused.
@@ -92,6 +95,11 @@ pub fn epoch_of(incarnation: u16) -> Epoch {
 /// The incarnation in an epoch.
 pub fn incarnation_of(epoch: Epoch) -> u16 {
     (epoch >> COUNTER_BITS) as u16
+}
+
+/// Whether no lease has this epoch: it is the first of its incarnation, and stands for that.
+pub fn is_of_no_lease(epoch: Epoch) -> bool {
+    epoch == epoch_of(incarnation_of(epoch))
 }
 
 /// A sender or receiver: a process on a host. Two processes, one after the other or side by side, are two parties. Servers
@@ -186,7 +194,7 @@ pub enum Ask {
     Copy,
     /// UPDATE: a lease, with the bytes.
     Update,
-    /// RENEW: another term for the lease under this epoch.
+    /// RENEW: another term for the lease under this epoch; with the first epoch of the home's incarnation, a claim.
     Renew(Epoch),
     /// COMMIT: make these bytes the content of the page.
     Commit {
@@ -206,7 +214,7 @@ pub enum Status {
     Ok,
     /// Not here: ask this host. The epoch beside it is the first one of that home's incarnation.
     Moved(Host),
-    /// The epoch is not the page's: the lease is over, and changes that were not committed never will be.
+    /// The epoch is not the page's: the lease is over, unless the client may claim the page.
     Fenced,
     /// Another client has it: try again, or wait.
     Busy,
@@ -425,7 +433,7 @@ pub enum Effect {
     Changed(PageNumber, bool),
     /// A client's operation is over.
     Done(PageNumber, Outcome),
-    /// The client's lease ended before anything was committed under it.
+    /// The client's lease ended before its changes were committed. They may still be ([`client::Client::may_commit`]).
     Lost(PageNumber),
     /// Another client wants a page that this client has: commit or release it soon. Its lease is no longer renewed.
     Recalled(PageNumber),

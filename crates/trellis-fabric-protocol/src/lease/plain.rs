@@ -3,13 +3,16 @@
 //! Promises: no page is changed without a lease while a client may have a lease or a copy of it. A refusal for that reason
 //! also asks those clients to give them back, so that a later attempt succeeds. It must never grant a right.
 
-use super::home::{Context, Home, Stamp};
+use super::home::{Context, Home, Leased, Stamp};
 use super::server::{Memory, Server};
 use super::settling::{Settling, WINDOW};
 use super::{Effect, Epoch, Host, PageNumber, Party, Placement, Status, Timing};
 use crate::Nanoseconds;
 use alloc::vec::Vec;
 use core::ops::Range;
+
+/// How many terms after the end of a lease its changes may still come, if nobody else wants the page.
+const LATE_TERMS: u64 = 16;
 
 impl Server {
     /// A server that is home of a range for its whole life, in this incarnation, without backups and without a controller.
@@ -133,10 +136,13 @@ impl Server {
         }
     }
 
-    /// Forgets leases and copies whose terms have ended.
+    /// Forgets copies whose terms have ended, and leases that ended long ago: until then their changes count.
     pub fn forget_ended(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.with_home(now, effects, |home, context| {
-            let pages: Vec<PageNumber> = home.leased.keys().copied().collect();
+            let late = LATE_TERMS * context.timing.term;
+            let may_come = |leased: &Leased| leased.owner.is_some_and(|owner| now < owner.until.saturating_add(late));
+            let over = home.leased.iter().filter(|(page, leased)| !may_come(leased) || home.queues.contains_key(page));
+            let pages: Vec<PageNumber> = over.map(|(page, _)| *page).collect();
             for page in pages {
                 home.forget_ended(page, context);
                 home.serve(page, context);

@@ -2,12 +2,13 @@
 //! wait for.
 //!
 //! Promises: no right to a page is granted while a right may be in use that excludes it. Waiting requests are served in the
-//! order of their arrival, and copies that follow each other at once, as soon as the page is free. It must never grant
-//! twice for one waiting request, and must never overtake a waiting request.
+//! order of their arrival, and copies that follow each other at once, as soon as the page is free. Changes under a lease
+//! count only if nobody else was granted the page since the lease was, however late they come. It must never grant twice
+//! for one waiting request, and must never overtake a waiting request.
 
 use super::home::{Context, Copied, Home, Leased, Owner, committed};
 use super::queue::{Queue, Right, Waiter};
-use super::{Answer, Ask, Bytes, Epoch, Message, PageNumber, Party, Status, epoch_of, send};
+use super::{Answer, Ask, Bytes, Epoch, Message, PageNumber, Party, Status, epoch_of, incarnation_of, send};
 
 /// A client without a lease that waits keeps its turn for this many time-outs.
 const TRIES: u64 = 4;
@@ -16,15 +17,17 @@ impl Home {
     /// Handles a page request, during the home lease.
     pub(super) fn request(&mut self, answer: Answer, context: &mut Context<'_>) {
         let page = answer.page;
-        if self.is_hidden(page) {
-            return answer.say(Status::Restarting, 0, context.effects);
-        }
         match answer.ask {
+            // It shows no bytes, and in the grace period no right was handed over yet.
+            Ask::Renew(epoch) if self.hand_to.is_none() || context.now < self.grace_until => {
+                self.renew(answer, epoch, context);
+            }
+            Ask::Renew(_) => answer.say(Status::Busy, 0, context.effects),
+            _ if self.is_hidden(page) => answer.say(Status::Restarting, 0, context.effects),
             Ask::Read => answer.with(Status::Ok, committed(page, context), Bytes::Page, context.effects),
             Ask::Commit { epoch, release } => self.commit(answer, epoch, release, context),
             Ask::Release(epoch) => self.release(page, epoch, context),
             _ if self.hand_to.is_some() => answer.say(Status::Busy, 0, context.effects),
-            Ask::Renew(epoch) => self.renew(answer, epoch, context),
             _ if context.now < self.grace_until => answer.say(Status::Restarting, 0, context.effects),
             Ask::Copy => self.copy(answer, context),
             Ask::Update => self.update(answer, context),
@@ -153,10 +156,12 @@ impl Home {
         let leased = self.leased.entry(page).or_default();
         leased.epoch = epoch;
         if is_copy {
+            // A lease that has ended does not count any more.
+            leased.owner = None;
             leased.copies.retain(|copied| copied.party != party);
             leased.copies.push(Copied { party, by: (request, epoch), until });
         } else {
-            (leased.owner, leased.is_recalling) = (Some(Owner { party, request, until }), false);
+            (leased.owner, leased.is_recalling) = (Some(Owner { party, request, until, has_claimed: false }), false);
         }
         let ask = if is_copy { Ask::Copy } else { Ask::Update };
         Answer { to: party, page, request, ask }.with(Status::Ok, epoch, Bytes::Page, context.effects);
@@ -198,19 +203,42 @@ impl Home {
     }
 
     fn renew(&mut self, answer: Answer, epoch: Epoch, context: &mut Context<'_>) {
-        let term_end = context.now + context.timing.term;
-        self.forget_ended(answer.page, context);
-        let is_wanted = self.queues.contains_key(&answer.page);
-        let leased = self.leased.get_mut(&answer.page).filter(|leased| leased.epoch == epoch);
-        let status = match leased.and_then(|leased| leased.owner.as_mut()) {
-            Some(_) if is_wanted => Status::Busy,
-            Some(owner) if context.now < owner.until => {
-                owner.until = term_end;
-                Status::Ok
+        let Answer { to: party, page, request, .. } = answer;
+        let until = context.now + context.timing.term;
+        let is_claim = epoch == epoch_of(self.incarnation);
+        if is_claim && self.may_claim(page, context) {
+            let leased = Leased { epoch: self.next_epoch(), ..Leased::default() };
+            self.leased
+                .insert(page, Leased { owner: Some(Owner { party, request, until, has_claimed: true }), ..leased });
+        }
+        self.forget_waiters(page, context.now);
+        let is_wanted = self.queues.contains_key(&page);
+        // What this home granted itself was never claimed: it may be the answer to an old request that arrived late.
+        let is_claimed = |leased: &Leased| {
+            let is_older = incarnation_of(leased.epoch) < incarnation_of(epoch);
+            is_claim && (is_older || leased.owner.is_some_and(|owner| owner.has_claimed))
+        };
+        let leased = self.leased.get_mut(&page).filter(|leased| leased.epoch == epoch || is_claimed(leased));
+        let (status, epoch) = match leased {
+            Some(Leased { epoch, owner: Some(owner), .. }) if owner.party == party => {
+                if is_wanted {
+                    (Status::Busy, *epoch)
+                } else {
+                    owner.until = owner.until.max(until);
+                    (Status::Ok, *epoch)
+                }
             }
-            _ => Status::Fenced,
+            // The client learns from it which home this is, and may claim the page.
+            _ => (Status::Fenced, epoch_of(self.incarnation)),
         };
         answer.say(status, epoch, context.effects);
+    }
+
+    /// Whether a client may have a lease of the page that this home does not know: the previous home gave it, and nobody
+    /// was granted the page since. The client claims it in the name of this incarnation, so that nothing that it sent to
+    /// an earlier home can be taken for a claim.
+    fn may_claim(&self, page: PageNumber, context: &Context<'_>) -> bool {
+        context.now < self.grace_until && !self.leased.contains_key(&page) && !self.staged.contains_key(&page)
     }
 
     fn commit(&mut self, answer: Answer, epoch: Epoch, release: bool, context: &mut Context<'_>) {
@@ -225,8 +253,11 @@ impl Home {
         if self.hand_to.is_some() {
             return answer.say(Status::Busy, 0, context.effects);
         }
+        // An epoch that no lease has says that the commit was not accepted, by no home, and never will be: an earlier home
+        // had to store it here first.
+        let fenced = if committed(page, context) < epoch { epoch_of(self.incarnation) } else { epoch };
         let Some(leased) = leased.filter(|leased| leased.epoch == epoch) else {
-            return answer.say(Status::Fenced, epoch, context.effects);
+            return answer.say(Status::Fenced, fenced, context.effects);
         };
         if let Some(staged) = self.staged.get_mut(&page) {
             if let Some(waits) = &mut staged.waits {
@@ -234,8 +265,9 @@ impl Home {
             }
             return;
         }
-        if leased.owner.is_none_or(|owner| context.now >= owner.until) {
-            return answer.say(Status::Fenced, epoch, context.effects);
+        // The lease may have ended: nobody was granted the page since, or it would have another epoch.
+        if leased.owner.is_none() {
+            return answer.say(Status::Fenced, fenced, context.effects);
         }
         self.stage(page, epoch, Some((party, request)), release, context);
     }

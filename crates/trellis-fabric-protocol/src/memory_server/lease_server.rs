@@ -21,7 +21,7 @@ use crate::lease::home::Stamp;
 use crate::lease::parts::Part;
 use crate::lease::server::{Input as Fact, Memory, Server};
 use crate::lease::{Ask, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Status as Outcome, Timing};
-use crate::lease::{epoch_of, incarnation_of};
+use crate::lease::{epoch_of, incarnation_of, is_of_no_lease};
 use crate::wire::address::{self, Cluster, Incarnation, Pointer};
 use crate::wire::command::Command;
 use crate::wire::datagram::control::{About, What, parts_of};
@@ -496,11 +496,10 @@ impl LeaseServer {
             (Outcome::Fenced, Ask::Commit { epoch: under, .. }) if counted == Some(under) => {
                 Decision::Counted { epoch: under }
             }
-            (Outcome::Fenced, Ask::Commit { epoch: under, .. }) => {
-                let is_last_before = self.server.memory.stamps.get(&page).is_none_or(|stamp| stamp.epoch < under);
+            (Outcome::Fenced, Ask::Commit { epoch: under, .. }) if !is_of_no_lease(epoch) => {
                 let is_known = under > self.forgotten && counted.is_none_or(|last| last < under);
                 // It was not accepted, and never will be.
-                let epoch = if is_last_before || is_known { 0 } else { epoch };
+                let epoch = if is_known { epoch_of(self.server.memory.incarnation) } else { epoch };
                 Decision::Refused { status: Status::Fenced, epoch }
             }
             (Outcome::Ok, _) => Decision::Granted { epoch, term: self.server.timing.term, is_known: false },
@@ -533,7 +532,16 @@ impl LeaseServer {
                 let is_known = known > committed && is_told;
                 self.decide(lease, Decision::Granted { epoch, term, is_known });
             }
-            decision => self.decide(lease, decision),
+            decision => {
+                // A claim: the home before this one granted the page.
+                if let Decision::Granted { epoch, .. } = decision
+                    && !self.guarded.contains_key(&lease.page())
+                {
+                    self.guard(lease.page(), true);
+                    self.guarded.insert(lease.page(), epoch);
+                }
+                self.decide(lease, decision);
+            }
         }
     }
 

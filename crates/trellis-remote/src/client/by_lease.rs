@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::lease::client::{Client as Holder, Input};
 use trellis_fabric_protocol::lease::{
-    Ask, Effect, Epoch, Message, Outcome, Party, Status as Said, Timing, incarnation_of,
+    Ask, Effect, Epoch, Message, Outcome, Party, Status as Said, Timing, incarnation_of, is_of_no_lease,
 };
 use trellis_fabric_protocol::wire::address::{Arguments, Host, HostPrefix, PAGE_BYTES, Pointer, Source};
 use trellis_fabric_protocol::wire::command::Command;
@@ -286,14 +286,15 @@ impl Client {
                         }
                         // It did not take effect and never will, or it was not sent because the lease was over. Others of
                         // the call have their turn before it is taken again.
-                        (_, None | Some((0, _))) => page.step = Step::Wait,
+                        (_, None) => page.step = Step::Wait,
+                        (_, Some((epoch, _))) if is_of_no_lease(epoch) => page.step = Step::Wait,
                         (_, Some(_)) => {
                             let failure = Failure::Unknown { command: Command::Commit, pointer: page.pointer };
                             self.fail(changes, place, failure, questions);
                         }
                     }
                 }
-                // A page is committed as soon as it is granted: nothing is renewed, and nothing ends unnoticed.
+                // A page is committed as soon as it is granted: nothing ends unnoticed.
                 _ => {}
             }
         }
@@ -356,7 +357,11 @@ impl Client {
             let failure = page.wanted(ask).refused(reply.status);
             return self.fail(changes, place, failure, questions);
         };
-        let is_awaited = matches!((page.step, ask), (Step::Take, Ask::Update) | (Step::Commit, Ask::Commit { .. }));
+        let is_awaited = match ask {
+            Ask::Update => page.step == Step::Take,
+            Ask::Commit { .. } | Ask::Renew(_) => page.step == Step::Commit,
+            Ask::Read | Ask::Copy | Ask::Release(_) => false,
+        };
         if is_awaited && !matches!(status, Said::Ok | Said::Fenced) {
             page.heard = Some((reply.status, moved_to(reply)));
             page.sent += u32::from(status != Said::Busy);
@@ -564,8 +569,9 @@ impl Page<'_> {
                 Wanted { epoch, data, is_release: release, ..Wanted::plain(pointer, Command::Commit, operation) }
             }
             Ask::Release(epoch) => Wanted { epoch, ..plain(Command::Release) },
-            // Nothing is renewed or copied here.
-            Ask::Renew(_) | Ask::Read | Ask::Copy | Ask::Update => plain(Command::Update),
+            Ask::Renew(epoch) => Wanted { epoch, ..plain(Command::Renew) },
+            // Nothing is copied here.
+            Ask::Read | Ask::Copy | Ask::Update => plain(Command::Update),
         }
     }
 }

@@ -76,8 +76,8 @@ pub trait Events: Send + Sync {
     /// Another client wants this page: commit it with release, or release it, soon. It is not renewed any more.
     fn recalled(&self, page: u64);
 
-    /// The lease or the copy of this page has ended: no thread here may use it after this returns. Uncommitted changes
-    /// are lost, unless [`Leased::update_again`] reports that the page has not been changed by others since.
+    /// The lease or the copy of this page has ended: no thread here may use it after this returns. After the end of a
+    /// lease, commit the changes, which succeeds if nobody else was granted the page since, or release the page.
     fn lost(&self, page: u64);
 
     /// Whether the copy of this page was used since the last query. An unused copy ends with its term, and is then
@@ -195,21 +195,8 @@ impl Leased {
         self.shared.have(Kind::Update, pages, if keeps { Keeps::Known } else { Keeps::Nothing }, put)
     }
 
-    /// Takes leases again for pages whose leases ended before their changes were committed: because a home failed, or
-    /// this process could not renew them. [`Bytes::Same`] means that no client has committed or written the page since
-    /// the lease was granted, and that it can be committed as it is here. Otherwise the given bytes are current, and the
-    /// local changes are lost. A home that a controller has put in the place of a failed one grants leases when the
-    /// earlier ones have ended.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::copy`].
-    pub fn update_again(&self, pages: &[u64], put: &mut dyn FnMut(u64, Bytes<'_>)) -> Result<(), RemoteError> {
-        self.shared.have(Kind::Update, pages, Keeps::Changed, put)
-    }
-
     /// Commits these bytes as the pages' content; with `release` the leases are returned. Returns the pages for which
-    /// this failed because their leases had ended.
+    /// this failed: their leases had ended, and somebody else had the page since, or may have had it.
     ///
     /// # Errors
     ///

@@ -52,8 +52,6 @@ pub(super) enum Keeps {
     Nothing,
     /// Those that were last put or committed.
     Known,
-    /// Those that were changed under a lease that has ended.
-    Changed,
 }
 
 /// The bytes of a page, in the datagram that brought them.
@@ -134,9 +132,6 @@ pub(super) struct State {
     commits: HashMap<u64, Vec<u8>>,
     /// The epoch of the bytes that the caller has.
     known: BTreeMap<u64, Epoch>,
-    /// The epoch under which each page was granted, or was last committed and kept, on which its changes are based. Kept
-    /// after the lease has ended, until the page is returned.
-    bases: HashMap<u64, Epoch>,
     /// Copies that callers use.
     held: HashSet<u64>,
     /// How often copies were renewed since they arrived or were last reported as used.
@@ -197,7 +192,6 @@ impl State {
             rooms: Vec::new(),
             commits: HashMap::new(),
             known: BTreeMap::new(),
-            bases: HashMap::new(),
             held: HashSet::new(),
             renewed: HashMap::new(),
             ends: BTreeSet::new(),
@@ -326,7 +320,6 @@ impl State {
     pub(super) fn release(&mut self, shared: &Shared, now: u64, page: u64) {
         self.commits.remove(&page);
         self.recalled.remove(&page);
-        self.bases.remove(&page);
         self.ask_client(shared, now, page, Input::Release(page));
     }
 
@@ -365,7 +358,7 @@ impl State {
     fn retime(&mut self, page: u64) {
         let due =
             self.objects[self.at(page)].client.due(page).into_iter().chain(self.machines(page).reader.due(page)).min();
-        let is_owned = self.machines(page).client.pages.get(&page).is_some_and(|hold| hold.own.is_some());
+        let is_owned = self.machines(page).client.has(page);
         let quiet = self.queued.get(&page).copied().filter(|_| !is_owned);
         let due = due.map(|at| quiet.map_or(at, |quiet| at.max(quiet)));
         let before = match due {
@@ -412,7 +405,10 @@ impl State {
 
     /// Whether this is due to be renewed but the caller has to be asked first. Nothing of it is due until then.
     fn asks_whether_used(&mut self, page: u64) -> bool {
-        let is_asked_for = self.operations.contains_key(&page) || self.machines(page).client.pages.contains_key(&page);
+        let client = &self.machines(page).client;
+        let is_asked_for = self.operations.contains_key(&page)
+            || client.has(page)
+            || client.pages.get(&page).is_some_and(|hold| hold.wait.is_some());
         let is_often = self.renewed.get(&page).is_some_and(|times| *times >= RENEWALS_UNASKED);
         let until = match self.machines(page).reader.pages.get(&page) {
             Some(&Followed { is_wanted: true, copy: Some((_, until)), asked: None, .. }) => until,
@@ -496,7 +492,6 @@ impl State {
                 let of_bytes = match operation.keeps {
                     Keeps::Nothing => 0,
                     Keeps::Known => known,
-                    Keeps::Changed => self.bases.get(&page).copied().unwrap_or(0),
                 };
                 (of_bytes, is_retried || operation.sent > 1)
             }
@@ -515,7 +510,6 @@ impl State {
         match self.operations.get(&page).map(|operation| operation.keeps) {
             Some(Keeps::Nothing) => false,
             Some(Keeps::Known) => self.known.contains_key(&page),
-            Some(Keeps::Changed) => self.bases.contains_key(&page),
             None => is_copy && self.held.contains(&page) && self.known.contains_key(&page),
         }
     }
@@ -586,11 +580,10 @@ impl State {
     /// Completes an operation of a lease's machine.
     fn done(&mut self, shared: &Shared, now: u64, page: u64, outcome: Outcome, came: Option<(Range<usize>, Epoch)>) {
         match (outcome, came) {
-            (Outcome::Owned, Some((bytes, epoch))) => {
+            (Outcome::Owned, Some((bytes, _))) => {
                 // The caller may change it from now on: requests of other clients are no longer answered from here.
                 self.machines_mut(page).client.change(now, page);
                 self.known.remove(&page);
-                self.bases.insert(page, epoch);
                 self.recalled.remove(&page);
                 if !self.held.contains(&page) {
                     self.forget(page);
@@ -606,10 +599,12 @@ impl State {
                 self.commits.remove(&page);
                 self.recalled.remove(&page);
                 self.known.insert(page, epoch);
-                match self.operations.get(&page).map(|operation| operation.kind) {
-                    Some(Kind::Commit { release: false }) => self.bases.insert(page, epoch),
-                    _ => self.bases.remove(&page),
-                };
+                if let Some(Kind::Commit { release: false }) =
+                    self.operations.get(&page).map(|operation| operation.kind)
+                {
+                    // The caller may change it again.
+                    self.machines_mut(page).client.change(now, page);
+                }
                 self.ended(page, End::Done);
             }
             (Outcome::Fenced, _) => {

@@ -7,8 +7,8 @@
 //! others *fetch ahead* and *clean* (return pages while memory is short), and one *returns* what the home recalls.
 //!
 //! Promises: memory is sequentially consistent, because a page is returned only after local access to it was removed.
-//! Changes are committed on recall, when memory becomes short and at the end. If the lease ended before that, because its
-//! home failed, the commit takes effect if no other process has changed the page since, and otherwise the process ends.
+//! Changes are committed on recall, when memory becomes short and at the end. If the lease ended before that, the commit
+//! takes effect if no other process had the page since, and otherwise the process ends.
 //! Copies and owned pages together use no more than the allowed memory. A page that was granted stays for `HOLD`, so that
 //! the thread that waited for it can run.
 //!
@@ -104,7 +104,7 @@ pub trait Pages: Send + Sync {
     fn update(&self, pages: &[u64], keeps: bool, granted: &mut dyn FnMut(u64, Option<&[u8]>)) -> Result<(), String>;
 
     /// Commits these bytes as the pages' content, and returns their leases; also after a lease had ended, if no other
-    /// process has changed the page since it was granted. Returns the pages for which this failed.
+    /// process had the page since it was granted. Returns the pages for which this failed.
     ///
     /// # Errors
     ///
@@ -304,8 +304,7 @@ impl Paging {
         let (first, last) = self.owned_around(page);
         self.host.fail(format!(
             "the lease of page {page} at {} ended before what was changed in it could be given back, and somebody else has \
-             changed the page since, or nobody knows whether (pages {first} to {last} of the region may be as they were \
-             before): their memory server ended or was replaced, this process was stopped, or the network is overloaded; \
+             had the page since, or may have had it (pages {first} to {last} of the region may be as they were before): their memory server ended or was replaced, this process was stopped, or the network is overloaded; \
              start the program again",
             self.pages().server_of(page)
         ))

@@ -173,7 +173,7 @@ impl Pages for Objects {
             let own = pages.iter().filter(|(page, _)| (part.first..part.end).contains(page));
             let own: Vec<(u64, &[u8])> = own.copied().collect();
             if !own.is_empty() {
-                late.extend(self.with(part, |leased| commit(leased, &own))?);
+                late.extend(self.with(part, |leased| leased.commit(&own, true))?);
             }
         }
         Ok(late)
@@ -194,21 +194,4 @@ impl Pages for Objects {
         let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(leased);
     }
-}
-
-/// Commits pages and returns them, under new leases if the earlier ones have ended and no other process has changed the
-/// page since. Returns those that another process has changed.
-fn commit(leased: &Leased, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, RemoteError> {
-    let (mut late, mut changed) = (leased.commit(pages, true)?, Vec::new());
-    while !late.is_empty() {
-        let mut again = Vec::new();
-        leased.update_again(&late, &mut |page, bytes| match bytes {
-            Bytes::Same => again.push(page),
-            Bytes::New(_) => changed.push(page),
-        })?;
-        let again: Vec<(u64, &[u8])> = pages.iter().filter(|(page, _)| again.contains(page)).copied().collect();
-        late = leased.commit(&again, true)?;
-    }
-    leased.release(&changed);
-    Ok(changed)
 }
