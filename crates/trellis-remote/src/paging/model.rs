@@ -17,6 +17,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 struct Page {
     bytes: Vec<u8>,
     owner: Option<usize>,
+    /// How many leases of it were granted.
+    grants: u64,
     copies: HashSet<usize>,
     /// A lease is being granted: no client gets a copy meanwhile.
     is_busy: bool,
@@ -37,7 +39,13 @@ pub(super) struct Client {
 
 impl Server {
     pub(super) fn new(pages: usize, clients: usize) -> Arc<Server> {
-        let page = Page { bytes: vec![0; PAGE_BYTES as usize], owner: None, copies: HashSet::new(), is_busy: false };
+        let page = Page {
+            bytes: vec![0; PAGE_BYTES as usize],
+            owner: None,
+            grants: 0,
+            copies: HashSet::new(),
+            is_busy: false,
+        };
         Arc::new(Server {
             pages: Mutex::new(vec![page; pages]),
             changed: Condvar::new(),
@@ -86,8 +94,9 @@ impl Server {
             let wanted = &pages[page as usize];
             match wanted.owner {
                 None if !wanted.is_busy => return pages,
-                Some(owner) if told != Some(owner) => {
-                    told = Some(owner);
+                // The next grant may be to the same client, also while it is told.
+                Some(owner) if told != Some(wanted.grants) => {
+                    told = Some(wanted.grants);
                     drop(pages);
                     if let Some(events) = self.events(owner) {
                         events.recalled(page);
@@ -96,8 +105,6 @@ impl Server {
                 _ => {
                     let waited = self.changed.wait_timeout(pages, TIMEOUT);
                     assert!(!waited.unwrap_or_else(PoisonError::into_inner).1.timed_out(), "page {page} stays away");
-                    // The next grant may be to the same client.
-                    told = None;
                 }
             }
         }
@@ -131,7 +138,7 @@ impl Pages for Client {
             }
             let mut all = self.server.pages();
             let home = &mut all[page as usize];
-            (home.is_busy, home.owner) = (false, Some(self.number));
+            (home.is_busy, home.owner, home.grants) = (false, Some(self.number), home.grants + 1);
             granted(page, (!(keeps && has_copy)).then_some(&home.bytes));
             drop(all);
             self.server.changed.notify_all();
