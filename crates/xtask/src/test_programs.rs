@@ -21,6 +21,24 @@ use crate::workspace::Workspace;
 /// How often the programs that still run are named.
 const STILL_RUNNING_EVERY: Duration = Duration::from_secs(60);
 
+/// The programs that take longest. They start first, so that no core waits for one of them at the end.
+const LONG: &[&str] = &[
+    "foreign",
+    "conformance",
+    "mutants",
+    "remote_programs",
+    "store",
+    "parmacs_programs",
+    "choices",
+    "release",
+    "programs",
+    "guides",
+    "killed",
+    "explorer",
+    "headers",
+    "vismi",
+];
+
 /// One program that cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
@@ -61,6 +79,7 @@ impl Tests<'_> {
         if programs.is_empty() {
             bail!("`cargo test {}` builds no test program", self.arguments.join(" "));
         }
+        programs.sort_by_key(|program| LONG.iter().position(|name| *name == program.name.1).unwrap_or(LONG.len()));
         let (over, finished) = mpsc::channel();
         let mut waiting = programs.into_iter();
         let mut running: BTreeMap<PathBuf, Instant> = BTreeMap::new();
@@ -191,6 +210,19 @@ mod tests {
             [Program { executable: "/t/a-1".into(), folder: "/w/a".into(), name: ("a".into(), "it".into()) }]
         );
         assert_eq!(name(&found[0].executable), "a");
+    }
+
+    #[test]
+    fn every_program_that_takes_long_exists() {
+        let root = Workspace::find().unwrap().root;
+        for name in LONG {
+            let packages = std::fs::read_dir(root.join("crates")).unwrap();
+            let mut tests = packages.map(|package| package.unwrap().path().join("tests"));
+            assert!(
+                tests.any(|tests| tests.join(format!("{name}.rs")).is_file() || tests.join(name).is_dir()),
+                "{name}"
+            );
+        }
     }
 
     #[test]
