@@ -251,7 +251,8 @@ int trellis_heap_statistics(const trellis_cluster *cluster, trellis_heap_counts 
  * ends after `wait_seconds_max` with DEADLINE, and the message names the holder or those that are missing. The
  * functions whose names end in `_for` have their own time-out instead, longer or shorter: when it is over they return
  * 0, which is not an error. (A condition's then acquires the lock again, as trellis_lock() does.) A wait that timed out
- * leaves nothing locked. */
+ * leaves nothing locked. Besides what the functions list, STATE means that a number is reserved, that the home has too
+ * many objects of the kind, or that this thread would wait for itself. */
 
 /* Wait until every node has arrived at barrier `id`. One thread per node may wait at one id. What a node wrote before
  * it arrived is visible to every node afterwards. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
@@ -305,14 +306,14 @@ int trellis_rwlock_end_write(trellis_cluster *cluster, uint64_t id);
 
 /* Wait for condition variable `id` to be notified, under lock `lock`, which this thread holds: it is released during
  * the wait and held again afterwards. Only a notification that was given during the wait ends it. wait_for() waits for
- * at most this many microseconds and returns 1 if it was notified, 0 if not. Errors: ARGUMENT, STATE (the lock was not
- * held, or could not be acquired again), DEADLINE (nobody notified; the lock is held), NODE_LOST (the lock is not
- * held). */
+ * at most this many microseconds and returns 1 if it was notified, 0 if not. Errors: ARGUMENT and DEADLINE (nobody
+ * notified), after which the lock is held; STATE (it was not held, or could not be acquired again) and NODE_LOST, after
+ * which it is not. */
 int trellis_condition_wait(trellis_cluster *cluster, uint64_t id, uint64_t lock);
 int trellis_condition_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t lock, uint64_t microseconds);
 
-/* Wake the longest waiter, and return 1, or 0 if there is no waiter; wake all waiters. Usually called under the lock.
- * Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+/* notify_one wakes the thread that has waited longest and returns 1, or 0 if none waits; notify_all wakes all. Usually
+ * called under the lock. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
 int trellis_condition_notify_one(trellis_cluster *cluster, uint64_t id);
 int trellis_condition_notify_all(trellis_cluster *cluster, uint64_t id);
 

@@ -93,7 +93,7 @@ namespace detail {
 /// An object of a cluster, by its number.
 class of_cluster {
 public:
-    of_cluster(cluster& where, std::uint64_t id) noexcept;
+    explicit of_cluster(cluster& where, std::uint64_t id) noexcept;
 
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 

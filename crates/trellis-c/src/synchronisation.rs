@@ -186,6 +186,8 @@ fn wait_for_condition(cluster: &Cluster, id: u64, lock: u64, duration: Option<Du
         Err(error @ WaitError::TooLong { .. }) if !is_held => {
             Err(Failure::new(status::STATE, format!("lock {lock} could not be taken again: {error}")))
         }
+        // So that the status says whether the lock is held.
+        Err(WaitError::Misuse(why)) if is_held => Err(Failure::new(status::ARGUMENT, why)),
         other => Ok(other?),
     }
 }

@@ -32,7 +32,7 @@ const WAITS: &[(&str, bool)] = &[
     ("condition", true),
     ("condition-at-other", true),
     ("condition-for", true),
-    ("signal-at-victim", true),
+    ("notify-at-victim", true),
     ("semaphore", true),
     ("semaphore-at-victim", true),
     ("semaphore-for", true),

@@ -137,7 +137,7 @@ fn semaphores() {
     assert_eq!(trellis_store_semaphore_try_acquire_for(semaphore, u64::MAX), 1, "no time is too long");
     assert_eq!(trellis_store_semaphore_try_acquire(semaphore), 0);
     assert_eq!(trellis_store_semaphore_try_acquire_for(semaphore, 1), 0);
-    fails(trellis_store_semaphore_acquire(semaphore), status::DEADLINE, "last lowered by this process");
+    fails(trellis_store_semaphore_acquire(semaphore), status::DEADLINE, "last acquired by this process");
     assert_eq!(trellis_store_semaphore_release(semaphore, 3), status::OK);
     assert_eq!(value(), 3);
     fails(trellis_store_semaphore_release(semaphore, u64::MAX), status::ARGUMENT, "the most it can be");

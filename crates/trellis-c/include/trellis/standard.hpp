@@ -10,7 +10,6 @@
 #define TRELLIS_STANDARD_HPP
 
 #include <chrono>
-#include <concepts>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -66,22 +65,28 @@ auto until(const std::chrono::time_point<Clock, Duration>& time) {
     return time - Clock::now();
 }
 
-/// An object, by its name. Constructing one creates nothing and costs nothing; two with the same name are the same
-/// object.
+/// An object, by its name; it has the constructors of `Calls`. Constructing one creates nothing and costs nothing; two
+/// with the same name are the same object.
 template <typename Calls>
-class object {
+class object : protected Calls {
 public:
-    template <typename... Name>
-        requires std::constructible_from<Calls, Name...>
-    explicit object(Name&&... name) noexcept : calls_(std::forward<Name>(name)...) {}
+    using Calls::Calls;
     object(const object&) = delete;
     object& operator=(const object&) = delete;
 
-    /// Its name, and the functions of C.
-    [[nodiscard]] const Calls& calls() const noexcept { return calls_; }
-
-protected:
-    Calls calls_;
+    /// Its name: a number in a cluster, an address in a store.
+    [[nodiscard]] auto id() const noexcept
+        requires requires(const Calls& calls) { calls.id(); }
+    {
+        return Calls::id();
+    }
+    [[nodiscard]] auto address() const noexcept
+        requires requires(const Calls& calls) { calls.address(); }
+    {
+        return Calls::address();
+    }
+    /// The functions of C.
+    [[nodiscard]] const Calls& calls() const noexcept { return *this; }
 };
 
 /// A TimedLockable, for std::lock_guard, std::unique_lock, std::scoped_lock (of several, in any order) and
@@ -91,17 +96,17 @@ class basic_mutex : public object<Calls> {
 public:
     using object<Calls>::object;
 
-    void lock() { check(this->calls_.lock()); }
-    [[nodiscard]] bool try_lock() { return check(this->calls_.try_lock()) == 1; }
+    void lock() { check(Calls::lock()); }
+    [[nodiscard]] bool try_lock() { return check(Calls::try_lock()) == 1; }
     template <typename Rep, typename Period>
     [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& duration) {
-        return check(this->calls_.try_lock_for(microseconds(duration))) == 1;
+        return check(Calls::try_lock_for(microseconds(duration))) == 1;
     }
     template <typename Clock, typename Duration>
     [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& time) {
         return try_lock_for(until(time));
     }
-    void unlock() noexcept { ended(this->calls_.unlock()); }
+    void unlock() noexcept { ended(Calls::unlock()); }
 };
 
 /// A SharedTimedLockable, for std::shared_lock to read, and for std::unique_lock and the others to write. Not
@@ -111,29 +116,29 @@ class basic_shared_mutex : public object<Calls> {
 public:
     using object<Calls>::object;
 
-    void lock() { check(this->calls_.write()); }
-    [[nodiscard]] bool try_lock() { return check(this->calls_.try_write()) == 1; }
+    void lock() { check(Calls::write()); }
+    [[nodiscard]] bool try_lock() { return check(Calls::try_write()) == 1; }
     template <typename Rep, typename Period>
     [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& duration) {
-        return check(this->calls_.try_write_for(microseconds(duration))) == 1;
+        return check(Calls::try_write_for(microseconds(duration))) == 1;
     }
     template <typename Clock, typename Duration>
     [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& time) {
         return try_lock_for(until(time));
     }
-    void unlock() noexcept { ended(this->calls_.end_write()); }
+    void unlock() noexcept { ended(Calls::end_write()); }
 
-    void lock_shared() { check(this->calls_.read()); }
-    [[nodiscard]] bool try_lock_shared() { return check(this->calls_.try_read()) == 1; }
+    void lock_shared() { check(Calls::read()); }
+    [[nodiscard]] bool try_lock_shared() { return check(Calls::try_read()) == 1; }
     template <typename Rep, typename Period>
     [[nodiscard]] bool try_lock_shared_for(const std::chrono::duration<Rep, Period>& duration) {
-        return check(this->calls_.try_read_for(microseconds(duration))) == 1;
+        return check(Calls::try_read_for(microseconds(duration))) == 1;
     }
     template <typename Clock, typename Duration>
     [[nodiscard]] bool try_lock_shared_until(const std::chrono::time_point<Clock, Duration>& time) {
         return try_lock_shared_for(until(time));
     }
-    void unlock_shared() noexcept { ended(this->calls_.end_read()); }
+    void unlock_shared() noexcept { ended(Calls::end_read()); }
 };
 
 /// A condition variable. Check the condition again after a wait, because another thread may have acquired the lock
@@ -143,11 +148,11 @@ class basic_condition_variable : public object<Calls> {
 public:
     using object<Calls>::object;
 
-    void notify_one() { check(this->calls_.notify_one()); }
-    void notify_all() { check(this->calls_.notify_all()); }
+    void notify_one() { check(Calls::notify_one()); }
+    void notify_all() { check(Calls::notify_all()); }
 
     /// When it throws, `lock` says whether it is held.
-    void wait(std::unique_lock<Mutex>& lock) { woken(lock, this->calls_.wait(lock.mutex()->calls())); }
+    void wait(std::unique_lock<Mutex>& lock) { woken(lock, Calls::wait(lock.mutex()->calls())); }
     template <typename Predicate>
     void wait(std::unique_lock<Mutex>& lock, Predicate is_so) {
         while (!is_so()) wait(lock);
@@ -155,7 +160,7 @@ public:
 
     template <typename Rep, typename Period>
     std::cv_status wait_for(std::unique_lock<Mutex>& lock, const std::chrono::duration<Rep, Period>& duration) {
-        const int status = this->calls_.wait_for(lock.mutex()->calls(), microseconds(duration));
+        const int status = Calls::wait_for(lock.mutex()->calls(), microseconds(duration));
         return woken(lock, status) == 1 ? std::cv_status::no_timeout : std::cv_status::timeout;
     }
     template <typename Rep, typename Period, typename Predicate>
@@ -189,12 +194,12 @@ class basic_counting_semaphore : public object<Calls> {
 public:
     using object<Calls>::object;
 
-    void release(std::uint64_t count = 1) { check(this->calls_.release(count)); }
-    void acquire() { check(this->calls_.acquire()); }
-    [[nodiscard]] bool try_acquire() { return check(this->calls_.try_acquire()) == 1; }
+    void release(std::uint64_t count = 1) { check(Calls::release(count)); }
+    void acquire() { check(Calls::acquire()); }
+    [[nodiscard]] bool try_acquire() { return check(Calls::try_acquire()) == 1; }
     template <typename Rep, typename Period>
     [[nodiscard]] bool try_acquire_for(const std::chrono::duration<Rep, Period>& duration) {
-        return check(this->calls_.try_acquire_for(microseconds(duration))) == 1;
+        return check(Calls::try_acquire_for(microseconds(duration))) == 1;
     }
     template <typename Clock, typename Duration>
     [[nodiscard]] bool try_acquire_until(const std::chrono::time_point<Clock, Duration>& time) {
@@ -203,7 +208,7 @@ public:
     /// The value; others may change it at any moment.
     [[nodiscard]] std::uint64_t value() const {
         std::uint64_t value = 0;
-        check(this->calls_.semaphore_value(&value));
+        check(Calls::semaphore_value(&value));
         return value;
     }
 };
@@ -214,40 +219,33 @@ class basic_event : public object<Calls> {
 public:
     using object<Calls>::object;
 
-    void set() { check(this->calls_.event_set()); }
-    void clear() { check(this->calls_.event_clear()); }
-    void wait() { check(this->calls_.event_wait()); }
+    void set() { check(Calls::event_set()); }
+    void clear() { check(Calls::event_clear()); }
+    void wait() { check(Calls::event_wait()); }
     template <typename Rep, typename Period>
     [[nodiscard]] bool wait_for(const std::chrono::duration<Rep, Period>& duration) {
-        return check(this->calls_.event_wait_for(microseconds(duration))) == 1;
+        return check(Calls::event_wait_for(microseconds(duration))) == 1;
     }
     template <typename Clock, typename Duration>
     [[nodiscard]] bool wait_until(const std::chrono::time_point<Clock, Duration>& time) {
         return wait_for(until(time));
     }
-    [[nodiscard]] bool is_set() const { return check(this->calls_.event_is_set()) == 1; }
+    [[nodiscard]] bool is_set() const { return check(Calls::event_is_set()) == 1; }
 };
 
 /// A barrier that opens when so many threads have arrived.
 template <typename Calls>
-class basic_barrier {
+class basic_barrier : public object<Calls> {
 public:
-    template <typename Name>
-        requires std::constructible_from<Calls, Name>
-    basic_barrier(Name&& name, std::uint32_t participants) noexcept
-        : calls_(std::forward<Name>(name)), participants_(participants) {}
-    template <typename Where, typename Name>
-        requires std::constructible_from<Calls, Where, Name>
-    basic_barrier(Where&& where, Name&& name, std::uint32_t participants) noexcept
-        : calls_(std::forward<Where>(where), std::forward<Name>(name)), participants_(participants) {}
-    basic_barrier(const basic_barrier&) = delete;
-    basic_barrier& operator=(const basic_barrier&) = delete;
-
     /// True for the last to arrive.
-    bool arrive_and_wait() { return check(calls_.barrier_of(participants_)) == 1; }
+    bool arrive_and_wait() { return check(Calls::barrier_of(participants_)) == 1; }
+
+protected:
+    template <typename... Name>
+    explicit basic_barrier(std::uint32_t participants, Name&... name) noexcept
+        : object<Calls>(name...), participants_(participants) {}
 
 private:
-    Calls calls_;
     std::uint32_t participants_;
 };
 

@@ -9,7 +9,8 @@
  *     int item = shared->items[--shared->count];
  *     check(trellis_store_unlock(&shared->lock));
  *
- * The functions have the names of those for a cluster in trellis.h, with `store_` in front, and mean the same.
+ * The functions have the names of those for a cluster in trellis.h, with `store_` in front, and do the same, except
+ * where a comment here says otherwise.
  *
  * Objects. An object is named by an address in the region; nothing is stored at the address, which is only a name. So
  * the processes can use any byte of memory that they agree on, a pthread_mutex_t for example, and objects of
@@ -36,10 +37,12 @@
  *
  * Errors. Every function returns TRELLIS_OK, or 1 and 0 for yes and no where its comment says so, or a negative code
  * of trellis.h, for which trellis_last_error() is the message:
- *   TRELLIS_ERROR_ARGUMENT   no object has that address, a name of 0 or above 255 bytes, a number that is too large
+ *   TRELLIS_ERROR_ARGUMENT   no object has that address, a name of 0 or above 255 bytes, a number that is too large, a
+ *                            barrier of no participants or of another number of them
  *   TRELLIS_ERROR_DEADLINE   an hour has passed, or TRELLIS_STORE_WAIT_SECONDS_MAX if it is set; the message says
  *                            who has the object, and for how long, or who is missing. Nothing was acquired
- *   TRELLIS_ERROR_STATE      no region is open in this process, or it does not hold what it releases
+ *   TRELLIS_ERROR_STATE      no region is open in this process, it does not hold what it releases, this thread has the
+ *                            lock already, or a condition wait could not acquire the lock again
  *   TRELLIS_ERROR_NODE_LOST  this process was declared dead, or the store does not answer
  *
  * Times are in microseconds. Waiters are served in no guaranteed order. Nothing here is recursive. Any thread of a
@@ -74,7 +77,8 @@ int trellis_store_try_lock_for(const void *lock, uint64_t microseconds);
 /* Release it. */
 int trellis_store_unlock(const void *lock);
 
-/* Release it and wake all waiters of a condition, both in one call of the store. */
+/* Release it and wake all waiters of a condition, both in one call of the store. After TRELLIS_ERROR_ARGUMENT the lock
+ * is still held, after other errors not. */
 int trellis_store_unlock_and_notify_all(const void *lock, const void *condition);
 
 /* The token of this acquisition of a lock that this process holds, larger than that of every earlier acquisition by
@@ -142,7 +146,7 @@ int trellis_store_condition_wait(const void *condition, const void *lock);
 /* The same, with a time-out: 1, or 0 if there was no notification. */
 int trellis_store_condition_wait_for(const void *condition, const void *lock, uint64_t microseconds);
 
-/* Wake at least one waiter: a store cannot choose one, so this wakes all of them, too. */
+/* Wake at least one waiter. A store cannot choose one: this wakes all of them, and returns TRELLIS_OK, no number. */
 int trellis_store_condition_notify_one(const void *condition);
 
 /* Wake all waiters. Usually under the lock; trellis_store_unlock_and_notify_all() saves the call. */

@@ -39,7 +39,7 @@ namespace detail {
 /// An object of a region, by an address.
 class of_store {
 public:
-    of_store(const void* address) noexcept : address_(address) {}
+    explicit of_store(const void* address) noexcept : address_(address) {}
 
     [[nodiscard]] const void* address() const noexcept { return address_; }
 
@@ -96,7 +96,7 @@ public:
     /// The token of this acquisition, larger than that of every earlier acquisition by any process.
     [[nodiscard]] std::uint64_t token() const {
         std::uint64_t token = 0;
-        trellis::detail::check(trellis_store_lock_token(calls_.address(), &token));
+        trellis::detail::check(trellis_store_lock_token(address(), &token));
         return token;
     }
 };
@@ -111,9 +111,10 @@ public:
 
     /// Release `lock` and wake all waiters, in one call of the store.
     void unlock_and_notify_all(std::unique_lock<mutex>& lock) {
-        const void* const address = lock.mutex()->calls().address();
-        trellis::detail::check(trellis_store_unlock_and_notify_all(address, calls_.address()));
-        (void)lock.release();
+        const int status = trellis_store_unlock_and_notify_all(lock.mutex()->address(), address());
+        // After another error the lock is not held, so it must not be released.
+        if (status != TRELLIS_ERROR_ARGUMENT) (void)lock.release();
+        trellis::detail::check(status);
     }
 };
 
@@ -124,7 +125,7 @@ public:
 
     /// Set the initial value, for the first process that calls this.
     void begin(std::uint64_t value) {
-        trellis::detail::check(trellis_store_semaphore_begin(calls_.address(), value));
+        trellis::detail::check(trellis_store_semaphore_begin(address(), value));
     }
 };
 
@@ -136,7 +137,10 @@ using once_flag = trellis::detail::basic_once_flag<detail::of_store>;
 using trellis::detail::call_once;
 
 /// A counting barrier of threads of any processes.
-using barrier = trellis::detail::basic_barrier<detail::of_store>;
+class barrier : public trellis::detail::basic_barrier<detail::of_store> {
+public:
+    explicit barrier(const void* address, std::uint32_t participants) noexcept : basic_barrier(participants, address) {}
+};
 
 }  // namespace trellis::stored
 

@@ -40,7 +40,11 @@ using detail::call_once;
 
 /// Counting barrier `id` of threads of any nodes. cluster::barrier() is for one thread of every node, and costs fewer
 /// messages.
-using barrier = detail::basic_barrier<detail::of_cluster>;
+class barrier : public detail::basic_barrier<detail::of_cluster> {
+public:
+    explicit barrier(cluster& where, std::uint64_t id, std::uint32_t participants) noexcept
+        : basic_barrier(participants, where, id) {}
+};
 
 /// The operation by which reduce() combines values.
 enum class reduction : int {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use trellis::stored::layout;
 use trellis::stored::synchronisation::{
-    Access, HeldAccess, HeldMutex, Place, Session, SynchronisationError, Turn, process,
+    Access, Condvar, HeldAccess, HeldMutex, Place, Session, SynchronisationError, Turn, process,
 };
 
 use crate::failure::{self, Failure, answer, answer_or};
@@ -75,7 +75,9 @@ fn on_object(address: *const c_void, body: impl FnOnce(&Session, Place<'static>)
 }
 
 fn not_held(what: &str) -> Failure {
-    let why = format!("this process does not hold the {what}, or has given it back; every take is given back once");
+    let why = format!(
+        "this process does not hold the {what}, or has released it; it is released once for each time that it was taken"
+    );
     Failure::new(status::STATE, why)
 }
 
@@ -315,17 +317,39 @@ pub extern "C" fn trellis_store_barrier_of(barrier: *const c_void, participants:
 
 fn wait_for_condition(condition: *const c_void, lock: *const c_void, duration: Option<Duration>) -> c_int {
     on_object(condition, |session, place| {
-        let condition = session.condvar(place)?;
-        let waited = condition.wait_held(take_lock(lock)?, duration);
-        let is_held = waited.held.map(|held| keep_lock(lock, held)).is_some();
-        match waited.notified {
+        let (condition, held) = condition_under(session, place, lock)?;
+        let waited = condition.wait_held(held, duration);
+        match (waited.notified, waited.held) {
             // A time-out is reported as one only if the lock is held.
-            Err(error @ SynchronisationError::TooLong { .. }) if !is_held => {
+            (Err(error @ SynchronisationError::TooLong { .. }), None) => {
                 Err(Failure::new(status::STATE, format!("the lock could not be taken again: {error}")))
             }
-            notified => Ok(notified?.into()),
+            (notified @ (Ok(_) | Err(SynchronisationError::TooLong { .. })), held) => {
+                held.into_iter().for_each(|held| keep_lock(lock, held));
+                Ok(notified?.into())
+            }
+            // After all other errors the lock counts as not held.
+            (Err(error), _) => Err(error.into()),
         }
     })
+}
+
+/// A condition, and the lock that is held for it. After a failure the lock is held only if an argument was wrong.
+fn condition_under(
+    session: &Session,
+    place: Place<'static>,
+    lock: *const c_void,
+) -> Result<(Condvar, HeldMutex), Failure> {
+    let held = take_lock(lock)?;
+    match session.condvar(place) {
+        Ok(condition) => Ok((condition, held)),
+        Err(error) => {
+            if matches!(error, SynchronisationError::Misuse(_)) {
+                keep_lock(lock, held);
+            }
+            Err(error.into())
+        }
+    }
 }
 
 /// Waits under a lock until a condition is notified.
@@ -369,8 +393,8 @@ pub extern "C" fn trellis_store_condition_notify_all(condition: *const c_void) -
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_unlock_and_notify_all(lock: *const c_void, condition: *const c_void) -> c_int {
     on_object(condition, |session, place| {
-        let condition = session.condvar(place)?;
-        take_lock(lock)?.release_and_notify_all(&condition)?;
+        let (condition, held) = condition_under(session, place, lock)?;
+        held.release_and_notify_all(&condition)?;
         Ok(status::OK)
     })
 }

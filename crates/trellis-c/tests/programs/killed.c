@@ -123,7 +123,7 @@ static int rwlock_at_victim(void) { return trellis_rwlock_read(cluster, at_victi
 static int condition(void) { return trellis_condition_wait(cluster, at_victim, own); }
 static int condition_at_other(void) { return trellis_condition_wait(cluster, at_other, own); }
 static int condition_for(void) { return trellis_condition_wait_for(cluster, at_other, own, HOUR_US); }
-static int signal_at_victim(void) { return trellis_condition_notify_one(cluster, at_victim); }
+static int notify_at_victim(void) { return trellis_condition_notify_one(cluster, at_victim); }
 static int semaphore(void) { return trellis_semaphore_acquire(cluster, at_other); }
 static int semaphore_at_victim(void) { return trellis_semaphore_acquire(cluster, at_victim); }
 static int semaphore_for(void) { return trellis_semaphore_try_acquire_for(cluster, at_other, HOUR_US); }
@@ -191,7 +191,7 @@ static const struct {
     {"condition", lock_own, condition},
     {"condition-at-other", lock_own, condition_at_other},
     {"condition-for", lock_own, condition_for},
-    {"signal-at-victim", nothing, signal_at_victim},
+    {"notify-at-victim", nothing, notify_at_victim},
     {"semaphore", nothing, semaphore},
     {"semaphore-at-victim", nothing, semaphore_at_victim},
     {"semaphore-for", nothing, semaphore_for},

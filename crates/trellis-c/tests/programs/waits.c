@@ -60,7 +60,7 @@ static void take_turns(trellis_cluster *cluster, uint64_t *numbers) {
 }
 
 /* Node 0 hands a token to every other node, one by one, and each gives it back. */
-static void wait_for_signals(trellis_cluster *cluster, uint64_t *turn) {
+static void wait_for_notifications(trellis_cluster *cluster, uint64_t *turn) {
     const uint64_t me = trellis_node(cluster), nodes = trellis_nodes(cluster);
     IS(trellis_lock(cluster, 4), 0);
     while (*turn != me) IS(trellis_condition_wait(cluster, 4, 4), 0);
@@ -117,7 +117,7 @@ int main(void) {
     uint64_t *numbers = trellis_base(cluster);
     reduce(cluster);
     take_turns(cluster, numbers);
-    wait_for_signals(cluster, numbers + 512);
+    wait_for_notifications(cluster, numbers + 512);
     count_and_flag(cluster, numbers + 1024);
     IS(trellis_leave(cluster), 0);
     puts("waits complete");

@@ -140,8 +140,8 @@ pub enum Input {
     /// answered, and its waiter is ignored. The lock must be held, and a once object that is reported as done or failed
     /// must have been begun.
     Demand(u64, Demand, Waiter),
-    /// The program waits for a condition. The first call is woken when no notification can be missed any more, the second when it
-    /// was notified.
+    /// The program waits for a condition. The first call is woken when no notification can be missed any more, the second
+    /// when it was notified.
     Enroll(u64, Waiter, Waiter),
     /// The program no longer waits for what it demanded. The call is refused at once, unless it was woken.
     AbandonDemand(Waiter),
@@ -206,8 +206,8 @@ impl Message {
     ///
     /// - the token of a lock, which goes from the node that released it to the node that acquires it;
     /// - arrivals at a barrier, on their way up, and the release, on its way down;
-    /// - requests to a home by which a program releases: a request that changes a word, ends a lock, releases a semaphore, sets or clears,
-    ///   ends a once object, notifies, or arrives at a counting barrier. From then on the home knows it;
+    /// - requests to a home by which a program releases: a request that changes a word, ends a lock, releases a semaphore,
+    ///   sets or clears, ends a once object, notifies, or arrives at a counting barrier. From then on the home knows it;
     /// - answers of a home, by which it passes on what it knows.
     ///
     /// It is false of everything else: requests that only acquire, the next holder of a lock, abandonments, undoings (the

@@ -6,8 +6,8 @@
 //! with messages nor with places.
 //!
 //! A call whose deadline passed is *abandoned*: it ends at once, and the home is told. If the home has already granted it,
-//! the grant is undone when it arrives (a lock is given back, a notification goes to the next waiting call), so nothing is lost
-//! with an abandoned call. Messages may overtake each other, so the home pairs every abandonment with the request, or the
+//! the grant is undone when it arrives (a lock is given back, a notification goes to the next waiting call), so nothing
+//! is lost with an abandoned call. Messages may overtake each other, so the home pairs every abandonment with the request, or the
 //! undoing, that belongs to it; see [`Stray`].
 //!
 //! It must never keep more than [`OBJECTS_MAX`] objects of a kind, nor more calls or strays.
@@ -130,7 +130,7 @@ impl Refusal {
     pub fn text(self) -> &'static str {
         match self {
             Refusal::TooMany => "too many objects of this kind at their home; use fewer numbers",
-            Refusal::Overflow => "the semaphore cannot be raised any further: it would pass 2^64 - 1",
+            Refusal::Overflow => "the semaphore cannot have more permits: it would pass 2^64 - 1",
             Refusal::Participants => {
                 "this barrier is waited in with another number of participants; give the same number, at least 1, in \
                  every call until it has opened"

@@ -150,7 +150,7 @@ impl Cluster {
         self.inner().reduce(id, reduction, value.to_bits()).map(T::of_bits)
     }
 
-    /// As [`Cluster::barrier`], and every node gets the `value` that node `from` gave; those of others are not looked at.
+    /// As [`Cluster::barrier`], and every node gets the `value` that node `from` gave; those of others are ignored.
     ///
     /// # Errors
     ///
@@ -186,6 +186,7 @@ impl Cluster {
 }
 
 /// A barrier of a number of threads, kept at its home.
+#[must_use = "nobody waits before `wait` is called"]
 #[derive(Clone, Copy)]
 pub struct Barrier<'a> {
     cluster: &'a Cluster,

@@ -48,6 +48,7 @@ mod sealed {
     /// What a wait must know of a guard.
     pub trait Guarded {
         fn guarding(&self) -> Guarding;
+        fn is_held(&self) -> bool;
         fn set_held(&mut self, is_held: bool);
     }
 }
@@ -55,6 +56,9 @@ mod sealed {
 impl sealed::Guarded for MutexGuard<'_> {
     fn guarding(&self) -> Guarding {
         Guarding::Lock(self.id())
+    }
+    fn is_held(&self) -> bool {
+        self.is_held
     }
     fn set_held(&mut self, is_held: bool) {
         self.is_held = is_held;
@@ -65,6 +69,9 @@ impl sealed::Guarded for RwLockReadGuard<'_> {
     fn guarding(&self) -> Guarding {
         Guarding::ReadLock(self.id())
     }
+    fn is_held(&self) -> bool {
+        self.is_held
+    }
     fn set_held(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
@@ -74,14 +81,17 @@ impl sealed::Guarded for RwLockWriteGuard<'_> {
     fn guarding(&self) -> Guarding {
         Guarding::WriteLock(self.id())
     }
+    fn is_held(&self) -> bool {
+        self.is_held
+    }
     fn set_held(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
 }
 
 /// A condition variable. It is kept at its home: a round trip to begin a wait, one message to be woken, and then the
-/// lock. A wait ends by a notification that was given while it waited and by nothing else; still, what was waited for may have
-/// been used up by a thread that took the lock first, so look again: [`Condvar::wait_while`].
+/// lock. A wait ends by a notification that was given while it waited and by nothing else; still, what was waited for may
+/// have been used up by a thread that took the lock first, so look again: [`Condvar::wait_while`].
 #[derive(Clone, Copy)]
 pub struct Condvar<'a> {
     cluster: &'a Cluster,
@@ -99,7 +109,7 @@ impl Condvar<'_> {
         self.wait_within(guard, Timeout::Configured).map(drop)
     }
 
-    /// As [`Condvar::wait`], for as long as `is_to_wait`; which is looked at under the lock, also before the first
+    /// As [`Condvar::wait`], for as long as `is_to_wait` returns true; it is called under the lock, also before the first
     /// wait.
     pub fn wait_while(&self, guard: &mut impl Guard, mut is_to_wait: impl FnMut() -> bool) -> Result<(), WaitError> {
         while is_to_wait() {
@@ -133,6 +143,13 @@ impl Condvar<'_> {
     }
 
     fn wait_within(&self, guard: &mut impl Guard, timeout: Timeout) -> Result<bool, WaitError> {
+        if !guard.is_held() {
+            return Err(WaitError::Misuse(format!(
+                "condition {} cannot be waited for: the lock is not held any more, because an earlier wait could not take \
+                 it again",
+                self.id
+            )));
+        }
         let waited = self.cluster.inner().wait_for_condition(self.id, guard.guarding(), timeout);
         guard.set_held(waited.is_lock_held);
         waited.notified

@@ -43,7 +43,7 @@ impl Event<'_> {
         self.demand(EventDemand::Set).map(drop)
     }
 
-    /// Clears it; who comes from now on waits.
+    /// Clears it; threads that come from now on wait.
     pub fn clear(&self) -> Result<(), WaitError> {
         self.demand(EventDemand::Clear).map(drop)
     }

@@ -88,7 +88,9 @@ impl<'a> Mutex<'a> {
     }
 }
 
-/// A mutex that is held; dropping it releases the mutex.
+/// A mutex that is held; dropping it releases the mutex. If a home does not take what this node stored in time, dropping
+/// it ends the cluster, because nobody could release the mutex any more.
+#[must_use = "dropping it releases the mutex"]
 pub struct MutexGuard<'a> {
     mutex: Mutex<'a>,
     /// Not so after a wait for a condition that could not take the mutex again.
@@ -102,7 +104,7 @@ impl MutexGuard<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Mutex::release`]; the mutex is then still held, and [`Mutex::release`] goes on.
+    /// As [`Mutex::release`]. After [`WaitError::TooLong`] the mutex is still held, and [`Mutex::release`] goes on.
     pub fn unlock(mut self) -> Result<(), WaitError> {
         if std::mem::take(&mut self.is_held) { self.mutex.release() } else { Ok(()) }
     }

@@ -6,7 +6,7 @@ use super::given_back;
 use crate::cluster::{Cluster, WaitError};
 
 impl Cluster {
-    /// Number `id` of what is done once.
+    /// The one-time action `id`.
     ///
     /// # Examples
     ///
@@ -26,7 +26,7 @@ impl Cluster {
 }
 
 /// Something that one thread of one node does, while others that come wait until it is done. Kept at its home: one round
-/// trip for who comes, one more for who did it, none at the home itself.
+/// trip for each caller, one more for the one that did it, none at the home itself.
 #[derive(Clone, Copy)]
 pub struct Once<'a> {
     cluster: &'a Cluster,

@@ -142,6 +142,7 @@ impl<'a> RwLock<'a> {
 }
 
 /// A read-write lock that is held to read; dropping it releases the lock.
+#[must_use = "dropping it releases the lock"]
 pub struct RwLockReadGuard<'a> {
     lock: RwLock<'a>,
     pub(super) is_held: bool,
@@ -149,6 +150,7 @@ pub struct RwLockReadGuard<'a> {
 }
 
 /// A read-write lock that is held to write; dropping it releases the lock.
+#[must_use = "dropping it releases the lock"]
 pub struct RwLockWriteGuard<'a> {
     lock: RwLock<'a>,
     pub(super) is_held: bool,
@@ -160,7 +162,7 @@ impl RwLockReadGuard<'_> {
     ///
     /// # Errors
     ///
-    /// As [`RwLock::read_release`]; the lock is then still held, and [`RwLock::read_release`] goes on.
+    /// As [`RwLock::read_release`]. After [`WaitError::TooLong`] the lock is still held, and [`RwLock::read_release`] goes on.
     pub fn unlock(mut self) -> Result<(), WaitError> {
         if std::mem::take(&mut self.is_held) { self.lock.read_release() } else { Ok(()) }
     }
@@ -175,7 +177,7 @@ impl RwLockWriteGuard<'_> {
     ///
     /// # Errors
     ///
-    /// As [`RwLock::write_release`]; the lock is then still held, and [`RwLock::write_release`] goes on.
+    /// As [`RwLock::write_release`]. After [`WaitError::TooLong`] the lock is still held, and [`RwLock::write_release`] goes on.
     pub fn unlock(mut self) -> Result<(), WaitError> {
         if std::mem::take(&mut self.is_held) { self.lock.write_release() } else { Ok(()) }
     }

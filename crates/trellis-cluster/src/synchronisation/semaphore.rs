@@ -38,7 +38,7 @@ pub struct Semaphore<'a> {
 }
 
 impl Semaphore<'_> {
-    /// Waits until the semaphore is above zero, and lowers it by one.
+    /// Waits for a permit, and takes it.
     ///
     /// # Errors
     ///
@@ -47,18 +47,18 @@ impl Semaphore<'_> {
         self.demand(SemaphoreDemand::Acquire).map(drop)
     }
 
-    /// Lowers the semaphore by one if it is above zero; whether it was.
+    /// Takes a permit if there is one; whether there was.
     pub fn try_acquire(&self) -> Result<bool, WaitError> {
         self.demand(SemaphoreDemand::TryAcquire).map(|got| got == 1)
     }
 
-    /// As [`Semaphore::acquire`], for `duration` at most; whether it was lowered.
+    /// As [`Semaphore::acquire`], for `duration` at most; whether a permit was taken.
     pub fn try_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
         let demand = Demand::Semaphore(SemaphoreDemand::Acquire);
         Ok(self.cluster.inner().demand_within(self.id, demand, Timeout::For(duration))?.is_some())
     }
 
-    /// Raises the semaphore by `count`: so many acquisitions go on, now or when they come.
+    /// Adds `count` permits: so many acquisitions go on, now or when they come.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Semaphore<'_> {
         self.demand(SemaphoreDemand::Release(count)).map(drop)
     }
 
-    /// What it stands at; others may change it at any moment.
+    /// The number of permits; others may change it at any moment.
     pub fn value(&self) -> Result<u64, WaitError> {
         self.demand(SemaphoreDemand::Value)
     }

@@ -62,6 +62,7 @@ impl Session {
 }
 
 /// A barrier.
+#[must_use = "nobody waits before `wait` is called"]
 #[derive(Clone)]
 pub struct Barrier {
     session: Arc<Ends>,

@@ -194,6 +194,7 @@ impl Contended for Taking<'_> {
 
 /// A lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the heartbeats
 /// for it.
+#[must_use = "only `release` releases the lock"]
 pub struct HeldMutex {
     session: Arc<Ends>,
     object: Object,
@@ -259,6 +260,7 @@ impl HeldMutex {
 }
 
 /// A lock that is held; dropping it releases the lock.
+#[must_use = "dropping it releases the lock"]
 pub struct MutexGuard {
     /// `None` after a wait for a condition that could not take the lock again.
     held: Option<HeldMutex>,

@@ -37,6 +37,7 @@ pub struct Once {
 }
 
 /// A turn to do the work. If it is dropped, the work was not done, and the next thread does it.
+#[must_use = "dropping it gives the turn up"]
 pub struct Turn {
     once: Once,
     held: Option<HeldMutex>,

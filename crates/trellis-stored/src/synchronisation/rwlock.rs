@@ -351,6 +351,7 @@ enum How {
 
 /// A read-write lock that is held until it is released. Dropping it without a release keeps the lock taken, but ends the
 /// heartbeats for it.
+#[must_use = "only `release` releases the lock"]
 pub struct HeldAccess {
     lock: RwLock,
     how: How,
@@ -400,9 +401,11 @@ impl HeldAccess {
 }
 
 /// A read-write lock that is held for reading; dropping it releases the lock.
+#[must_use = "dropping it releases the lock"]
 pub struct RwLockReadGuard(Kept);
 
 /// A read-write lock that is held for writing; dropping it releases the lock.
+#[must_use = "dropping it releases the lock"]
 pub struct RwLockWriteGuard(Kept);
 
 impl RwLockReadGuard {

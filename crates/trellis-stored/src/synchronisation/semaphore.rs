@@ -64,17 +64,17 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// Waits until the semaphore is above zero, and lowers it by one.
+    /// Waits for a permit, and takes it.
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] names who lowered it last and who raised it last. A later release is not lost.
+    /// [`SynchronisationError::TooLong`] names who acquired last and who released last. A later release is not lost.
     pub fn acquire(&self) -> Result<(), SynchronisationError> {
         let timeout = self.session.timeout(None);
         if self.lower(timeout)? { Ok(()) } else { Err(self.too_long(timeout)) }
     }
 
-    /// Lowers the semaphore by one if it is above zero; returns whether it was.
+    /// Takes a permit if there is one; returns whether there was.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Semaphore {
         self.lower(Duration::ZERO)
     }
 
-    /// As [`Semaphore::acquire`], for `duration` at most; returns whether the semaphore was lowered.
+    /// As [`Semaphore::acquire`], for `duration` at most; returns whether a permit was taken.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Semaphore {
         self.lower(duration)
     }
 
-    /// Raises the semaphore by `count`, and releases everything that this process stored.
+    /// Adds `count` permits, and releases everything that this process stored.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl Semaphore {
         SynchronisationError::TooLong {
             what: self.object.label.clone(),
             milliseconds: timeout.as_millis() as u64,
-            whom: format!("last raised by {}, last lowered by {}", who(released), who(acquired)),
+            whom: format!("last released by {}, last acquired by {}", who(released), who(acquired)),
         }
     }
 }

@@ -166,7 +166,10 @@ impl Node {
 impl Node {
     /// Releases the lock, waits to be notified, and takes the lock again.
     pub(crate) fn wait_for_condition(&self, id: u64, guarding: Guarding, timeout: Timeout) -> ConditionWait {
-        if let Err(error) = refuse_reserved(id).and_then(|()| self.refuse_unguarded(guarding)) {
+        if let Err(error) = self.refuse_unguarded(guarding) {
+            return ConditionWait { notified: Err(error), is_lock_held: false };
+        }
+        if let Err(error) = refuse_reserved(id) {
             return ConditionWait { notified: Err(error), is_lock_held: true };
         }
         let ticket = self.waiters.take();

@@ -206,7 +206,7 @@ fn a_semaphore_has_limits_and_says_who_used_it() {
         semaphore.acquire().unwrap();
         let error = semaphore.acquire().expect_err("nobody releases").to_string();
         assert!(
-            error.contains("60.0 s") && error.contains("raised by nobody yet, last lowered by this process"),
+            error.contains("60.0 s") && error.contains("last released by nobody yet, last acquired by this process"),
             "{error}"
         );
     });
