@@ -167,7 +167,8 @@ fn place(lab: &mut Lab, folder: &Folder) {
     lab.start("c2", &run, "controller ");
     for server in ["s1", "s2"] {
         let serve = ["serve", "--memory", "32MiB", "--backup-memory", "64MiB", "--controller", &controller];
-        lab.start(server, &[&serve[..], &["--in-kernel", "off"]].concat(), "serving ");
+        // Leases outlive the fail-over also on a machine that is busy.
+        lab.start(server, &[&serve[..], &["--in-kernel", "off", "--lease-term", "5s"]].concat(), "serving ");
     }
     wait_until("each has a copy of the other's memory", || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));

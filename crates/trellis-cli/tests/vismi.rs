@@ -73,8 +73,9 @@ fn every_program_is_verified_and_its_time_is_broken_down() {
         assert!(!found[format!("{name}_ratio")].is_null() || std::thread::available_parallelism().unwrap().get() < 2);
     }
     assert_eq!(found["table3"]["paper"][2]["vismi_efficiency"], 0.975);
-    let random_number = std::fs::read_to_string(&picture).expect("the picture");
-    assert!(random_number.contains("radix, node 3 of 4, Computation"), "{random_number}");
+    let picture = std::fs::read_to_string(&picture).expect("the picture");
+    // Whichever share it is: small ones are not drawn.
+    assert!(picture.contains("radix, node 3 of 4, "), "{picture}");
 }
 
 /// The catchers that work here; with each, a fault is waited for in another place.
