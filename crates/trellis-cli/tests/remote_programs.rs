@@ -163,12 +163,13 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn place(lab: &mut Lab, folder: &Folder) {
     let controller = format!("{:#x}", host(lab, "c2")["number"].as_u64().unwrap());
     let control = folder.argument(format!("{}-control", lab.name));
+    // Leases outlive the fail-over also on a machine that is busy.
+    let term = ["--lease-term", "5s"];
     let run = ["controller", "run", "--records", "embedded:", "--leader-term", "500ms", "--control", &control];
-    lab.start("c2", &run, "controller ");
+    lab.start("c2", &[&run[..], &term].concat(), "controller ");
     for server in ["s1", "s2"] {
         let serve = ["serve", "--memory", "32MiB", "--backup-memory", "64MiB", "--controller", &controller];
-        // Leases outlive the fail-over also on a machine that is busy.
-        lab.start(server, &[&serve[..], &["--in-kernel", "off", "--lease-term", "5s"]].concat(), "serving ");
+        lab.start(server, &[&serve[..], &["--in-kernel", "off"], &term].concat(), "serving ");
     }
     wait_until("each has a copy of the other's memory", || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
