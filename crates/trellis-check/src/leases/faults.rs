@@ -11,9 +11,7 @@ use trellis_fabric_protocol::lease::home::{Home, Leased, Owner};
 use trellis_fabric_protocol::lease::parts::{self, Part, Step};
 use trellis_fabric_protocol::lease::queue::{Right, Waiter};
 use trellis_fabric_protocol::lease::server::Server;
-use trellis_fabric_protocol::lease::{
-    Ask, Bytes, Effect, Epoch, Message, Party, State, Status, Timing, epoch_of, incarnation_of,
-};
+use trellis_fabric_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing, incarnation_of};
 
 /// A fault, its name, and the rule that it breaks.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +100,6 @@ faults! {
     KeepsMerged = "keeps-merged", "a backup that has a part keeps what the range's home, which has merged it, gives it of its pages";
     BelievesNewer = "believes-newer", "a backup of a part believes a home of which no controller told it";
     LateCommits = "late-commits", "a commit under a lease that has ended counts although somebody had the page since";
-    ClaimsAnyTime = "claims-any-time", "a home takes claims after its grace period";
     ClaimsEnded = "claims-ended", "a client claims a lease that had ended when it learnt of the home";
     ForgetsParts = "forgets-parts", "the range's home answers for the pages of a part";
 }
@@ -257,7 +254,6 @@ fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Part
         let owner = Owner { party: from, request: 0, until: now, has_claimed: false };
         home.leased.insert(page, Leased { epoch, owner: Some(owner), ..Leased::default() });
     }
-    let is_first = |epoch: Epoch| epoch == epoch_of(home.incarnation);
     let Message::Request { page, ask, .. } = heard else {
         if let (Fault::NoFreeze, Message::Taken { .. }) = (fault, &heard) {
             home.hand_to = Some(from.host);
@@ -268,7 +264,6 @@ fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Part
     match (fault, &mut *ask, leased) {
         (Fault::AnyEpoch, Ask::Commit { epoch, .. }, Some(leased)) => *epoch = leased.epoch,
         (Fault::RenewsAnybody, Ask::Renew(epoch), Some(leased)) => *epoch = leased.epoch,
-        (Fault::ClaimsAnyTime, Ask::Renew(epoch), _) if is_first(*epoch) => home.grace_until = Nanoseconds::MAX,
         (Fault::GrantsOwned, Ask::Update, Some(leased)) if !home.staged.contains_key(page) => leased.owner = None,
         (Fault::GrantKeepsEpoch, Ask::Update, _) | (Fault::CommitKeepsEpoch, Ask::Commit { .. }, _) => {
             home.counter = home.counter.saturating_sub(1);
@@ -394,7 +389,6 @@ fn after_server(
         }
         (Fault::AcknowledgesEarly, Some(Ask::Commit { .. }), ..) => home.backups.clone_from(&saved.backups),
         (Fault::NoFreeze, Some(_), ..) => home.hand_to = saved.hand_to,
-        (Fault::ClaimsAnyTime, Some(Ask::Renew(_)), ..) => home.grace_until = saved.grace_until,
         (Fault::PassesWaiting, Some(Ask::Copy), Some(page), _) => {
             home.queues.extend(saved.queues.get(&page).map(|queue| (page, queue.clone())));
         }
