@@ -151,7 +151,7 @@ fn objects_wait_and_wake(url: &str) {
     let mut guard = queue.lock().unwrap();
     memory.write(PAGE, NOTIFIED, 7);
     guard.notify_all(&session.condvar("queue").unwrap());
-    guard.release().unwrap();
+    guard.unlock().unwrap();
 
     let event = session.event("ready").unwrap();
     event.wait().unwrap();
@@ -162,11 +162,11 @@ fn objects_wait_and_wake(url: &str) {
     let reader = table.read().unwrap();
     partner.go_on();
     assert_eq!(partner.said(), "reads, and cannot write");
-    reader.release().unwrap();
+    reader.unlock().unwrap();
     assert_eq!(partner.said(), "has written");
     let reader = table.read().unwrap();
     assert_eq!(memory.read(PAGE, TABLE), 11);
-    reader.release().unwrap();
+    reader.unlock().unwrap();
 
     phase.wait().unwrap();
     let did = session.once("set up").unwrap().call_once(|| memory.write(PAGE, SET_UP, 13)).unwrap();
@@ -184,7 +184,7 @@ fn be_partner(process: &Process) {
     say("has the lock");
     let condition = session.condvar("queue").unwrap();
     condition.wait_while(&mut guard, || memory.read(PAGE, NOTIFIED) != 7).unwrap();
-    guard.release().unwrap();
+    guard.unlock().unwrap();
 
     memory.write(PAGE, AT_EVENT, 9);
     session.event("ready").unwrap().set().unwrap();
@@ -192,12 +192,12 @@ fn be_partner(process: &Process) {
     wait_for_parent();
     let table = session.rwlock("table").unwrap();
     let reader = table.read().unwrap();
-    reader.release().unwrap();
+    reader.unlock().unwrap();
     assert!(table.try_write_for(Duration::from_millis(50)).unwrap().is_none(), "the other reads");
     say("reads, and cannot write");
     let writer = table.write().unwrap();
     memory.write(PAGE, TABLE, 11);
-    writer.release().unwrap();
+    writer.unlock().unwrap();
     say("has written");
 
     phase.wait().unwrap();
@@ -215,10 +215,10 @@ fn killed_holder_is_replaced(url: &str) {
     holder.child.kill().unwrap();
     let guard = lock.lock().unwrap();
     assert_eq!(memory.read(PAGE, 0), 5, "what it had released is there, and nothing of what it stored since");
-    guard.release().unwrap();
-    free.lock().unwrap().release().unwrap();
-    session.rwlock("written").unwrap().read().unwrap().release().unwrap();
-    session.rwlock("read").unwrap().write().unwrap().release().unwrap();
+    guard.unlock().unwrap();
+    free.lock().unwrap().unlock().unwrap();
+    session.rwlock("written").unwrap().read().unwrap().unlock().unwrap();
+    session.rwlock("read").unwrap().write().unwrap().unlock().unwrap();
     assert!(session.once("set up").unwrap().call_once(|| ()).unwrap(), "it had not said that it is done");
 }
 
@@ -227,7 +227,7 @@ fn hold_everything(process: &Process) {
     let word = session.mutex("word").unwrap();
     let guard = word.lock().unwrap();
     memory.write(PAGE, 0, 5);
-    guard.release().unwrap();
+    guard.unlock().unwrap();
     let _turn = session.once("set up").unwrap().begin().unwrap().expect("nobody has done it");
     let _writer = session.rwlock("written").unwrap().write().unwrap();
     let _reader = session.rwlock("read").unwrap().read().unwrap();
@@ -258,7 +258,7 @@ fn come_late(process: &Process) {
     process.memory.write(PAGE, 0, 1_000);
     say("holds");
     wait_for_parent();
-    let error = guard.release().expect_err("it was replaced");
+    let error = guard.unlock().expect_err("it was replaced");
     assert!(matches!(error, SynchronisationError::LeaseLost(_)), "{error}");
     assert_eq!(process.increment(), Err(error.clone()), "and stays so");
     say(&error.to_string());
