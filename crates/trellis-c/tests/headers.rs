@@ -44,12 +44,12 @@ fn clusters_and_stores_have_the_same_words() {
     let only = |one: &BTreeSet<&str>, other: &BTreeSet<&str>| -> Vec<String> {
         one.difference(other).map(|name| (*name).to_owned()).collect()
     };
-    // What no store has: all nodes of a cluster, and a value that they reduce.
+    // Only a cluster has barriers of all its nodes, which may reduce a value.
     assert_eq!(
         only(&of_cluster, &of_store),
         ["barrier", "barrier_reduce_double", "barrier_reduce_i64", "barrier_reduce_u64", "broadcast", "once"]
     );
-    // What no cluster has: initial values, tokens, and a step that is saved.
+    // Only a store has initial values, tokens, and a release together with a notification.
     assert_eq!(
         only(&of_store, &of_cluster),
         ["lock_token", "semaphore_begin", "semaphore_set", "unlock_and_notify_all"]

@@ -163,7 +163,7 @@ fn a_semaphore_lets_through_as_many_as_were_posted() {
             assert!(!items.try_acquire().unwrap());
             assert!(!items.try_acquire_for(Duration::from_millis(5)).unwrap());
             cluster.barrier(0).unwrap();
-            // What was released after others gave up is there for who comes.
+            // A permit that was released after others gave up is there for the next thread.
             items.release(1).unwrap();
             assert!(items.try_acquire_for(LONG).unwrap());
             cluster.barrier(0).unwrap();

@@ -250,7 +250,7 @@ impl Process {
                     }
                 }
                 LeaseEffect::Lost(page) => {
-                    // What was changed may still count.
+                    // The changes may still count.
                     if !self.owner.may_commit(page) {
                         self.owned.remove(&page);
                     }

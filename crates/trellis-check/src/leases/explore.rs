@@ -230,9 +230,12 @@ impl Orders {
             next.envelopes = next.envelopes.iter().copied().filter(arrives).collect();
         }
         let nodes = next.nodes.iter().map(|&number| self.nodes.value(number));
-        let mut ghost = self.ghosts.value(next.ghost).clone();
-        ghost.note_holders(next.real.into(), nodes.clone(), |node, real| self.setup.now(node, real));
-        next.ghost = self.ghosts.number(ghost);
+        let now = |node, real| self.setup.now(node, real);
+        if let Some(holders) = self.ghosts.value(next.ghost).other_holders(next.real.into(), nodes.clone(), now) {
+            let mut ghost = self.ghosts.value(next.ghost).clone();
+            ghost.hold(holders);
+            next.ghost = self.ghosts.number(ghost);
+        }
         check_rights(&self.setup, next.real.into(), nodes, |node, real| self.setup.now(node, real))?;
         Ok(next)
     }

@@ -6,8 +6,8 @@
 //! a set of *views*: the page's value, which unfinished commits have taken effect, and which values each unfinished
 //! read may have seen. When no view is left, no order explains what clients saw.
 //!
-//! What a client changed under a lease counts only if nobody else had the page since: another process could have heard
-//! of the change and not found it. So when a home accepts a commit, its client is the last that had a right to the page.
+//! A change under a lease counts only if nobody else had the page since: another process could have heard of the change
+//! and not found it. So when a home accepts a commit, its client is the last that had a right to the page.
 //!
 //! More rules are checked in every state. A page has one owner and one home at an instant of real time. No reader
 //! answers from a copy while the page has an owner. The backups have what a settled home shows. Every server that the
@@ -81,21 +81,25 @@ impl Ghost {
         Ghost { pages: vec![BTreeSet::from([view]); pages], holders: vec![NOBODY; pages] }
     }
 
-    /// Notes which nodes have rights to pages at this instant.
-    pub fn note_holders<'a>(
-        &mut self,
+    /// The nodes that last had a right to each page, if these nodes have rights now and that makes a difference.
+    pub fn other_holders<'a>(
+        &self,
         real: u64,
         nodes: impl Iterator<Item = &'a Node> + Clone,
         now: impl Fn(usize, u64) -> u64,
-    ) {
-        for (page, holder) in (0..).zip(&mut self.holders) {
+    ) -> Option<Vec<u8>> {
+        let holder = |(page, &holder): (u64, &u8)| {
             let has = |&(number, node): &(usize, &Node)| !node.is_dead && node.has_right(now(number, real), page);
-            let mut having = nodes.clone().enumerate().filter(has).map(|(number, _)| number as u8);
-            let Some(first) = having.next() else { continue };
-            if first != *holder && having.all(|other| other != *holder) {
-                *holder = first;
-            }
-        }
+            let having = nodes.clone().enumerate().filter(has).map(|(number, _)| number as u8);
+            having.reduce(|first, other| if other == holder { other } else { first }).unwrap_or(holder)
+        };
+        let holders: Vec<u8> = (0..).zip(&self.holders).map(holder).collect();
+        (holders != self.holders).then_some(holders)
+    }
+
+    /// Notes them.
+    pub fn hold(&mut self, holders: Vec<u8>) {
+        self.holders = holders;
     }
 
     /// Applies an event.

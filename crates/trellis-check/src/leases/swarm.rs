@@ -363,7 +363,10 @@ impl World {
         if self.fault_mix.sleeps && !self.is_calm() && self.random.once_in(60) {
             self.asleep[node] = self.real + self.random.below(2 * TERM);
         }
-        self.ghost.note_holders(self.real, self.nodes.iter(), |node, real| self.setup.now(node, real));
+        let now = |node, real| self.setup.now(node, real);
+        if let Some(holders) = self.ghost.other_holders(self.real, self.nodes.iter(), now) {
+            self.ghost.hold(holders);
+        }
         check_rights(&self.setup, self.real, self.nodes.iter(), |node, real| self.setup.now(node, real))
     }
 

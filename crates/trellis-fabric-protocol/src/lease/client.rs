@@ -237,17 +237,9 @@ impl Client {
             let may_claim = incarnation > incarnation_of(own.epoch) && !own.is_over && now < own.until;
             own.claims = may_claim.then_some(incarnation);
         }
-        let Some(wait) = wait else { return false };
-        let ask = match (wait.ask, own.then) {
-            // The former home may have granted the claim and accepted the commit.
-            (Ask::Renew(_), Some(release)) if own.claims.is_none() => {
-                own.then = None;
-                Ask::Commit { epoch: own.epoch, release }
-            }
-            (Ask::Renew(_), _) => Ask::Renew(own.renewed_under()),
-            (ask, _) => ask,
-        };
-        core::mem::replace(&mut wait.ask, ask) != ask
+        let Some(Wait { ask: ask @ Ask::Renew(_), .. }) = wait else { return false };
+        let renew = Ask::Renew(own.renewed_under());
+        core::mem::replace(ask, renew) != renew
     }
 
     fn waits(&self, page: PageNumber) -> Option<Wait> {

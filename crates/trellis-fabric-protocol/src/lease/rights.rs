@@ -213,7 +213,7 @@ impl Home {
         }
         self.forget_waiters(page, context.now);
         let is_wanted = self.queues.contains_key(&page);
-        // What this home granted itself was never claimed: it may be the answer to an old request that arrived late.
+        // A lease that this home granted itself was never claimed: it may answer an old request that arrived late.
         let is_claimed = |leased: &Leased| {
             let is_older = incarnation_of(leased.epoch) < incarnation_of(epoch);
             is_claim && (is_older || leased.owner.is_some_and(|owner| owner.has_claimed))

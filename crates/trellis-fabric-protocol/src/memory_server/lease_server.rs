@@ -514,14 +514,15 @@ impl LeaseServer {
     /// Decides, after the page was guarded if it is given.
     fn grant(&mut self, lease: Lease, decision: Decision) {
         let gives = matches!(lease.request.command(), Command::Update | Command::Clone);
+        let page = lease.page();
+        let since = self.guarded.get(&page).copied();
+        // A page that is claimed was not guarded here yet either.
+        if let (Decision::Granted { epoch, .. }, None) = (decision, since) {
+            self.guard(page, true);
+            self.guarded.insert(page, epoch);
+        }
         match decision {
             Decision::Granted { epoch, term, .. } if gives => {
-                let page = lease.page();
-                let since = self.guarded.get(&page).copied();
-                if since.is_none() {
-                    self.guard(page, true);
-                    self.guarded.insert(page, epoch);
-                }
                 let known = lease.request.epoch;
                 let committed = self.server.memory.stamps.get(&page).map_or(0, |stamp| stamp.epoch);
                 // If a controller places the range, every change has an epoch, whichever home it was made at. Otherwise
@@ -532,16 +533,7 @@ impl LeaseServer {
                 let is_known = known > committed && is_told;
                 self.decide(lease, Decision::Granted { epoch, term, is_known });
             }
-            decision => {
-                // A claim: the home before this one granted the page.
-                if let Decision::Granted { epoch, .. } = decision
-                    && !self.guarded.contains_key(&lease.page())
-                {
-                    self.guard(lease.page(), true);
-                    self.guarded.insert(lease.page(), epoch);
-                }
-                self.decide(lease, decision);
-            }
+            decision => self.decide(lease, decision),
         }
     }
 

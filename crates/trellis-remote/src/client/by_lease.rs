@@ -286,9 +286,8 @@ impl Client {
                         }
                         // It did not take effect and never will, or it was not sent because the lease was over. Others of
                         // the call have their turn before it is taken again.
-                        (_, None) => page.step = Step::Wait,
-                        (_, Some((epoch, _))) if is_of_no_lease(epoch) => page.step = Step::Wait,
-                        (_, Some(_)) => {
+                        (_, came) if came.is_none_or(|(epoch, _)| is_of_no_lease(epoch)) => page.step = Step::Wait,
+                        _ => {
                             let failure = Failure::Unknown { command: Command::Commit, pointer: page.pointer };
                             self.fail(changes, place, failure, questions);
                         }

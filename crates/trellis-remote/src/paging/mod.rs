@@ -304,8 +304,9 @@ impl Paging {
         let (first, last) = self.owned_around(page);
         self.host.fail(format!(
             "the lease of page {page} at {} ended before what was changed in it could be given back, and somebody else has \
-             had the page since, or may have had it (pages {first} to {last} of the region may be as they were before): their memory server ended or was replaced, this process was stopped, or the network is overloaded; \
-             start the program again",
+             had the page since, or may have had it (pages {first} to {last} of the region may be as they were before): \
+             their memory server ended or was replaced, this process was stopped, or the network is overloaded; start the \
+             program again",
             self.pages().server_of(page)
         ))
     }
