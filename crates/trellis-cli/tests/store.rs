@@ -275,5 +275,5 @@ fn a_text_that_is_larger_than_the_cache_is_counted() {
     let folder = Folder::new();
     let program = compiled(&folder, "cc", "word_count.c");
     let test = "a_text_that_is_larger_than_the_cache_is_counted";
-    says_the_same(test, &durable(&folder), "4MiB", &program, &["--generate", "12000000"]);
+    says_the_same(test, &durable(&folder), "6MiB", &program, &["--generate", "12000000"]);
 }

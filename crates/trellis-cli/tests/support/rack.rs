@@ -344,10 +344,9 @@ pub(crate) fn page_of(count: u64) -> Vec<u8> {
 
 /// The number of which a page consists.
 pub(crate) fn count_of(page: &[u8]) -> u64 {
-    let mut words = page.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
-    let first = words.next().expect("a page has words");
-    assert!(words.all(|word| word == first), "a page is whole");
-    first
+    let count = u64::from_le_bytes(*page.first_chunk().expect("a page has words"));
+    assert!(page == page_of(count), "a page is whole");
+    count
 }
 
 /// What is known of pages, whose numbers only increase.
