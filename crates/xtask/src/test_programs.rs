@@ -27,16 +27,19 @@ const LONG: &[&str] = &[
     "conformance",
     "mutants",
     "remote_programs",
-    "store",
+    "vismi",
+    "programs",
     "parmacs_programs",
     "choices",
     "release",
-    "programs",
     "guides",
+    "cluster",
+    "controller",
+    "protocols",
     "killed",
     "explorer",
     "headers",
-    "vismi",
+    "store",
 ];
 
 /// One program that cargo built.
