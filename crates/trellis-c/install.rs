@@ -9,6 +9,7 @@
 //! PREFIX/lib/libtrellis.so.0                what a program asks for when it starts
 //! PREFIX/lib/libtrellis.so                  what -ltrellis finds
 //! PREFIX/lib/libivy.so                      what -livy finds
+//! PREFIX/lib/libtrellis_calls.so            what `trellis run` loads first
 //! PREFIX/lib/pkgconfig/{trellis,libivy}.pc
 //! PREFIX/lib/cmake/Trellis/TrellisConfig.cmake, TrellisConfigVersion.cmake
 //! PREFIX/include/{trellis.h,trellis.hpp,ivy.hh,libivy.hh}, PREFIX/include/libivy/*.hh
@@ -19,6 +20,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// The library that makes calls of the C library whole.
+pub(crate) const CALLS: &str = "libtrellis_calls.so";
 
 /// Headers, relative to `include/` at the source and at the target.
 const HEADERS: [&str; 18] = [
@@ -72,8 +76,8 @@ const TEMPLATES: [(&str, &str); 4] = [
 ];
 
 /// Installs everything and returns every path that it wrote. `source` is the folder of the crate `trellis-c`;
-/// `library` is the shared library as cargo built it (`target/release/libtrellis_c.so`); `version` is the
-/// workspace's, such as "0.1.0".
+/// `library` is the shared library as cargo built it (`target/release/libtrellis_c.so`, or the one in `deps` there);
+/// `version` is the workspace's, such as "0.1.0".
 pub(crate) fn install(source: &Path, library: &Path, prefix: &Path, version: &str) -> io::Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     let major = version.split('.').next().unwrap_or(version);
@@ -83,6 +87,10 @@ pub(crate) fn install(source: &Path, library: &Path, prefix: &Path, version: &st
     for name in [&format!("libtrellis.so.{major}"), "libtrellis.so", "libivy.so"] {
         link(&full_name, &lib.join(name), &mut written)?;
     }
+    // Cargo puts the libraries on which one depends into `deps`.
+    let calls = library.with_file_name("deps").join(CALLS);
+    let calls = if calls.exists() { calls } else { library.with_file_name(CALLS) };
+    copy(&calls, &lib.join(CALLS), &mut written)?;
     for header in HEADERS {
         copy(&source.join("include").join(header), &prefix.join("include").join(header), &mut written)?;
     }

@@ -10,7 +10,7 @@ use trellis::{Cluster, JoinError, ToProtocol, WaitError};
 use crate::config::ConfigHandle;
 use crate::counters::Counters;
 use crate::failure::{self, Failure, answer, value_or};
-use crate::{signals, status};
+use crate::status;
 
 /// `TRELLIS_READ`
 pub const READ: c_int = 0;
@@ -127,7 +127,6 @@ pub unsafe extern "C" fn trellis_join(config: *const ConfigHandle, cluster: *mut
             None => ConfigHandle::load(None)?.for_this_node()?,
         };
         let membership = Membership::take()?;
-        signals::prepare();
         let joined = Cluster::join(config).map_err(|error| match error {
             JoinError::Config(_) => Failure::new(status::CONFIGURATION, error),
             other => Failure::new(status::JOIN, other),

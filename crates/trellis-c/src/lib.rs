@@ -18,7 +18,9 @@ mod failure;
 pub mod heap;
 pub mod parmacs;
 pub mod remote;
-pub mod signals;
 pub mod status;
 pub mod stored;
 pub mod synchronisation;
+
+// Its functions replace those of the C library in programs that are linked with this one.
+extern crate trellis_calls as _;

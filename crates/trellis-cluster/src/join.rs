@@ -304,7 +304,7 @@ fn make_region(config: &Config, is_launched: bool) -> Result<trellis_memory::Reg
     let machine = trellis_memory::probe();
     let (catcher, why) = trellis_memory::choose(requested, &machine).map_err(JoinError::Catcher)?;
     let names_it = matches!(config.catch, config::Catch::Signal | config::Catch::Mprotect);
-    if !machine.kernel_faults_wait() && !names_it && (config.node == 0 || !is_launched) {
+    if !machine.system_calls_work(catcher) && !names_it && (config.node == 0 || !is_launched) {
         // Nobody chose this, and programs notice: a system call on shared memory may fail.
         trellis_output::lines::report(format_args!("node {}: catch = \"{catcher}\": {why}", config.node));
     }

@@ -2,6 +2,8 @@
 //!
 //! Promises: a missing part is an error that names the folder where it was expected, and how to get it.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit::{self, Failure};
@@ -10,6 +12,9 @@ use crate::exit::{self, Failure};
 pub const PASS: &str = "libtrellis_pass.so";
 /// The library with the heap, in the compiler folder.
 const MALLOC: &str = "libtrellis_malloc.so";
+
+/// The library that makes calls of the C library whole.
+pub const CALLS: &str = "libtrellis_calls.so";
 
 /// A file of the compiler folder.
 pub fn part(name: &str) -> Result<PathBuf, Failure> {
@@ -57,12 +62,17 @@ pub fn compiler_folder() -> Result<PathBuf, Failure> {
         })
 }
 
-/// The folder with libtrellis.so.
-pub fn library_folder() -> Result<PathBuf, Failure> {
-    let candidates: Vec<PathBuf> = match std::env::var_os("TRELLIS_LIBRARY_DIRECTORY") {
+/// Where libraries may lie.
+fn library_folders() -> Vec<PathBuf> {
+    match std::env::var_os("TRELLIS_LIBRARY_DIRECTORY") {
         Some(told) => vec![told.into()],
         None => own_folder().map(|own| vec![own.clone(), own.join("../lib")]).unwrap_or_default(),
-    };
+    }
+}
+
+/// The folder with libtrellis.so.
+pub fn library_folder() -> Result<PathBuf, Failure> {
+    let candidates = library_folders();
     candidates
         .iter()
         .find(|candidate| candidate.join("libtrellis.so").exists())
@@ -79,8 +89,44 @@ pub fn library_folder() -> Result<PathBuf, Failure> {
         })
 }
 
+/// The library [`CALLS`], if it is installed.
+pub fn calls_library() -> Option<PathBuf> {
+    // Where cargo builds, it lies among the dependencies if it was not asked for by name.
+    let folders = library_folders().into_iter().chain(own_folder().map(|own| own.join("deps")));
+    folders.map(|folder| folder.join(CALLS)).find_map(|file| file.canonicalize().ok())
+}
+
+/// The value of LD_PRELOAD: ours first, so that their functions are used.
+pub fn preloaded(libraries: &[PathBuf], others: Option<OsString>) -> OsString {
+    let ours = libraries.iter().map(|library| library.clone().into_os_string());
+    let all: Vec<OsString> = ours.chain(others.filter(|others| !others.is_empty())).collect();
+    all.join(OsStr::new(":"))
+}
+
+/// Finds a program as `execvp(3)` does.
+pub fn in_path(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
 /// The libraries that are loaded before a program whose heap lies in a store; an error names a missing one.
 pub fn preloaded_libraries() -> Result<Vec<PathBuf>, Failure> {
     let malloc = part(MALLOC)?;
     Ok(vec![library_folder()?.join("libtrellis.so.0"), malloc])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_preloaded_libraries_stay() {
+        let libraries = ["/lib/ours.so", "/lib/malloc.so"].map(PathBuf::from);
+        assert_eq!(preloaded(&libraries, None), "/lib/ours.so:/lib/malloc.so");
+        assert_eq!(preloaded(&libraries, Some("".into())), "/lib/ours.so:/lib/malloc.so");
+        assert_eq!(preloaded(&libraries, Some("/lib/other.so".into())), "/lib/ours.so:/lib/malloc.so:/lib/other.so");
+    }
 }

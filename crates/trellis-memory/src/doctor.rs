@@ -6,8 +6,9 @@
 use std::fs;
 use std::io;
 
-use crate::sys::linux::pagemap;
+use crate::catch::Catcher;
 use crate::sys::linux::uffd::{self, Door, Uffd};
+use crate::sys::linux::{calls, pagemap};
 
 /// One thing that a machine can or cannot do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,9 @@ pub struct Capabilities {
     pub pagemap_scan: Capability,
     /// Both together, tried on one page: what [`crate::Detection::Marks`] needs.
     pub marks: Capability,
+    /// Calls of the C library are made whole, so that a fault may be served in its thread although the program makes
+    /// system calls with shared memory.
+    pub calls: Capability,
     /// Shared memory can have huge pages.
     pub shmem_huge_pages: Capability,
     /// Relevant sysctls, with their values.
@@ -53,7 +57,7 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Every capability, in the order in which a report shows them.
-    pub fn all(&self) -> [&Capability; 11] {
+    pub fn all(&self) -> [&Capability; 12] {
         [
             &self.device,
             &self.system_call,
@@ -65,8 +69,17 @@ impl Capabilities {
             &self.write_protect_async,
             &self.pagemap_scan,
             &self.marks,
+            &self.calls,
             &self.shmem_huge_pages,
         ]
+    }
+
+    /// Whether system calls on pages that are not here work with a catcher.
+    pub fn system_calls_work(&self, catcher: Catcher) -> bool {
+        match catcher {
+            Catcher::Handler => self.kernel_faults_wait(),
+            Catcher::Signal | Catcher::Mprotect => self.calls.available,
+        }
     }
 
     /// Whether a fault inside a system call can wait; this needs a userfaultfd that is not restricted to user code.
@@ -89,6 +102,7 @@ impl Capabilities {
             write_protect_async: there("async"),
             pagemap_scan: there("scan"),
             marks: there("marks"),
+            calls: there("calls"),
             shmem_huge_pages: there("huge"),
             sysctls: Vec::new(),
         }
@@ -125,6 +139,7 @@ pub fn probe() -> Capabilities {
         ),
         pagemap_scan: pagemap_scan(),
         marks: marks(),
+        calls: calls(),
         shmem_huge_pages: shmem_huge_pages(),
         sysctls: sysctls(),
     }
@@ -188,6 +203,24 @@ fn marks() -> Capability {
                 .to_owned(),
         ),
         Err(why) => absent(name, format!("{why}; so a first store to a page is always a write-protect fault")),
+    }
+}
+
+/// The name of the capability `calls`.
+pub const CALLS: &str = "calls of the C library made whole (libtrellis_calls.so)";
+
+fn calls() -> Capability {
+    if let Some(why) = calls::made_elsewhere() {
+        return absent(CALLS, why.to_owned());
+    }
+    match calls::are_answered() {
+        true => present(CALLS, "its functions are the ones that this process calls".to_owned()),
+        false => absent(
+            CALLS,
+            "this process does not have it loaded first; `trellis run` does that, and programs linked with libtrellis.so \
+             have it"
+                .to_owned(),
+        ),
     }
 }
 

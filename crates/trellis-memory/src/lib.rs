@@ -25,7 +25,7 @@ mod sys;
 
 pub use arena::Arena;
 pub use catch::{Abilities, Catcher, choose};
-pub use doctor::{Capabilities, Capability, probe};
+pub use doctor::{CALLS, Capabilities, Capability, probe};
 pub use error::{MapError, RegionError, UnknownWord};
 pub use region::{
     Access, Detection, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGION_BYTES_MAX,

@@ -10,10 +10,12 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::catch::{self, Catch, Catcher, Refusal, Span};
 use crate::error::{MapError, RegionError, UnknownWord};
+use crate::sys::linux::calls::{self, Watching};
 use crate::sys::linux::memfd::{Memfd, View, ViewError};
 use crate::sys::linux::private::Private;
 use crate::sys::linux::uffd::Message;
@@ -136,12 +138,14 @@ pub struct Region {
     page_bytes: usize,
     bytes: usize,
     catcher: Catcher,
+    /// Whether calls of the C library are made whole for this region.
+    calls_are_answered: AtomicBool,
     creator: libc::pid_t,
 }
 
 /// Dropped in this order: first serving ends, then catching faults, and then the views are unmapped.
 struct Parts {
-    place: Mutex<Option<Place>>,
+    place: Mutex<Option<(Place, Option<Watching>)>>,
     catch: Box<dyn Catch>,
     application: View,
     engine: View,
@@ -195,6 +199,7 @@ impl Region {
             page_bytes: options.page_bytes,
             bytes,
             catcher: options.catcher,
+            calls_are_answered: AtomicBool::new(false),
             // SAFETY: getpid has no conditions.
             creator: unsafe { libc::getpid() },
         })
@@ -235,7 +240,9 @@ impl Region {
         }
         // For any catcher: a forked child that touches the region gets SIGSEGV and a message.
         signals::take_over(libc::SIGSEGV, signal == Some(libc::SIGSEGV)).map_err(refused)?;
-        *place = Some(taken);
+        let calls = signal.and_then(|_| calls::watch(self.parts.application.base(), self.bytes));
+        self.calls_are_answered.store(calls.is_some(), Ordering::SeqCst);
+        *place = Some((taken, calls));
         Ok(())
     }
 
@@ -270,10 +277,10 @@ impl Region {
         self.catcher
     }
 
-    /// Whether a system call on a page that is not held waits for it, on this machine and with this process's
-    /// permissions; otherwise it fails with EFAULT.
-    pub fn system_calls_wait(&self) -> bool {
-        self.parts.catch.system_calls_wait()
+    /// Whether system calls on pages that are not held work, on this machine, with this process's permissions and
+    /// libraries; otherwise they fail with EFAULT. Known once faults are caught.
+    pub fn system_calls_work(&self) -> bool {
+        self.parts.catch.system_calls_wait() || self.calls_are_answered.load(Ordering::SeqCst)
     }
 
     /// The engine view of these pages: always readable and writable.

@@ -491,9 +491,9 @@ fn errno_survives_a_fault(test: &str, catcher: Catcher) {
 fn system_calls_do_what_the_abilities_say(test: &str, catcher: Catcher) {
     let Some(world) = World::make(test, Plan::of(catcher)) else { return };
     if !catcher.abilities().system_calls_wait {
-        assert!(!world.region.system_calls_wait());
+        assert!(!world.region.system_calls_work());
         system_calls_fail_with_efault(&world);
-    } else if world.region.system_calls_wait() {
+    } else if world.region.system_calls_work() {
         system_calls_wait_for_pages(&world);
     } else {
         skip(test, "userfaultfd is allowed for user code only");

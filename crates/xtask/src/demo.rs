@@ -12,7 +12,7 @@ use crate::compiler;
 use crate::features;
 use crate::programs::{self, Psort};
 use crate::workspace::{Profile, Workspace};
-use crate::{setup, step};
+use crate::{install, setup, step};
 
 /// Builds what is needed and runs the demonstration.
 pub(crate) fn run(workspace: &Workspace, elements: u64) -> Result<()> {
@@ -106,7 +106,9 @@ pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[St
     let built = features::build_release(workspace, features)?;
     let prefix = workspace.root.join(prefix);
     programs::install_library(&built, Profile::Release, &prefix)?;
-    programs::separate_symbols(&prefix.join(format!("lib/libtrellis.so.{}", env!("CARGO_PKG_VERSION"))))?;
+    for library in [&format!("libtrellis.so.{}", env!("CARGO_PKG_VERSION")), install::CALLS] {
+        programs::separate_symbols(&prefix.join("lib").join(library))?;
+    }
     // Users who do not compile for a store need no clang.
     match setup::ensure(setup::PASS) {
         Ok(()) => compiler::install(workspace, &prefix)?,

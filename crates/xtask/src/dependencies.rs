@@ -14,12 +14,14 @@ use crate::workspace::Workspace;
 
 /// Our crates, and those of our crates that each may depend on. Tests may also depend on `trellis-testing` or
 /// `trellis-base`.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("trellis-base", &[]),
     ("trellis-testing", &[]),
     ("trellis-cluster-protocol", &["trellis-base"]),
     ("trellis-fabric-protocol", &["trellis-base"]),
     ("trellis-memory", &[]),
+    // For its tests: the library itself depends on no other crate of ours.
+    ("trellis-calls", &["trellis-memory"]),
     ("trellis-transport", &["trellis-base"]),
     ("trellis-output", &["trellis-base"]),
     ("trellis-store", &["trellis-base", "trellis-output"]),

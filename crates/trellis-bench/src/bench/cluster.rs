@@ -19,7 +19,7 @@ use trellis_command::run::{self, Output, Plan};
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Common {
     /// How an access is noticed: signal, handler or mprotect
-    #[arg(long = "catch", value_name = "CATCHER", default_value = "signal", value_parser = ["signal", "handler", "mprotect", "auto"])]
+    #[arg(long = "catch", value_name = "CATCHER", default_value = "auto", value_parser = ["signal", "handler", "mprotect", "auto"])]
     pub(crate) catcher: String,
     /// What protects a frame: auto, sealed, signed or insecure-plain
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "sealed", "signed", "insecure-plain"])]

@@ -159,6 +159,8 @@ impl Node {
             command.env_remove(name);
         }
         let child = command
+            // Cargo names its own folders there, in which an older library may lie.
+            .env_remove("LD_LIBRARY_PATH")
             // The key for processes of one user is kept in the home folder.
             .env("HOME", folder.parent().unwrap())
             .envs(variables.iter().copied())

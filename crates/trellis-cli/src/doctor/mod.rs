@@ -12,11 +12,12 @@ use serde_json::json;
 use trellis::config::Config;
 use trellis::transport::links::udp::{Interface, try_multicast};
 use trellis_command::terminal::say;
-use trellis_memory::{Capabilities, Catcher, choose, probe};
+use trellis_memory::{CALLS, Capabilities, Capability, Catcher, choose, probe};
 use trellis_store::stores::{KINDS, StoreKind};
 
 use trellis_command::chart::byte_text;
 use trellis_command::exit::{self, Ending};
+use trellis_command::installed;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,7 +43,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
     if let Some(kind) = &arguments.try_switch {
         return remote_memory::try_switch(kind);
     }
-    let capabilities = probe();
+    let capabilities = Capabilities { calls: calls(), ..probe() };
     let machine = Machine::look();
     let chosen = choose(None, &capabilities).map_err(|why| format!("no catcher works here: {why}"));
     let advice = advice(&capabilities, &machine);
@@ -53,6 +54,22 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
         say!("{}", as_text(&capabilities, &machine, &chosen, &advice).trim_end());
     }
     Ok(if chosen.is_ok() { exit::FINE } else { exit::FAILED })
+}
+
+/// What programs get that `trellis run` starts; this command itself does not need it.
+fn calls() -> Capability {
+    let detail = match installed::calls_library() {
+        Some(library) => format!(
+            "`trellis run` loads {} first; programs written in Go, linked statically or with a sanitizer do not get it, and \
+             have the catcher `handler`",
+            library.display()
+        ),
+        None => format!(
+            "{} is not beside the command or in ../lib; `cargo xtask install --prefix PREFIX` puts it there",
+            installed::CALLS
+        ),
+    };
+    Capability { name: CALLS, available: installed::calls_library().is_some(), detail }
 }
 
 /// What the machine has, apart from catchers. Absent files give `None`.
@@ -107,18 +124,10 @@ fn number_in(file: &str) -> Option<u64> {
 fn advice(capabilities: &Capabilities, machine: &Machine) -> Vec<String> {
     let mut advice = Vec::new();
     let works = |catcher| choose(Some(catcher), capabilities).is_ok();
-    let is_default = |catcher| choose(None, capabilities).is_ok_and(|(default, _)| default == catcher);
-    if works(Catcher::Signal) && !is_default(Catcher::Signal) {
+    if !Catcher::ALL.into_iter().any(|catcher| works(catcher) && capabilities.system_calls_work(catcher)) {
         advice.push(
-            "a program that passes no shared buffer to a system call is fastest with the catcher `signal`: \
-             `trellis run --set catch=signal …`"
-                .to_owned(),
-        );
-    }
-    if !capabilities.kernel_faults_wait() {
-        advice.push(
-            "system calls cannot wait for a shared page: `sysctl -w vm.unprivileged_userfaultfd=1`, or give the user \
-             access to /dev/userfaultfd"
+            "system calls fail on a shared page that is not here: install libtrellis_calls.so beside the command, or \
+             `sysctl -w vm.unprivileged_userfaultfd=1`"
                 .to_owned(),
         );
     }

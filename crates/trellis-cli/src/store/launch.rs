@@ -4,9 +4,8 @@
 //! loaded first replaces `malloc`. The program replaces this process, so signals, standard input and the exit status
 //! are its own.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
@@ -16,7 +15,7 @@ use trellis::stored::stores;
 
 use super::{Which, program};
 use trellis_command::exit::{self, Ending, Failure};
-use trellis_command::installed::preloaded_libraries;
+use trellis_command::installed::{preloaded, preloaded_libraries};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,13 +114,6 @@ fn check(given: &[Given]) -> Result<(), Failure> {
     checked.map_err(|error| Failure::new(exit::CONFIGURATION, sentence(error)))
 }
 
-/// Ours first, so that its `malloc` is used.
-fn preloaded(libraries: &[PathBuf], others: Option<OsString>) -> OsString {
-    let ours = libraries.iter().map(|library| library.clone().into_os_string());
-    let all: Vec<OsString> = ours.chain(others.filter(|others| !others.is_empty())).collect();
-    all.join(OsStr::new(":"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,13 +130,5 @@ mod tests {
         let region = refused("--region", "TRELLIS_STORE_REGION", "#5");
         assert!(region.sentence.starts_with("--region #5 is not possible: "), "{region}");
         assert!(!region.sentence.contains("TRELLIS_STORE"), "{region}");
-    }
-
-    #[test]
-    fn other_preloaded_libraries_stay() {
-        let libraries = ["/lib/ours.so", "/lib/malloc.so"].map(PathBuf::from);
-        assert_eq!(preloaded(&libraries, None), "/lib/ours.so:/lib/malloc.so");
-        assert_eq!(preloaded(&libraries, Some("".into())), "/lib/ours.so:/lib/malloc.so");
-        assert_eq!(preloaded(&libraries, Some("/lib/other.so".into())), "/lib/ours.so:/lib/malloc.so:/lib/other.so");
     }
 }

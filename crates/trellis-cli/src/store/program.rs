@@ -5,9 +5,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use object::elf::{FileHeader64, PT_INTERP};
 use object::endian::Endianness;
@@ -16,6 +15,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use trellis::stored::launched::is_shell;
 
 use trellis_command::exit::{self, Failure};
+use trellis_command::installed::in_path;
 
 /// Refuses a program whose heap cannot be in a store. A missing program is left to the attempt to start it.
 pub(super) fn check(name: &OsStr) -> Result<(), Failure> {
@@ -30,15 +30,6 @@ pub(super) fn check(name: &OsStr) -> Result<(), Failure> {
     };
     let reason = reason(&path, &file, &contents).or_else(|| privileged(&file));
     reason.map_or(Ok(()), |reason| Err(Failure::new(exit::NOT_EXECUTABLE, format!("{shown} {reason}"))))
-}
-
-/// Finds a program as `execvp(3)` does.
-fn in_path(name: &OsStr) -> Option<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name));
-    }
-    let folders = std::env::var_os("PATH")?;
-    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// Why a file is refused; `None` if it is not.

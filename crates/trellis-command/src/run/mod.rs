@@ -10,6 +10,7 @@ mod guard;
 mod joining;
 mod memory;
 mod output;
+mod preload;
 pub(crate) mod requests;
 mod signals;
 mod status;
@@ -308,6 +309,7 @@ impl Wiring {
             environment.push((config::FILE_VARIABLE.to_owned(), file.clone().into_os_string()));
         }
         plan.settings.iter().for_each(|(key, value)| tell(&mut environment, key, value));
+        preload::add(&read, &plan.program, &mut environment);
         if let Some(memory) = &memory {
             tell(&mut environment, "memory_server", &memory.of_server().to_string());
             environment.push((launch::MEMORY_ENDS_VARIABLE.to_owned(), OsString::from("1")));

@@ -52,8 +52,8 @@ pub(crate) use userfault::MARKS_REQUEST;
 /// The ways to detect an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Catcher {
-    /// userfaultfd with SIGBUS: the fault is served in the thread that caused it. The fastest; a system call on a page
-    /// that is not held fails with EFAULT.
+    /// userfaultfd with SIGBUS: the fault is served in the thread that caused it. The fastest. System calls on shared
+    /// buffers work if calls of the C library are made whole.
     Signal,
     /// userfaultfd with a queue of faults: the thread waits in the kernel while another thread serves the fault. System
     /// calls on shared buffers work.
@@ -69,8 +69,8 @@ pub struct Abilities {
     pub tells_writes_from_reads: bool,
     /// The thread that faulted serves the fault; otherwise a thread that polls [`crate::Region::event_fd`] does.
     pub serves_in_the_faulting_thread: bool,
-    /// `read(2)`, `recv(2)` and others wait for a page that is not held; otherwise they fail with
-    /// EFAULT.
+    /// `read(2)`, `recv(2)` and others wait for a page that is not held; otherwise they fail with EFAULT, unless calls of
+    /// the C library are made whole ([`crate::Region::system_calls_work`]).
     pub system_calls_wait: bool,
     /// A thread that blocks all signals may touch the region; otherwise the kernel kills the
     /// process.
@@ -189,34 +189,29 @@ pub(crate) fn first_protection(catcher: Catcher) -> libc::c_int {
 
 /// Chooses a catcher for this machine. The answer includes the reason, and what would be better.
 ///
-/// Without a request, the choice is `handler`, because every system call then works on shared buffers; `signal` if
-/// userfaultfd is allowed for user code only, which removes that advantage; and `mprotect` if there is no userfaultfd.
+/// Without a request, the choice is the first of these with which system calls work on shared memory: `signal`, if
+/// calls of the C library are made whole, and `handler`, if userfaultfd is allowed for faults of the kernel. Otherwise it
+/// is `signal`, and `mprotect` if there is no userfaultfd.
 ///
 /// # Errors
 /// The requested catcher does not work here; the message says why and how to make it work.
 pub fn choose(requested: Option<Catcher>, machine: &Capabilities) -> Result<(Catcher, String), String> {
-    match requested {
-        Some(catcher) => match missing(catcher, machine) {
+    if let Some(catcher) = requested {
+        return match missing(catcher, machine) {
             None => Ok((catcher, format!("{catcher} was asked for; {}", character(catcher, machine)))),
             Some(why) => Err(format!("catch = \"{catcher}\" does not work here: {why}")),
-        },
-        None if missing(Catcher::Handler, machine).is_none() && machine.kernel_faults_wait() => {
-            Ok((Catcher::Handler, character(Catcher::Handler, machine)))
-        }
-        None if missing(Catcher::Signal, machine).is_none() => Ok((
-            Catcher::Signal,
-            format!(
-                "userfaultfd is allowed for user code only, so {}; with the sysctl vm.unprivileged_userfaultfd=1, or \
-                 with permission to open /dev/userfaultfd, the catcher handler would be chosen and system calls would \
-                 work on shared buffers",
-                character(Catcher::Signal, machine)
-            ),
-        )),
+        };
+    }
+    let works = |catcher: &Catcher| missing(*catcher, machine).is_none();
+    let serves_calls = |catcher: &Catcher| works(catcher) && machine.system_calls_work(*catcher);
+    let chosen = [Catcher::Signal, Catcher::Handler].into_iter().find(serves_calls);
+    Ok(match chosen.or_else(|| Some(Catcher::Signal).filter(works)) {
+        Some(catcher) => (catcher, character(catcher, machine)),
         None => {
             let why = missing(Catcher::Signal, machine).unwrap_or_default();
-            Ok((Catcher::Mprotect, format!("{why}; so {}", character(Catcher::Mprotect, machine))))
+            (Catcher::Mprotect, format!("{why}; so {}", character(Catcher::Mprotect, machine)))
         }
-    }
+    })
 }
 
 /// What prevents `catcher` from working, as a phrase.
@@ -240,25 +235,31 @@ fn missing(catcher: Catcher, machine: &Capabilities) -> Option<String> {
         .map(|lacking| format!("{}: {}", lacking.name, lacking.detail))
 }
 
+/// What a catcher does here, and what would be better.
 fn character(catcher: Catcher, machine: &Capabilities) -> String {
-    match catcher {
-        Catcher::Signal => "a fault is served in the thread that made it, which is the fastest way, but a system call \
-                            on a page that is not held fails with EFAULT"
-            .to_owned(),
-        Catcher::Handler if machine.kernel_faults_wait() => {
-            "a thread that faults waits in the kernel, so system calls work on shared buffers; catch = \"signal\" is \
-             faster when the program passes no shared buffer to a system call"
+    let serves = match catcher {
+        Catcher::Signal => "a fault is served in the thread that made it",
+        Catcher::Handler => "a thread that faults waits in the kernel, and a service thread fetches the page",
+        Catcher::Mprotect => {
+            "pages are protected with mprotect, and the region can be cut into at most vm.max_map_count pieces"
+        }
+    };
+    let calls = match (catcher, machine.system_calls_work(catcher)) {
+        (Catcher::Handler, true) => {
+            let faster = format!("{} {}", machine.calls.name, machine.calls.detail);
+            return format!("{serves}; signal would be faster: {faster}");
+        }
+        (_, true) => "and system calls on a page that is not held are made whole".to_owned(),
+        (Catcher::Handler, false) => {
+            "but userfaultfd is allowed for user code only, so a system call on a page that is \
+                                      not held fails with EFAULT"
                 .to_owned()
         }
-        Catcher::Handler => "a thread that faults waits in the kernel, but userfaultfd is allowed for user code only, \
-                             so a system call on a page that is not held fails with EFAULT; catch = \"signal\" is faster \
-                             and loses nothing"
-            .to_owned(),
-        Catcher::Mprotect => "pages are protected with mprotect and faults arrive as SIGSEGV: it works everywhere, but \
-                              a system call on a page that is not held fails with EFAULT and the region can be cut into \
-                              at most vm.max_map_count pieces"
-            .to_owned(),
-    }
+        (_, false) => {
+            format!("but a system call on a page that is not held fails with EFAULT: {}", machine.calls.detail)
+        }
+    };
+    format!("{serves}, {calls}")
 }
 
 #[cfg(test)]
@@ -277,13 +278,19 @@ mod tests {
     #[test]
     fn the_default_follows_the_machine() {
         let mut machine = Capabilities::everything_for_tests();
-        assert_eq!(choose(None, &machine).expect("there is one").0, Catcher::Handler);
+        assert_eq!(choose(None, &machine).expect("there is one").0, Catcher::Signal);
+
+        machine.calls.available = false;
+        machine.calls.detail = "is not loaded".to_owned();
+        let (catcher, why) = choose(None, &machine).expect("there is one");
+        assert_eq!(catcher, Catcher::Handler, "where system calls work");
+        assert!(why.contains("is not loaded"), "{why}");
 
         machine.device.available = false;
         machine.system_call.available = false;
         let (catcher, why) = choose(None, &machine).expect("there is one");
-        assert_eq!(catcher, Catcher::Signal);
-        assert!(why.contains("vm.unprivileged_userfaultfd"), "{why}");
+        assert_eq!(catcher, Catcher::Signal, "the faster one of two with which they fail");
+        assert!(why.contains("EFAULT: is not loaded"), "{why}");
 
         machine.user_mode_only.available = false;
         assert_eq!(choose(None, &machine).expect("there is one").0, Catcher::Mprotect);

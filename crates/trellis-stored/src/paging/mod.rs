@@ -244,8 +244,8 @@ impl Paging {
     }
 
     /// Whether system calls on pages that are not in memory wait, with this process's permissions.
-    pub fn system_calls_wait(&self) -> bool {
-        self.region.system_calls_wait()
+    pub fn system_calls_work(&self) -> bool {
+        self.region.system_calls_work()
     }
 
     /// The counts so far.

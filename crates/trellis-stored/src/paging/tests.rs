@@ -371,7 +371,7 @@ fn system_calls_find_pages_that_are_not_here() {
         store.apply(&[Operation::Change { key: Key::page(REGION, page as u64), change: put }], None).expect("stored");
     }
     let process = Process::new(&store, shared(1, 4 * MIB, 2 * MIB));
-    if !process.paging.system_calls_wait() {
+    if !process.paging.system_calls_work() {
         println!("SKIPPED system_calls_find_pages_that_are_not_here: userfaultfd is allowed for user code only");
         return;
     }

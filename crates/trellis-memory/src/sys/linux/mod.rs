@@ -1,5 +1,6 @@
 //! Linux: memfd, userfaultfd, signals, and the files under `/proc` that give a process's limits.
 
+pub(crate) mod calls;
 pub(crate) mod context;
 pub(crate) mod limits;
 pub(crate) mod maps;

@@ -1,0 +1,98 @@
+//! Private memory that stands for shared memory while the kernel works on it.
+//!
+//! Promises: it takes the stack for what is small, and a mapping for the rest, so that a signal handler may use it. If
+//! there is no memory, the pointer is one that makes the kernel answer EFAULT; the call then fails and loses nothing.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+use crate::real::system_call;
+
+/// Up to this many bytes lie on the stack, which may be that of a signal handler.
+const SMALL_BYTES: usize = 512;
+
+#[repr(C, align(16))]
+struct Small([u8; SMALL_BYTES]);
+
+pub(crate) struct Buffer {
+    small: MaybeUninit<Small>,
+    /// Null if the bytes are small.
+    mapping: *mut u8,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Room for so many bytes, with undefined contents.
+    pub(crate) fn of(bytes: usize) -> Buffer {
+        if bytes > SMALL_BYTES {
+            return Buffer::mapped(bytes);
+        }
+        Buffer { small: MaybeUninit::uninit(), mapping: null_mut(), bytes }
+    }
+
+    /// The same in whole pages of its own: devices get their addresses, and may use them after the call.
+    pub(crate) fn mapped(bytes: usize) -> Buffer {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let made = unsafe { system_call!(libc::SYS_mmap, null_mut::<c_void>(), bytes.max(1), access, kind, -1, 0) };
+        // Otherwise an address of the kernel's: every use of it is refused with EFAULT.
+        let mapping = if made == -1 { usize::MAX as *mut u8 } else { made as *mut u8 };
+        Buffer { small: MaybeUninit::uninit(), mapping, bytes }
+    }
+
+    /// A copy of bytes of the program.
+    ///
+    /// # Safety
+    /// They are readable.
+    pub(crate) unsafe fn copied(from: *const c_void, bytes: usize) -> Buffer {
+        // SAFETY: the caller's promise.
+        unsafe { Buffer::of(bytes).with(from) }
+    }
+
+    /// The buffer, filled with bytes of the program.
+    ///
+    /// # Safety
+    /// They are readable.
+    pub(crate) unsafe fn with(mut self, from: *const c_void) -> Buffer {
+        if self.is_there() {
+            // SAFETY: the caller's promise; the buffer has this many bytes.
+            unsafe { self.at::<u8>().copy_from_nonoverlapping(from.cast(), self.bytes) };
+        }
+        self
+    }
+
+    /// Its first byte.
+    pub(crate) fn at<T>(&mut self) -> *mut T {
+        if self.mapping.is_null() { self.small.as_mut_ptr().cast() } else { self.mapping.cast() }
+    }
+
+    /// How many there are.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there was memory for it.
+    pub(crate) fn is_there(&self) -> bool {
+        self.mapping as usize != usize::MAX
+    }
+
+    /// Copies the first bytes of what it holds to the program.
+    ///
+    /// # Safety
+    /// The kernel filled them, and `to` is writable.
+    pub(crate) unsafe fn give(&mut self, to: *mut c_void, bytes: usize) {
+        debug_assert!(bytes <= self.bytes, "no more comes back than fits");
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<u8>().copy_from_nonoverlapping(self.at(), bytes) };
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if !self.mapping.is_null() && self.is_there() {
+            // SAFETY: mapped by `of`, and used by nobody any more.
+            unsafe { system_call!(libc::SYS_munmap, self.mapping, self.bytes.max(1)) };
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The functions that the program meant: those of the next library that has them.
+//!
+//! Promises: a function is looked up once. All are looked up when the library is loaded, because dlsym(3) must not be
+//! called in a signal handler.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The address of the C library's function of a name.
+pub(crate) struct Real {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Real {
+    pub(crate) const fn new(name: &'static CStr) -> Real {
+        Real { name, found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Its address; null if the C library has no such function.
+    pub(crate) fn look_up(&self) -> *mut c_void {
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+
+    /// Its address; null if the C library has no such function. Programs ask for some that only newer ones have, and take
+    /// an answer for its presence.
+    pub(crate) fn address(&self) -> *mut c_void {
+        let found = self.found.load(Ordering::Relaxed);
+        if found.is_null() { self.look_up() } else { found }
+    }
+}
+
+/// A system call by number, with its answer and `errno` as syscall(2) has them.
+macro_rules! system_call {
+    ($($argument:expr),+) => { libc::syscall($($argument),+) };
+}
+pub(crate) use system_call;
+
+/// This thread's `errno`.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+pub(crate) fn set_errno(number: i32) {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = number }
+}

@@ -1,0 +1,56 @@
+//! Which addresses are shared memory.
+//!
+//! Promises: asking costs a load and a comparison for each region, allocates nothing and takes no lock, so that any
+//! call may ask, also in a signal handler. The table is changed by the runtime alone, when a region begins and ends.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The maximum number of regions of a process.
+const REGIONS_MAX: usize = 16;
+
+struct Range {
+    start: AtomicUsize,
+    /// Zero: the slot is free.
+    bytes: AtomicUsize,
+}
+
+static RANGES: [Range; REGIONS_MAX] =
+    [const { Range { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; REGIONS_MAX];
+/// One more than the last slot that was ever taken.
+static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a range of addresses as shared from now on; false if the table is full. Only the runtime calls this, one
+/// thread at a time.
+pub(crate) fn add(start: usize, bytes: usize) -> bool {
+    let Some(slot) = RANGES.iter().position(|range| range.bytes.load(Ordering::Relaxed) == 0) else { return false };
+    RANGES[slot].start.store(start, Ordering::Relaxed);
+    // Stored last: from here on calls see the range.
+    RANGES[slot].bytes.store(bytes, Ordering::Release);
+    SLOTS_USED.fetch_max(slot + 1, Ordering::Release);
+    true
+}
+
+/// The range that begins at `start` is not shared any more.
+pub(crate) fn remove(start: usize) {
+    for range in &RANGES {
+        if range.bytes.load(Ordering::Relaxed) != 0 && range.start.load(Ordering::Relaxed) == start {
+            range.bytes.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Whether any byte of these is shared.
+pub(crate) fn overlaps<T: ?Sized>(first: *const T, bytes: usize) -> bool {
+    let start = first.cast::<u8>() as usize;
+    let used = SLOTS_USED.load(Ordering::Acquire);
+    RANGES[..used].iter().any(|range| {
+        let length = range.bytes.load(Ordering::Acquire);
+        let base = range.start.load(Ordering::Relaxed);
+        length != 0 && start < base + length && start.saturating_add(bytes) > base
+    })
+}
+
+/// Whether there is any shared memory at all.
+pub(crate) fn is_any() -> bool {
+    SLOTS_USED.load(Ordering::Acquire) != 0
+}
