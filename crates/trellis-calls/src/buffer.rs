@@ -33,7 +33,8 @@ impl Buffer {
 
     /// The same in whole pages of its own: devices get their addresses, and may use them after the call.
     pub(crate) fn mapped(bytes: usize) -> Buffer {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let made = unsafe { system_call!(libc::SYS_mmap, null_mut::<c_void>(), bytes.max(1), access, kind, -1, 0) };
         // Otherwise an address of the kernel's: every use of it is refused with EFAULT.

@@ -50,6 +50,18 @@ pub(crate) fn overlaps<T: ?Sized>(first: *const T, bytes: usize) -> bool {
     })
 }
 
+/// How many bytes of the region begin at a shared address.
+pub(crate) fn rest<T: ?Sized>(first: *const T) -> usize {
+    let start = first.cast::<u8>() as usize;
+    let used = SLOTS_USED.load(Ordering::Acquire);
+    let rest = RANGES[..used].iter().find_map(|range| {
+        let length = range.bytes.load(Ordering::Acquire);
+        let inside = start.wrapping_sub(range.start.load(Ordering::Relaxed));
+        (inside < length).then(|| length - inside)
+    });
+    rest.unwrap_or(0)
+}
+
 /// Whether there is any shared memory at all.
 pub(crate) fn is_any() -> bool {
     SLOTS_USED.load(Ordering::Acquire) != 0

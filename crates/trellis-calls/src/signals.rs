@@ -114,12 +114,25 @@ pub(crate) fn sigaction(real: Sigaction, signal: c_int, action: *const Action, b
 
 type SetHandler = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 
+/// The signals of faults, as bits of an old-fashioned set.
+pub(crate) const FAULTS: c_int = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1);
+/// The third choice of sigset(3).
+pub(crate) const SIG_HOLD: sighandler_t = 2;
+
+pub(crate) fn is_of_faults(signal: c_int) -> bool {
+    [libc::SIGBUS, libc::SIGSEGV].contains(&signal)
+}
+
 /// `signal` and its like, with the flags of each; for other signals than those of faults, the C library's.
 pub(crate) fn signal(real: SetHandler, signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
-    if ![libc::SIGBUS, libc::SIGSEGV].contains(&signal) || handler == libc::SIG_ERR {
-        // SAFETY: as the program calls it.
-        return unsafe { real(signal, handler) };
+    if is_of_faults(signal) && handler != libc::SIG_ERR {
+        return set_handler(signal, handler, flags);
     }
+    // SAFETY: as the program calls it.
+    unsafe { real(signal, handler) }
+}
+
+pub(crate) fn set_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     // SAFETY: an all-zero action is valid; both live for the call, which goes to `sigaction` above.
     unsafe {
         let (mut action, mut previous): (Action, Action) = (zeroed(), zeroed());

@@ -11,7 +11,7 @@ use crate::arguments::{Argument, InOut};
 use crate::buffer::Buffer;
 use crate::real::{errno, set_errno};
 use crate::shared;
-use crate::streams::{self, Pieces};
+use crate::streams::{self, BYTES_MAX, Pieces};
 
 /// An address that the kernel writes, with the length that the program gives and gets.
 struct Address {
@@ -91,14 +91,15 @@ fn address_shared(
 pub(crate) fn received_from(
     to: *mut c_void,
     bytes: usize,
+    how: c_int,
     from: *mut sockaddr,
     length: InOut<socklen_t>,
     call: impl FnOnce(*mut c_void, *mut sockaddr, InOut<socklen_t>) -> isize,
 ) -> isize {
     if !shared::is_any() || from.is_null() {
-        return received(to, bytes, |to| call(to, from, length));
+        return received(to, bytes, how, |to| call(to, from, length));
     }
-    received_from_shared(to, bytes, from, length, call)
+    received_from_shared(to, bytes, how, from, length, call)
 }
 
 #[cold]
@@ -106,35 +107,44 @@ pub(crate) fn received_from(
 fn received_from_shared(
     to: *mut c_void,
     bytes: usize,
+    how: c_int,
     from: *mut sockaddr,
     length: InOut<socklen_t>,
     call: impl FnOnce(*mut c_void, *mut sockaddr, InOut<socklen_t>) -> isize,
 ) -> isize {
     let mut address = Address::of(from, length);
     let (from, length) = (address.to(), InOut(address.length()));
-    let answer = received(to, bytes, |to| call(to, from, length));
+    let answer = received(to, bytes, how, |to| call(to, from, length));
     if answer >= 0 {
         address.finish();
     }
     answer
 }
 
-/// With MSG_TRUNC the answer is the length of the datagram, of which no more than `bytes` came.
-pub(crate) fn received(to: *mut c_void, bytes: usize, call: impl FnOnce(*mut c_void) -> isize) -> isize {
+/// With MSG_TRUNC the answer is the length of the datagram, of which no more than `bytes` came, or a stream was only
+/// emptied.
+pub(crate) fn received(to: *mut c_void, bytes: usize, how: c_int, call: impl FnOnce(*mut c_void) -> isize) -> isize {
     if !shared::overlaps(to, bytes) {
         return call(to);
     }
-    received_privately(to, bytes, call)
+    received_privately(to, bytes, how, call)
 }
 
 #[cold]
 #[inline(never)]
-fn received_privately(to: *mut c_void, bytes: usize, call: impl FnOnce(*mut c_void) -> isize) -> isize {
-    let mut private = Buffer::of(bytes);
+fn received_privately(to: *mut c_void, bytes: usize, how: c_int, call: impl FnOnce(*mut c_void) -> isize) -> isize {
+    let mut private = Buffer::of(bytes.min(BYTES_MAX));
+    if how & libc::MSG_TRUNC != 0 {
+        // SAFETY: the kernel would write there.
+        private = unsafe { private.with(to) };
+    }
     let answer = call(private.at());
     if answer > 0 {
         // SAFETY: the kernel filled so many bytes, and would have written them there.
-        unsafe { private.give(to, (answer as usize).min(bytes)) };
+        unsafe {
+            let bytes = private.bytes().min(answer as usize);
+            private.give(to, bytes);
+        }
     }
     answer
 }
@@ -224,7 +234,7 @@ impl Message<'_> {
         let control = part(original.msg_control, original.msg_controllen);
         let bytes = pieces.map_or(0, Pieces::bytes);
         let mut data = if flags & libc::MSG_ZEROCOPY != 0 { Buffer::mapped(bytes) } else { Buffer::of(bytes) };
-        if let (true, Some(pieces)) = (sends, pieces) {
+        if let (true, Some(pieces)) = (sends || flags & libc::MSG_TRUNC != 0, pieces) {
             // SAFETY: the kernel would read the pieces.
             data = unsafe { pieces.gathered(0, data) };
         }
@@ -290,7 +300,7 @@ pub(crate) fn recvmsg(real: Receive, socket: c_int, to: *mut msghdr, how: c_int)
 fn recvmsg_shared(real: Receive, socket: c_int, to: *mut msghdr, how: c_int) -> isize {
     // SAFETY: the program's message, which the kernel fills where it is.
     unsafe {
-        let mut message = Message::of(to, false, 0);
+        let mut message = Message::of(to, false, how & libc::MSG_TRUNC);
         let answer = real(socket, message.header(), how);
         if answer >= 0 {
             message.finish(to, answer as usize);
@@ -344,7 +354,6 @@ pub(crate) fn recvmmsg(
     recvmmsg_shared(real, socket, list, count, how, limit)
 }
 
-/// Message by message, as the kernel does it. The time-out is looked at between messages, as recvmmsg(2) says.
 #[cold]
 #[inline(never)]
 fn recvmmsg_shared(
@@ -355,47 +364,59 @@ fn recvmmsg_shared(
     how: c_int,
     limit: *mut timespec,
 ) -> c_int {
-    let since = now_ns();
-    // SAFETY: the kernel would read it.
-    let limit_ns = (!limit.is_null()).then(|| unsafe { (*limit).tv_sec * SECOND_NS + (*limit).tv_nsec });
-    let mut left_ns = limit_ns;
-    let (mut how, mut got) = (how, 0);
-    while got < count.min(MESSAGES_MAX) as usize && left_ns != Some(0) {
-        // SAFETY: the program's list has so many entries, and the kernel would write to each; the message is complete, and
-        // its parts do not move.
-        unsafe {
-            let entry = list.add(got);
-            let mut message = Message::of(&raw const (*entry).msg_hdr, false, 0);
-            let mut one = mmsghdr { msg_hdr: message.header().read(), msg_len: 0 };
-            let answer = real(socket, &raw mut one, 1, how & !libc::MSG_WAITFORONE, std::ptr::null_mut());
-            if answer < 1 {
-                // What came is told first. The error comes again with the next call, or was one of waiting.
-                return if got > 0 { got as c_int } else { answer };
-            }
-            message.header = one.msg_hdr;
-            message.finish(&raw mut (*entry).msg_hdr, one.msg_len as usize);
-            (*entry).msg_len = one.msg_len;
+    let limit = InOut(limit);
+    // SAFETY: the program's list and limit, which the kernel would write to.
+    unsafe {
+        let mut limit_private = limit.stand_in();
+        let answer = many(list, count, false, how & libc::MSG_TRUNC, |list, count| {
+            real(socket, list, count, how, limit.given(&mut limit_private).0)
+        });
+        if answer >= 0 {
+            limit.finish(&mut limit_private);
         }
-        got += 1;
-        if how & libc::MSG_WAITFORONE != 0 {
-            how |= libc::MSG_DONTWAIT;
-        }
-        left_ns = limit_ns.map(|limit| (limit - (now_ns() - since)).max(0));
+        answer
     }
-    if let Some(left) = left_ns {
-        // SAFETY: the kernel would write to it.
-        unsafe { limit.write(timespec { tv_sec: left / SECOND_NS, tv_nsec: left % SECOND_NS }) };
-    }
-    got as c_int
 }
 
-const SECOND_NS: i64 = 1_000_000_000;
-
-fn now_ns() -> i64 {
-    let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the time; this clock exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec * SECOND_NS + now.tv_nsec
+/// One call with private forms of all messages; `call` gets their list.
+///
+/// # Safety
+/// A list that the kernel accepts.
+unsafe fn many(
+    list: *mut mmsghdr,
+    count: c_uint,
+    sends: bool,
+    flags: c_int,
+    call: impl FnOnce(*mut mmsghdr, c_uint) -> c_int,
+) -> c_int {
+    let count = count.min(MESSAGES_MAX) as usize;
+    let mut headers = Buffer::mapped(count * size_of::<mmsghdr>());
+    let mut messages = Buffer::mapped(count * size_of::<Message<'_>>());
+    if !headers.is_there() || !messages.is_there() {
+        set_errno(libc::ENOMEM);
+        return -1;
+    }
+    let (headers, messages) = (headers.at::<mmsghdr>(), messages.at::<Message<'_>>());
+    // SAFETY: the caller's promise; there is room for all of them, and no message moves after its header was made.
+    unsafe {
+        for at in 0..count {
+            messages.add(at).write(Message::of(&raw const (*list.add(at)).msg_hdr, sends, flags));
+            headers.add(at).write(mmsghdr { msg_hdr: (*messages.add(at)).header().read(), msg_len: 0 });
+        }
+        let answer = call(headers, count as c_uint);
+        for at in 0..count {
+            let (message, header) = (&mut *messages.add(at), &*headers.add(at));
+            if (at as c_int) < answer {
+                if !sends {
+                    message.header = header.msg_hdr;
+                    message.finish(&raw mut (*list.add(at)).msg_hdr, header.msg_len as usize);
+                }
+                (*list.add(at)).msg_len = header.msg_len;
+            }
+            std::ptr::drop_in_place(message);
+        }
+        answer
+    }
 }
 
 type SendMany = unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int;
@@ -411,20 +432,6 @@ pub(crate) fn sendmmsg(real: SendMany, socket: c_int, list: *mut mmsghdr, count:
 #[cold]
 #[inline(never)]
 fn sendmmsg_shared(real: SendMany, socket: c_int, list: *mut mmsghdr, count: c_uint, how: c_int) -> c_int {
-    let mut put = 0;
-    while put < count.min(MESSAGES_MAX) as usize {
-        // SAFETY: the program's list has so many entries; the message is complete, and its parts do not move.
-        unsafe {
-            let entry = list.add(put);
-            let mut message = Message::of(&raw const (*entry).msg_hdr, true, how);
-            let mut one = mmsghdr { msg_hdr: message.header().read(), msg_len: 0 };
-            let answer = real(socket, &raw mut one, 1, how);
-            if answer < 1 {
-                return if put > 0 { put as c_int } else { answer };
-            }
-            (*entry).msg_len = one.msg_len;
-        }
-        put += 1;
-    }
-    put as c_int
+    // SAFETY: the program's list, to which the kernel would write.
+    unsafe { many(list, count, true, how, |list, count| real(socket, list, count, how)) }
 }

@@ -1,9 +1,9 @@
 //! Calls that move bytes between a file and memory.
 //!
-//! Promises: nothing is lost, and a caller sees what it would see if all memory were here. What may be asked again after
-//! EFAULT is called first: files, pipes and stream sockets keep the bytes that they could not hand over. What may not
-//! (datagrams, terminals, event descriptors) moves through private memory, and so does what has to move as a whole
-//! (O_APPEND) or by a device (O_DIRECT), which must not use a page that another node takes meanwhile.
+//! Promises: nothing is lost, and a caller sees what it would see if all memory were here. Bytes move through private
+//! memory with one call, whose answer is the kernel's, so that what moves as a whole does (messages, records of a file that
+//! several write, O_APPEND), what has been received is not lost, and no device uses a page that another node takes
+//! meanwhile. Only large transfers of files are tried on the shared memory itself, which costs no copy.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
@@ -11,12 +11,17 @@ use std::mem::MaybeUninit;
 use libc::iovec;
 
 use crate::buffer::Buffer;
-use crate::real::{errno, set_errno, system_call};
+use crate::real::errno;
 use crate::shared;
 
-/// What moves through private memory at once, if the bytes could not be handed over directly.
-const PIECE_BYTES: usize = 64 << 10;
-const PAGE_BYTES: usize = 4096;
+/// The kernel moves no more with one call (read(2), write(2)).
+pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
+/// Up to this many bytes of a file are copied: less costs no more than asking twice.
+const COPIED_BYTES_MAX: usize = 64 << 10;
+/// What is taken from a file, or given to one, at once after that.
+const FILE_PIECE_BYTES: usize = 1 << 20;
+/// What a pipe or a stream socket gets at once. It takes all of it, unless it may not wait or is interrupted.
+const STREAM_PIECE_BYTES: usize = 16 << 20;
 
 /// What the kernel does with the memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,16 +30,16 @@ enum Use {
     Fills,
 }
 
-/// What a descriptor does with bytes that it cannot hand over.
+/// How bytes have to be moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Keeps them, and has more at once.
+    /// In pieces, if they are many.
     File,
-    /// Keeps them, and may have no more for now.
+    /// The same; a smaller answer is the end.
     Stream,
-    /// Loses them, or must not get them in parts.
+    /// With one call.
     Whole,
-    /// Gives them to a device, which uses the memory itself.
+    /// With one call, in pages of their own.
     Device,
 }
 
@@ -72,18 +77,28 @@ fn socket_type(file: c_int) -> c_int {
     kind
 }
 
-/// How many bytes the kernel may take as one (a buffer of a socket): a missing page is one of these.
-const CHUNK_BYTES_MAX: usize = 64 << 10;
+impl Kind {
+    /// The most bytes of one call.
+    fn piece_bytes_max(self) -> usize {
+        match self {
+            Kind::File => FILE_PIECE_BYTES,
+            Kind::Stream => STREAM_PIECE_BYTES,
+            Kind::Whole | Kind::Device => BYTES_MAX,
+        }
+    }
 
-/// Whether a call that moved fewer bytes than it should is to be repeated from `next` on: it came to a page that is not
-/// here. It may also have been interrupted, or may not wait, or there is no more.
-fn goes_on(file: c_int, kind: Kind, next: *mut c_void, left: usize, how: Use) -> bool {
-    match (kind, how) {
-        // The next call says whether there is more, or room.
-        (Kind::File, Use::Fills) => true,
-        (Kind::File, Use::Takes) => !has_its_largest_size(file),
-        (_, Use::Fills) => false,
-        (_, Use::Takes) => is_any_missing(next, left, how),
+    /// Whether there is another call after one that moved all of its `bytes`.
+    fn goes_on(self, file: c_int, how: Use) -> bool {
+        match (self, how) {
+            (Kind::File, Use::Fills) | (Kind::Stream, Use::Takes) => true,
+            (Kind::File, Use::Takes) => !has_its_largest_size(file),
+            // What comes next may not be there yet.
+            (Kind::Stream, Use::Fills) | (Kind::Whole | Kind::Device, _) => false,
+        }
+    }
+
+    fn buffer(self, bytes: usize) -> Buffer {
+        if self == Kind::Device { Buffer::mapped(bytes) } else { Buffer::of(bytes) }
     }
 }
 
@@ -98,36 +113,6 @@ fn has_its_largest_size(file: c_int) -> bool {
     }
 }
 
-fn is_any_missing(next: *mut c_void, left: usize, how: Use) -> bool {
-    let (start, bytes) = (next as usize & !(PAGE_BYTES - 1), left.min(CHUNK_BYTES_MAX) + next as usize % PAGE_BYTES);
-    (start..start + bytes).step_by(PAGE_BYTES).any(|page| is_missing(page as *mut c_void, how))
-}
-
-/// Whether the kernel cannot use a page of shared memory now.
-fn is_missing(page: *mut c_void, how: Use) -> bool {
-    if !shared::overlaps(page, 1) {
-        return false;
-    }
-    let before = errno();
-    let mut word: u32 = 0;
-    // SAFETY: neither call changes anything. The first reads eight bytes before it refuses its first argument; the second
-    // adds nothing to the word, wakes nobody, and needs a page to which it may write (futex(2), FUTEX_WAKE_OP).
-    let answer = unsafe {
-        match how {
-            Use::Takes => system_call!(libc::SYS_rt_sigprocmask, -1, page, std::ptr::null_mut::<c_void>(), 8),
-            Use::Fills => {
-                let add_nothing = (libc::FUTEX_OP_ADD << 28) | (libc::FUTEX_OP_CMP_LT << 24);
-                let none = std::ptr::null::<c_void>();
-                let wake = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
-                system_call!(libc::SYS_futex, &raw mut word, wake, 0, none, page, add_nothing)
-            }
-        }
-    };
-    let is_missing = answer == -1 && errno() == libc::EFAULT;
-    set_errno(before);
-    is_missing
-}
-
 /// Moves bytes in or out: `call` gets the place in memory, the number of bytes, and how many came before.
 fn moved(
     file: c_int,
@@ -136,10 +121,10 @@ fn moved(
     how: Use,
     call: impl Fn(*mut c_void, usize, usize) -> isize,
 ) -> isize {
-    if !shared::overlaps(memory, bytes) {
+    if bytes == 0 || !shared::overlaps(memory, bytes) {
         return call(memory, bytes, 0);
     }
-    moved_shared(file, memory, bytes, how, call)
+    moved_shared(file, memory, bytes.min(BYTES_MAX), how, call)
 }
 
 #[cold]
@@ -152,26 +137,21 @@ fn moved_shared(
     call: impl Fn(*mut c_void, usize, usize) -> isize,
 ) -> isize {
     let kind = kind(file, how);
-    match kind {
-        Kind::File | Kind::Stream => {}
-        Kind::Whole => return copied(Buffer::of(bytes), memory, how, |private| call(private, bytes, 0)),
-        Kind::Device => return copied(Buffer::mapped(bytes), memory, how, |private| call(private, bytes, 0)),
-    }
     in_pieces(bytes, |done| {
         let (next, left) = (memory.wrapping_byte_add(done), bytes - done);
-        let mut answer = call(next, left, done);
-        let mut tried = left;
-        if answer == -1 && errno() == libc::EFAULT && shared::overlaps(next, left) {
-            // Nothing was moved. A piece through private memory is, whatever happens to the pages.
-            tried = left.min(PIECE_BYTES);
-            answer = copied(Buffer::of(tried), next, how, |private| call(private, tried, done));
+        if kind == Kind::File && left > COPIED_BYTES_MAX {
+            let answer = call(next, left, done);
+            if answer > 0 {
+                // It stopped at a page that is not here, or there is no more: the next call says so.
+                return (answer, answer < left as isize && kind.goes_on(file, how));
+            }
+            if answer == 0 || errno() != libc::EFAULT {
+                return (answer, false);
+            }
         }
-        if answer <= 0 || answer == left as isize {
-            return (answer, false);
-        }
-        let (next, left) = (next.wrapping_byte_add(answer as usize), left - answer as usize);
-        let is_whole_piece = answer as usize == tried && (kind == Kind::File || how == Use::Takes);
-        (answer, is_whole_piece || goes_on(file, kind, next, left, how))
+        let piece = left.min(kind.piece_bytes_max());
+        let answer = copied(kind.buffer(piece), next, how, |private| call(private, piece, done));
+        (answer, answer == piece as isize && kind.goes_on(file, how))
     })
 }
 
@@ -179,17 +159,16 @@ fn moved_shared(
 /// more.
 fn in_pieces(bytes: usize, mut call: impl FnMut(usize) -> (isize, bool)) -> isize {
     let mut done = 0;
-    while done < bytes {
+    loop {
         let (answer, goes_on) = call(done);
         if answer <= 0 {
             return if done > 0 { done as isize } else { answer };
         }
         done += answer as usize;
-        if !goes_on {
-            break;
+        if !goes_on || done >= bytes {
+            return done as isize;
         }
     }
-    done as isize
 }
 
 /// The call on private memory.
@@ -381,12 +360,11 @@ fn in_one_shared(
     how: Use,
     call: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
-    let bytes = pieces.bytes();
+    let bytes = pieces.bytes().min(BYTES_MAX);
     let kind = kind(file, how);
-    let piece_bytes_max = if matches!(kind, Kind::File | Kind::Stream) { PIECE_BYTES } else { bytes };
     in_pieces(bytes, |done| {
-        let piece = (bytes - done).min(piece_bytes_max);
-        let mut private = if kind == Kind::Device { Buffer::mapped(piece) } else { Buffer::of(piece) };
+        let piece = (bytes - done).min(kind.piece_bytes_max());
+        let mut private = kind.buffer(piece);
         if how == Use::Takes {
             // SAFETY: the kernel would read the pieces.
             private = unsafe { pieces.gathered(done, private) };
@@ -397,7 +375,7 @@ fn in_one_shared(
             // SAFETY: the kernel filled so many bytes, and would have written them to the pieces.
             unsafe { pieces.scatter(done, &mut private, answer as usize) };
         }
-        (answer, answer == piece as isize && (kind == Kind::File || how == Use::Takes))
+        (answer, answer == piece as isize && kind.goes_on(file, how))
     })
 }
 

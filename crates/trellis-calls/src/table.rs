@@ -114,6 +114,13 @@ calls! {
         // SAFETY: memory that is the program's or private.
         streams::filled(to, bytes, |to| unsafe { real(to, bytes, how) })
     };
+    fn arc4random_buf(to: *mut c_void, bytes: usize) -> () = with |real| {
+        streams::filled(to, bytes, |to| {
+            // SAFETY: memory that is the program's or private.
+            unsafe { real(to, bytes) };
+            bytes as isize
+        });
+    };
     fn getentropy(to: *mut c_void, bytes: usize) -> c_int = with |real| {
         // SAFETY: memory that is the program's or private.
         streams::filled_if_zero(to, bytes, |to| unsafe { real(to, bytes) })
@@ -246,6 +253,14 @@ calls! {
         // SAFETY: memory that is the program's or private.
         streams::filled(to, bytes, |to| unsafe { real(path, to, bytes) })
     });
+    fn lsetxattr(path: Text, name: Text, from: *const c_void, bytes: usize, how: c_int) -> c_int = with |real| given(path, |path| given(name, |name| {
+        // SAFETY: memory that is the program's or private.
+        sockets::sent(from, bytes, |from| unsafe { real(path, name, from, bytes, how) })
+    }));
+    fn mkfifoat(folder: c_int, path: Text, mode: c_uint) -> c_int = copied;
+    fn lutimes(path: Text, times: In<[timeval; 2]>) -> c_int = copied;
+    fn euidaccess(path: Text, mode: c_int) -> c_int = copied;
+    fn memfd_create(name: Text, how: c_uint) -> c_int = copied;
     fn removexattr(path: Text, name: Text) -> c_int = copied;
     fn fgetxattr(file: c_int, name: Text, to: *mut c_void, bytes: usize) -> isize = with |real| given(name, |name| {
         // SAFETY: memory that is the program's or private.
@@ -267,20 +282,20 @@ calls! {
     fn sendmmsg(socket: c_int, list: *mut mmsghdr, count: c_uint, how: c_int) -> c_int = sockets::sendmmsg;
     fn recv(socket: c_int, to: *mut c_void, bytes: usize, how: c_int) -> isize = with |real| {
         // SAFETY: memory that is the program's or private.
-        sockets::received(to, bytes, |to| unsafe { real(socket, to, bytes, how) })
+        sockets::received(to, bytes, how, |to| unsafe { real(socket, to, bytes, how) })
     };
     fn __recv_chk(socket: c_int, to: *mut c_void, bytes: usize, room: usize, how: c_int) -> isize = with |real| {
         // SAFETY: memory that is the program's or private.
-        sockets::received(to, bytes, |to| unsafe { real(socket, to, bytes, room, how) })
+        sockets::received(to, bytes, how, |to| unsafe { real(socket, to, bytes, room, how) })
     };
     fn recvfrom(socket: c_int, to: *mut c_void, bytes: usize, how: c_int, from: *mut sockaddr, length: InOut<socklen_t>) -> isize = with |real| {
-        sockets::received_from(to, bytes, from, length, |to, from, length| {
+        sockets::received_from(to, bytes, how, from, length, |to, from, length| {
             // SAFETY: memory that is the program's or private.
             unsafe { real(socket, to, bytes, how, from, length) }
         })
     };
     fn __recvfrom_chk(socket: c_int, to: *mut c_void, bytes: usize, room: usize, how: c_int, from: *mut sockaddr, length: InOut<socklen_t>) -> isize = with |real| {
-        sockets::received_from(to, bytes, from, length, |to, from, length| {
+        sockets::received_from(to, bytes, how, from, length, |to, from, length| {
             // SAFETY: memory that is the program's or private.
             unsafe { real(socket, to, bytes, room, how, from, length) }
         })
@@ -410,14 +425,14 @@ calls! {
     };
     fn mq_receive(queue: c_int, to: *mut c_char, bytes: usize, priority: Out<c_uint>) -> isize = with |real| {
         // SAFETY: memory that is the program's or private.
-        filled_out(priority, |priority| sockets::received(to.cast(), bytes, |to| unsafe { real(queue, to.cast(), bytes, priority) }))
+        filled_out(priority, |priority| sockets::received(to.cast(), bytes, 0, |to| unsafe { real(queue, to.cast(), bytes, priority) }))
     };
     fn mq_timedsend(queue: c_int, from: *const c_void, bytes: usize, priority: c_uint, limit: In<timespec>) -> c_int = with |real| {
         // SAFETY: memory that is the program's or private.
         given(limit, |limit| sockets::sent(from, bytes, |from| unsafe { real(queue, from, bytes, priority, limit) }))
     };
     fn mq_timedreceive(queue: c_int, to: *mut c_char, bytes: usize, priority: Out<c_uint>, limit: In<timespec>) -> isize = with |real| {
-        let receive = |priority, limit| sockets::received(to.cast(), bytes, |to| {
+        let receive = |priority, limit| sockets::received(to.cast(), bytes, 0, |to| {
             // SAFETY: memory that is the program's or private.
             unsafe { real(queue, to.cast(), bytes, priority, limit) }
         });
@@ -433,7 +448,7 @@ calls! {
             let answer = unsafe { real(queue, to, bytes, kind, how) };
             if answer < 0 { answer } else { answer + 8 }
         };
-        let answer = sockets::received(to, bytes.saturating_add(8), receive);
+        let answer = sockets::received(to, bytes.saturating_add(8), 0, receive);
         if answer < 0 { answer } else { answer - 8 }
     };
     fn mq_getattr(queue: c_int, to: Out<mq_attr>) -> c_int = copied;
@@ -453,6 +468,34 @@ calls! {
     fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t = with |real| signals::signal(real, number, handler, libc::SA_RESETHAND | libc::SA_NODEFER);
     fn sigprocmask(how: c_int, set: In<sigset_t>, before: Out<sigset_t>) -> c_int = signals::sigmask;
     fn pthread_sigmask(how: c_int, set: In<sigset_t>, before: Out<sigset_t>) -> c_int = signals::sigmask;
+    fn sigblock(set: c_int) -> c_int = with |real| {
+        // SAFETY: as the program calls it.
+        unsafe { real(set & !signals::FAULTS) }
+    };
+    fn sigsetmask(set: c_int) -> c_int = with |real| {
+        // SAFETY: as the program calls it.
+        unsafe { real(set & !signals::FAULTS) }
+    };
+    fn sighold(number: c_int) -> c_int = with |real| {
+        // SAFETY: as the program calls it.
+        if signals::is_of_faults(number) { 0 } else { unsafe { real(number) } }
+    };
+    fn sigignore(number: c_int) -> c_int = with |real| {
+        match signals::is_of_faults(number) {
+            true => if libc::SIG_ERR == signals::set_handler(number, libc::SIG_IGN, 0) { -1 } else { 0 },
+            // SAFETY: as the program calls it.
+            false => unsafe { real(number) },
+        }
+    };
+    fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t = with |real| {
+        match signals::is_of_faults(number) && handler != signals::SIG_HOLD {
+            true => signals::set_handler(number, handler, 0),
+            // SAFETY: as the program calls it; a signal of faults is not held.
+            false if signals::is_of_faults(number) => libc::SIG_DFL,
+            // SAFETY: as the program calls it.
+            false => unsafe { real(number, handler) },
+        }
+    };
     fn pthread_attr_setsigmask_np(attributes: *mut c_void, set: Mask) -> c_int = copied;
     fn sigwait(set: In<sigset_t>, to: Out<c_int>) -> c_int = copied;
     fn sigsuspend(set: Mask) -> c_int = copied;

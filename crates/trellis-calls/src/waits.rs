@@ -98,10 +98,22 @@ fn selected(count: c_int, sets: [*mut fd_set; 3], call: impl FnOnce([*mut fd_set
 #[cold]
 #[inline(never)]
 fn selected_shared(sets: [*mut fd_set; 3], bytes: usize, call: impl FnOnce([*mut fd_set; 3]) -> c_int) -> c_int {
-    // SAFETY: the kernel would read so many bytes of each, and write to them.
+    // The kernel looks at no more than this process could have open: a set may be smaller than the number says.
+    let inside = |set: *mut fd_set| bytes.min(shared::rest(set));
+    // SAFETY: the kernel would read the words of each set, and write to them.
     unsafe {
-        let mut private =
-            sets.map(|set| shared::overlaps(set, bytes).then(|| Buffer::copied(set.cast::<c_void>(), bytes)));
+        let mut private = sets.map(|set| {
+            let is_shared = inside(set) > 0;
+            is_shared.then(|| {
+                let mut copy = Buffer::of(2 * bytes);
+                copy.at::<u8>().write_bytes(0, 2 * bytes);
+                // Once for the call, and once to know afterwards what it changed.
+                for place in [0, bytes] {
+                    copy.at::<u8>().add(place).copy_from_nonoverlapping(set.cast(), inside(set));
+                }
+                copy
+            })
+        });
         let mut given = sets;
         for (given, private) in given.iter_mut().zip(&mut private) {
             if let Some(private) = private {
@@ -111,8 +123,10 @@ fn selected_shared(sets: [*mut fd_set; 3], bytes: usize, call: impl FnOnce([*mut
         let answer = call(given);
         if answer >= 0 {
             for (set, private) in sets.into_iter().zip(&mut private) {
-                if let Some(private) = private {
-                    private.give(set.cast(), bytes);
+                let Some(private) = private else { continue };
+                let (now, before): (*const u64, *const u64) = (private.at(), private.at::<u8>().add(bytes).cast());
+                for word in (0..inside(set) / 8).filter(|word| *now.add(*word) != *before.add(*word)) {
+                    set.cast::<u64>().add(word).write_unaligned(*now.add(word));
                 }
             }
         }
@@ -240,12 +254,17 @@ fn with<A: Argument>(argument: A, call: impl FnOnce(A) -> c_int) -> c_int {
     }
 }
 
-/// How often the memory of an ioctl is touched before the call is given up.
-const TRIES_MAX: usize = 100;
+/// What the kernel reads and writes for TCGETS and its like; the type of the C library is larger.
+#[repr(C)]
+struct KernelTerminal([u8; 36]);
 
-/// `ioctl`: requests of terminals and sockets, whose size their number does not tell, work on private memory. Others are
-/// asked again after their memory was touched, because they may use more of it than their number says (ioctl(2)); none
-/// of them does anything before it has read its argument.
+/// What the kernel reads and writes for the requests of interfaces (netdevice(7)).
+#[repr(C)]
+struct InterfaceRequest([u8; 40]);
+
+/// `ioctl`: requests of terminals and interfaces work on private memory. The memory of others is touched before the call,
+/// as far as their number tells their size (ioctl(2)); they may use more, so that a copy could be too small, and what they
+/// did cannot be done again.
 pub(crate) fn ioctl(
     real: unsafe extern "C" fn(c_int, u64, usize) -> c_int,
     file: c_int,
@@ -270,9 +289,9 @@ fn ioctl_shared(
     // SAFETY: as the program calls it, on private memory or its own.
     let call = |argument: usize| unsafe { real(file, request, argument) };
     match request {
-        libc::TCGETS => return with(Out(argument as *mut libc::termios), |to| call(to.0 as usize)),
+        libc::TCGETS => return with(Out(argument as *mut KernelTerminal), |to| call(to.0 as usize)),
         libc::TCSETS | libc::TCSETSW | libc::TCSETSF => {
-            return with(In(argument as *const libc::termios), |from| call(from.0 as usize));
+            return with(In(argument as *const KernelTerminal), |from| call(from.0 as usize));
         }
         libc::TIOCGWINSZ => return with(Out(argument as *mut libc::winsize), |to| call(to.0 as usize)),
         libc::TIOCSWINSZ => return with(In(argument as *const libc::winsize), |from| call(from.0 as usize)),
@@ -282,24 +301,22 @@ fn ioctl_shared(
         libc::FIONBIO | libc::FIOASYNC | libc::TIOCSPGRP | libc::TIOCMSET => {
             return with(In(argument as *const c_int), |from| call(from.0 as usize));
         }
+        // Those of sockets and interfaces, apart from lists.
+        0x8900..=0x89ff if request != libc::SIOCGIFCONF => {
+            return with(InOut(argument as *mut InterfaceRequest), |both| call(both.0 as usize));
+        }
         _ => {}
     }
-    let (bytes, is_written) = ((request >> 16 & 0x3fff) as usize, request >> 31 & 1 != 0);
-    let mut answer = call(argument);
-    for _ in 0..TRIES_MAX {
-        if answer != -1 || errno() != libc::EFAULT {
-            break;
-        }
-        for at in [argument, argument + bytes.saturating_sub(1)] {
-            // SAFETY: a byte of the argument; adding nothing changes no value.
+    let bytes = ((request >> 16 & 0x3fff) as usize).max(1);
+    for at in [argument, argument + bytes - 1] {
+        if shared::overlaps(at as *const c_void, 1) {
+            // SAFETY: a byte of shared memory. An exchange with what is there changes nothing, and is a store for the catcher.
             unsafe {
-                match is_written && shared::overlaps(at as *const c_void, 1) {
-                    true => drop(AtomicU8::from_ptr(at as *mut u8).fetch_or(0, Ordering::Relaxed)),
-                    false => drop((at as *const u8).read_volatile()),
-                }
+                let byte = AtomicU8::from_ptr(at as *mut u8);
+                let now = byte.load(Ordering::Relaxed);
+                std::hint::black_box(byte.compare_exchange(now, now, Ordering::SeqCst, Ordering::SeqCst)).ok();
             }
         }
-        answer = call(argument);
     }
-    answer
+    call(argument)
 }

@@ -92,6 +92,37 @@ fn what_a_call_did_not_write_stays() {
                 assert_eq!(word.read_unaligned(), 1 << (many % 64));
             }
 
+            // Programs give the most descriptors that there could be, with a set that is smaller.
+            #[repr(C)]
+            struct Neighbours {
+                set: libc::fd_set,
+                count: u64,
+            }
+            let both = shared.of(zeroed::<Neighbours>());
+            libc::FD_SET(reader, &raw mut (*both).set);
+            (*both).count = 5;
+            let entry = both as usize;
+            let changer = std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                (*(entry as *mut Neighbours)).count = 777;
+            });
+            let limit = shared.of(libc::timeval { tv_sec: 0, tv_usec: 100_000 });
+            libc::select(libc::getdtablesize(), &raw mut (*both).set, null_mut(), null_mut(), limit);
+            changer.join().unwrap();
+            assert_eq!((*both).count, 777);
+
+            // A call with nothing to move is made, too.
+            let [near, far] = pair_of(libc::SOCK_DGRAM);
+            assert_eq!(libc::send(near, shared.room(8), 0, 0), 0);
+            assert_eq!(libc::recv(far, shared.room(8), 8, libc::MSG_DONTWAIT), 0, "an empty datagram came");
+            assert_eq!((libc::write(reader, shared.room(8), 0), *libc::__errno_location()), (-1, libc::EBADF));
+            // What a stream is emptied of is not written anywhere.
+            let [near, far] = pair_of_tcp();
+            assert_eq!(libc::send(near, b"gone".as_ptr().cast(), 4, 0), 4);
+            let kept = shared.bytes(b"kept");
+            assert_eq!(libc::recv(far, kept, 4, libc::MSG_TRUNC | libc::MSG_WAITALL), 4);
+            assert_eq!(shared.seen(kept, 4), b"kept");
+
             // Another thread may change an entry while poll waits.
             let list = shared.of([libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2]);
             let entry = list as usize;
@@ -103,6 +134,43 @@ fn what_a_call_did_not_write_stays() {
             changer.join().unwrap();
             assert_eq!((*list)[1].events, 77);
         }
+    });
+}
+
+/// Two connected sockets.
+fn pair_of_tcp() -> [c_int; 2] {
+    use std::os::fd::IntoRawFd;
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    [near.into_raw_fd(), listener.accept().unwrap().0.into_raw_fd()]
+}
+
+/// Two threads write records to one file, with one position.
+#[test]
+fn records_are_not_torn() {
+    with_the_library("records_are_not_torn", |shared| {
+        const RECORD: usize = 2 * PAGE;
+        let folder = Folder::new();
+        let path = CString::new(folder.file("file").to_str().unwrap()).unwrap();
+        // SAFETY: calls of the C library with memory of the region.
+        unsafe {
+            let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CREAT, 0o600);
+            let records = [shared.bytes(&[1; RECORD]) as usize, shared.bytes(&[2; RECORD]) as usize];
+            std::thread::scope(|scope| {
+                for record in records {
+                    scope.spawn(move || {
+                        for _ in 0..200 {
+                            shared.take_away();
+                            assert_eq!(libc::write(file, record as *const c_void, RECORD), RECORD as isize);
+                        }
+                    });
+                }
+            });
+        }
+        let content = std::fs::read(folder.file("file")).unwrap();
+        assert!(content.chunks(RECORD).all(|record| record.iter().all(|byte| *byte == record[0])));
+        assert_eq!(content.len(), 400 * RECORD);
     });
 }
 
@@ -120,14 +188,19 @@ fn what_a_signal_interrupts_ends_as_it_would() {
             let from = shared.bytes(&content);
             let is_over = std::sync::Arc::new(AtomicBool::new(false));
             let (stop, thread) = (std::sync::Arc::clone(&is_over), libc::pthread_self());
+            let once = std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                libc::pthread_kill(thread, libc::SIGUSR2);
+            });
+            let put = libc::write(writer, from, 50 * PAGE);
+            assert!((1..50 * PAGE as isize).contains(&put), "nobody reads, and a signal ends the call: {put}");
+            once.join().unwrap();
             let interrupts = std::thread::spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
                     std::thread::sleep(std::time::Duration::from_millis(50));
                     libc::pthread_kill(thread, libc::SIGUSR2);
                 }
             });
-            let put = libc::write(writer, from, 50 * PAGE);
-            assert!((1..50 * PAGE as isize).contains(&put), "nobody reads, and a signal ends the call: {put}");
 
             let limit = shared.of(libc::timeval { tv_sec: 0, tv_usec: 450_000 });
             let mut rounds = 0;
