@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use trellis::launch::monotonic_ns;
 
-use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::cluster::{ClusterPlan, Common, numbers};
 use crate::bench::figures::Figures;
-use crate::bench::node::{Found, Member, Task};
+use crate::bench::node::{Found, Member, Task, WorkError};
 use crate::bench::raw_link;
 use trellis_base::statistics::quantile;
 use trellis_command::exit::Ending;
@@ -86,6 +86,17 @@ pub(crate) fn lock(arguments: &LockArguments) -> Ending {
         quantile(&mut hand_offs, 0.99),
         "from a release to the other node's waiting thread (µs, 99 %)",
     );
+    let both = |name: &str| numbers(&found[..2], name).sum::<f64>();
+    figures.add(
+        "contended_handoffs_per_s",
+        both("contended_handoffs") / CONTENDED_TIME.as_secs_f64(),
+        "hand-offs while two nodes take it again and again (per second)",
+    );
+    figures.add(
+        "contended_acquisitions_per_handoff",
+        both("contended_acquisitions") / both("contended_handoffs"),
+        "how often a node then takes it before the other one gets it (mean)",
+    );
     figures.add_value("nodes", nodes, "nodes");
     figures.add_value("samples", hand_offs.len(), "hand-offs");
     figures.print(common.json)
@@ -140,7 +151,33 @@ pub(crate) fn lock_node(task: &LockTask, member: &Member) -> Found {
         cluster.barrier(2)?;
     }
     found["times_ns"] = times.into();
+    if node < 2 {
+        contend(member, &mut found)?;
+    }
+    cluster.barrier(3)?;
     Ok(found)
+}
+
+/// How long two nodes contend.
+const CONTENDED_TIME: Duration = Duration::from_millis(500);
+
+/// Takes the lock again and again while the other node does so, too.
+fn contend(member: &Member, found: &mut Value) -> Result<(), WorkError> {
+    let cluster = &member.cluster;
+    cluster.barrier_of(4, 2).wait()?;
+    let (mut acquisitions, mut handoffs) = (0u64, 0u64);
+    let (start, mut before) = (Instant::now(), cluster.counters().lock_acquires_local);
+    while start.elapsed() < CONTENDED_TIME {
+        drop(cluster.mutex(3).lock()?);
+        acquisitions += 1;
+        // One that was not there already came from the other node.
+        let local = cluster.counters().lock_acquires_local;
+        handoffs += u64::from(local == before);
+        before = local;
+    }
+    found["contended_acquisitions"] = acquisitions.into();
+    found["contended_handoffs"] = handoffs.into();
+    Ok(())
 }
 
 /// Runs the `barrier` subcommand.

@@ -156,8 +156,12 @@ impl Reader {
     }
 
     /// What only release consistency has, and what it has not.
-    fn check_consistency(&self) -> Result<(), ConfigError> {
+    fn check_consistency(&mut self) -> Result<(), ConfigError> {
         let is_used = self.config.has_release_consistency();
+        if self.config.coherence.is_release_consistent() && !self.origins.contains_key("home") {
+            // A node usually works on the pages that it fills, and a home needs no message for its pages.
+            self.config.home = Home::FirstTouch;
+        }
         if is_used && self.config.joiners_max > 0 {
             return Err(self.origin("joiners_max").error(
                 "under hlrc every node meets in barriers, and a node that joins later does not; set joiners_max = 0, or \

@@ -164,7 +164,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "home",
-        default: "manager",
+        default: "manager; with hlrc first-touch",
         accepted: "manager, interleaved; with hlrc also first-touch, migrating; memory-server",
         meaning: "Which node keeps a page's directory entry and its first copy, or that the region lies at memory servers.",
         apply: |config, raw| {

@@ -427,6 +427,18 @@ fn the_defaults_are_a_valid_configuration_and_the_documented_one() {
 }
 
 #[test]
+fn the_default_home_follows_the_protocol_of_the_region() {
+    let home = |settings: &[&str]| {
+        let sources = settings.iter().fold(Sources::new(), |sources, setting| sources.set(*setting));
+        sources.load().unwrap().home
+    };
+    assert_eq!(home(&[]), Home::Manager);
+    assert_eq!(home(&["coherence=hlrc(adaptive)"]), Home::FirstTouch);
+    assert_eq!(home(&["coherence=hlrc", "home=manager"]), Home::Manager, "what is said counts");
+    assert_eq!(home(&["region_bytes=1MiB", "coherence_ranges=0-64KiB=hlrc"]), Home::Manager);
+}
+
+#[test]
 fn the_reference_page_lists_every_key_with_its_default() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/configuration.md");
     let page = std::fs::read_to_string(&path).unwrap();

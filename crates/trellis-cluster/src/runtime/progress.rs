@@ -31,6 +31,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(250);
 const YIELD_AFTER_NS: u64 = 20_000;
 /// The service thread's priority where the process may raise it (CAP_SYS_NICE).
 const SERVICE_NICE: i32 = -10;
+/// How often a thread that gives a lock back looks for who wants it.
+const LOOK_EVERY_NS: u64 = 1_000;
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 8;
 
@@ -60,6 +62,8 @@ pub(crate) struct Progress {
     due: AtomicU64,
     /// Threads of the program that sleep in a wait: their cores are free.
     sleepers: AtomicU32,
+    /// When a thread that gave a lock back looked for who wants it.
+    looked: AtomicU64,
     spin_ns: u64,
 }
 
@@ -79,6 +83,7 @@ impl Progress {
             stop: owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?,
             due: AtomicU64::new(u64::MAX),
             sleepers: AtomicU32::new(0),
+            looked: AtomicU64::new(0),
             spin_ns: spin_ns(config),
         };
         progress.control(libc::EPOLL_CTL_ADD, link, LINK, libc::EPOLLIN)?;
@@ -334,6 +339,19 @@ impl Node {
         }
         polling.end();
         ticket.is_done()
+    }
+
+    /// Takes what has come, unless another thread has the receiving role, or this was done a moment ago: it costs more
+    /// than to give a lock back.
+    pub(super) fn receive_now_and_then(&self) {
+        let now = self.now();
+        if now.saturating_sub(self.progress.looked.load(Ordering::Relaxed)) >= LOOK_EVERY_NS
+            && self.progress.take_role()
+        {
+            self.receive();
+            self.progress.looked.store(now, Ordering::Relaxed);
+            self.progress.drop_role();
+        }
     }
 
     fn receive(&self) -> bool {

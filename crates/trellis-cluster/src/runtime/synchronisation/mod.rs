@@ -122,6 +122,9 @@ impl Node {
         self.publish()?;
         // Another thread of this node may have given it back meanwhile.
         self.note_given_back(Holding::Lock, id);
+        // Who waits for the lock is served now, and not after this thread has taken it many times more: the request may
+        // have come while no thread was free to receive it.
+        self.receive_now_and_then();
         self.sync_step_if(|state| state.holds(id), Input::Release(id)).map(drop).ok_or_else(not_held)
     }
 }
