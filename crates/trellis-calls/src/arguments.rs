@@ -12,7 +12,7 @@ use crate::shared;
 
 /// An argument that may lie in shared memory.
 pub(crate) trait Argument: Copy {
-    /// What stands for it; holds nothing if the argument is private.
+    /// The private copy; none if the argument is private itself.
     type StandIn;
 
     fn is_shared(self) -> bool;

@@ -7,8 +7,6 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-use crate::real::system_call;
-
 /// Up to this many bytes lie on the stack, which may be that of a signal handler.
 const SMALL_BYTES: usize = 512;
 
@@ -36,10 +34,9 @@ impl Buffer {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let made = unsafe { system_call!(libc::SYS_mmap, null_mut::<c_void>(), bytes.max(1), access, kind, -1, 0) };
-        // Otherwise an address of the kernel's: every use of it is refused with EFAULT.
-        let mapping = if made == -1 { usize::MAX as *mut u8 } else { made as *mut u8 };
-        Buffer { small: MaybeUninit::uninit(), mapping, bytes }
+        let mapping = unsafe { libc::mmap(null_mut(), bytes.max(1), access, kind, -1, 0) };
+        // MAP_FAILED is an address of the kernel's: every use of it is refused with EFAULT.
+        Buffer { small: MaybeUninit::uninit(), mapping: mapping.cast(), bytes }
     }
 
     /// A copy of bytes of the program.
@@ -75,7 +72,7 @@ impl Buffer {
 
     /// Whether there was memory for it.
     pub(crate) fn is_there(&self) -> bool {
-        self.mapping as usize != usize::MAX
+        self.mapping.cast() != libc::MAP_FAILED
     }
 
     /// Copies the first bytes of what it holds to the program.
@@ -93,7 +90,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if !self.mapping.is_null() && self.is_there() {
             // SAFETY: mapped by `of`, and used by nobody any more.
-            unsafe { system_call!(libc::SYS_munmap, self.mapping, self.bytes.max(1)) };
+            unsafe { libc::munmap(self.mapping.cast(), self.bytes.max(1)) };
         }
     }
 }

@@ -10,8 +10,8 @@
 //! memory costs a comparison for each region. Functions that may be called in a signal handler still may. Must never
 //! depend on the rest of Trellis: this library is loaded into programs that may not use it at all.
 //!
-//! What is not covered: system calls that a program makes without the C library (the runtime of Go, io_uring), and those
-//! that the C library makes by itself on behalf of others (aio, locks of pthreads in shared memory).
+//! Two kinds of system calls are not covered: those that a program makes without the C library (the runtime of Go,
+//! io_uring), and those that the C library makes for other functions (aio, locks of pthreads in shared memory).
 
 mod arguments;
 mod buffer;

@@ -3,24 +3,25 @@
 //! Promises: a function is looked up once. All are looked up when the library is loaded, because dlsym(3) must not be
 //! called in a signal handler.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The address of the C library's function of a name.
 pub(crate) struct Real {
-    name: &'static CStr,
+    /// With a zero byte at its end.
+    name: &'static str,
     found: AtomicPtr<c_void>,
 }
 
 impl Real {
-    pub(crate) const fn new(name: &'static CStr) -> Real {
+    pub(crate) const fn new(name: &'static str) -> Real {
         Real { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// Its address; null if the C library has no such function.
     pub(crate) fn look_up(&self) -> *mut c_void {
-        // SAFETY: the name is a C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        // SAFETY: a zero byte ends the name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast()) };
         self.found.store(found, Ordering::Relaxed);
         found
     }
@@ -32,12 +33,6 @@ impl Real {
         if found.is_null() { self.look_up() } else { found }
     }
 }
-
-/// A system call by number, with its answer and `errno` as syscall(2) has them.
-macro_rules! system_call {
-    ($($argument:expr),+) => { libc::syscall($($argument),+) };
-}
-pub(crate) use system_call;
 
 /// This thread's `errno`.
 pub(crate) fn errno() -> i32 {

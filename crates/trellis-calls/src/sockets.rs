@@ -330,7 +330,7 @@ fn sendmsg_shared(real: Send, socket: c_int, from: *const msghdr, how: c_int) ->
 /// The most messages that the kernel looks at.
 const MESSAGES_MAX: c_uint = libc::UIO_MAXIOV as c_uint;
 
-/// Whether the call has to be made message by message.
+/// Whether any part of any message is shared.
 fn any_is_shared(list: *mut mmsghdr, count: c_uint) -> bool {
     // SAFETY: the kernel would read so many headers.
     let is_one = |at: usize| unsafe { is_shared(&raw const (*list.add(at)).msg_hdr) };

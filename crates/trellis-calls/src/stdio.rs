@@ -9,7 +9,7 @@ use libc::FILE;
 use crate::buffer::Buffer;
 use crate::shared;
 
-/// What goes through private memory at a time.
+/// The most bytes that go through private memory at a time.
 const BLOCK_BYTES: usize = 64 << 10;
 
 type Read = unsafe extern "C" fn(*mut c_void, usize, usize, *mut FILE) -> usize;

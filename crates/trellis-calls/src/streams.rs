@@ -18,12 +18,13 @@ use crate::shared;
 pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
 /// Up to this many bytes of a file are copied: less costs no more than asking twice.
 const COPIED_BYTES_MAX: usize = 64 << 10;
-/// What is taken from a file, or given to one, at once after that.
+/// The size of the private buffer after that.
 const FILE_PIECE_BYTES: usize = 1 << 20;
-/// What a pipe or a stream socket gets at once. It takes all of it, unless it may not wait or is interrupted.
+/// The size of the private buffer for a pipe or a stream socket, which takes all of it unless it is non-blocking or a
+/// signal interrupts the call.
 const STREAM_PIECE_BYTES: usize = 16 << 20;
 
-/// What the kernel does with the memory.
+/// Whether the kernel reads the memory or writes to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Takes,
@@ -92,7 +93,7 @@ impl Kind {
         match (self, how) {
             (Kind::File, Use::Fills) | (Kind::Stream, Use::Takes) => true,
             (Kind::File, Use::Takes) => !has_its_largest_size(file),
-            // What comes next may not be there yet.
+            // A second call might wait for bytes that have not arrived.
             (Kind::Stream, Use::Fills) | (Kind::Whole | Kind::Device, _) => false,
         }
     }

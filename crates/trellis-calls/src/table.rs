@@ -18,8 +18,8 @@ use crate::signals::{Action, Mask};
 use crate::{processes, signals, sockets, stdio, streams, waits};
 
 macro_rules! calls {
-    ($($(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $answer:tt $(:: $path:ident)* $(|$real:ident| $body:expr)?;)*) => {
-        $( calls!(@ $(#[$about])* $name ($($argument: $type),*) $result, [$answer $(:: $path)*] $(|$real| $body)?); )*
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $answer:tt $(:: $path:ident)* $(|$real:ident| $body:expr)?;)*) => {
+        $( calls!(@ $name ($($argument: $type),*) $result, [$answer $(:: $path)*] $(|$real| $body)?); )*
 
         /// Every function, to be looked up when the library is loaded.
         pub(crate) static ALL: &[&Real] = &[$( &reals::$name ),*];
@@ -27,14 +27,11 @@ macro_rules! calls {
         #[allow(non_upper_case_globals, reason = "they have the names of their functions")]
         pub(crate) mod reals {
             use super::Real;
-            $( pub(crate) static $name: Real = Real::new(unsafe {
-                // SAFETY: a zero byte ends it, and no name has another.
-                std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
-            }); )*
+            $( pub(crate) static $name: Real = Real::new(concat!(stringify!($name), "\0")); )*
         }
     };
-    (@ $(#[$about:meta])* $name:ident ($($argument:ident: $type:ty),*) $result:ty, [copied]) => {
-        calls!(@@ $(#[$about])* $name ($($argument: $type),*) $result, |real| {
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, [copied]) => {
+        calls!(@@ $name ($($argument: $type),*) $result, |real| {
             if !(false $(|| $argument.is_shared())*) {
                 // SAFETY: as the program calls it.
                 return unsafe { real($($argument),*) };
@@ -60,14 +57,13 @@ macro_rules! calls {
             with_private_memory(real, $($argument),*)
         });
     };
-    (@ $(#[$about:meta])* $name:ident ($($argument:ident: $type:ty),*) $result:ty, [with] |$real:ident| $body:expr) => {
-        calls!(@@ $(#[$about])* $name ($($argument: $type),*) $result, |$real| $body);
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, [with] |$real:ident| $body:expr) => {
+        calls!(@@ $name ($($argument: $type),*) $result, |$real| $body);
     };
-    (@ $(#[$about:meta])* $name:ident ($($argument:ident: $type:ty),*) $result:ty, [$($answer:tt)*]) => {
-        calls!(@@ $(#[$about])* $name ($($argument: $type),*) $result, |real| $($answer)*(real, $($argument),*));
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, [$($answer:tt)*]) => {
+        calls!(@@ $name ($($argument: $type),*) $result, |real| $($answer)*(real, $($argument),*));
     };
-    (@@ $(#[$about:meta])* $name:ident ($($argument:ident: $type:ty),*) $result:ty, |$real:ident| $body:expr) => {
-        $(#[$about])*
+    (@@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, |$real:ident| $body:expr) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             let address = reals::$name.address();

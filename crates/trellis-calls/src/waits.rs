@@ -254,11 +254,11 @@ fn with<A: Argument>(argument: A, call: impl FnOnce(A) -> c_int) -> c_int {
     }
 }
 
-/// What the kernel reads and writes for TCGETS and its like; the type of the C library is larger.
+/// The argument of TCGETS and its like. The `termios` of the C library is larger.
 #[repr(C)]
 struct KernelTerminal([u8; 36]);
 
-/// What the kernel reads and writes for the requests of interfaces (netdevice(7)).
+/// The argument of requests about interfaces (`struct ifreq`, netdevice(7)).
 #[repr(C)]
 struct InterfaceRequest([u8; 40]);
 

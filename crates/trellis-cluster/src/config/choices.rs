@@ -43,7 +43,7 @@ choices! {
     Catch {
         /// The best that this machine offers; `trellis doctor` says which and why.
         Auto = "auto",
-        /// userfaultfd, served in the faulting thread: fastest, but a system call on a page not held fails with EFAULT.
+        /// userfaultfd, served in the faulting thread: the fastest. System calls work through the C library.
         Signal = "signal",
         /// userfaultfd, served by a thread: system calls on shared buffers work.
         Handler = "handler",
