@@ -6,6 +6,8 @@
 use std::ffi::OsString;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::process::{Child, Command};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,9 @@ use serde_json::Value;
 use crate::bench::raw_link::Connection;
 use trellis_command::exit::{self, Failure};
 use trellis_command::run::{self, Output, Plan};
+
+/// In place of an assignment: computes until the command ends.
+pub(crate) const NEIGHBOUR: &str = "neighbour";
 
 /// Settings that all benchmarks of a cluster have in common.
 #[derive(Debug, Clone, clap::Args)]
@@ -27,6 +32,9 @@ pub(crate) struct Common {
     /// Override one configuration key for every node; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     pub(crate) set: Vec<(String, String)>,
+    /// Processes that compute meanwhile, as other programs on the machine would
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) neighbours: u8,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -41,11 +49,16 @@ fn setting(text: &str) -> Result<(String, String), String> {
 /// The settings of what has none of these options.
 impl Default for Common {
     fn default() -> Common {
-        Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: false }
+        Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), neighbours: 0, json: false }
     }
 }
 
 impl Common {
+    /// These settings on a quiet machine.
+    pub(crate) fn without_neighbours(&self) -> Common {
+        Common { neighbours: 0, ..self.clone() }
+    }
+
     /// These settings with one more key.
     pub(crate) fn with(&self, key: &str, value: &str) -> Common {
         let mut more = self.clone();
@@ -78,9 +91,7 @@ impl<T: Serialize> ClusterPlan<'_, T> {
         let ends: Vec<RawFd> = connection.iter().flat_map(|c| c.ends.iter().map(TcpStream::as_raw_fd)).collect();
         let assignment = Assignment { task: self.task, connections: ends.clone() };
         let text = serde_json::to_string(&assignment).map_err(exit::not_json)?;
-        let program = std::env::current_exe().map_err(|error| {
-            Failure::new(exit::SYSTEM, format!("cannot find this executable to start it as a node: {error}"))
-        })?;
+        let program = own_program()?;
         let mut settings: Vec<(String, String)> =
             self.settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         // Tasks place their data in the whole region themselves.
@@ -105,10 +116,43 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             inherited: ends.iter().map(|end| vec![*end]).collect(),
             with_stdin: false,
         };
+        let neighbours = Neighbours::start(self.common.neighbours)?;
         let made = run::launch(&plan)?;
+        drop(neighbours);
         match made.ending? {
             exit::FINE => made.stdout.iter().enumerate().map(|(node, bytes)| answer_of(node, bytes)).collect(),
             code => Err(Failure::new(code, "the benchmark's output was closed")),
+        }
+    }
+}
+
+/// Processes that compute while this value lives, as other programs on the machine would.
+pub(crate) struct Neighbours(Vec<Child>);
+
+impl Neighbours {
+    pub(crate) fn start(count: u8) -> Result<Neighbours, Failure> {
+        let (program, mut neighbours) = (own_program()?, Neighbours(Vec::new()));
+        for _ in 0..count {
+            let child = Command::new(&program).args(["bench-node", NEIGHBOUR]).spawn();
+            let not_started = |error| Failure::new(exit::SYSTEM, format!("cannot start a neighbour: {error}"));
+            neighbours.0.push(child.map_err(not_started)?);
+        }
+        Ok(neighbours)
+    }
+}
+
+fn own_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| {
+        Failure::new(exit::SYSTEM, format!("cannot find this executable to start it as a node: {error}"))
+    })
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        for neighbour in &mut self.0 {
+            // It may have ended.
+            let _ = neighbour.kill();
+            let _ = neighbour.wait();
         }
     }
 }

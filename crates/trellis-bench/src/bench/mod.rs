@@ -11,6 +11,7 @@ pub(crate) mod fault;
 pub(crate) mod figures;
 mod forward;
 mod idle;
+mod jacobi;
 mod least_squares;
 mod links;
 pub(crate) mod local_fault;
@@ -43,6 +44,7 @@ pub(crate) enum Benchmark {
     Idle(idle::IdleArguments),
     Memory(idle::MemoryArguments),
     Matmul(matmul::MatmulArguments),
+    Jacobi(jacobi::JacobiArguments),
     ProducerConsumer(producer_consumer::ProducerConsumerArguments),
     Events(events::EventsArguments),
     Forward(forward::ForwardArguments),
@@ -69,6 +71,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Idle(arguments) => idle::run(arguments),
         Benchmark::Memory(arguments) => idle::memory(arguments),
         Benchmark::Matmul(arguments) => matmul::run(arguments),
+        Benchmark::Jacobi(arguments) => jacobi::run(arguments),
         Benchmark::ProducerConsumer(arguments) => producer_consumer::run(arguments),
         Benchmark::Events(arguments) => events::run(arguments),
         Benchmark::Forward(arguments) => forward::run(arguments),

@@ -13,9 +13,9 @@ use trellis::config::Config;
 use trellis::{Cluster, JoinError};
 use trellis_base::Random;
 
-use crate::bench::cluster::Assignment;
+use crate::bench::cluster::{Assignment, NEIGHBOUR};
 use crate::bench::{
-    consistency, delay, events, fault, forward, idle, local_fault, matmul, producer_consumer, raw_link, stream,
+    consistency, delay, events, fault, forward, idle, jacobi, local_fault, matmul, producer_consumer, raw_link, stream,
     synchronisation, thrash, workloads,
 };
 use crate::check::nodes::{HistoryTask, LitmusTask, history_node, litmus_node};
@@ -36,6 +36,8 @@ pub(crate) enum Task {
     Sort(workloads::SortTask),
     Dot(workloads::DotTask),
     Matmul(matmul::MatmulTask),
+    /// With the checksum of the right result.
+    Jacobi(jacobi::JacobiTask, u64),
     ProducerConsumer(producer_consumer::ProducerConsumerTask),
     Events(events::EventsTask),
     Forward(forward::ForwardTask),
@@ -71,6 +73,9 @@ impl Member {
 
 /// Runs the hidden `bench-node` subcommand.
 pub fn run(text: &str) -> Ending {
+    if text == NEIGHBOUR {
+        return Ok(compute_until_orphaned());
+    }
     let assignment: Assignment<Task> = serde_json::from_str(text)
         .map_err(|error| Failure::new(exit::USAGE, format!("bench-node is for `trellis bench` alone: {error}")))?;
     let number = std::env::var("TRELLIS_NODE").unwrap_or_else(|_| "0".to_owned());
@@ -80,6 +85,16 @@ pub fn run(text: &str) -> Ending {
     })?;
     say!("{found}");
     Ok(exit::FINE)
+}
+
+/// Ends also where whoever started it was killed.
+fn compute_until_orphaned() -> u8 {
+    let parent = std::os::unix::process::parent_id();
+    while std::os::unix::process::parent_id() == parent {
+        let state = (0..1_000_000).fold(1u64, |state, round| std::hint::black_box(state.wrapping_mul(5) + round));
+        std::hint::black_box(state);
+    }
+    exit::FINE
 }
 
 fn is_configuration(error: &(dyn std::error::Error + 'static)) -> bool {
@@ -104,6 +119,7 @@ fn work(assignment: Assignment<Task>) -> Found {
         Task::Sort(task) => workloads::sort_node(&task, &member),
         Task::Dot(task) => workloads::dot_node(&task, &member),
         Task::Matmul(task) => matmul::node(&task, &member),
+        Task::Jacobi(task, right) => jacobi::node(task, right, &member),
         Task::ProducerConsumer(task) => producer_consumer::node(&task, &member),
         Task::Events(task) => events::node(&task, &member),
         Task::Forward(task) => forward::node(&task, &member),

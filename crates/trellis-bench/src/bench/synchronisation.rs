@@ -12,7 +12,7 @@ use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task, WorkError};
 use crate::bench::raw_link;
 use trellis_base::statistics::quantile;
-use trellis_command::exit::Ending;
+use trellis_command::exit::{Ending, Failure};
 
 const LOCK_EXAMPLE: &str = "Example:\n  trellis bench lock --nodes 2 --json";
 const BARRIER_EXAMPLE: &str = "Example:\n  trellis bench barrier --nodes 4 --samples 10000";
@@ -65,8 +65,13 @@ pub(crate) fn lock(arguments: &LockArguments) -> Ending {
     let nodes = usize::from(arguments.nodes);
     let task = Task::Lock(LockTask { samples: arguments.samples as usize });
     let settings = vec![("region_bytes", "64KiB".to_owned())];
+    let measure = |common: &Common| {
+        let settings = settings.clone();
+        ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()
+    };
     let common = &arguments.common;
-    let found = ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()?;
+    let quiet = (common.neighbours > 0).then(|| measure(&common.without_neighbours())).transpose()?;
+    let found = measure(common)?;
     let mut hand_offs = hand_offs_us(&found[0], &found[1]);
     let value = |name: &str| found[1][name].as_f64().unwrap_or(f64::NAN);
     let mut figures = Figures::new("lock");
@@ -86,6 +91,11 @@ pub(crate) fn lock(arguments: &LockArguments) -> Ending {
         quantile(&mut hand_offs, 0.99),
         "from a release to the other node's waiting thread (µs, 99 %)",
     );
+    if let Some(quiet) = quiet {
+        let quiet = quantile(&mut hand_offs_us(&quiet[0], &quiet[1]), 0.5);
+        figures.add("quiet_handoff_us_p50", quiet, "the same without neighbours (µs, median)");
+        figures.add("handoff_over_quiet", quantile(&mut hand_offs, 0.5) / quiet, "with neighbours / without");
+    }
     let both = |name: &str| numbers(&found[..2], name).sum::<f64>();
     figures.add(
         "contended_handoffs_per_s",
@@ -185,13 +195,23 @@ pub(crate) fn barrier(arguments: &BarrierArguments) -> Ending {
     let nodes = usize::from(arguments.nodes);
     let task = Task::Barrier(BarrierTask { samples: arguments.samples as usize });
     let settings = vec![("region_bytes", "64KiB".to_owned())];
+    let measure = |common: &Common| -> Result<Value, Failure> {
+        let settings = settings.clone();
+        Ok(ClusterPlan { nodes, common, settings, task: &task, with_connection: true }.run::<Value>()?.swap_remove(1))
+    };
     let common = &arguments.common;
-    let found =
-        ClusterPlan { nodes, common, settings, task: &task, with_connection: true }.run::<Value>()?.swap_remove(1);
+    let quiet = (common.neighbours > 0).then(|| measure(&common.without_neighbours())).transpose()?;
+    let found = measure(common)?;
     let value = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
     let mut figures = Figures::new("barrier");
     figures.add("barrier_us_p50", value("barrier_us_p50"), "barrier (µs, median)");
     figures.add("barrier_us_p99", value("barrier_us_p99"), "barrier (µs, 99 %)");
+    figures.add("barrier_us_mean", value("barrier_us_mean"), "barrier (µs, mean)");
+    if let Some(quiet) = quiet {
+        let quiet = quiet["barrier_us_p50"].as_f64().unwrap_or(f64::NAN);
+        figures.add("quiet_barrier_us_p50", quiet, "the same without neighbours (µs, median)");
+        figures.add("barrier_over_quiet", value("barrier_us_p50") / quiet, "with neighbours / without");
+    }
     figures.add(
         "link_rtt_us_p50",
         value("link_rtt_us_p50"),
@@ -225,6 +245,7 @@ pub(crate) fn barrier_node(task: &BarrierTask, member: &mut Member) -> Found {
         "link_rtt_us_p50": link,
         "barrier_us_p50": quantile(&mut counted, 0.5),
         "barrier_us_p99": quantile(&mut counted, 0.99),
+        "barrier_us_mean": counted.iter().sum::<f64>() / counted.len() as f64,
     }))
 }
 

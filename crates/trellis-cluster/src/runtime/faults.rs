@@ -74,15 +74,18 @@ impl Node {
         let mut asked_anybody = false;
         while shard.node.protocol.access(page) < needed {
             shard.waiting.push(Waiting::Fault { page, ticket: ticket.name() });
-            let early = self.poll_early();
+            let mut polling = self.begin_polling();
             asked_anybody |= self.ask(&mut shard, page, &request) || !ticket.is_done();
             drop(shard);
+            if !ticket.is_done() {
+                polling.expect_answer();
+            }
             self.read_ahead(&request);
             if !ticket.is_done() && before == Access::None {
                 // The request travels; meanwhile the page's memory is made. If there is none, receiving says so.
                 let _ = self.prepare(PageRange::one(page));
             }
-            self.wait_for_page(&ticket, fault, early);
+            self.wait_for_page(&ticket, fault, polling);
             ticket.rearm();
             shard = lock(self.shard_of(page));
             // Said also by a thread that has to ask again: it may be the last one that the page stayed for.
@@ -108,7 +111,7 @@ impl Node {
         shard.sent > 0
     }
 
-    fn wait_for_page(&self, ticket: &Ticket<'_>, fault: Fault, mut early: Option<Polling<'_>>) {
+    fn wait_for_page<'a>(&'a self, ticket: &Ticket<'_>, fault: Fault, polling: Polling<'a>) {
         let wait = wait_for(fault);
         let since = self.now();
         // That the page is locked may be heard meanwhile.
@@ -119,6 +122,7 @@ impl Node {
         // It is one wait, however often that is looked at.
         self.doing(Activity::Waiting(wait));
         ticket.begin_wait(wait, since, since.saturating_add(wait.limit_ns(&self.config)));
+        let mut early = Some(polling);
         loop {
             match self.wait_unseen(early.take(), ticket, self.now().saturating_add(look_ns)) {
                 Waited::Done => break,

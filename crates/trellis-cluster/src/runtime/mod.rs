@@ -249,7 +249,7 @@ impl Node {
             prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(already)).collect(),
             recent: AtomicU64::new(0),
             met: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
-            waiters: Waiters::new(),
+            waiters: Waiters::new()?,
             progress,
             recorder: Recorder::new(&config),
             failure: Failure::default(),

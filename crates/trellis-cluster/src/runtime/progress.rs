@@ -8,18 +8,22 @@
 //! a system call for each frame, and this thread the two that switch the interest. It is told before a request is sent
 //! whose answer may be faster than the work that comes in between: a call that nobody needs costs 10 µs.
 //!
-//! The service thread sleeps again at once while the program computes, and polls on for the same bounded time while a
-//! thread of the program sleeps.
+//! Polling is bounded by `spin_microseconds_max` since the last frame. It does not happen at all when this host runs
+//! more nodes than it has cores, or while other threads want the cores: then the one who polls keeps the one who would
+//! answer from running.
 //!
-//! Polling is bounded by `spin_microseconds_max` since the last frame, and does not happen at all when this host runs
-//! more nodes than it has cores: then the one who polls keeps the one who would answer from running.
+//! A thread that has polled for long enough sleeps at the link, and keeps the role: a frame wakes it and nobody else.
+//! Another thread that begins to poll takes the role away; then the first one sleeps until its wait is over, and the
+//! service thread polls on for the same bounded time after each frame that wakes it. While no thread of the program
+//! sleeps so, the service thread sleeps again at once.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::waiters::Waiters;
 use super::{Node, Ticket};
 use crate::config::Config;
 use crate::launch::Activity;
@@ -29,12 +33,26 @@ use crate::waits::Wait;
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// An answer that has not come after two round trips may come from a thread that has no core.
 const YIELD_AFTER_NS: u64 = 20_000;
+/// A yield that took this long was somebody's turn on the core: what threads of this cluster do for each other takes a
+/// tenth of it.
+const TURN_NS_MIN: u64 = 200_000;
+/// For how long contention is believed when it is new, and at most where it lasts: to find that it is over may cost a
+/// turn.
+const CONTENDED_NS_FIRST: u64 = 10_000_000;
+const CONTENDED_NS_LONGEST: u64 = 40_000_000;
 /// The service thread's priority where the process may raise it (CAP_SYS_NICE).
 const SERVICE_NICE: i32 = -10;
 /// How often a thread that gives a lock back looks for who wants it.
 const LOOK_EVERY_NS: u64 = 1_000;
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 8;
+
+// The receiving role.
+const FREE: u8 = 0;
+/// A thread polls, or looks at the link for a moment.
+const POLLING: u8 = 1;
+/// A thread sleeps at the link.
+const SLEEPING: u8 = 2;
 
 const LINK: u64 = 1;
 const FAULTS: u64 = 2;
@@ -51,7 +69,7 @@ pub(crate) enum Waited {
 
 /// The receiving role and the service thread's descriptors.
 pub(crate) struct Progress {
-    role: AtomicBool,
+    role: AtomicU8,
     /// The service thread was called and found the role taken: it watches the link again when the role is free.
     was_called: AtomicBool,
     epoll: OwnedFd,
@@ -60,17 +78,43 @@ pub(crate) struct Progress {
     stop: OwnedFd,
     /// When the timer is set to go off; `u64::MAX` when it is not.
     due: AtomicU64,
-    /// Threads of the program that sleep in a wait: their cores are free.
+    /// Threads of the program that sleep in a wait, but not at the link: their cores are free.
     sleepers: AtomicU32,
     /// When a thread that gave a lock back looked for who wants it.
     looked: AtomicU64,
     spin_ns: u64,
+    contention: Contention,
+}
+
+/// Whether other threads want the cores that waiting threads poll on. Then polling takes a core from who works, perhaps
+/// from who would answer, and a thread that yields runs again only after everybody else had a whole turn of
+/// milliseconds, where one that sleeps is let in as soon as it is woken.
+#[derive(Default)]
+struct Contention {
+    /// Until when this is believed, and for how long it was believed last.
+    until: AtomicU64,
+    period: AtomicU64,
+}
+
+impl Contention {
+    /// A thread that yielded came back only after somebody else's turn.
+    fn note(&self, now: u64) {
+        let period = self.period.load(Ordering::Relaxed);
+        let is_lasting = now < self.until.load(Ordering::Relaxed).saturating_add(period);
+        let next = if is_lasting { (period * 2).min(CONTENDED_NS_LONGEST) } else { CONTENDED_NS_FIRST };
+        self.period.store(next, Ordering::Relaxed);
+        self.until.store(now + next, Ordering::Relaxed);
+    }
+
+    fn is_there(&self, now: u64) -> bool {
+        now < self.until.load(Ordering::Relaxed)
+    }
 }
 
 impl Progress {
     pub(super) fn new(config: &Config, link: RawFd, faults: Option<RawFd>) -> io::Result<Progress> {
         let progress = Progress {
-            role: AtomicBool::new(false),
+            role: AtomicU8::new(FREE),
             was_called: AtomicBool::new(false),
             // SAFETY: creates a descriptor; takes no pointer.
             epoll: owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?,
@@ -85,6 +129,7 @@ impl Progress {
             sleepers: AtomicU32::new(0),
             looked: AtomicU64::new(0),
             spin_ns: spin_ns(config),
+            contention: Contention::default(),
         };
         progress.control(libc::EPOLL_CTL_ADD, link, LINK, libc::EPOLLIN)?;
         progress.control(libc::EPOLL_CTL_ADD, progress.timer.as_raw_fd(), TIMER, libc::EPOLLIN)?;
@@ -137,11 +182,29 @@ impl Progress {
     }
 
     fn take_role(&self) -> bool {
-        self.role.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        self.change_role(FREE, POLLING)
+    }
+
+    /// The same; from a thread that sleeps with the role it is taken away.
+    fn take_role_from_sleeper(&self, waiters: &Waiters) -> bool {
+        if self.take_role() {
+            return true;
+        }
+        let takes = self.change_role(SLEEPING, POLLING);
+        if takes {
+            // The sleeper had switched off the service thread's interest in the link.
+            self.was_called.store(true, Ordering::SeqCst);
+            waiters.rouse_at_link();
+        }
+        takes
+    }
+
+    fn change_role(&self, before: u8, after: u8) -> bool {
+        self.role.compare_exchange(before, after, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     fn drop_role(&self) {
-        self.role.store(false, Ordering::SeqCst);
+        self.role.store(FREE, Ordering::SeqCst);
         self.watch_link_again();
     }
 
@@ -150,7 +213,7 @@ impl Progress {
     fn leave_link_to_another(&self) {
         self.watch_link(false);
         self.was_called.store(true, Ordering::SeqCst);
-        if !self.role.load(Ordering::SeqCst) {
+        if self.role.load(Ordering::SeqCst) == FREE {
             // Who had the role may not have seen this.
             self.watch_link_again();
         }
@@ -203,12 +266,40 @@ pub(super) struct Polling<'a> {
 }
 
 impl Polling<'_> {
+    /// An answer is on its way: from now on no frame calls the service thread.
+    pub(super) fn expect_answer(&mut self) {
+        if self.has_role && !self.is_silent && !self.is_unwatched {
+            self.node.progress.watch_link(false);
+            self.is_unwatched = true;
+        }
+    }
+
     /// To be called without any lock: what called just before this thread came is looked at here, so that it does not call
     /// once more.
     fn end(mut self) {
         self.stop_attending();
         if self.is_silent && self.node.progress.was_called() {
             self.node.receive();
+        }
+    }
+
+    /// Sleeps at the link until a frame comes or the ticket is signalled, or for `timeout`. If another thread begins to
+    /// poll meanwhile, this one has the role no more.
+    fn sleep(&mut self, ticket: &Ticket<'_>, timeout: Duration) {
+        let progress = &self.node.progress;
+        self.stop_attending();
+        if !self.is_unwatched {
+            progress.watch_link(false);
+            self.is_unwatched = true;
+        }
+        progress.role.store(SLEEPING, Ordering::SeqCst);
+        ticket.sleep_at(progress.link, timeout);
+        self.has_role = progress.change_role(SLEEPING, POLLING);
+        if self.has_role {
+            self.is_silent = self.node.link.attend(true);
+            self.attends = true;
+        } else {
+            self.is_unwatched = false;
         }
     }
 
@@ -234,27 +325,39 @@ impl Drop for Polling<'_> {
 /// How long one stretch of polling goes on.
 struct PollLimit {
     since: u64,
+    nanoseconds: u64,
     polls: u32,
 }
 
 impl PollLimit {
     fn new(node: &Node) -> PollLimit {
-        PollLimit { since: node.now(), polls: 0 }
+        let (since, progress) = (node.now(), &node.progress);
+        let nanoseconds = if progress.contention.is_there(since) { 0 } else { progress.spin_ns };
+        PollLimit { since, nanoseconds, polls: 0 }
     }
 
     /// Whether a poll that brought nothing was the last one.
     fn is_over(&mut self, node: &Node, deadline: u64) -> bool {
         std::hint::spin_loop();
         self.polls = self.polls.wrapping_add(1);
-        if !self.polls.is_multiple_of(POLLS_PER_LOOK) && node.progress.spin_ns > 0 {
+        if !self.polls.is_multiple_of(POLLS_PER_LOOK) && self.nanoseconds > 0 {
             return false;
         }
         let now = node.now();
-        if now - self.since > YIELD_AFTER_NS {
-            // Whoever would answer may be waiting for this core.
-            std::thread::yield_now();
+        if now >= deadline || now - self.since >= self.nanoseconds || node.is_over() {
+            return true;
         }
-        now >= deadline || now - self.since >= node.progress.spin_ns || node.is_over()
+        if now - self.since <= YIELD_AFTER_NS {
+            return false;
+        }
+        // Whoever would answer may be waiting for this core.
+        std::thread::yield_now();
+        let back = node.now();
+        let was_long = back - now > TURN_NS_MIN;
+        if was_long {
+            node.progress.contention.note(back);
+        }
+        was_long
     }
 }
 
@@ -265,9 +368,9 @@ impl Node {
     }
 
     /// The same until `deadline`, perhaps after [`Node::poll_early`]. The launcher and the watchdog see it meanwhile.
-    pub(super) fn wait_polling(
-        &self,
-        early: Option<Polling<'_>>,
+    pub(super) fn wait_polling<'a>(
+        &'a self,
+        early: Option<Polling<'a>>,
         ticket: &Ticket<'_>,
         wait: Wait,
         deadline: u64,
@@ -286,12 +389,19 @@ impl Node {
     }
 
     /// The same, without anybody seeing it: a part of another wait.
-    pub(super) fn wait_unseen(&self, mut early: Option<Polling<'_>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
+    pub(super) fn wait_unseen<'a>(
+        &'a self,
+        mut early: Option<Polling<'a>>,
+        ticket: &Ticket<'_>,
+        deadline: u64,
+    ) -> Waited {
         super::ordered::assert_free_to_wait();
         let _inside = self.inside();
         loop {
-            let polling = early.take().unwrap_or_else(|| self.begin_polling());
-            if self.poll_until(polling, ticket, deadline) {
+            let mut polling = early.take().unwrap_or_else(|| self.begin_polling());
+            self.poll_until(&mut polling, ticket, deadline);
+            if ticket.is_done() {
+                polling.end();
                 return Waited::Done;
             }
             if self.failure.is_set() {
@@ -301,32 +411,34 @@ impl Node {
             if now >= deadline {
                 return Waited::TooLong;
             }
+            let timeout = SLEEP_MAX.min(Duration::from_nanos(deadline - now));
+            if polling.has_role {
+                polling.sleep(ticket, timeout);
+            }
+            if polling.has_role {
+                early = Some(polling);
+                continue;
+            }
+            drop(polling);
             self.progress.sleepers.fetch_add(1, Ordering::Relaxed);
-            ticket.sleep(SLEEP_MAX.min(Duration::from_nanos(deadline - now)));
+            ticket.sleep(timeout);
             self.progress.sleepers.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// To be called before something is sent whose answer this thread will wait for, where other work comes in between:
-    /// an answer that is faster calls nobody. To be waited with soon, and never held while this thread sleeps; `None`
-    /// where the link cannot keep silent. Takes no lock.
-    pub(super) fn poll_early(&self) -> Option<Polling<'_>> {
-        Some(self.begin_polling()).filter(|polling| polling.is_silent)
-    }
-
-    fn begin_polling(&self) -> Polling<'_> {
-        let has_role = self.progress.take_role();
+    /// an answer that is faster calls nobody, with [`Polling::expect_answer`] on a link that cannot keep silent. To be
+    /// waited with soon, and never held while this thread sleeps. Takes no lock.
+    pub(super) fn begin_polling(&self) -> Polling<'_> {
+        let has_role = self.progress.take_role_from_sleeper(&self.waiters);
         let is_silent = has_role && self.link.attend(true);
         Polling { node: self, has_role, is_silent, attends: has_role, is_unwatched: false }
     }
 
-    /// Polls, with the receiving role if it was free, for the bounded time; whether the ticket was signalled.
-    fn poll_until(&self, mut polling: Polling<'_>, ticket: &Ticket<'_>, deadline: u64) -> bool {
+    /// Polls, with the receiving role if it was free, until the ticket is signalled or the bounded time is over.
+    fn poll_until(&self, polling: &mut Polling<'_>, ticket: &Ticket<'_>, deadline: u64) {
         let mut poll_limit = PollLimit::new(self);
-        if polling.has_role && !polling.is_silent {
-            self.progress.watch_link(false);
-            polling.is_unwatched = true;
-        }
+        polling.expect_answer();
         while !ticket.is_done() {
             self.serve_due();
             if polling.has_role && self.receive() {
@@ -337,8 +449,6 @@ impl Node {
                 break;
             }
         }
-        polling.end();
-        ticket.is_done()
     }
 
     /// Takes what has come, unless another thread has the receiving role, or this was done a moment ago: it costs more
@@ -420,7 +530,7 @@ impl Node {
                 self.submit(fault);
             }
             let mut received = false;
-            if self.progress.take_role() {
+            if self.progress.take_role_from_sleeper(&self.waiters) {
                 received = self.receive();
                 self.progress.drop_role();
             }

@@ -1,9 +1,12 @@
-//! Places where threads wait: a fixed number of slots, each with a futex.
+//! Places where threads wait: a fixed number of slots, each with a futex, and one wake-up descriptor for the thread that
+//! sleeps at the link instead.
 //!
 //! Promises: a slot that was signalled stays signalled until it is given back, so a signal is never lost; a signal for an
 //! earlier use of a slot neither ends the wait of the present one nor changes what comes with it; taking, signalling and
 //! giving back a slot allocate nothing and take no lock, because the fault path does all three.
 
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -32,6 +35,8 @@ const SLEEPING: u32 = 2;
 /// Somebody signals: the outcome is being written, for a few instructions.
 const SIGNALLING: u32 = 3;
 const DONE: u32 = 4;
+/// The thread sleeps until the link or the wake-up descriptor wakes it.
+const AT_LINK: u32 = 5;
 const STATES: u32 = 8;
 /// Uses of a slot that have different names; a signal would have to be late by as many.
 const USES: u32 = u32::MAX / WAITERS_MAX as u32 + 1;
@@ -45,6 +50,8 @@ pub(crate) struct Waiters {
     without_slot: AtomicU32,
     /// Changes when a slot is given back while a thread has none; such threads sleep on it.
     given_back: AtomicU32,
+    /// An eventfd that wakes the thread that sleeps at the link.
+    wake: OwnedFd,
 }
 
 #[derive(Default)]
@@ -92,29 +99,47 @@ pub(crate) struct Ticket<'a> {
 
 /// The right to say how the wait of one use of a slot ended: nobody else can, and the slot is not taken again meanwhile.
 struct Signal<'a> {
+    waiters: &'a Waiters,
     slot: &'a Slot,
     /// The word while this lives.
     word: u32,
-    was_sleeping: bool,
+    /// The state before.
+    before: u32,
 }
 
 impl Signal<'_> {
     fn finish(self) {
         self.slot.word.store(self.word - SIGNALLING + DONE, Ordering::Release);
-        if self.was_sleeping {
-            futex_wake(&self.slot.word);
+        match self.before {
+            SLEEPING => futex_wake(&self.slot.word),
+            AT_LINK => self.waiters.rouse_at_link(),
+            _ => {}
         }
     }
 }
 
 impl Waiters {
-    pub(crate) fn new() -> Waiters {
-        Waiters {
+    pub(crate) fn new() -> io::Result<Waiters> {
+        // SAFETY: creates a descriptor; takes no pointer.
+        let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if wake < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Waiters {
+            // SAFETY: the descriptor was just created and nobody else knows it.
+            wake: unsafe { OwnedFd::from_raw_fd(wake) },
             slots: (0..WAITERS_MAX).map(|_| Slot::default()).collect(),
             taken: (0..WAITERS_MAX / 64).map(|_| AtomicU64::new(0)).collect(),
             without_slot: AtomicU32::new(0),
             given_back: AtomicU32::new(0),
-        }
+        })
+    }
+
+    /// Wakes the thread that sleeps at the link, or keeps the next one from sleeping.
+    pub(super) fn rouse_at_link(&self) {
+        let one = 1u64;
+        // SAFETY: writes the eight bytes of `one`, as eventfd(2) wants. It cannot block: the counter is far from full.
+        unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
     /// Takes a slot. If [`WAITERS_MAX`] threads have one, sleeps until one of them gives it back.
@@ -177,11 +202,11 @@ impl Waiters {
         let slot = &self.slots[name as usize % WAITERS_MAX];
         let use_of_name = name / WAITERS_MAX as u32;
         let claim = |word: u32| {
-            let is_awaited = word / STATES == use_of_name && matches!(word % STATES, WAITING | SLEEPING);
+            let is_awaited = word / STATES == use_of_name && matches!(word % STATES, WAITING | SLEEPING | AT_LINK);
             is_awaited.then_some(use_of_name * STATES + SIGNALLING)
         };
         let before = slot.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, claim).ok()?;
-        Some(Signal { slot, word: use_of_name * STATES + SIGNALLING, was_sleeping: before % STATES == SLEEPING })
+        Some(Signal { waiters: self, slot, word: use_of_name * STATES + SIGNALLING, before: before % STATES })
     }
 
     /// What threads wait for. Taken while they go on: some of it may be over.
@@ -203,6 +228,7 @@ impl Waiters {
                 futex_wake(&slot.word);
             }
         }
+        self.rouse_at_link();
     }
 }
 
@@ -252,6 +278,37 @@ impl Ticket<'_> {
         slot.change(SLEEPING, WAITING);
     }
 
+    /// Sleeps until `link` is readable, the ticket is signalled, somebody calls [`Waiters::rouse_at_link`], or `timeout` passed; may also return for no
+    /// reason. For one thread at a time.
+    pub(crate) fn sleep_at(&self, link: RawFd, timeout: Duration) {
+        let slot = self.slot();
+        if !slot.change(WAITING, AT_LINK) {
+            return;
+        }
+        let wake = self.waiters.wake.as_raw_fd();
+        let awaited = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut both = [awaited(link), awaited(wake)];
+        let timeout = timespec(timeout);
+        // SAFETY: ppoll(2) reads the time-out and writes to the array of two, which both live during the call. As a
+        // function of the C library it would be a place where a program's thread can be cancelled.
+        unsafe {
+            libc::syscall(
+                libc::SYS_ppoll,
+                both.as_mut_ptr(),
+                both.len(),
+                &raw const timeout,
+                std::ptr::null::<libc::sigset_t>(),
+                0,
+            )
+        };
+        if both[1].revents != 0 {
+            let mut calls = 0u64;
+            // SAFETY: reads the eight bytes that eventfd(2) gives into `calls`.
+            unsafe { libc::read(wake, (&raw mut calls).cast(), 8) };
+        }
+        slot.change(AT_LINK, WAITING);
+    }
+
     /// Gives the slot this state, once whoever is signalling it has ended.
     fn settle(&self, state: u32) {
         loop {
@@ -293,11 +350,12 @@ impl Drop for Ticket<'_> {
     }
 }
 
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec { tv_sec: duration.as_secs() as libc::time_t, tv_nsec: libc::c_long::from(duration.subsec_nanos()) }
+}
+
 fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
-    let timeout = libc::timespec {
-        tv_sec: timeout.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
-    };
+    let timeout = timespec(timeout);
     // SAFETY: futex(2) reads the word, which outlives the call, and the time-out, which is on this stack. It returns
     // for any reason; callers look at the word again.
     unsafe {
@@ -324,7 +382,7 @@ mod tests {
 
     #[test]
     fn what_a_thread_waits_for_has_all_of_its_number() {
-        let waiters = Waiters::new();
+        let waiters = Waiters::new().unwrap();
         let ticket = waiters.take();
         let wait = Wait::Lock(0x7f00_0000_0000_0005);
         ticket.begin_wait(wait, 1, 2);
@@ -335,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_signal_before_the_sleep_is_not_lost() {
-        let waiters = Waiters::new();
+        let waiters = Waiters::new().unwrap();
         let ticket = waiters.take();
         waiters.signal(ticket.name(), 7);
         ticket.sleep(Duration::from_secs(60));
@@ -347,7 +405,7 @@ mod tests {
     /// are looked at one after the other.
     #[test]
     fn a_late_signal_never_ends_the_next_use_of_its_slot() {
-        let waiters = Waiters::new();
+        let waiters = Waiters::new().unwrap();
         let stale = AtomicU32::new(u32::MAX);
         std::thread::scope(|scope| {
             let uses = scope.spawn(|| {
@@ -366,27 +424,46 @@ mod tests {
         });
     }
 
+    /// Wherever it sleeps, and at whatever moment it is signalled.
     #[test]
     fn a_sleeping_thread_is_woken_by_another() {
-        let waiters = Waiters::new();
-        std::thread::scope(|scope| {
-            let ticket = waiters.take();
-            let name = ticket.name();
-            let sleeper = scope.spawn(move || {
-                while !ticket.is_done() {
-                    ticket.sleep(Duration::from_secs(60));
-                }
-                ticket.outcome()
+        let waiters = Waiters::new().unwrap();
+        let (link, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        for round in 0..1000 {
+            std::thread::scope(|scope| {
+                let ticket = waiters.take();
+                let (name, link) = (ticket.name(), link.as_raw_fd());
+                let sleeper = scope.spawn(move || {
+                    while !ticket.is_done() {
+                        match round % 2 {
+                            0 => ticket.sleep(Duration::from_secs(60)),
+                            _ => ticket.sleep_at(link, Duration::from_secs(60)),
+                        }
+                    }
+                    ticket.outcome()
+                });
+                waiters.signal(name, round);
+                assert_eq!(sleeper.join().unwrap(), Ok(round));
             });
-            waiters.signal(name, 9);
-            assert_eq!(sleeper.join().unwrap(), Ok(9));
-        });
+        }
+    }
+
+    #[test]
+    fn the_link_and_a_call_end_a_sleep_at_the_link() {
+        let waiters = Waiters::new().unwrap();
+        let (link, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let ticket = waiters.take();
+        waiters.rouse_at_link();
+        ticket.sleep_at(link.as_raw_fd(), Duration::from_secs(600));
+        std::io::Write::write_all(&mut &other, &[1]).unwrap();
+        ticket.sleep_at(link.as_raw_fd(), Duration::from_secs(600));
+        assert!(!ticket.is_done());
     }
 
     /// Both sleepers are woken, and neither overlooks a slot for which the other was quicker.
     #[test]
     fn threads_without_a_slot_sleep_until_slots_are_given_back() {
-        let waiters = Waiters::new();
+        let waiters = Waiters::new().unwrap();
         let mut tickets: Vec<Ticket<'_>> = (0..WAITERS_MAX).map(|_| waiters.take()).collect();
         for _ in 0..200 {
             std::thread::scope(|scope| {
@@ -404,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_was_given_back_is_clean() {
-        let waiters = Waiters::new();
+        let waiters = Waiters::new().unwrap();
         let first = waiters.take();
         let name = first.name();
         waiters.refuse(name, "no");

@@ -154,6 +154,47 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "barrier",
+        arguments: &["--nodes", "2", "--neighbours", "1"],
+        figures: &[figure("barrier_over_quiet", "barrier, one busy neighbour / none", Target::AtMost(2.0))],
+    },
+    Benchmark {
+        name: "barrier",
+        arguments: &["--nodes", "2", "--neighbours", "2"],
+        figures: &[
+            figure("barrier_over_quiet", "barrier, two busy neighbours / none", Target::AtMost(2.0)),
+            figure("barrier_us_mean", "barrier, two busy neighbours, mean (us)", Target::None),
+        ],
+    },
+    Benchmark {
+        name: "lock",
+        arguments: &["--nodes", "2", "--neighbours", "1"],
+        figures: &[figure("handoff_over_quiet", "lock handed over, one busy neighbour / none", Target::AtMost(2.0))],
+    },
+    Benchmark {
+        name: "lock",
+        arguments: &["--nodes", "2", "--neighbours", "2"],
+        figures: &[figure("handoff_over_quiet", "lock handed over, two busy neighbours / none", Target::AtMost(2.0))],
+    },
+    Benchmark {
+        name: "jacobi",
+        arguments: &[],
+        figures: &[
+            figure("threads_over_nodes", "Jacobi: 2 threads / 2 nodes", Target::AtLeast(0.88)),
+            figure("alone_over_1_node", "Jacobi: one thread without Trellis / one node", Target::AtLeast(0.99)),
+            figure("pages_in", "Jacobi: pages fetched", Target::None),
+        ],
+    },
+    Benchmark {
+        name: "jacobi",
+        arguments: &["--neighbours", "1"],
+        figures: &[figure(
+            "threads_over_nodes",
+            "Jacobi: 2 threads / 2 nodes, both beside a busy neighbour",
+            Target::AtLeast(0.8),
+        )],
+    },
+    Benchmark {
         name: "psort",
         arguments: &[],
         figures: &[
