@@ -181,6 +181,11 @@ impl Progress {
         unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
+    /// How long a thread polls that begins to wait now.
+    fn poll_ns(&self, now: u64) -> u64 {
+        if self.contention.is_there(now) { 0 } else { self.spin_ns }
+    }
+
     fn take_role(&self) -> bool {
         self.change_role(FREE, POLLING)
     }
@@ -283,24 +288,30 @@ impl Polling<'_> {
         }
     }
 
-    /// Sleeps at the link until a frame comes or the ticket is signalled, or for `timeout`. If another thread begins to
-    /// poll meanwhile, this one has the role no more.
-    fn sleep(&mut self, ticket: &Ticket<'_>, timeout: Duration) {
+    /// Sleeps at the link until a frame comes or the ticket is signalled, or for `timeout`. Returns false where it did not,
+    /// or has the role no more: another thread is still about to leave the link, or began to poll.
+    fn sleep(&mut self, ticket: &Ticket<'_>, timeout: Duration) -> bool {
         let progress = &self.node.progress;
+        let Some(place) = self.node.waiters.take_link().filter(|_| self.has_role) else { return false };
         self.stop_attending();
         if !self.is_unwatched {
             progress.watch_link(false);
             self.is_unwatched = true;
         }
         progress.role.store(SLEEPING, Ordering::SeqCst);
-        ticket.sleep_at(progress.link, timeout);
+        ticket.sleep_at(&place, progress.link, timeout);
+        // While this thread has the place, no other one sleeps with the role.
         self.has_role = progress.change_role(SLEEPING, POLLING);
+        drop(place);
         if self.has_role {
+            // Before it attends again: then what called is looked at, and calls no more.
+            self.node.receive();
             self.is_silent = self.node.link.attend(true);
             self.attends = true;
         } else {
             self.is_unwatched = false;
         }
+        self.has_role
     }
 
     fn stop_attending(&mut self) {
@@ -331,9 +342,8 @@ struct PollLimit {
 
 impl PollLimit {
     fn new(node: &Node) -> PollLimit {
-        let (since, progress) = (node.now(), &node.progress);
-        let nanoseconds = if progress.contention.is_there(since) { 0 } else { progress.spin_ns };
-        PollLimit { since, nanoseconds, polls: 0 }
+        let since = node.now();
+        PollLimit { since, nanoseconds: node.progress.poll_ns(since), polls: 0 }
     }
 
     /// Whether a poll that brought nothing was the last one.
@@ -412,10 +422,7 @@ impl Node {
                 return Waited::TooLong;
             }
             let timeout = SLEEP_MAX.min(Duration::from_nanos(deadline - now));
-            if polling.has_role {
-                polling.sleep(ticket, timeout);
-            }
-            if polling.has_role {
+            if polling.sleep(ticket, timeout) {
                 early = Some(polling);
                 continue;
             }
@@ -430,7 +437,10 @@ impl Node {
     /// an answer that is faster calls nobody, with [`Polling::expect_answer`] on a link that cannot keep silent. To be
     /// waited with soon, and never held while this thread sleeps. Takes no lock.
     pub(super) fn begin_polling(&self) -> Polling<'_> {
-        let has_role = self.progress.take_role_from_sleeper(&self.waiters);
+        let has_role = match self.progress.poll_ns(self.recent()) {
+            0 => self.progress.take_role(),
+            _ => self.progress.take_role_from_sleeper(&self.waiters),
+        };
         let is_silent = has_role && self.link.attend(true);
         Polling { node: self, has_role, is_silent, attends: has_role, is_unwatched: false }
     }

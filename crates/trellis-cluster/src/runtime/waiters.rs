@@ -50,8 +50,9 @@ pub(crate) struct Waiters {
     without_slot: AtomicU32,
     /// Changes when a slot is given back while a thread has none; such threads sleep on it.
     given_back: AtomicU32,
-    /// An eventfd that wakes the thread that sleeps at the link.
+    /// An eventfd that wakes the thread that sleeps at the link. Only that thread takes what was written to it.
     wake: OwnedFd,
+    is_link_taken: AtomicBool,
 }
 
 #[derive(Default)]
@@ -79,6 +80,15 @@ impl Slot {
 
     fn state(&self) -> u32 {
         self.word.load(Ordering::Acquire) % STATES
+    }
+}
+
+/// The right to sleep at the link.
+pub(super) struct AtLink<'a>(&'a Waiters);
+
+impl Drop for AtLink<'_> {
+    fn drop(&mut self) {
+        self.0.is_link_taken.store(false, Ordering::Release);
     }
 }
 
@@ -132,7 +142,13 @@ impl Waiters {
             taken: (0..WAITERS_MAX / 64).map(|_| AtomicU64::new(0)).collect(),
             without_slot: AtomicU32::new(0),
             given_back: AtomicU32::new(0),
+            is_link_taken: AtomicBool::new(false),
         })
+    }
+
+    /// The place at the link, for one thread at a time; `None` while another thread has it.
+    pub(super) fn take_link(&self) -> Option<AtLink<'_>> {
+        (!self.is_link_taken.swap(true, Ordering::AcqRel)).then(|| AtLink(self))
     }
 
     /// Wakes the thread that sleeps at the link, or keeps the next one from sleeping.
@@ -279,8 +295,8 @@ impl Ticket<'_> {
     }
 
     /// Sleeps until `link` is readable, the ticket is signalled, somebody calls [`Waiters::rouse_at_link`], or `timeout` passed; may also return for no
-    /// reason. For one thread at a time.
-    pub(crate) fn sleep_at(&self, link: RawFd, timeout: Duration) {
+    /// reason.
+    pub(super) fn sleep_at(&self, _place: &AtLink<'_>, link: RawFd, timeout: Duration) {
         let slot = self.slot();
         if !slot.change(WAITING, AT_LINK) {
             return;
@@ -424,26 +440,35 @@ mod tests {
         });
     }
 
-    /// Wherever it sleeps, and at whatever moment it is signalled.
+    /// Wherever it sleeps, and at whatever moment it is signalled: some of these sleep at the link, one at a time. One that
+    /// is overlooked sleeps for ten minutes.
     #[test]
-    fn a_sleeping_thread_is_woken_by_another() {
+    fn sleeping_threads_are_woken_by_another() {
         let waiters = Waiters::new().unwrap();
         let (link, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        for round in 0..1000 {
+        let sleep = |ticket: &Ticket<'_>| match waiters.take_link() {
+            Some(place) => ticket.sleep_at(&place, link.as_raw_fd(), Duration::from_secs(600)),
+            None => ticket.sleep(Duration::from_secs(600)),
+        };
+        for round in 0..500 {
             std::thread::scope(|scope| {
-                let ticket = waiters.take();
-                let (name, link) = (ticket.name(), link.as_raw_fd());
-                let sleeper = scope.spawn(move || {
-                    while !ticket.is_done() {
-                        match round % 2 {
-                            0 => ticket.sleep(Duration::from_secs(60)),
-                            _ => ticket.sleep_at(link, Duration::from_secs(60)),
+                let sleepers = [(); 3].map(|()| {
+                    let ticket = waiters.take();
+                    let name = ticket.name();
+                    let sleeper = scope.spawn(move || {
+                        while !ticket.is_done() {
+                            sleep(&ticket);
                         }
-                    }
-                    ticket.outcome()
+                        ticket.outcome()
+                    });
+                    (name, sleeper)
                 });
-                waiters.signal(name, round);
-                assert_eq!(sleeper.join().unwrap(), Ok(round));
+                for (name, _) in &sleepers {
+                    waiters.signal(*name, round);
+                }
+                for (_, sleeper) in sleepers {
+                    assert_eq!(sleeper.join().unwrap(), Ok(round));
+                }
             });
         }
     }
@@ -453,11 +478,15 @@ mod tests {
         let waiters = Waiters::new().unwrap();
         let (link, other) = std::os::unix::net::UnixStream::pair().unwrap();
         let ticket = waiters.take();
+        let place = waiters.take_link().unwrap();
+        assert!(waiters.take_link().is_none(), "one thread at a time");
         waiters.rouse_at_link();
-        ticket.sleep_at(link.as_raw_fd(), Duration::from_secs(600));
+        ticket.sleep_at(&place, link.as_raw_fd(), Duration::from_secs(600));
         std::io::Write::write_all(&mut &other, &[1]).unwrap();
-        ticket.sleep_at(link.as_raw_fd(), Duration::from_secs(600));
+        ticket.sleep_at(&place, link.as_raw_fd(), Duration::from_secs(600));
         assert!(!ticket.is_done());
+        drop(place);
+        assert!(waiters.take_link().is_some());
     }
 
     /// Both sleepers are woken, and neither overlooks a slot for which the other was quicker.
