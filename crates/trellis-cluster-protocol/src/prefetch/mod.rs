@@ -8,8 +8,13 @@
 //! A stream that has reached its full window also reads ahead while the program works on the pages that it has. It requests
 //! the next windows without their first pages. The fault on such a first page costs one short round trip and shows that it
 //! is time to request one more window. (Linux' readahead marks a page for the same purpose.)
+//!
+//! A short stream that comes again is a [pass](passes): its pages are requested together when its first one faults.
+
+mod passes;
 
 use crate::page::{PageIndex, PageRange};
+use passes::{PAGES_MIN, Passes};
 
 /// The number of streams that are followed at the same time. A new stream replaces the one that was idle longest.
 const STREAMS: usize = 8;
@@ -44,6 +49,7 @@ impl Request {
 #[derive(Clone, Debug)]
 pub struct Streams {
     streams: [Stream; STREAMS],
+    passes: Passes,
     clock: u32,
     window_pages_max: u32,
     pages: u32,
@@ -51,6 +57,8 @@ pub struct Streams {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
+    /// The page of its first fault.
+    origin: u32,
     /// The pages that the program works on, `first..end`.
     first: u32,
     end: u32,
@@ -78,7 +86,7 @@ impl Streams {
     /// No streams yet, in a region of `pages` pages. A `window_pages_max` of 1 turns guessing off.
     pub fn new(pages: u32, window_pages_max: u32) -> Streams {
         let streams = [Stream::default(); STREAMS];
-        Streams { streams, clock: 0, window_pages_max: window_pages_max.max(1), pages }
+        Streams { streams, passes: Passes::default(), clock: 0, window_pages_max: window_pages_max.max(1), pages }
     }
 
     /// Notes a fault and returns the pages to request.
@@ -88,9 +96,17 @@ impl Streams {
             return Request::only(page, write);
         }
         let (clock, pages, window_max) = (self.clock, self.pages, self.window_pages_max);
+        if let Some(wanted) = self.passes.fault(page.0, write, clock, window_max) {
+            let range = PageRange::around(page, page.0, wanted.end.min(pages));
+            return Request { range, ..Request::only(page, wanted.write) };
+        }
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.meets(page.0, write)) {
             stream.used = clock;
-            return stream.follow(page, write, window_max, pages);
+            let request = stream.follow(page, write, window_max, pages);
+            if stream.is_run_to(page.0, write) && (PAGES_MIN..=window_max).contains(&(page.0 + 1 - stream.origin)) {
+                self.passes.learn(stream.origin..page.0 + 1, write, request.write, clock);
+            }
+            return request;
         }
         let oldest = self.streams.iter_mut().max_by_key(|stream| clock.wrapping_sub(stream.used));
         *oldest.expect("there are streams") = Stream::starting_at(page.0, write, clock);
@@ -102,7 +118,7 @@ impl Stream {
     fn starting_at(page: u32, write: bool, used: u32) -> Stream {
         let (first, end) = (page, page + 1);
         let loaded = Some(page).filter(|_| !write);
-        Stream { first, end, frontier: end, window: 1, stores: write, loaded, used, ..Stream::default() }
+        Stream { origin: page, first, end, frontier: end, window: 1, stores: write, loaded, used, ..Stream::default() }
     }
 
     fn asked_for(&self) -> core::ops::Range<u32> {
@@ -128,6 +144,11 @@ impl Stream {
             (_, true) => (self.frontier.saturating_sub(self.stride), self.end - 1),
         };
         (low..=high).contains(&page)
+    }
+
+    /// Whether its faults, of this kind, went through all pages from the first one to this.
+    fn is_run_to(&self, page: u32, stores: bool) -> bool {
+        self.window > 1 && !self.downwards && self.stride == 1 && self.stores == stores && page > self.origin
     }
 
     fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Request {

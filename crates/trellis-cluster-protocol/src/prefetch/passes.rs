@@ -1,0 +1,187 @@
+//! Runs of pages that are touched again and again, such as the edge of a neighbour's part in each step of a stencil.
+//!
+//! Promises: a run is asked for as a whole when its first page faults again, and nothing beyond what faults have shown to
+//! belong to it, apart from an eighth of a run that is still being learned. Whether a page that was asked for was also
+//! touched is nowhere seen; so every [`RELEARN_EVERY`] passes a run is learned anew, and one that has become shorter is
+//! asked for as what it is. Runs longer than a window are left to the streams. Allocates nothing.
+
+use core::ops::Range;
+
+use crate::page::CHUNK_PAGES;
+
+/// Runs that are remembered; a new one replaces the one that was idle longest.
+const PASSES: usize = 32;
+/// Two neighbours may be chance.
+pub(super) const PAGES_MIN: u32 = 3;
+const RELEARN_EVERY: u32 = 16;
+/// A fault behind the end of a run belongs to it if there were at most so many others since its last one.
+const RECENT: u32 = 64;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Passes {
+    passes: [Pass; PASSES],
+    /// The page of the fault before, and whether that was a store.
+    before: Option<(u32, bool)>,
+}
+
+/// The pages `first..end`; none if that is empty.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pass {
+    first: u32,
+    end: u32,
+    /// The page of the last fault.
+    last: u32,
+    /// The faults are stores.
+    stores: bool,
+    /// Stores to the same pages follow the loads: the right to write is asked for at once.
+    write: bool,
+    times: u32,
+    used: u32,
+}
+
+/// What to ask for because of a fault: the pages up to `end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    pub(super) end: u32,
+    pub(super) write: bool,
+}
+
+impl Passes {
+    /// Notes a fault; `None` if its page is not of a known run. `now` counts the faults.
+    pub(super) fn fault(&mut self, page: u32, store: bool, now: u32, window_max: u32) -> Option<Wanted> {
+        let before = self.before.replace((page, store));
+        let is_known = |pass: &&mut Pass| pass.stores == store && pass.meets(page, now);
+        if let Some(pass) = self.passes.iter_mut().find(is_known) {
+            let wanted = pass.follow(page, now, window_max);
+            if page == pass.first && page > 0 && before == Some((page - 1, store)) {
+                // It begins a page earlier than was seen the first time.
+                pass.first = page - 1;
+            }
+            return wanted;
+        }
+        if store {
+            let loads = |pass: &&mut Pass| pass.end > pass.first && !pass.stores && pass.last == page;
+            self.passes.iter_mut().filter(loads).for_each(|pass| pass.write = true);
+        }
+        None
+    }
+
+    /// Faults of one kind went through the pages `first..end`, one after the other; `write` as it was asked for.
+    pub(super) fn learn(&mut self, pages: Range<u32>, stores: bool, write: bool, now: u32) {
+        let Range { start: first, end } = pages;
+        let same = self.passes.iter().position(|pass| pass.end > 0 && pass.first == first && pass.stores == stores);
+        let idle = |pass: &Pass| if pass.end == 0 { u32::MAX } else { now.wrapping_sub(pass.used) };
+        let oldest = || (0..PASSES).max_by_key(|&at| idle(&self.passes[at])).expect("there are passes");
+        let pass = &mut self.passes[same.unwrap_or_else(oldest)];
+        *pass = Pass { first, end, last: end - 1, stores, write, used: now, ..Pass::default() };
+    }
+}
+
+impl Pass {
+    fn meets(&self, page: u32, now: u32) -> bool {
+        let is_recent = now.wrapping_sub(self.used) <= RECENT;
+        let goes_on = page == self.end || (self.first..self.end).contains(&page) && page.is_multiple_of(CHUNK_PAGES);
+        self.end > self.first && (page == self.first || is_recent && goes_on)
+    }
+
+    fn follow(&mut self, page: u32, now: u32, window_max: u32) -> Option<Wanted> {
+        if page == self.first {
+            if self.end - self.first < PAGES_MIN {
+                // It was learned anew and is none any more.
+                *self = Pass::default();
+                return None;
+            }
+            self.times += 1;
+            if self.times.is_multiple_of(RELEARN_EVERY) {
+                (self.end, self.write) = (page + 1, false);
+            }
+        } else if page == self.end {
+            self.end = page + ((page - self.first) / 8).max(1);
+            if self.end - self.first > window_max {
+                *self = Pass::default();
+                return None;
+            }
+        }
+        (self.used, self.last) = (now, page);
+        Some(Wanted { end: self.end, write: self.stores || self.write })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Streams;
+    use crate::page::PageIndex;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    /// Faults, and pages that were asked for, in each of so many steps: in each one all pages have been taken away
+    /// before, and the runs are touched in order.
+    fn steps(streams: &mut Streams, runs: &[(core::ops::Range<u32>, bool)], count: usize) -> Vec<(u32, u32)> {
+        let mut found = Vec::new();
+        for _ in 0..count {
+            let (mut faults, mut pages) = (0, 0);
+            for (run, store) in runs {
+                let mut held = vec![false; 2048];
+                for page in run.clone() {
+                    if held[page as usize] {
+                        continue;
+                    }
+                    let request = streams.fault(PageIndex(page), *store);
+                    assert!(request.range.contains(PageIndex(page)) && request.write >= *store);
+                    faults += 1;
+                    for range in request.ahead.into_iter().flatten().chain([request.range]) {
+                        pages += range.count();
+                        range.pages().for_each(|page| held[page.0 as usize] = true);
+                    }
+                }
+            }
+            found.push((faults, pages));
+        }
+        found
+    }
+
+    #[test]
+    fn the_edge_of_a_neighbour_comes_as_a_whole_and_alone() {
+        let mut streams = Streams::new(2048, 128);
+        let edges = [(100..105, false), (105..110, true), (800..805, false), (805..810, true)];
+        let found = steps(&mut streams, &edges, 100);
+        assert_eq!(found[5], (4, 20), "one fault for each edge: {found:?}");
+        let pages: u32 = found.iter().map(|(_, pages)| pages).sum();
+        let faults: u32 = found.iter().map(|(faults, _)| faults).sum();
+        assert!(pages * 10 <= 20 * 100 * 11, "{pages} pages asked for, 2000 needed");
+        assert!(faults <= 600, "{faults} faults, 2000 pages needed");
+    }
+
+    #[test]
+    fn a_run_that_became_shorter_is_asked_for_as_what_it_is() {
+        let mut streams = Streams::new(2048, 128);
+        steps(&mut streams, &[(100..120, false)], 5);
+        let found = steps(&mut streams, &[(100..104, false)], 40);
+        assert_eq!(found[39], (1, 4), "{found:?}");
+        let found = steps(&mut streams, &[(100..101, false)], 40);
+        assert_eq!(found[39], (1, 1), "{found:?}");
+    }
+
+    #[test]
+    fn a_run_across_two_chunks_and_a_long_one_are_asked_for_in_parts() {
+        let mut streams = Streams::new(2048, 128);
+        assert_eq!(steps(&mut streams, &[(508..517, false)], 10)[9], (2, 9));
+        let found = steps(&mut streams, &[(600..1000, false)], 10);
+        assert!(found.iter().all(|(faults, pages)| *faults <= 12 && *pages <= 400 + 3 * 128), "{found:?}");
+    }
+
+    #[test]
+    fn pages_that_are_stored_to_behind_their_loads_are_asked_for_to_write() {
+        let mut streams = Streams::new(2048, 128);
+        for _ in 0..3 {
+            for page in 100..106 {
+                let request = streams.fault(PageIndex(page), false);
+                if !request.write {
+                    streams.fault(PageIndex(page), true);
+                }
+            }
+        }
+        let request = streams.fault(PageIndex(100), false);
+        assert!(request.write && request.range.count() == 6, "{request:?}");
+    }
+}
