@@ -295,42 +295,48 @@ fn a_signal_handler_of_the_program_may_touch_the_region_while_its_thread_waits_f
             unsafe { (*base.add(page * 512 + 1)).fetch_add(1, Ordering::Relaxed) };
         }
     }
-    run(
-        2,
-        |config| (config.catch, config.prefetch_pages_max) = (Catch::Signal, 1),
-        |cluster| {
-            if cluster.node() == 1 {
-                WORDS.store(cluster.region().base() as usize, Ordering::Relaxed);
-                // SAFETY: the handler only uses atomics; SIGUSR2 is used by no other test, and sent to this thread only.
-                unsafe { libc::signal(libc::SIGUSR2, on_timer as *const () as libc::sighandler_t) };
-                // SAFETY: pthread_self has no conditions.
-                let this_thread = unsafe { libc::pthread_self() } as usize;
-                let stop = std::sync::atomic::AtomicBool::new(false);
-                std::thread::scope(|scope| {
-                    scope.spawn(|| {
-                        while !stop.load(Ordering::Relaxed) {
-                            // SAFETY: the thread outlives this scope.
-                            unsafe { libc::pthread_kill(this_thread as libc::pthread_t, libc::SIGUSR2) };
-                            std::thread::yield_now();
+    // A thread that polls, and one that sleeps at once.
+    for spin_microseconds_max in [200, 0] {
+        run(
+            2,
+            |config| {
+                (config.catch, config.prefetch_pages_max) = (Catch::Signal, 1);
+                config.spin_microseconds_max = spin_microseconds_max;
+            },
+            |cluster| {
+                if cluster.node() == 1 {
+                    WORDS.store(cluster.region().base() as usize, Ordering::Relaxed);
+                    // SAFETY: the handler only uses atomics; SIGUSR2 is used by no other test, and sent to this thread only.
+                    unsafe { libc::signal(libc::SIGUSR2, on_timer as *const () as libc::sighandler_t) };
+                    // SAFETY: pthread_self has no conditions.
+                    let this_thread = unsafe { libc::pthread_self() } as usize;
+                    let stop = std::sync::atomic::AtomicBool::new(false);
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| {
+                            while !stop.load(Ordering::Relaxed) {
+                                // SAFETY: the thread outlives this scope.
+                                unsafe { libc::pthread_kill(this_thread as libc::pthread_t, libc::SIGUSR2) };
+                                std::thread::yield_now();
+                            }
+                        });
+                        for round in 0..20 {
+                            for page in 0..REGION_BYTES / 4096 {
+                                word(cluster, page * 512).fetch_add(round, Ordering::Relaxed);
+                            }
                         }
+                        stop.store(true, Ordering::Relaxed);
                     });
-                    for round in 0..20 {
+                } else {
+                    for _ in 0..20 {
                         for page in 0..REGION_BYTES / 4096 {
-                            word(cluster, page * 512).fetch_add(round, Ordering::Relaxed);
+                            word(cluster, page * 512 + 2).fetch_add(1, Ordering::Relaxed);
                         }
-                    }
-                    stop.store(true, Ordering::Relaxed);
-                });
-            } else {
-                for _ in 0..20 {
-                    for page in 0..REGION_BYTES / 4096 {
-                        word(cluster, page * 512 + 2).fetch_add(1, Ordering::Relaxed);
                     }
                 }
-            }
-            cluster.barrier(0).unwrap();
-        },
-    );
+                cluster.barrier(0).unwrap();
+            },
+        );
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Guesses which pages a faulting thread will need next.
 //!
 //! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
-//! request nothing else. Three faults in a row, or three loads at the same distance of a few pages, form a *stream*,
+//! request nothing else, unless they are of a [pass](passes). Three faults in a row, or three loads at the same distance of a few pages, form a *stream*,
 //! upwards or downwards, whose window grows fourfold up to the configured bound. It must never decide who may have a page:
 //! the request is a hint that the coherence protocol may ignore.
 //!
@@ -14,7 +14,7 @@
 mod passes;
 
 use crate::page::{PageIndex, PageRange};
-use passes::{PAGES_MIN, Passes};
+use passes::Passes;
 
 /// The number of streams that are followed at the same time. A new stream replaces the one that was idle longest.
 const STREAMS: usize = 8;
@@ -103,8 +103,11 @@ impl Streams {
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.meets(page.0, write)) {
             stream.used = clock;
             let request = stream.follow(page, write, window_max, pages);
-            if stream.is_run_to(page.0, write) && (PAGES_MIN..=window_max).contains(&(page.0 + 1 - stream.origin)) {
-                self.passes.learn(stream.origin..page.0 + 1, write, request.write, clock);
+            if stream.is_run_to(page.0, write) {
+                match page.0 + 1 - stream.origin {
+                    longer if longer > window_max => self.passes.forget(stream.origin, write),
+                    _ => self.passes.learn(stream.origin..page.0 + 1, write, request.write, clock),
+                }
             }
             return request;
         }

@@ -352,7 +352,7 @@ pub const KEYS: &[Key] = &[
         name: "spin_microseconds_max",
         default: "200",
         accepted: "0 to 1000000",
-        meaning: "How long a waiting thread polls before it sleeps; never while other threads want its core, or when more nodes than cores share a host.",
+        meaning: "How long a waiting thread polls before it sleeps; never while other threads want the cores, or when more nodes than cores share a host.",
         apply: |config, raw| {
             config.spin_microseconds_max = values::number(raw, 0, 1_000_000)?;
             Ok(())

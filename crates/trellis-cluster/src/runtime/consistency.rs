@@ -160,7 +160,7 @@ impl Node {
         self.consistency.publisher.store(ticket.name(), Ordering::Release);
         let unacknowledged_max = (UNACKNOWLEDGED_BYTES_MAX / self.config.page_bytes / self.shards.len()).max(1) as u32;
         let together_max = (TOGETHER_BYTES_MAX / self.config.page_bytes).max(1) as u32;
-        let mut polling = self.begin_polling();
+        let early = self.poll_early();
         for shard in &self.shards {
             let mut shard = lock(shard);
             let publishers = shard.node.protocol.publishers();
@@ -168,14 +168,11 @@ impl Node {
                 let owed_already = shard.node.protocol.publishing();
                 self.consistency.unpublished.fetch_add(publishers - owed_already, Ordering::AcqRel);
                 self.step(&mut shard, Input::Publish { unacknowledged_max, together_max });
-                if shard.sent > 0 {
-                    polling.expect_answer();
-                }
             }
         }
         self.published();
         let deadline = self.now().saturating_add(Wait::Publication.limit_ns(&self.config));
-        let waited = self.wait_polling(Some(polling), &ticket, Wait::Publication, deadline);
+        let waited = self.wait_polling(early, &ticket, Wait::Publication, deadline);
         lock(&self.consistency.knowledge).intervals.close();
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
         match waited {

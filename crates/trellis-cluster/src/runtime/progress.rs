@@ -13,10 +13,11 @@
 //! answer from running.
 //!
 //! A thread that has polled for long enough sleeps at the link, and keeps the role: a frame wakes it and nobody else.
-//! Another thread that begins to poll takes the role away; then the first one sleeps until its wait is over, and the
-//! service thread polls on for the same bounded time after each frame that wakes it. While no thread of the program
-//! sleeps so, the service thread sleeps again at once.
+//! Another thread that begins to poll takes the role away; then the first one sleeps in a futex until its wait is over.
+//! While a thread sleeps in a futex, the service thread polls on for the same bounded time after each frame that wakes
+//! it; otherwise it sleeps again at once.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -59,6 +60,11 @@ const FAULTS: u64 = 2;
 const TIMER: u64 = 3;
 const STOP: u64 = 4;
 
+thread_local! {
+    /// A signal handler of the program that touches the region may run below this.
+    static SLEEPS_AT_LINK: Cell<bool> = const { Cell::new(false) };
+}
+
 /// How a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waited {
@@ -70,7 +76,8 @@ pub(crate) enum Waited {
 /// The receiving role and the service thread's descriptors.
 pub(crate) struct Progress {
     role: AtomicU8,
-    /// The service thread was called and found the role taken: it watches the link again when the role is free.
+    /// The service thread was called and found the role taken, or a sleeper lost the role: the service thread watches the
+    /// link again when the role is free.
     was_called: AtomicBool,
     epoll: OwnedFd,
     link: RawFd,
@@ -99,8 +106,12 @@ struct Contention {
 impl Contention {
     /// A thread that yielded came back only after somebody else's turn.
     fn note(&self, now: u64) {
-        let period = self.period.load(Ordering::Relaxed);
-        let is_lasting = now < self.until.load(Ordering::Relaxed).saturating_add(period);
+        let (until, period) = (self.until.load(Ordering::Relaxed), self.period.load(Ordering::Relaxed));
+        if now < until {
+            // Another thread has met the same turn.
+            return;
+        }
+        let is_lasting = now < until.saturating_add(period);
         let next = if is_lasting { (period * 2).min(CONTENDED_NS_LONGEST) } else { CONTENDED_NS_FIRST };
         self.period.store(next, Ordering::Relaxed);
         self.until.store(now + next, Ordering::Relaxed);
@@ -190,7 +201,7 @@ impl Progress {
         self.change_role(FREE, POLLING)
     }
 
-    /// The same; from a thread that sleeps with the role it is taken away.
+    /// The same, or takes it away from a thread that sleeps with it.
     fn take_role_from_sleeper(&self, waiters: &Waiters) -> bool {
         if self.take_role() {
             return true;
@@ -202,6 +213,14 @@ impl Progress {
             waiters.rouse_at_link();
         }
         takes
+    }
+
+    /// Whether frames wait while a thread sleeps with the role.
+    fn is_slept_through(&self) -> bool {
+        let mut link = libc::pollfd { fd: self.link, events: libc::POLLIN, revents: 0 };
+        self.role.load(Ordering::SeqCst) == SLEEPING
+            // SAFETY: poll(2) writes to one structure, which lives during the call; it does not wait.
+            && unsafe { libc::poll(&raw mut link, 1, 0) } == 1
     }
 
     fn change_role(&self, before: u8, after: u8) -> bool {
@@ -271,8 +290,15 @@ pub(super) struct Polling<'a> {
 }
 
 impl Polling<'_> {
-    /// An answer is on its way: from now on no frame calls the service thread.
+    /// An answer is on its way: from now on no frame calls the service thread. If another thread sleeps with the role,
+    /// this one takes it away to poll.
     pub(super) fn expect_answer(&mut self) {
+        let node = self.node;
+        if !self.has_role && node.may_displace() && node.progress.take_role_from_sleeper(&node.waiters) {
+            self.has_role = true;
+            self.is_silent = node.link.attend(true);
+            self.attends = true;
+        }
         if self.has_role && !self.is_silent && !self.is_unwatched {
             self.node.progress.watch_link(false);
             self.is_unwatched = true;
@@ -288,18 +314,24 @@ impl Polling<'_> {
         }
     }
 
-    /// Sleeps at the link until a frame comes or the ticket is signalled, or for `timeout`. Returns false where it did not,
-    /// or has the role no more: another thread is still about to leave the link, or began to poll.
+    /// Sleeps at the link until a frame comes or the ticket is signalled, or for `timeout`. Returns false where it could
+    /// not, without the role or while another thread is about to leave the link, and where another thread has taken the
+    /// role meanwhile.
     fn sleep(&mut self, ticket: &Ticket<'_>, timeout: Duration) -> bool {
         let progress = &self.node.progress;
-        let Some(place) = self.node.waiters.take_link().filter(|_| self.has_role) else { return false };
+        if !self.has_role || self.node.is_over() {
+            return false;
+        }
+        let Some(place) = self.node.waiters.take_link() else { return false };
         self.stop_attending();
         if !self.is_unwatched {
             progress.watch_link(false);
             self.is_unwatched = true;
         }
         progress.role.store(SLEEPING, Ordering::SeqCst);
+        SLEEPS_AT_LINK.set(true);
         ticket.sleep_at(&place, progress.link, timeout);
+        SLEEPS_AT_LINK.set(false);
         // While this thread has the place, no other one sleeps with the role.
         self.has_role = progress.change_role(SLEEPING, POLLING);
         drop(place);
@@ -408,6 +440,9 @@ impl Node {
         super::ordered::assert_free_to_wait();
         let _inside = self.inside();
         loop {
+            if early.is_none() && ticket.is_done() {
+                return Waited::Done;
+            }
             let mut polling = early.take().unwrap_or_else(|| self.begin_polling());
             self.poll_until(&mut polling, ticket, deadline);
             if ticket.is_done() {
@@ -434,13 +469,15 @@ impl Node {
     }
 
     /// To be called before something is sent whose answer this thread will wait for, where other work comes in between:
-    /// an answer that is faster calls nobody, with [`Polling::expect_answer`] on a link that cannot keep silent. To be
-    /// waited with soon, and never held while this thread sleeps. Takes no lock.
+    /// an answer that is faster calls nobody. `None` where the link cannot keep silent: then the service thread receives
+    /// until the wait begins. Takes no lock.
+    pub(super) fn poll_early(&self) -> Option<Polling<'_>> {
+        Some(self.begin_polling()).filter(|polling| polling.is_silent)
+    }
+
+    /// Takes the receiving role if nobody has it. To be waited with soon. Takes no lock.
     pub(super) fn begin_polling(&self) -> Polling<'_> {
-        let has_role = match self.progress.poll_ns(self.recent()) {
-            0 => self.progress.take_role(),
-            _ => self.progress.take_role_from_sleeper(&self.waiters),
-        };
+        let has_role = self.progress.take_role();
         let is_silent = has_role && self.link.attend(true);
         Polling { node: self, has_role, is_silent, attends: has_role, is_unwatched: false }
     }
@@ -459,6 +496,12 @@ impl Node {
                 break;
             }
         }
+    }
+
+    /// Whether a thread that waits now takes the role from one that sleeps with it: to poll, or because that one is itself,
+    /// below a signal handler.
+    fn may_displace(&self) -> bool {
+        self.progress.poll_ns(self.recent()) > 0 || SLEEPS_AT_LINK.get()
     }
 
     /// Takes what has come, unless another thread has the receiving role, or this was done a moment ago: it costs more
@@ -499,6 +542,7 @@ impl Node {
             let now = self.now();
             ran_ns = self.note_handled(woke, now, ran_ns);
             if now >= next_tick {
+                self.relieve_sleeper();
                 next_tick = self.now() + self.tick();
             }
         }
@@ -540,7 +584,11 @@ impl Node {
                 self.submit(fault);
             }
             let mut received = false;
-            if self.progress.take_role_from_sleeper(&self.waiters) {
+            let has_role = match poll_limit.nanoseconds {
+                0 => self.progress.take_role(),
+                _ => self.progress.take_role_from_sleeper(&self.waiters),
+            };
+            if has_role {
                 received = self.receive();
                 self.progress.drop_role();
             }
@@ -550,6 +598,14 @@ impl Node {
                 self.link.attend(false);
                 return;
             }
+        }
+    }
+
+    /// A thread that sleeps with the role may be in a signal handler of the program, for however long.
+    fn relieve_sleeper(&self) {
+        if self.progress.is_slept_through() && self.progress.take_role_from_sleeper(&self.waiters) {
+            self.receive();
+            self.progress.drop_role();
         }
     }
 

@@ -304,15 +304,14 @@ impl Ticket<'_> {
         let wake = self.waiters.wake.as_raw_fd();
         let awaited = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut both = [awaited(link), awaited(wake)];
-        let timeout = timespec(timeout);
-        // SAFETY: ppoll(2) reads the time-out and writes to the array of two, which both live during the call. As a
-        // function of the C library it would be a place where a program's thread can be cancelled.
+        let mut timeout = timespec(timeout);
+        // SAFETY: the system call writes to the array of two and to the time-out, which both live during the call.
         unsafe {
             libc::syscall(
                 libc::SYS_ppoll,
                 both.as_mut_ptr(),
                 both.len(),
-                &raw const timeout,
+                &raw mut timeout,
                 std::ptr::null::<libc::sigset_t>(),
                 0,
             )
