@@ -73,9 +73,10 @@ fn a_server_that_may_open_no_more_files_says_so_and_goes_on() {
     };
     let answers: Vec<String> = (0..80).map(|_| ask("PING\r\n")).collect();
     let refused = "-ERR max number of clients reached: the server may open no more files; raise `ulimit -n`\r\n";
-    let served = answers.iter().take_while(|answer| *answer == "+PONG\r\n").count();
-    assert!(served > 0 && served < 40, "{served} of {listening}");
-    assert!(answers[served..].iter().all(|answer| answer == refused), "{answers:?}");
+    // One thread of the server may accept a client with the file that another one kept to refuse a client.
+    let (served, others): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| *answer == "+PONG\r\n");
+    assert!(!served.is_empty() && served.len() < 40, "{} of {listening}", served.len());
+    assert!(others.iter().all(|answer| *answer == refused), "{answers:?}");
 
     clients.clear();
     // The server may still be about to close those, and refuse this one, too.
@@ -89,7 +90,7 @@ fn a_server_that_may_open_no_more_files_says_so_and_goes_on() {
         }
     };
     let rejected = info.lines().find_map(|line| line.strip_prefix("rejected_connections:")).expect("a counter");
-    assert!(rejected.parse::<usize>().unwrap() >= answers.len() - served, "{info}");
+    assert!(rejected.parse::<usize>().unwrap() >= others.len(), "{info}");
     server.kill().unwrap();
     let said = sentence(&server.wait_with_output().unwrap());
     assert!(said.contains("a client is refused: max number of clients reached: the server may open no more"), "{said}");
