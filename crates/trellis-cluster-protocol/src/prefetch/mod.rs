@@ -1,7 +1,7 @@
 //! Guesses which pages a faulting thread will need next.
 //!
 //! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
-//! request nothing else, unless they are of a [pass](passes). Three faults in a row, or three loads at the same distance of a few pages, form a *stream*,
+//! request nothing else, unless they are of a pass (below). Three faults in a row, or three loads at the same distance of a few pages, form a *stream*,
 //! upwards or downwards, whose window grows fourfold up to the configured bound. It must never decide who may have a page:
 //! the request is a hint that the coherence protocol may ignore.
 //!
@@ -9,7 +9,7 @@
 //! the next windows without their first pages. The fault on such a first page costs one short round trip and shows that it
 //! is time to request one more window. (Linux' readahead marks a page for the same purpose.)
 //!
-//! A short stream that comes again is a [pass](passes): its pages are requested together when its first one faults.
+//! A short stream that comes again is a *pass*: its pages are requested together when its first one faults.
 
 mod passes;
 
