@@ -1,9 +1,9 @@
 //! Guesses which pages a faulting thread will need next.
 //!
 //! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
-//! request nothing else, unless they are of a pass (below). Three faults in a row, or three loads at the same distance of a few pages, form a *stream*,
-//! upwards or downwards, whose window grows fourfold up to the configured bound. It must never decide who may have a page:
-//! the request is a hint that the coherence protocol may ignore.
+//! request nothing else, unless they are of a pass (below). Three faults in a row, or three loads at the same distance of
+//! a few pages, form a *stream*, upwards or downwards, whose window grows fourfold up to the configured bound. It must
+//! never decide who may have a page: the request is a hint that the coherence protocol may ignore.
 //!
 //! A stream that has reached its full window also reads ahead while the program works on the pages that it has. It requests
 //! the next windows without their first pages. The fault on such a first page costs one short round trip and shows that it
