@@ -45,7 +45,7 @@ struct Pass {
     used: u32,
 }
 
-/// What to ask for because of a fault: the pages up to `end`.
+/// The pages to request after a fault: from its own page to `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
     pub(super) end: u32,
@@ -88,7 +88,7 @@ impl Passes {
             Pass { first, end, last: end - 1, stores, write, found, times: 0, used: now };
     }
 
-    /// What begins at this page is longer than a window.
+    /// Forgets the run that begins at this page: it is longer than a window.
     pub(super) fn forget(&mut self, first: u32, stores: bool) {
         let is_it = |pass: &&mut Pass| pass.first == first && pass.stores == stores;
         self.passes.iter_mut().filter(is_it).for_each(|pass| *pass = Pass::default());

@@ -392,7 +392,7 @@ impl PollLimit {
         if now - self.since <= YIELD_AFTER_NS {
             return false;
         }
-        // Whoever would answer may be waiting for this core.
+        // The thread that would answer may be waiting for this core.
         std::thread::yield_now();
         let back = node.now();
         let was_long = back - now > TURN_NS_MIN;

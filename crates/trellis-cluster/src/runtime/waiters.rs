@@ -294,8 +294,8 @@ impl Ticket<'_> {
         slot.change(SLEEPING, WAITING);
     }
 
-    /// Sleeps until `link` is readable, the ticket is signalled, somebody calls [`Waiters::rouse_at_link`], or `timeout` passed; may also return for no
-    /// reason.
+    /// Sleeps until `link` is readable, the ticket is signalled, [`Waiters::rouse_at_link`] is called, or `timeout` passed;
+    /// may also return for no reason.
     pub(super) fn sleep_at(&self, _place: &AtLink<'_>, link: RawFd, timeout: Duration) {
         let slot = self.slot();
         if !slot.change(WAITING, AT_LINK) {
