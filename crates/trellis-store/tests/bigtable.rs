@@ -7,9 +7,10 @@ mod servers;
 
 use std::process::Command;
 
+use servers::Server;
 use servers::proxy::Proxy;
-use servers::{Server, free_port};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, StoreError, open};
+use trellis_testing::Port;
 
 /// Google's emulator; `None` if it cannot be built.
 fn emulator(test: &str) -> Option<Server> {
@@ -40,7 +41,8 @@ fn the_variable_names_the_emulator() {
     let said = opened_with("BIGTABLE_EMULATOR_HOST", &server.address().to_string());
     assert!(said.contains("it holds what was put"), "{said}");
     // No server listens there, so that the variable alone decides.
-    let said = opened_with("BIGTABLE_EMULATOR_HOST", &format!("127.0.0.1:{}", free_port()));
+    let port = Port::new();
+    let said = opened_with("BIGTABLE_EMULATOR_HOST", &port.address().to_string());
     assert!(said.contains("is it running, and reachable from here?"), "{said}");
 }
 
@@ -83,7 +85,8 @@ fn a_store_by_its_address_alone() {
 
 #[test]
 fn who_is_not_there_is_named() {
-    let error = open(&format!("bigtable://p/i/t?emulator=127.0.0.1:{}", free_port())).err().expect("nobody is there");
+    let port = Port::new();
+    let error = open(&format!("bigtable://p/i/t?emulator={}", port.address())).err().expect("nobody is there");
     assert!(matches!(&error, StoreError::Unreachable { store, .. } if store == "bigtable://p/i/t"), "{error}");
     for wrong in ["bigtable://p/i", "bigtable://p/i/t/more", "bigtable://p/i/t?emulator=here", "bigtable://p/i/t?x=y"] {
         let error = open(wrong).err().expect("it is not an address");

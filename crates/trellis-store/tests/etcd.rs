@@ -8,9 +8,9 @@ mod servers;
 use std::process::Command;
 
 use servers::proxy::Proxy;
-use servers::{Server, free_port, installed};
+use servers::{Server, installed};
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
-use trellis_testing::{FullListener, skip};
+use trellis_testing::{FullListener, Port, skip};
 
 /// An etcd of one member; `None` if it is not installed.
 fn etcd(test: &str) -> Option<Server> {
@@ -45,7 +45,8 @@ fn etcd_is_a_store() {
 
 #[test]
 fn who_is_not_there_is_named() {
-    let url = format!("etcd://127.0.0.1:{}", free_port());
+    let port = Port::new();
+    let url = format!("etcd://{}", port.address());
     let error = open(&url).err().expect("nobody is there");
     assert!(matches!(&error, StoreError::Unreachable { store, .. } if *store == url), "{error}");
 }

@@ -14,7 +14,7 @@ use conformance::{add, add_within, append, delete, entries, get, put, swap};
 use proxy::{Proxy, Way};
 use trellis_store::resp::{Options, Server};
 use trellis_store::{Applied, Change, Expect, Key, Kind, Outcome, Store, StoreError, open};
-use trellis_testing::redis_server::{RedisServer, free_port};
+use trellis_testing::{Port, redis_server::RedisServer};
 
 fn counter() -> Key {
     Key::new(1, Kind::Synchronisation, 1)
@@ -112,13 +112,13 @@ fn cut_everywhere_while_waiting(server: u16) {
 #[test]
 fn a_call_is_done_once_wherever_its_connection_is_cut() {
     let Some(server) = RedisServer::start("a_call_is_done_once_wherever_its_connection_is_cut", &[]) else { return };
-    cut_everywhere(server.port);
+    cut_everywhere(server.port());
 }
 
 #[test]
 fn a_wait_ends_once_wherever_its_connection_is_cut() {
     let Some(server) = RedisServer::start("a_wait_ends_once_wherever_its_connection_is_cut", &[]) else { return };
-    cut_everywhere_while_waiting(server.port);
+    cut_everywhere_while_waiting(server.port());
 }
 
 #[test]
@@ -240,7 +240,8 @@ fn refused(url: &str) -> StoreError {
 
 #[test]
 fn who_is_not_there_or_no_store_is_a_sentence() {
-    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    let port = Port::new();
+    let nobody = format!("redis://{}", port.address());
     let error = refused(&nobody);
     assert!(matches!(error, StoreError::Unreachable { .. }) && error.to_string().contains(&nobody), "{error}");
     assert!(matches!(refused("redis+unix:/nowhere/at/all"), StoreError::Unreachable { .. }));
@@ -264,14 +265,14 @@ fn who_is_not_there_or_no_store_is_a_sentence() {
 fn a_password_is_needed_where_there_is_one() {
     let options = ["--requirepass", "se:cr@t"];
     let Some(server) = RedisServer::start("a_password_is_needed_where_there_is_one", &options) else { return };
-    for url in [server.url(), format!("redis://:wrong@127.0.0.1:{}", server.port)] {
+    for url in [server.url(), format!("redis://:wrong@127.0.0.1:{}", server.port())] {
         let error = refused(&url);
         assert!(matches!(error, StoreError::Denied { .. }), "{error}");
         assert!(!error.to_string().contains("wrong@"), "{error}");
     }
-    let store = open(&format!("redis://:se%3Acr%40t@127.0.0.1:{}/5", server.port)).unwrap();
+    let store = open(&format!("redis://:se%3Acr%40t@127.0.0.1:{}/5", server.port())).unwrap();
     store.apply(&[put(&counter(), b"1")], None).unwrap();
-    assert_eq!(store.name(), format!("redis://127.0.0.1:{}/5", server.port), "the password is not shown");
+    assert_eq!(store.name(), format!("redis://127.0.0.1:{}/5", server.port()), "the password is not shown");
 }
 
 #[test]

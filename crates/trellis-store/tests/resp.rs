@@ -85,7 +85,7 @@ fn commands_mean_what_they_mean_in_redis() {
         exchange(&mut client(&server), format!("{request}\r\n").as_bytes(), &expected);
         // The script's expectations hold for Redis too.
         if let Some(redis) = &redis {
-            let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+            let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             exchange(&mut stream, format!("{request}\r\n").as_bytes(), &expected);
         }

@@ -6,8 +6,9 @@
 mod conformance;
 mod servers;
 
-use servers::{Server, free_port};
+use servers::Server;
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
+use trellis_testing::Port;
 
 /// A server; `None` if it cannot be built.
 fn server(test: &str, more: &[&str]) -> Option<Server> {
@@ -79,7 +80,8 @@ fn entries_that_were_forgotten_are_not_waited_for() {
 
 #[test]
 fn who_is_not_there_is_named() {
-    let error = open(&format!("spanner://p/i/d?emulator=127.0.0.1:{}", free_port())).err().expect("nobody is there");
+    let port = Port::new();
+    let error = open(&format!("spanner://p/i/d?emulator={}", port.address())).err().expect("nobody is there");
     assert!(matches!(&error, StoreError::Unreachable { store, .. } if store == "spanner://p/i/d"), "{error}");
     for wrong in ["spanner://p/i", "spanner://p/i/d/more", "spanner://p/i/d?emulator=here"] {
         let error = open(wrong).err().expect("it is not an address");

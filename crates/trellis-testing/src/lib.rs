@@ -2,6 +2,7 @@
 
 mod folder;
 mod full_listener;
+mod port;
 pub mod redis_server;
 pub mod scripts;
 
@@ -10,6 +11,7 @@ use std::process::{Command, Stdio};
 
 pub use folder::Folder;
 pub use full_listener::FullListener;
+pub use port::Port;
 
 /// Says that a test cannot run here, and why. `cargo xtask test` compares these lines with the list of expected skips.
 pub fn skip(test: impl Display, why: impl Display) {

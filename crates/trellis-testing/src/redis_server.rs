@@ -1,19 +1,18 @@
 //! A real `redis-server` for a test: on a free port and a socket, in a folder of its own, ended with the test.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::{Folder, are_installed};
+use crate::{Folder, Port, are_installed};
 
 /// A server.
 pub struct RedisServer {
     child: Child,
-    /// Its port on loopback.
-    pub port: u16,
+    port: Port,
     folder: Folder,
     options: Vec<String>,
 }
@@ -26,20 +25,24 @@ impl RedisServer {
         }
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         let child = placeholder();
-        let mut server = RedisServer { child, port: 0, folder: Folder::new(), options };
-        // Another process may take the port between the check and the server's start.
-        while !server.launch(free_port(), &[]) {}
+        let mut server = RedisServer { child, port: Port::new(), folder: Folder::new(), options };
+        server.launch(&[]);
         Some(server)
     }
 
     /// Its address as a store.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.port.address())
     }
 
     /// Its address as a store, over a socket of this machine.
     pub fn socket_url(&self) -> String {
         format!("redis+unix:{}", self.socket().display())
+    }
+
+    /// Its port on loopback.
+    pub fn port(&self) -> u16 {
+        self.port.number()
     }
 
     /// The number of its process.
@@ -67,24 +70,22 @@ impl RedisServer {
 
     /// Like `restart`, with more options; it may still be loading its data.
     pub fn restart_with(&mut self, more: &[&str]) {
-        let port = self.port;
-        assert!(self.launch(port, more), "the port of the server is free again");
+        self.launch(more);
     }
 
     /// What `redis-cli` would print.
     pub fn ask(&self, command: &str) -> String {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server is there");
+        let stream = TcpStream::connect(self.port.address()).expect("the server is there");
         ask(stream, command).expect("the server answers")
     }
 
-    /// Starts it and waits until it answers; false if it ended instead.
-    fn launch(&mut self, port: u16, more: &[&str]) -> bool {
+    /// Starts it and waits until it answers.
+    fn launch(&mut self, more: &[&str]) {
         let log = std::fs::File::create(self.folder.file("log")).expect("a file for the server's log");
-        self.port = port;
         self.child = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--unixsocket"])
             .arg(self.socket())
-            .args(["--port", &port.to_string(), "--dir"])
+            .args(["--port", &self.port.number().to_string(), "--dir"])
             .arg(self.folder.path())
             .args(&self.options)
             .args(more)
@@ -92,21 +93,19 @@ impl RedisServer {
             .stdin(Stdio::null())
             .spawn()
             .expect("redis-server starts");
-        // On its own socket no other process answers, unlike on a port that another process may have taken first. A
-        // request for the password is an answer too.
-        self.until("it answers", |_| true)
+        // A request for the password is an answer too.
+        self.until("it answers", |_| true);
     }
 
-    /// Asks it until an answer is right; false if it ended instead.
-    fn until(&mut self, what: &str, is_right: impl Fn(&str) -> bool) -> bool {
+    /// Asks it until an answer is right.
+    fn until(&mut self, what: &str, is_right: impl Fn(&str) -> bool) {
         loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
-                println!("redis-server ended with {status} before {what}");
-                return false;
+                panic!("redis-server ended with {status} before {what}");
             }
             let answer = UnixStream::connect(self.socket()).and_then(|stream| ask(stream, "PING"));
             if answer.is_ok_and(|answer| !answer.is_empty() && is_right(&answer)) {
-                return true;
+                return;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -128,11 +127,6 @@ fn ask(mut stream: impl Read + Write, command: &str) -> std::io::Result<String> 
     let mut answer = [0; 4096];
     let read = stream.read(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
 fn placeholder() -> Child {

@@ -7,11 +7,13 @@
 pub(crate) mod kinds;
 pub(crate) mod proxy;
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use trellis_testing::Port;
 
 /// Longer than any server needs to start.
 const START_SECONDS_MAX: u64 = 60;
@@ -23,13 +25,15 @@ const FOLDER: &str = "trellis-store-";
 pub(crate) struct Server {
     child: Option<Child>,
     command: Vec<String>,
-    pub(crate) port: u16,
+    port: Port,
+    /// For etcd's members among each other.
+    _peer_port: Port,
     folder: PathBuf,
 }
 
 impl Server {
-    /// Starts it and waits until it accepts connections. `{port}`, `{port+1}` and `{folder}` are replaced in the
-    /// arguments.
+    /// Starts it and waits until it accepts connections. `{port}`, `{peer_port}` and `{folder}` are replaced in
+    /// the arguments.
     pub(crate) fn start(command: &[&str]) -> Server {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -39,13 +43,14 @@ impl Server {
         sweep(&parent);
         let folder = parent.join(format!("{FOLDER}{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the server can be made");
-        let port = free_port();
+        let (port, peer_port) = (Port::new(), Port::new());
         let fill = |part: &&str| {
-            let part = part.replace("{port+1}", &(port + 1).to_string()).replace("{port}", &port.to_string());
+            let part = part.replace("{port}", &port.number().to_string());
+            let part = part.replace("{peer_port}", &peer_port.number().to_string());
             part.replace("{folder}", &folder.display().to_string())
         };
         let command = command.iter().map(fill).collect();
-        let mut server = Server { child: None, command, port, folder };
+        let mut server = Server { child: None, command, port, _peer_port: peer_port, folder };
         server.start_again();
         server
     }
@@ -80,7 +85,7 @@ impl Server {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+        self.port.address()
     }
 
     /// Its output since its last start.
@@ -92,6 +97,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() {
+            println!("{:?}: {}", self.command, self.log());
+        }
         std::fs::remove_dir_all(&self.folder).ok();
     }
 }
@@ -103,17 +111,6 @@ fn sweep(parent: &Path) {
         let process = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split('-').next()?.parse::<u32>().ok());
         if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
             std::fs::remove_dir_all(entry.path()).ok();
-        }
-    }
-}
-
-/// A free port whose neighbour is free too.
-pub(crate) fn free_port() -> u16 {
-    loop {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
-        let port = listener.local_addr().expect("it is bound").port();
-        if port < u16::MAX && TcpListener::bind((Ipv4Addr::LOCALHOST, port + 1)).is_ok() {
-            return port;
         }
     }
 }
