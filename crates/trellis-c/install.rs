@@ -123,11 +123,14 @@ fn copy(from: &Path, to: &Path, written: &mut Vec<PathBuf>) -> io::Result<()> {
 }
 
 fn link(points_to: &str, at: &Path, written: &mut Vec<PathBuf>) -> io::Result<()> {
-    match std::fs::remove_file(at) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error, "replace", at)),
+    let beside = at.with_added_extension("new");
+    match std::fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error, "replace", &beside)),
         _ => {}
     }
-    std::os::unix::fs::symlink(points_to, at).map_err(|error| named(error, "make", at))?;
+    std::os::unix::fs::symlink(points_to, &beside).map_err(|error| named(error, "make", &beside))?;
+    // A program that starts meanwhile finds the old link or the new one.
+    std::fs::rename(&beside, at).map_err(|error| named(error, "replace", at))?;
     written.push(at.to_owned());
     Ok(())
 }

@@ -3,11 +3,12 @@
 
 #[path = "support/lab.rs"]
 mod lab;
+#[path = "support/library.rs"]
+mod library;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use trellis_testing::{Folder, are_installed, skip};
+use trellis_testing::{are_installed, compiled, skip};
 
 use lab::Lab;
 
@@ -23,17 +24,11 @@ this host has 1048576 of 67108864 bytes
 afterwards: READ of POINTER was refused: the object is gone: it was deleted, or its server was started again or reset without it; its memory may hold another one, so drop the pointer
 ";
 
-/// Compiles an example as a user who has only the library and the headers.
-fn compiled(folder: &Folder, compiler: &str, standard: &str, source: &str) -> PathBuf {
-    let program = folder.file(source.replace('.', "-"));
-    let of_crate = |path: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    let mut command = Command::new(compiler);
-    command.args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-I"]);
-    command.arg(of_crate("../trellis-c/include")).arg(of_crate("../../examples/remote").join(source));
-    command.arg("-o").arg(&program).arg("-L").arg(folder.path()).arg(format!("-Wl,-rpath,{folder}")).arg("-ltrellis");
-    let output = command.output().expect("the compiler can be started");
-    assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
-    program
+/// An example, compiled as a user who has only the library and the headers.
+fn example(library: &[String], compiler: &str, standard: &str, source: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/remote").join(source);
+    let flags = [standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1"].map(str::to_owned);
+    compiled(compiler, &source, &[&flags, library].concat())
 }
 
 /// The output with a word for each pointer; and the pointers.
@@ -59,25 +54,17 @@ fn without_pointers(text: &str) -> (String, Vec<String>) {
 #[test]
 fn one_program_in_three_languages_says_the_same() {
     let test = "one_program_in_three_languages_says_the_same";
-    let built = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("a folder");
-    let (library, example) = (built.join("libtrellis_c.so"), built.join("examples/crud"));
-    for (path, how) in [(&library, "cargo build -p trellis-c"), (&example, "cargo build -p trellis-dsm --examples")] {
-        if !path.is_file() {
-            skip(test, format_args!("{} is not built ({how})", path.display()));
-            return;
-        }
+    let Some(library) = library::of_this_build(test) else { return };
+    let in_rust = Path::new(env!("CARGO_BIN_EXE_trellis")).with_file_name("examples").join("crud");
+    if !in_rust.is_file() {
+        return skip(test, format_args!("{} is not built (cargo build -p trellis-dsm --examples)", in_rust.display()));
     }
     if !are_installed(test, &["cc", "c++"]) {
         return;
     }
     let Some(mut lab) = Lab::up(test, "crud", 2, 2, &["--rootless"]) else { return };
-    let folder = Folder::new();
-    // The names that a linker and a starting program look for.
-    for name in ["libtrellis.so", "libtrellis.so.0"] {
-        std::os::unix::fs::symlink(&library, folder.file(name)).expect("a link");
-    }
     let programs =
-        [example, compiled(&folder, "cc", "-std=c11", "crud.c"), compiled(&folder, "c++", "-std=c++20", "crud.cpp")];
+        [in_rust, example(&library, "cc", "-std=c11", "crud.c"), example(&library, "c++", "-std=c++20", "crud.cpp")];
     assert!(lab.serve("s1", "64MiB").starts_with("serving 67108864 bytes as fd"));
     all_say_the_same(&lab, &programs);
     lab.ask("kill", &["s1"]);

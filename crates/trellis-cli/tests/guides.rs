@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use inside::{LONG, in_namespaces};
 use serde_json::{Value, json};
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, compiled, skip};
 
 const GIVE: &str = "give-a-program-the-racks-memory.md";
 const OPERATE: &str = "operate-a-memory-fabric.md";
@@ -205,10 +205,8 @@ fn programs() -> Folder {
     let folder = Folder::new();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     std::fs::copy(examples.join("remote/working_set.c"), folder.file("working_set.c")).expect("it is there");
-    let mut compiler = Command::new("c++");
-    compiler.args(["-std=c++20", "-O1", "-pthread", "-o"]).arg(folder.file("program"));
-    let output = compiler.arg(examples.join("graph/graph.cpp")).output().expect("there is a C++ compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let program = compiled("c++", &examples.join("graph/graph.cpp"), &["-std=c++20", "-O1", "-pthread"]);
+    std::os::unix::fs::symlink(program, folder.file("program")).expect("a link");
     folder
 }
 

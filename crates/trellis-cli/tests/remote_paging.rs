@@ -8,20 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trellis_testing::{Folder, skip};
+use trellis_testing::{compiled, skip};
 use with_servers::Lab;
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `examples/remote/working_set.c`, compiled by the machine's compiler.
-fn working_set(folder: &Folder) -> PathBuf {
-    let program = folder.file("working_set");
+fn working_set() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/remote/working_set.c");
-    let mut command = Command::new("cc");
-    command.args(["-O1", "-o"]).arg(&program).arg(source);
-    assert!(command.status().expect("a compiler").success());
-    program
+    compiled("cc", &source, &["-O1"])
 }
 
 /// A lab with a client and two servers. `None` if none can be made, or a part is missing; then the reason is printed.
@@ -56,8 +52,7 @@ fn a_working_set_of_four_caches_is_the_same_over_a_bad_network() {
     let test = "a_working_set_of_four_caches_is_the_same_over_a_bad_network";
     let faults = "drop=5%,duplicate=5%,reorder=5%,seed=11";
     let Some(mut lab) = lab(test, "bad", &["--faults", faults]) else { return };
-    let folder = Folder::new();
-    let program = working_set(&folder);
+    let program = working_set();
     let servers = [serve(&mut lab, "s1"), serve(&mut lab, "s2")].join(",");
     let alone = Command::new(&program).arg("8MiB").output().expect("it can be started");
     for options in ["object=4MiB", "object=256KiB&piece=8192"] {
@@ -78,8 +73,7 @@ fn a_working_set_of_four_caches_is_the_same_over_a_bad_network() {
 fn a_server_that_is_killed_ends_the_program_with_a_sentence() {
     let test = "a_server_that_is_killed_ends_the_program_with_a_sentence";
     let Some(mut lab) = lab(test, "killed", &[]) else { return };
-    let folder = Folder::new();
-    let program = working_set(&folder);
+    let program = working_set();
     let [first, second] = [serve(&mut lab, "s1"), serve(&mut lab, "s2")];
     let store = format!("memory-server:{first},{second}?object=4MiB&deadline=3");
     // Enough touches that it cannot end before the server is gone.

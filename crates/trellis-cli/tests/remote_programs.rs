@@ -2,6 +2,8 @@
 //! search and ranks of a graph. Their results are the same as in local memory, also when the server with their memory
 //! is killed while they run and another one has copies. Without a copy, the error names the server.
 
+#[path = "support/library.rs"]
+mod library;
 #[path = "support/lab.rs"]
 mod with_servers;
 
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trellis_base::Random;
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, compiled, skip};
 use with_servers::Lab;
 
 /// Longer than anything here takes.
@@ -25,32 +27,18 @@ const REGION: [&str; 4] = ["--set", "region_bytes=9MiB", "--set", "heap_bytes=0"
 /// After this many packets of a server, a program is in the middle of its work.
 const SOME_PACKETS: u64 = 1_000;
 
-/// Compiles an example with the machine's compiler.
-fn compiled(folder: &Folder, compiler: &str, source: &str, more: &[&str]) -> String {
+/// An example, compiled with the machine's compiler.
+fn example(compiler: &str, source: &str, more: &[String]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(source);
-    let program = folder.argument(source.file_stem().expect("a name"));
-    let mut command = Command::new(compiler);
-    command.args(["-O1", "-pthread", "-o", &program]).arg(source).args(more);
-    let output = command.output().expect("there is a compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
+    let flags = ["-O1", "-pthread"].map(str::to_owned);
+    compiled(compiler, &source, &[&flags, more].concat()).display().to_string()
 }
 
 /// psort, with the library of this build. `None` if that is missing; then the reason is printed.
-fn compiled_psort(folder: &Folder, test: &str) -> Option<String> {
-    let library = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("a folder").join("libtrellis_c.so");
-    if !library.is_file() {
-        skip(test, format_args!("{} is not built (cargo build -p trellis-c)", library.display()));
-        return None;
-    }
-    // The names that a linker and a starting program look for.
-    for name in ["libtrellis.so", "libtrellis.so.0"] {
-        std::os::unix::fs::symlink(&library, folder.file(name)).expect("a link");
-    }
-    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-c/include").display().to_string();
-    let (there, run_there) = (folder.to_string(), format!("-Wl,-rpath,{folder}"));
-    let more = ["-std=c++20", "-I", &headers, "-L", &there, "-ltrellis", &run_there];
-    Some(compiled(folder, "c++", "psort/psort.cpp", &more))
+fn psort(test: &str) -> Option<String> {
+    let mut more = library::of_this_build(test)?;
+    more.push("-std=c++20".to_owned());
+    Some(example("c++", "psort/psort.cpp", &more))
 }
 
 /// A program with its arguments, and its output in local memory.
@@ -93,7 +81,7 @@ fn results(output: &Output) -> Vec<String> {
 
 /// A generated graph, and one from a file, each with some 4 MiB.
 fn graphs(folder: &Folder) -> Vec<Work> {
-    let graph = compiled(folder, "c++", "graph/graph.cpp", &["-std=c++20"]);
+    let graph = example("c++", "graph/graph.cpp", &["-std=c++20".to_owned()]);
     let edges = folder.argument("edges");
     std::fs::write(&edges, edge_list(1 << 12, 1 << 16)).expect("a file");
     let common = ["--threads", "2", "--iterations", "2"];
@@ -106,7 +94,7 @@ fn words(folder: &Folder) -> Work {
     let text = folder.argument("text");
     let lines: String = (0..320_000u64).map(|number| format!("word {}\n", number * number % 997)).collect();
     std::fs::write(&text, lines.repeat(2)).expect("a file");
-    Work::new(&[&compiled(folder, "cc", "stored/word_count.c", &[]), &text])
+    Work::new(&[&example("cc", "stored/word_count.c", &[]), &text])
 }
 
 /// Edges of which few vertices have the most: one end is uniformly distributed, the other is the square of a uniform
@@ -232,7 +220,7 @@ fn sorted(folder: &Folder, psort: &str, begin: &[&str], options: &[&str]) -> Vec
 fn psort_has_its_region_at_memory_servers() {
     let test = "psort_has_its_region_at_memory_servers";
     let folder = Folder::new();
-    let Some(psort) = compiled_psort(&folder, test) else { return };
+    let Some(psort) = psort(test) else { return };
     let remote = ["--home", "memory-server", "--cache", NODE_CACHE];
     let tried = ["run", "--home", "memory-server", "--set", "region_bytes=64KiB", "true"];
     let tried = Command::new(env!("CARGO_BIN_EXE_trellis")).args(tried).output().expect("it can be started");
@@ -257,8 +245,7 @@ fn psort_has_its_region_at_memory_servers() {
 #[test]
 fn a_run_ends_with_the_name_of_its_memory_server_that_is_killed() {
     let test = "a_run_ends_with_the_name_of_its_memory_server_that_is_killed";
-    let folder = Folder::new();
-    let Some(psort) = compiled_psort(&folder, test) else { return };
+    let Some(psort) = psort(test) else { return };
     let Some(mut lab) = Lab::up(test, "programs-psort-killed", 1, 2, &[]) else { return };
     for server in ["s1", "s2"] {
         lab.serve(server, "64MiB");
@@ -283,7 +270,7 @@ fn a_run_ends_with_the_name_of_its_memory_server_that_is_killed() {
 fn psort_outlives_the_server_with_its_region() {
     let test = "psort_outlives_the_server_with_its_region";
     let folder = Folder::new();
-    let Some(psort) = compiled_psort(&folder, test) else { return };
+    let Some(psort) = psort(test) else { return };
     let Some(mut lab) = Lab::up(test, "programs-psort-outlives", 2, 2, &[]) else { return };
     let alone = sorted(&folder, &psort, &[], &[]);
     place(&mut lab, &folder);

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, compiled, skip};
 
 use support::start_command;
 
@@ -235,13 +235,9 @@ fn a_file_with_a_password_that_is_none_is_named_with_its_option() {
 }
 
 /// An ordinary program of `examples/stored`, compiled by the machine's compiler.
-fn compiled(folder: &Folder, compiler: &str, source: &str) -> PathBuf {
-    let program = folder.file("program");
+fn example(compiler: &str, source: &str) -> PathBuf {
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/stored").join(source);
-    let mut command = Command::new(compiler);
-    command.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
-    assert!(command.status().expect("a compiler").success());
-    program
+    compiled(compiler, &source, &["-O1", "-pthread"])
 }
 
 /// Runs the same program alone and with its heap in a store; both must have the same output.
@@ -264,8 +260,7 @@ fn says_the_same(test: &str, store: &str, cache: &str, program: &std::path::Path
 
 #[test]
 fn a_program_in_cpp_that_knows_nothing_runs_on_pages() {
-    let folder = Folder::new();
-    let program = compiled(&folder, "c++", "inventory.cpp");
+    let program = example("c++", "inventory.cpp");
     let test = "a_program_in_cpp_that_knows_nothing_runs_on_pages";
     says_the_same(test, "embedded:", "64MiB", &program, &["100", "3"]);
 }
@@ -273,7 +268,7 @@ fn a_program_in_cpp_that_knows_nothing_runs_on_pages() {
 #[test]
 fn a_text_that_is_larger_than_the_cache_is_counted() {
     let folder = Folder::new();
-    let program = compiled(&folder, "cc", "word_count.c");
+    let program = example("cc", "word_count.c");
     let test = "a_text_that_is_larger_than_the_cache_is_counted";
     says_the_same(test, &durable(&folder), "6MiB", &program, &["--generate", "12000000"]);
 }

@@ -4,6 +4,8 @@
 //!
 //! Needs the library of the same build beside the command, and the compiler's parts for page mode.
 
+#[path = "support/library.rs"]
+mod library;
 #[path = "../../trellis-store/tests/servers/mod.rs"]
 mod servers;
 mod support;
@@ -15,7 +17,7 @@ use std::process::{Command, Output, Stdio};
 
 use servers::kinds::Kind;
 use support::{Ended, start_command};
-use trellis_testing::Folder;
+use trellis_testing::compiled;
 
 /// Several times the size of the cache.
 const BYTES: &str = "4194304";
@@ -68,9 +70,7 @@ fn with_server(kind: Kind, test: &str, run: fn(&str)) {
 }
 
 fn heap_is_found(url: &str) {
-    let folder = Folder::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/left_behind.c");
-    let program = compiled(&folder, &source);
+    let program = linked("tests/programs/left_behind.c");
     for run in 1..=2 {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
         command.args(["store", "run", "--store", url, "--region", "left", "--cache", "1MiB", "--"]);
@@ -87,9 +87,7 @@ fn heap_is_found(url: &str) {
 }
 
 fn items_pass(url: &str) {
-    let folder = Folder::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/stored/producer_consumer.c");
-    let program = compiled(&folder, &source);
+    let program = linked("../../examples/stored/producer_consumer.c");
     let started = ["produce", "consume"].map(|role| {
         let mut command = Command::new(&program);
         command.args([role, ITEMS]).env("TRELLIS_STORE", url).env("TRELLIS_STORE_REGION", "queue");
@@ -121,17 +119,12 @@ fn front_end_offers(url: &str) {
     assert_eq!(answer.as_deref(), Some("+OK\r\n$5\r\nhello\r\n:41\r\n:42\r\n"), "{line}");
 }
 
-/// Compiles a program and links it with the library of this build.
-fn compiled(folder: &Folder, source: &Path) -> PathBuf {
-    let libraries = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("it lies in a folder");
-    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-c/include");
-    let program = folder.file("program");
-    let mut command = Command::new("cc");
-    command.args(["-O1", "-Wall", "-Wextra", "-o"]).arg(&program).arg(source).arg("-I").arg(headers);
-    command.arg("-L").arg(libraries).arg(format!("-Wl,-rpath,{}", libraries.display())).args(["-ltrellis", "-pthread"]);
-    let ended = command.output().expect("a compiler");
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    program
+/// A program that is linked with the library of this build.
+fn linked(source: &str) -> PathBuf {
+    let library = library::of_this_build("stores").expect("the feature's tests build it");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let flags = ["-O1", "-Wall", "-Wextra"].map(str::to_owned);
+    compiled("cc", &source, &[&flags, &library[..]].concat())
 }
 
 /// The output of a program that ended well.

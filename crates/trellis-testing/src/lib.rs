@@ -1,5 +1,6 @@
 //! What tests of several crates share. It is not part of the product: crates have it only as a dev-dependency.
 
+mod compiled;
 mod folder;
 mod full_listener;
 mod port;
@@ -9,6 +10,7 @@ pub mod scripts;
 use std::fmt::Display;
 use std::process::{Command, Stdio};
 
+pub use compiled::compiled;
 pub use folder::Folder;
 pub use full_listener::FullListener;
 pub use port::Port;

@@ -10,13 +10,14 @@ mod addresses;
 #[path = "../../install.rs"]
 pub(crate) mod install;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
-use trellis_testing::{is_installed, skip};
+use trellis_testing::{compiled, is_installed, skip};
 
 pub(crate) use addresses::addresses;
 
@@ -28,29 +29,73 @@ pub(crate) fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// An empty folder for this test.
+/// An empty folder for this test. It stays until the next test program starts, so that a failure can be looked into.
 pub(crate) fn fresh_folder(name: &str) -> PathBuf {
+    static SWEPT: Once = Once::new();
     // Tests of one program run concurrently, and two may choose the same name.
     static FOLDERS: AtomicUsize = AtomicUsize::new(0);
+    let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    SWEPT.call_once(|| sweep(parent));
     let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{number}", std::process::id()));
+    let folder = parent.join(format!("{name}-{}-{number}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("the folder for test files can be made");
     folder
 }
 
-/// An installed Trellis, as users have it, under a prefix of this test program.
+/// Removes the folders of test programs that have ended.
+fn sweep(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let mut parts = name.rsplitn(3, '-').skip(1);
+        let process = parts.next().and_then(|process| process.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            // Another test program may be removing it.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// An installed Trellis, as users have it, under a prefix that the test programs of this build share.
 pub(crate) fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let program = std::env::current_exe().expect("a test knows where it is");
         // Cargo builds the shared library into the folder of the test program, because the test depends on the crate.
         let library = program.with_file_name("libtrellis_c.so");
-        assert!(library.exists(), "{} is not there; cargo builds it with this test", library.display());
-        let prefix = fresh_folder(&format!("prefix-{}", program.file_stem().unwrap().to_string_lossy()));
-        install::install(crate_folder(), &library, &prefix, env!("CARGO_PKG_VERSION")).expect("installing works");
+        let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let (prefix, made_from) = (parent.join("prefix"), parent.join("prefix.made-from"));
+        let lock = File::create(parent.join("prefix.lock")).expect("a file beside the tests' folders");
+        lock.lock().expect("it can be locked");
+        let state = state_of_install(&library);
+        if std::fs::read_to_string(&made_from).ok().as_ref() != Some(&state) {
+            let _ = std::fs::remove_dir_all(&prefix);
+            install::install(crate_folder(), &library, &prefix, env!("CARGO_PKG_VERSION")).expect("installing works");
+            std::fs::write(&made_from, state).expect("a file beside the tests' folders");
+        }
         prefix
     })
+}
+
+/// When the library and the files that are installed with it last changed.
+fn state_of_install(library: &Path) -> String {
+    let changed = |file: &Path| {
+        file.metadata()
+            .and_then(|metadata| metadata.modified())
+            .unwrap_or_else(|error| panic!("{}: {error}; cargo builds the library with this test", file.display()))
+    };
+    let mut folders =
+        ["include", "cmake", "../../parmacs", "../../examples/parmacs"].map(|name| crate_folder().join(name)).to_vec();
+    let mut newest = changed(library);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of the repository").flatten() {
+            newest = newest.max(changed(&entry.path()));
+            if entry.path().is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    format!("{:?} {newest:?}", changed(library))
 }
 
 /// A language, its compilers, and the flags with which a header must compile without warnings.
@@ -86,12 +131,9 @@ pub(crate) fn compilers(test: &str, language: &Language) -> Vec<&'static str> {
 /// Compiles with the first compiler of the language; None, after reporting it, if there is none.
 pub(crate) fn compile(test: &str, language: &Language, source: &Path, extra: &[&str]) -> Option<PathBuf> {
     let compiler = *compilers(test, language).first()?;
-    let folder = fresh_folder(&format!("{test}-{}", source.file_stem().unwrap().to_string_lossy()));
-    let program = folder.join("program");
-    let mut command = Command::new(compiler);
-    command.args(language.flags).arg("-O1").arg(source).arg("-o").arg(&program).args(link_flags()).args(extra);
-    succeed(&mut command);
-    Some(program)
+    let flags = language.flags.iter().copied().chain(["-O1"]).map(str::to_owned);
+    let arguments: Vec<String> = flags.chain(link_flags()).chain(extra.iter().map(|&flag| flag.to_owned())).collect();
+    Some(compiled(compiler, source, &arguments))
 }
 
 /// The flags that a user without pkg-config writes.
