@@ -256,6 +256,19 @@ fn members_run_and_leave() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(run.stdout.matches("sum 3").count(), 3, "{}", run.stdout);
     assert!(run.stderr.contains("barriers"), "the counters are shown: {}", run.stderr);
+    assert!(run.stderr.contains("advice"), "and advice is given: {}", run.stderr);
+}
+
+#[test]
+fn advice_names_what_a_phase_lost() {
+    let run = start_nodes(2, "share", &["--advise", "--phase", "share"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let advice = run.stderr.lines().find(|line| line.contains("false sharing, ")).unwrap_or_else(|| panic!("{run:?}"));
+    assert!(advice.contains("nodes 0 and 1") && advice.contains("bytes 0x0 to 0xfff of the region"), "{advice}");
+    assert!(!run.stderr.contains("read_faults"), "no table was asked for: {}", run.stderr);
+    let run = start_nodes(2, "share", &["--stats", "--phase", "solve"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.stderr.contains("no phase is named solve; the program names end, share"), "{}", run.stderr);
 }
 
 #[test]

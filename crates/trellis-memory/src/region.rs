@@ -58,6 +58,8 @@ pub enum Detection {
 pub struct Fault {
     /// The page, counted from the start of the region in units of its page size.
     pub page: usize,
+    /// The byte of the page that was touched.
+    pub offset: usize,
     /// Whether the access was a write.
     pub write: bool,
 }
@@ -451,7 +453,7 @@ impl Region {
         for (address, write) in messages[..taken].iter().filter_map(Message::page_fault) {
             let offset = address - self.parts.application.base();
             assert!(offset < self.bytes, "the kernel reports faults of the registered range only");
-            into.push(Fault { page: offset / self.page_bytes, write });
+            into.push(Fault { page: offset / self.page_bytes, offset: offset % self.page_bytes, write });
         }
     }
 

@@ -64,11 +64,11 @@ conformance!(signal => Catcher::Signal, handler => Catcher::Handler, mprotect =>
 const PAGE: usize = 4096;
 
 fn read_of(page: usize) -> Fault {
-    Fault { page, write: false }
+    Fault { page, offset: 0, write: false }
 }
 
 fn write_of(page: usize) -> Fault {
-    Fault { page, write: true }
+    Fault { page, offset: 0, write: true }
 }
 
 fn reads_and_writes_are_told_apart(test: &str, catcher: Catcher) {

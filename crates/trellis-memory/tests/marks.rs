@@ -49,11 +49,11 @@ marks!(signal => Catcher::Signal, handler => Catcher::Handler);
 const PAGE: usize = 4096;
 
 fn read_of(page: usize) -> Fault {
-    Fault { page, write: false }
+    Fault { page, offset: 0, write: false }
 }
 
 fn write_of(page: usize) -> Fault {
-    Fault { page, write: true }
+    Fault { page, offset: 0, write: true }
 }
 
 /// A world whose machine has marks, or a line that says why not.

@@ -4,6 +4,7 @@
 //! Promises: a record is written completely or not at all (a temporary file is renamed into place). Reading a record
 //! returns what was written. Must never interpret a record of a later version: it is refused by its version.
 
+pub mod advice;
 mod breakdown;
 mod clocks;
 
@@ -19,7 +20,7 @@ pub use breakdown::Breakdown;
 pub use clocks::thread_time_ns;
 
 /// The version of the record's format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Declares the counters once: as plain numbers, and as cells that threads count in.
 macro_rules! counters {
@@ -172,14 +173,16 @@ pub enum FaultKind {
     UpgradeOwner = 4,
 }
 
-/// One fault. In the file it is `[time_us, page, kind, wait_us_x10, thread]`.
+/// One fault. In the file it is `[time_us, page, kind, wait_us_x10, thread, offset]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "(u64, u64, u8, u64, u64)", try_from = "(u64, u64, u8, u64, u64)")]
+#[serde(into = "Numbers", try_from = "Numbers")]
 pub struct FaultRecord {
     /// The time of the access since the node started.
     pub time_us: u64,
     /// The page.
     pub page: u64,
+    /// The byte of the page that was touched, if it is known.
+    pub offset: Option<u32>,
     /// The kind of the fault.
     pub kind: FaultKind,
     /// How long the thread waited, in tenths of a microsecond.
@@ -188,16 +191,19 @@ pub struct FaultRecord {
     pub thread: u64,
 }
 
-impl From<FaultRecord> for (u64, u64, u8, u64, u64) {
+/// A fault in the file.
+type Numbers = (u64, u64, u8, u64, u64, Option<u32>);
+
+impl From<FaultRecord> for Numbers {
     fn from(fault: FaultRecord) -> Self {
-        (fault.time_us, fault.page, fault.kind as u8, fault.wait_us_x10, fault.thread)
+        (fault.time_us, fault.page, fault.kind as u8, fault.wait_us_x10, fault.thread, fault.offset)
     }
 }
 
-impl TryFrom<(u64, u64, u8, u64, u64)> for FaultRecord {
+impl TryFrom<Numbers> for FaultRecord {
     type Error = String;
 
-    fn try_from((time_us, page, kind, wait_us_x10, thread): (u64, u64, u8, u64, u64)) -> Result<Self, String> {
+    fn try_from((time_us, page, kind, wait_us_x10, thread, offset): Numbers) -> Result<Self, String> {
         let kind = match kind {
             0 => FaultKind::Read,
             1 => FaultKind::Write,
@@ -206,7 +212,7 @@ impl TryFrom<(u64, u64, u8, u64, u64)> for FaultRecord {
             4 => FaultKind::UpgradeOwner,
             other => return Err(format!("{other} is not a kind of fault; accepted: 0 to 4")),
         };
-        Ok(FaultRecord { time_us, page, kind, wait_us_x10, thread })
+        Ok(FaultRecord { time_us, page, offset, kind, wait_us_x10, thread })
     }
 }
 
@@ -392,7 +398,14 @@ mod tests {
             counters: Counters { read_faults: 3, frames_refused: 1, ..Counters::default() },
             phases: vec![Phase { name: "sort".to_owned(), start_us: 1, end_us: 9, counters: Counters::default() }],
             faults_dropped: 0,
-            faults: vec![FaultRecord { time_us: 5, page: 7, kind: FaultKind::Upgrade, wait_us_x10: 123, thread: 1 }],
+            faults: vec![FaultRecord {
+                time_us: 5,
+                page: 7,
+                offset: Some(64),
+                kind: FaultKind::Upgrade,
+                wait_us_x10: 123,
+                thread: 1,
+            }],
         }
     }
 
@@ -415,12 +428,12 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_five_numbers() {
+    fn a_fault_is_six_numbers() {
         let text = serde_json::to_string(&example(0)).unwrap();
-        assert!(text.contains("\"faults\":[[5,7,2,123,1]]"), "{text}");
+        assert!(text.contains("\"faults\":[[5,7,2,123,1,64]]"), "{text}");
         assert!(text.contains("\"counters\":{\"read_faults\":3,"), "{text}");
         assert!(
-            serde_json::from_str::<FaultRecord>("[5,7,5,123,1]")
+            serde_json::from_str::<FaultRecord>("[5,7,5,123,1,null]")
                 .unwrap_err()
                 .to_string()
                 .contains("not a kind of fault")
@@ -439,7 +452,7 @@ mod tests {
         later.version = VERSION + 1;
         later.write(&folder).unwrap();
         let sentence = Record::read_folder(&folder).unwrap_err().to_string();
-        assert!(sentence.contains("node-0.json: the record has version 3"), "{sentence}");
+        assert!(sentence.contains("node-0.json: the record has version 4"), "{sentence}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

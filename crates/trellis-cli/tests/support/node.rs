@@ -14,6 +14,7 @@ pub(crate) fn act(role: &str) {
         "sum" => sum(&cluster),
         "count" => count_until_stopped(&cluster),
         "late" => come_late(&cluster),
+        "share" => share_a_page(&cluster),
         "hold" => hold_a_lock(&cluster),
         "keep" => keep_a_page(&cluster, AWAY),
         "keep for ever" => keep_a_page(&cluster, std::time::Duration::from_secs(600)),
@@ -103,6 +104,27 @@ fn come_late(cluster: &Cluster) {
     }
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
     cluster.phase("after it");
+}
+
+/// Two nodes store to different parts of page 0 in each of many rounds, which they count in page 1.
+fn share_a_page(cluster: &Cluster) {
+    const ROUNDS: u64 = 100;
+    let word = |byte: usize| {
+        // SAFETY: inside the region, aligned, and only ever used as an atomic by these programs.
+        unsafe { &*cluster.region().base().add(byte).cast::<AtomicU64>() }
+    };
+    let (own, other) = (cluster.node(), 1 - cluster.node());
+    cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
+    cluster.phase("share");
+    for round in 1..=ROUNDS {
+        word(2048 * own).store(round, Ordering::SeqCst);
+        word(4096 + 8 * own).store(round, Ordering::SeqCst);
+        while word(4096 + 8 * other).load(Ordering::SeqCst) < round {
+            std::thread::yield_now();
+        }
+    }
+    cluster.phase("end");
+    cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
 }
 
 /// Node 0 holds a lock for a while; the others wait for it.

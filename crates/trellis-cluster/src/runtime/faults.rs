@@ -93,7 +93,7 @@ impl Node {
             self.resume(&mut shard, resumes);
         }
         drop(shard);
-        self.note_fault(page, event, started, asked_anybody);
+        self.note_fault(page, fault.offset as u32, event, started, asked_anybody);
     }
 
     /// Tells the protocol about a fault, unless that must wait until the page has its new protocol; returns whether
@@ -181,7 +181,14 @@ impl Node {
         let mut shard = lock(self.shard_of(page));
         let event = Event::of(&shard.node.protocol, page, fault.write);
         self.enter();
-        shard.waiting.push(Waiting::Kernel { page, since, event, asked: false, is_noted: false });
+        shard.waiting.push(Waiting::Kernel {
+            page,
+            offset: fault.offset as u32,
+            since,
+            event,
+            asked: false,
+            is_noted: false,
+        });
         self.ask(&mut shard, page, &request);
         // Who was not woken at once waits for another node.
         for waiting in &mut shard.waiting {
@@ -276,7 +283,7 @@ impl Node {
         Ok(())
     }
 
-    pub(super) fn note_fault(&self, page: PageIndex, event: Event, since: u64, asked: bool) {
+    pub(super) fn note_fault(&self, page: PageIndex, offset: u32, event: Event, since: u64, asked: bool) {
         let kind = match event {
             _ if !asked => FaultKind::Local,
             Event::Read => FaultKind::Read,
@@ -284,11 +291,11 @@ impl Node {
             Event::UpgradeNotOwner => FaultKind::Upgrade,
             Event::UpgradeOwner => FaultKind::UpgradeOwner,
         };
-        self.count_fault(page.0, kind, since, self.now() - since);
+        self.count_fault(page.0, Some(offset), kind, since, self.now() - since);
     }
 
-    /// A fault was answered after so long.
-    pub(super) fn count_fault(&self, page: u32, kind: FaultKind, since: u64, waited: u64) {
+    /// A fault was answered after so long. `offset` is the byte of the page that was touched, if that is known.
+    pub(super) fn count_fault(&self, page: u32, offset: Option<u32>, kind: FaultKind, since: u64, waited: u64) {
         let counters = self.counters();
         let (counter, time) = match kind {
             FaultKind::Local => (&counters.local_faults, &counters.overhead_ns),
@@ -299,6 +306,6 @@ impl Node {
         };
         LiveCounters::add(counter, 1);
         LiveCounters::add(time, waited);
-        self.recorder.fault(since, page, kind, waited);
+        self.recorder.fault(since, page, offset, kind, waited);
     }
 }

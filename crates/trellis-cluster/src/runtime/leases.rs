@@ -76,7 +76,7 @@ impl paging::Host for Owner {
     fn served(&self, page: u64, kind: FaultKind, waited: Duration) {
         if let Some(node) = self.0.upgrade() {
             let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-            node.count_fault(page as u32, kind, node.now().saturating_sub(waited), waited);
+            node.count_fault(page as u32, None, kind, node.now().saturating_sub(waited), waited);
         }
     }
 

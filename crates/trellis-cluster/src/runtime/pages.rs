@@ -56,9 +56,9 @@ pub(super) enum Waiting {
     Fault { page: PageIndex, ticket: u32 },
     /// A call that locks pages, until it has them.
     Lock { call: u32, ticket: u32 },
-    /// A thread that the kernel blocks (`handler`), since when, and whether another node was asked for the page, and
-    /// whether the fault was counted.
-    Kernel { page: PageIndex, since: u64, event: Event, asked: bool, is_noted: bool },
+    /// A thread that the kernel blocks (`handler`), the byte of the page that it touched, since when it waits, and whether
+    /// another node was asked for the page, and whether the fault was counted.
+    Kernel { page: PageIndex, offset: u32, since: u64, event: Event, asked: bool, is_noted: bool },
 }
 
 /// Whom this node asked for a page last, and what it heard.
@@ -321,12 +321,12 @@ impl Node {
     /// and what they did must be counted before what they do next.
     fn note_before_opening(&self, shard: &mut Shard, range: PageRange) {
         for waiting in &mut shard.waiting {
-            if let Waiting::Kernel { page, since, event, asked, is_noted } = waiting
+            if let Waiting::Kernel { page, offset, since, event, asked, is_noted } = waiting
                 && range.contains(*page)
                 && !*is_noted
             {
                 *is_noted = true;
-                self.note_fault(*page, *event, *since, *asked);
+                self.note_fault(*page, *offset, *event, *since, *asked);
             }
         }
     }
@@ -342,9 +342,9 @@ impl Node {
                 Waiting::Thread { page, ticket } if range.contains(page) => {
                     self.waiters.signal(ticket, 0);
                 }
-                Waiting::Kernel { page, since, event, asked, is_noted } if range.contains(page) => {
+                Waiting::Kernel { page, offset, since, event, asked, is_noted } if range.contains(page) => {
                     if !is_noted {
-                        self.note_fault(page, event, since, asked);
+                        self.note_fault(page, offset, event, since, asked);
                     }
                     self.leave_inside();
                     // The kernel lets the thread look again; it faults again if that was not enough.

@@ -43,7 +43,7 @@ impl Recorder {
         Recorder { faults, keeps_faults, dropped: AtomicU64::new(0), phases: Ordered::new(Rank::Last, Vec::new()) }
     }
 
-    pub(super) fn fault(&self, since_ns: u64, page: u32, kind: FaultKind, waited_ns: u64) {
+    pub(super) fn fault(&self, since_ns: u64, page: u32, offset: Option<u32>, kind: FaultKind, waited_ns: u64) {
         let Some(faults) = &self.faults else { return };
         if !self.keeps_faults {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -60,6 +60,7 @@ impl Recorder {
         faults.faults.push(FaultRecord {
             time_us: since_ns / 1000,
             page: u64::from(page),
+            offset,
             kind,
             wait_us_x10: waited_ns / 100,
             thread,

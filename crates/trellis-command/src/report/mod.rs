@@ -79,5 +79,7 @@ fn figures(records: &[Record]) -> serde_json::Value {
         "program": first.program, "nodes": first.nodes, "catch": first.catch, "link": first.link,
         "coherence": first.coherence, "home": first.home, "security": first.security,
         "page_bytes": first.page_bytes, "region_bytes": first.region_bytes, "node": nodes,
+        // The whole run has no phase that could be unknown.
+        "advice": trellis::record::advice::advise(records, None).unwrap_or_default(),
     })
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use trellis::record::advice::{Advice, advise};
 use trellis::record::{Breakdown, Counters, Record};
 
 use crate::chart;
@@ -35,6 +36,7 @@ pub(super) fn html(records: &[Record]) -> String {
     );
     warnings(&mut page, records);
     tiles(&mut page, records);
+    advice(&mut page, records);
     section_of_pictures(&mut page, records);
     phase_table(&mut page, records);
     counter_table(&mut page, records);
@@ -98,6 +100,20 @@ fn warnings(page: &mut String, records: &[Record]) {
             "<p><strong>{dropped} faults are counted but not drawn: raise record_faults_max to keep them.</strong></p>"
         );
     }
+}
+
+fn advice(page: &mut String, records: &[Record]) {
+    // The whole run has no phase that could be unknown.
+    let advice = advise(records, None).unwrap_or_default();
+    if advice.is_empty() {
+        return;
+    }
+    page.push_str("<h2>Advice</h2>\n<p>With the share of the threads' time that each can gain at most.</p>\n<ol>\n");
+    for Advice { lost_seconds, share, sentence } in advice {
+        let (percent, sentence) = (share * 100.0, escape(&sentence));
+        let _ = writeln!(page, "<li>{percent:.1} % ({lost_seconds:.3} s): {sentence}</li>");
+    }
+    page.push_str("</ol>\n");
 }
 
 fn tiles(page: &mut String, records: &[Record]) {
@@ -245,6 +261,7 @@ mod tests {
         {
             assert!(page.contains(part), "{part} is missing");
         }
+        assert!(page.contains("<h2>Advice</h2>") && page.contains("barriers for node 0, which waited least"), "{page}");
     }
 
     #[test]

@@ -301,7 +301,8 @@ pub(super) mod tests {
     use trellis::record::{FaultRecord, Phase, VERSION};
 
     pub(in crate::report) fn example(node: usize) -> Record {
-        let fault = |time_us, page, kind| FaultRecord { time_us, page, kind, wait_us_x10: 125, thread: 0 };
+        let fault =
+            |time_us, page, kind| FaultRecord { time_us, page, offset: None, kind, wait_us_x10: 125, thread: 0 };
         Record {
             version: VERSION,
             node,

@@ -12,6 +12,7 @@ mod memory;
 mod output;
 mod preload;
 pub(crate) mod requests;
+mod review;
 mod signals;
 mod status;
 mod stdin;
@@ -37,6 +38,7 @@ use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
 use joining::{Joining, SecretFile};
 use requests::{Answer, Request, Requests};
+use review::Review;
 use signals::Signals;
 use status::NodeStatus;
 use supervise::{Finished, Supervisor, Treatment};
@@ -58,6 +60,7 @@ Examples:
   trellis run -n 2 --set region_bytes=1GiB --stats -- ./program --verbose
   trellis run -n 4 --home memory-server --cache 64MiB ./psort --input in.bin --output out.bin
   trellis run -n 3 --output files --output-directory logs ./program part-{node}-of-{nodes}
+  trellis run -n 2 --advise --phase solve ./program
   trellis run -n 2 --record record ./program && trellis report record
 
 `{node}` and `{nodes}` in the program's arguments become the node's number and the number of nodes.
@@ -96,9 +99,15 @@ pub struct RunArguments {
     /// Write each node's record into this directory; `trellis report DIRECTORY` draws it
     #[arg(long, value_name = "DIRECTORY")]
     record: Option<PathBuf>,
-    /// Print each node's counters on standard error at the end
+    /// Print each node's counters on standard error at the end, and advice
     #[arg(long)]
     stats: bool,
+    /// Print on standard error at the end which three settings or changes would have gained most
+    #[arg(long)]
+    advise: bool,
+    /// Of the counters and the advice, only what happened in the phase that the program named so
+    #[arg(long, value_name = "NAME")]
+    phase: Option<String>,
     /// Where the region lies: manager, interleaved, first-touch, migrating, memory-server
     #[arg(long, value_name = "HOME")]
     home: Option<String>,
@@ -168,12 +177,13 @@ pub struct Made {
 
 /// Runs the `run` subcommand.
 pub fn run(arguments: RunArguments) -> Ending {
-    let show_counters = arguments.stats;
-    let (plan, joining) = arguments.into_plan()?;
+    let review = Review::of(&arguments);
+    let (mut plan, joining) = arguments.into_plan()?;
+    let records = review.prepare(&mut plan)?;
     let made = launch_and_join(&plan, &joining)?;
-    if show_counters {
-        // If the table cannot be written, the run is over all the same.
-        let _ = std::io::stderr().write_all(status::counter_table(&made.counters).as_bytes());
+    if let Some(records) = records {
+        // If it cannot be written, the run is over all the same.
+        let _ = std::io::stderr().write_all(review.text(&made.counters, &records).as_bytes());
     }
     made.ending
 }

@@ -208,7 +208,7 @@ impl Paging {
                 if is_ready || state == State::Fetching {
                     continue;
                 }
-                match self.serve_here(&mut table, Fault { page, write })? {
+                match self.serve_here(&mut table, Fault { page, offset: 0, write })? {
                     Served::Done | Served::NoRoom => {}
                     Served::Fetch(window) => {
                         drop(table);

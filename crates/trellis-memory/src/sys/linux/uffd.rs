@@ -25,6 +25,8 @@ pub(crate) const FEATURE_SIGBUS: u64 = 1 << 7;
 pub(crate) const FEATURE_WRITE_PROTECT_ASYNC: u64 = 1 << 15;
 /// A mapping that changes its address stays registered, and the change is reported (Linux 4.11).
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+/// The address of a fault is exact, and not that of its page (Linux 5.18).
+const FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
 /// Write-protect faults are marked as such.
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 
@@ -212,8 +214,11 @@ impl Uffd {
     }
 
     fn open_with(signal: bool, marks: bool, more: u64) -> Result<Uffd, String> {
-        let wanted =
-            FEATURE_MINOR_SHMEM | FEATURE_MISSING_SHMEM | FEATURE_WRITE_PROTECT_SHMEM | FEATURE_PAGEFAULT_FLAG_WP;
+        let wanted = FEATURE_MINOR_SHMEM
+            | FEATURE_MISSING_SHMEM
+            | FEATURE_WRITE_PROTECT_SHMEM
+            | FEATURE_PAGEFAULT_FLAG_WP
+            | FEATURE_EXACT_ADDRESS;
         let wanted = if signal { wanted | FEATURE_SIGBUS } else { wanted } | more;
         let mut why = String::from("no userfaultfd could be opened");
         for door in Door::ALL {

@@ -102,10 +102,11 @@ impl Watch {
         self.serving.fetch_add(1, Ordering::SeqCst);
         let server = self.server.load(Ordering::SeqCst);
         if !server.is_null() {
-            let offset = address - self.base.load(Ordering::Relaxed);
-            let page = offset >> self.page_shift.load(Ordering::Relaxed);
+            let byte = address - self.base.load(Ordering::Relaxed);
+            let shift = self.page_shift.load(Ordering::Relaxed);
+            let (page, offset) = (byte >> shift, byte & ((1 << shift) - 1));
             // SAFETY: the counter was incremented, so the server is not freed before it is decremented.
-            unsafe { (*server).serve(Fault { page, write }) };
+            unsafe { (*server).serve(Fault { page, offset, write }) };
         }
         self.serving.fetch_sub(1, Ordering::SeqCst);
     }

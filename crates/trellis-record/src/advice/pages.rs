@@ -1,0 +1,194 @@
+//! How the nodes use each page, from their faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{FaultKind, FaultRecord, Record};
+
+/// A page is divided into this many parts, of which each node's are kept.
+const PARTS: u64 = 64;
+/// From so many faults on beyond the first of each node, nodes take a page from each other rather than once.
+const RETURNS_MIN: u64 = 3;
+/// The faults of a sequence, which reading ahead could have served.
+const SEQUENCE_MIN: usize = 4;
+/// The next fault of a sequence is on one of this many pages: those between were read ahead.
+const STEP_PAGES_MAX: u64 = 129;
+
+/// How the nodes use a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Use {
+    /// Nodes that store to different parts of the page, or load other parts, take it from each other.
+    FalseSharing,
+    /// A node loads from the page, and then stores to it.
+    ReadThenWritten,
+    /// One node stores to the page, and others load what it stored.
+    OneWriter,
+    /// Several nodes store to the same parts.
+    SameBytes,
+    /// A thread goes from page to page.
+    Sequence,
+}
+
+/// The pages of one use.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Group {
+    /// The time that threads waited for these pages, in nanoseconds.
+    pub(super) waited_ns: u64,
+    pub(super) faults: u64,
+    /// The pages, ascending.
+    pub(super) pages: Vec<u64>,
+    /// The nodes, ascending.
+    pub(super) nodes: Vec<usize>,
+}
+
+impl Group {
+    fn add(&mut self, page: u64, nodes: impl IntoIterator<Item = usize>, faults: u64, waited_ns: u64) {
+        self.waited_ns += waited_ns;
+        self.faults += faults;
+        if self.pages.last() != Some(&page) {
+            self.pages.push(page);
+        }
+        self.nodes.extend(nodes);
+        self.nodes.sort_unstable();
+        self.nodes.dedup();
+    }
+
+    /// The longest run of successive pages: its first page, and their number.
+    pub(super) fn longest_run(&self) -> (u64, u64) {
+        let mut longest = (0, 0);
+        let mut run = (0, 0);
+        for page in &self.pages {
+            run = if run.1 > 0 && *page == run.0 + run.1 { (run.0, run.1 + 1) } else { (*page, 1) };
+            if run.1 > longest.1 {
+                longest = run;
+            }
+        }
+        longest
+    }
+}
+
+/// What one node did with a page.
+#[derive(Clone, Copy, Default)]
+struct OfNode {
+    reads: u64,
+    writes: u64,
+    /// Stores that followed a load of the same node.
+    upgrades: u64,
+    upgrades_ns: u64,
+    waited_ns: u64,
+    /// The parts that it loaded, and those that it stored to, as bits.
+    loaded: u64,
+    stored: u64,
+    /// A fault did not say which part it touched.
+    is_vague: bool,
+}
+
+impl OfNode {
+    fn count(&mut self, fault: &FaultRecord, page_bytes: u64) {
+        let waited_ns = fault.wait_us_x10 * 100;
+        self.waited_ns += waited_ns;
+        match fault.kind {
+            FaultKind::Read => self.reads += 1,
+            FaultKind::Write => self.writes += 1,
+            FaultKind::Upgrade | FaultKind::UpgradeOwner => {
+                self.upgrades += 1;
+                self.upgrades_ns += waited_ns;
+            }
+            FaultKind::Local => {}
+        }
+        let parts = if fault.kind == FaultKind::Read { &mut self.loaded } else { &mut self.stored };
+        match fault.offset {
+            Some(offset) => *parts |= 1 << (u64::from(offset) * PARTS / page_bytes).min(PARTS - 1),
+            None => self.is_vague = true,
+        }
+    }
+
+    fn stores(&self) -> bool {
+        self.writes + self.upgrades > 0
+    }
+
+    fn faults(&self) -> u64 {
+        self.reads + self.writes + self.upgrades
+    }
+}
+
+/// Divides the pages that nodes waited for among the uses.
+pub(super) fn uses<'a>(
+    faults: impl Fn(&'a Record) -> Vec<&'a FaultRecord>,
+    records: &'a [Record],
+) -> BTreeMap<Use, Group> {
+    let mut pages: BTreeMap<u64, BTreeMap<usize, OfNode>> = BTreeMap::new();
+    for record in records {
+        for fault in faults(record).into_iter().filter(|fault| fault.kind != FaultKind::Local) {
+            let node = pages.entry(fault.page).or_default().entry(record.node).or_default();
+            node.count(fault, record.page_bytes.max(1) as u64);
+        }
+    }
+    let mut groups: BTreeMap<Use, Group> = BTreeMap::new();
+    for (page, nodes) in &pages {
+        let Some((usage, waited_ns)) = use_of(nodes) else { continue };
+        let faults = nodes.values().map(OfNode::faults).sum();
+        groups.entry(usage).or_default().add(*page, nodes.keys().copied(), faults, waited_ns);
+    }
+    let named: BTreeSet<u64> = groups.values().flat_map(|group| group.pages.iter().copied()).collect();
+    for record in records {
+        let others =
+            faults(record).into_iter().filter(|fault| fault.kind != FaultKind::Local && !named.contains(&fault.page));
+        sequences(record.node, others, groups.entry(Use::Sequence).or_default());
+    }
+    groups.retain(|_, group| group.faults > 0);
+    if let Some(group) = groups.get_mut(&Use::Sequence) {
+        group.pages.sort_unstable();
+        group.pages.dedup();
+    }
+    groups
+}
+
+/// The use of a page by these nodes, and the time that it cost; `None` for one that is not special.
+fn use_of(nodes: &BTreeMap<usize, OfNode>) -> Option<(Use, u64)> {
+    let sum = |part: fn(&OfNode) -> u64| nodes.values().map(part).sum::<u64>();
+    let writers = nodes.values().filter(|node| node.stores()).count();
+    let returns = sum(OfNode::faults).saturating_sub(nodes.len() as u64);
+    let is_taken = nodes.len() > 1 && writers > 0 && returns >= RETURNS_MIN;
+    if is_taken && are_apart(nodes) {
+        return Some((Use::FalseSharing, sum(|node| node.waited_ns)));
+    }
+    let (reads, followed) = (sum(|node| node.reads), sum(|node| node.reads.min(node.upgrades)));
+    if followed > 1 && followed * 10 >= reads * 8 {
+        return Some((Use::ReadThenWritten, sum(|node| node.upgrades_ns)));
+    }
+    match writers {
+        1 if is_taken => Some((Use::OneWriter, sum(|node| node.waited_ns))),
+        _ if is_taken => Some((Use::SameBytes, sum(|node| node.waited_ns))),
+        _ => None,
+    }
+}
+
+/// Whether each node has parts of the page for itself: those to which it stores, or if it only loads, those that it loads.
+/// What a node that stores loads of others does not count: they would fetch it, wherever it lies.
+fn are_apart(nodes: &BTreeMap<usize, OfNode>) -> bool {
+    let own = |node: &OfNode| if node.stores() { node.stored } else { node.loaded };
+    let all: Vec<&OfNode> = nodes.values().collect();
+    let mut pairs = all.iter().enumerate().flat_map(|(at, one)| all[at + 1..].iter().map(move |other| (one, other)));
+    !all.iter().any(|node| node.is_vague)
+        && pairs.all(|(one, other)| !(one.stores() || other.stores()) || own(one) & own(other) == 0)
+}
+
+/// Finds the faults of a node that go from page to page.
+fn sequences<'a>(node: usize, faults: impl Iterator<Item = &'a FaultRecord>, group: &mut Group) {
+    let mut runs: BTreeMap<u64, Vec<&FaultRecord>> = BTreeMap::new();
+    let mut end = |run: &mut Vec<&FaultRecord>| {
+        if run.len() >= SEQUENCE_MIN {
+            // The first one is not foreseen.
+            run[1..].iter().for_each(|fault| group.add(fault.page, [node], 1, fault.wait_us_x10 * 100));
+        }
+        run.clear();
+    };
+    for fault in faults {
+        let run = runs.entry(fault.thread).or_default();
+        if run.last().is_some_and(|last| !(last.page + 1..last.page + STEP_PAGES_MAX).contains(&fault.page)) {
+            end(run);
+        }
+        run.push(fault);
+    }
+    runs.values_mut().for_each(end);
+}
