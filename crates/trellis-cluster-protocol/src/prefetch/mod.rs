@@ -2,11 +2,13 @@
 //!
 //! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
 //! request nothing else, unless they are of a pass (below). Three faults in a row, or three loads at the same distance of
-//! a few pages, form a *stream*, upwards or downwards, whose window grows fourfold up to the configured bound. It must
-//! never decide who may have a page: the request is a hint that the coherence protocol may ignore.
+//! a few pages, form a *stream*, upwards or downwards, whose window grows up to the configured bound. What is requested
+//! beyond a fault is at most a quarter of what the stream has gone through: where it ends, that much was for nothing, for
+//! example pages of a neighbour's part. It must never decide who may have a page: the request is a hint that the coherence
+//! protocol may ignore.
 //!
-//! A stream that has reached its full window also reads ahead while the program works on the pages that it has. It requests
-//! the next windows without their first pages. The fault on such a first page costs one short round trip and shows that it
+//! A stream with a full window also reads ahead while the program works on the pages that it has. It requests the next
+//! windows without their first pages. The fault on such a first page costs one short round trip and shows that it
 //! is time to request one more window. (Linux' readahead marks a page for the same purpose.)
 //!
 //! A short stream that comes again is a *pass*: its pages are requested together when its first one faults.
@@ -18,7 +20,10 @@ use passes::Passes;
 
 /// The number of streams that are followed at the same time. A new stream replaces the one that was idle longest.
 const STREAMS: usize = 8;
+/// The window grows at most fourfold, and is this large as soon as there is one.
 const GROWTH: u32 = 4;
+/// The part of a stream that may be requested for nothing at its end.
+const SURPLUS: u32 = 4;
 /// The window of a stream after two faults: nothing beyond the second page is requested.
 const PROBATION: u32 = 2;
 /// The largest distance of three loads in a row that form a stream. An example is a column of a matrix whose rows fill a
@@ -100,7 +105,10 @@ impl Streams {
             let range = PageRange::around(page, page.0, wanted.end.min(pages));
             return Request { range, ..Request::only(page, wanted.write) };
         }
-        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.meets(page.0, write)) {
+        // One whose next fault this is knows better than one that has had the page.
+        let goes_on = self.streams.iter().position(|stream| stream.meets(page.0, write) && !stream.has_had(page.0));
+        let found = goes_on.or_else(|| self.streams.iter().position(|stream| stream.meets(page.0, write)));
+        if let Some(stream) = found.map(|at| &mut self.streams[at]) {
             stream.used = clock;
             let request = stream.follow(page, write, window_max, pages);
             if stream.is_run_to(page.0, write) {
@@ -128,10 +136,15 @@ impl Stream {
         self.first.min(self.frontier)..self.end.max(self.frontier)
     }
 
+    /// Whether it has requested this page.
+    fn has_had(&self, page: u32) -> bool {
+        self.asked_for().contains(&page) && !self.markers.contains(&Some(page))
+    }
+
     /// Whether a fault on `page` continues this stream. It does if the page was requested before (a store after a load, or
     /// a page that was not granted), or if it lies right behind the end of the stream and is of the same kind.
     fn meets(&self, page: u32, write: bool) -> bool {
-        if self.window > 0 && self.asked_for().contains(&page) && !self.markers.contains(&Some(page)) {
+        if self.window > 0 && self.has_had(page) {
             return true;
         }
         if write != self.stores {
@@ -181,7 +194,7 @@ impl Stream {
             self.window = match self.window {
                 1 => PROBATION,
                 PROBATION => GROWTH.min(window_max),
-                window => (window * GROWTH).min(window_max),
+                window => (window * GROWTH).min(self.surplus(page).max(GROWTH)).min(window_max),
             };
             request.range = self.window_from(page, pages);
             (self.first, self.end) = (request.range.first().0, request.range.end());
@@ -189,9 +202,14 @@ impl Stream {
             self.markers = [None; WINDOWS_AHEAD];
         }
         if self.window == window_max && window_max > PROBATION {
-            self.read_ahead(&mut request, pages);
+            self.read_ahead(&mut request, page, pages);
         }
         request
+    }
+
+    /// How many pages may be requested beyond this fault.
+    fn surplus(&self, page: PageIndex) -> u32 {
+        page.0.abs_diff(self.origin) / SURPLUS
     }
 
     /// Handles a store to a page that was requested. A store to the page that was just loaded makes the stream request the
@@ -208,10 +226,11 @@ impl Stream {
         request
     }
 
-    /// Requests one window for each free marker, each without its first page.
-    fn read_ahead(&mut self, request: &mut Request, pages: u32) {
+    /// Requests one window for each free marker, each without its first page, as far as the stream is long enough.
+    fn read_ahead(&mut self, request: &mut Request, page: PageIndex, pages: u32) {
         let free = self.markers.iter().position(Option::is_none).unwrap_or(WINDOWS_AHEAD);
-        for index in free..WINDOWS_AHEAD {
+        let count = (self.surplus(page) / self.window).saturating_sub(1).min(WINDOWS_AHEAD as u32) as usize;
+        for index in free..count {
             let (marker, start) = if self.downwards {
                 (self.frontier.checked_sub(1), self.frontier.checked_sub(2))
             } else {
@@ -262,11 +281,11 @@ mod tests {
         assert_eq!(fault(&mut streams, 100), (100, 101));
         assert_eq!(fault(&mut streams, 101), (101, 102));
         assert_eq!(fault(&mut streams, 102), (102, 106));
-        assert_eq!(fault(&mut streams, 106), (106, 122));
+        assert_eq!(fault(&mut streams, 106), (106, 110));
         assert_eq!(fault(&mut streams, 500), (500, 501));
         assert_eq!(fault(&mut streams, 499), (499, 500));
         assert_eq!(fault(&mut streams, 498), (495, 499));
-        assert_eq!(fault(&mut streams, 494), (479, 495));
+        assert_eq!(fault(&mut streams, 494), (491, 495));
     }
 
     #[test]
@@ -291,6 +310,26 @@ mod tests {
                 }
             }
             assert!(demanded < 90, "{demanded} faults for 64 windows, downwards: {downwards}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ends_has_asked_for_a_quarter_more_at_most() {
+        for length in [10, 50, 188, 500, 3_000] {
+            let mut streams = Streams::new(10_000, 128);
+            let (mut held, mut faults) = (alloc::vec![false; 10_000], 0);
+            for page in 0..length {
+                if !held[page as usize] {
+                    faults += 1;
+                    let request = streams.fault(PageIndex(page), false);
+                    for range in request.ahead.into_iter().flatten().chain([request.range]) {
+                        range.pages().for_each(|page| held[page.0 as usize] = true);
+                    }
+                }
+            }
+            let asked_for = held.iter().filter(|held| **held).count() as u32;
+            assert!(asked_for <= length + length / 4 + GROWTH, "{asked_for} pages for a stream of {length}");
+            assert!(faults <= 12 + length / 30, "{faults} faults for a stream of {length}");
         }
     }
 
@@ -337,9 +376,9 @@ mod tests {
             fault(&mut streams, page);
         }
         let store = |streams: &mut Streams, page| bounds(streams.fault(PageIndex(page), true).range);
-        assert_eq!(store(&mut streams, 108), (108, 109));
-        assert_eq!(store(&mut streams, 116), (116, 117));
-        assert_eq!(store(&mut streams, 117), (106, 122));
+        assert_eq!(store(&mut streams, 107), (107, 108));
+        assert_eq!(store(&mut streams, 109), (109, 110));
+        assert_eq!(store(&mut streams, 108), (106, 110));
     }
 
     #[test]

@@ -192,7 +192,7 @@ mod tests {
         let mut streams = Streams::new(2048, 128);
         assert_eq!(steps(&mut streams, &[(508..517, false)], 11)[10], (2, 9));
         let found = steps(&mut streams, &[(600..1000, false)], 10);
-        assert!(found.iter().all(|(faults, pages)| *faults <= 12 && *pages <= 400 + 3 * 128), "{found:?}");
+        assert!(found.iter().all(|(faults, pages)| *faults <= 24 && *pages <= 400 + 400 / 4 + 8), "{found:?}");
     }
 
     #[test]
