@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -53,13 +53,15 @@ impl Place {
         Run::start(command)
     }
 
-    /// Everything in the folder, with its mode.
+    /// Everything in the folder, with its mode. All of it belongs to the user of this process.
     fn list(&self) -> Vec<(PathBuf, u32)> {
+        let own = fs::metadata(self.0.path()).expect("it is ours").uid();
         let mut found = Vec::new();
         let mut folders = vec![self.0.path().to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).expect("it is ours").map(|entry| entry.expect("it is ours").path()) {
                 let about = fs::symlink_metadata(&entry).expect("nothing goes meanwhile");
+                assert_eq!(about.uid(), own, "the owner of {}", entry.display());
                 found.push((
                     entry.strip_prefix(self.0.path()).expect("below").to_owned(),
                     about.permissions().mode() & 0o7777,

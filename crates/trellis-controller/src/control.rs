@@ -174,13 +174,20 @@ pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T
                 .and_then(|mut lines| refusals.refuse(&mut lines, sentence, Answer::Refused));
             continue;
         }
-        let (asked, connection, refusals) = (asked.clone(), Arc::clone(&connections), Arc::clone(&refusals));
-        // If no thread can be started, the connection is closed.
-        let _ = std::thread::Builder::new().name("controller control".to_owned()).spawn(move || {
+        let (asked, connection, of_thread) = (asked.clone(), Arc::clone(&connections), Arc::clone(&refusals));
+        let spare = stream.try_clone();
+        let thread = std::thread::Builder::new().name("controller control".to_owned());
+        let started = thread.spawn(move || {
             // A client that has disconnected needs no answer.
-            let _ = converse(stream, SILENCE.time(), &asked, wrap, &refusals);
+            let _ = converse(stream, SILENCE.time(), &asked, wrap, &of_thread);
             drop(connection);
         });
+        if let Err(error) = started {
+            let sentence = format!("the controller cannot start a thread for the request ({error}); ask again");
+            let _ = spare
+                .and_then(|spare| Lines::new(spare, TIMEOUT.time()))
+                .and_then(|mut lines| refusals.refuse(&mut lines, sentence, Answer::Refused));
+        }
     }
 }
 

@@ -69,9 +69,14 @@ impl Server {
                 format!("user {user} may not use this switch; ask as user {owner}, to whom it belongs, or as root");
             return self.refusals.refuse(&mut Lines::new(stream, TIMEOUT.time())?, sentence, refused);
         }
+        let spare = stream.try_clone()?;
         let lines = Lines::new(stream, TIMEOUT.time())?;
         let server = Arc::clone(self);
-        std::thread::Builder::new().name("switch control".to_owned()).spawn(move || server.converse(lines)).map(drop)
+        let thread = std::thread::Builder::new().name("switch control".to_owned());
+        thread.spawn(move || server.converse(lines)).map(drop).or_else(|error| {
+            let sentence = format!("the switch cannot start a thread for the request ({error}); ask again");
+            self.refusals.refuse(&mut Lines::new(spare, TIMEOUT.time())?, sentence, refused)
+        })
     }
 
     /// The number of requests that were refused before they reached the switch.
