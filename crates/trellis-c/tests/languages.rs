@@ -5,7 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trellis_testing::{is_installed, skip};
+use trellis_testing::{Need, is_installed, skip};
 
 fn source(name: &str) -> PathBuf {
     support::program(&format!("languages/{name}"))
@@ -31,7 +31,7 @@ fn runs_on_two_nodes(folder: &Path, program: &Path, arguments: &[&str]) {
 fn python_reads_files_into_shared_memory() {
     let test = "python_reads_files_into_shared_memory";
     if !is_installed("python3") {
-        return skip(test, "there is no python3");
+        return skip(test, Need::Program, "there is no python3");
     }
     let folder = support::fresh_folder(test);
     let library = support::prefix().join("lib/libtrellis.so");
@@ -43,7 +43,7 @@ fn python_reads_files_into_shared_memory() {
 fn go_reads_files_into_shared_memory() {
     let test = "go_reads_files_into_shared_memory";
     if !Command::new("go").arg("version").output().is_ok_and(|output| output.status.success()) {
-        return skip(test, "there is no Go");
+        return skip(test, Need::Program, "there is no Go");
     }
     let folder = support::fresh_folder(test);
     let program = folder.join("buffers");
@@ -60,7 +60,7 @@ fn go_reads_files_into_shared_memory() {
 #[test]
 fn java_reads_files_into_shared_memory() {
     let test = "java_reads_files_into_shared_memory";
-    let Some(home) = java_home() else { return skip(test, "there is no Java development kit") };
+    let Some(home) = java_home() else { return skip(test, Need::Program, "there is no Java development kit") };
     let folder = support::fresh_folder(test);
     support::succeed(Command::new("javac").arg("-d").arg(&folder).arg(source("Buffers.java")));
     let mut build = Command::new("cc");

@@ -5,7 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trellis_testing::{are_installed, is_installed, skip};
+use trellis_testing::{Need, are_installed, is_installed, skip};
 
 /// A copy of the installed tree at another path: nothing in it may depend on the original path.
 fn moved_prefix(test: &str) -> PathBuf {
@@ -24,7 +24,7 @@ fn flags_of(package: &str, prefix: &Path) -> Vec<String> {
 fn pkg_config_builds_programs_for_both_interfaces() {
     let test = "pkg_config_builds_programs_for_both_interfaces";
     if !is_installed("pkg-config") || support::compilers(test, &support::CPP).is_empty() {
-        skip(test, "pkg-config or a C++ compiler is not installed");
+        skip(test, Need::Program, "pkg-config or a C++ compiler is not installed");
         return;
     }
     let prefix = moved_prefix("pkg-config");
@@ -65,7 +65,7 @@ fn pkg_config_builds_programs_for_both_interfaces() {
 fn cmake_finds_the_package_and_both_targets() {
     let test = "cmake_finds_the_package_and_both_targets";
     if !is_installed("cmake") || support::compilers(test, &support::CPP).is_empty() {
-        skip(test, "cmake or a C++ compiler is not installed");
+        skip(test, Need::Program, "cmake or a C++ compiler is not installed");
         return;
     }
     let prefix = moved_prefix("cmake");

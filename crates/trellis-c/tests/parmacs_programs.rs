@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use trellis_testing::{are_installed, skip};
+use trellis_testing::{Need, are_installed, skip};
 
 use support::CPP;
 
@@ -131,7 +131,11 @@ fn no_program_has_a_data_race() {
         for processors in [2, 3, 8] {
             let output = run(&folder.join(program.name), &with_processors(program, processors));
             if text(&output.stderr).contains("unexpected memory mapping") {
-                skip("no_program_has_a_data_race", "this kernel places memory where the sanitizer cannot look");
+                skip(
+                    "no_program_has_a_data_race",
+                    Need::Kernel,
+                    "this kernel places memory where the sanitizer cannot look",
+                );
                 return;
             }
             assert!(

@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 use support::{C, CPP};
 
@@ -119,7 +119,7 @@ fn handlers_of_the_program_get_its_own_faults_with_every_catcher() {
         let mut node = support::Node::start(&folder, "0", &mut Command::new(&program), &variables);
         let status = node.end();
         if !status.success() && catcher != "mprotect" && node.complained().contains("userfaultfd") {
-            skip(name, node.complained());
+            skip(name, Need::Kernel, node.complained());
             continue;
         }
         assert!(status.success(), "{name}: {status}: {}", node.complained());

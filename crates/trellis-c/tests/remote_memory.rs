@@ -10,7 +10,7 @@ use std::process::Command;
 use network::{ALONE, in_own_network};
 use support::{CPP, Node};
 use trellis::remote::{Server, ServerOptions, Stop};
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 #[test]
 fn containers_have_more_elements_than_fit_here() {
@@ -18,7 +18,7 @@ fn containers_have_more_elements_than_fit_here() {
     let Some(program) = support::compile(test, &CPP, &support::program("remote_memory.cpp"), &[]) else { return };
     let missing = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe()).err();
     if let Some(why) = &missing {
-        return skip(test, why);
+        return skip(test, Need::Kernel, why);
     }
     let folder = support::fresh_folder("cpp-remote-memory-run");
     in_own_network(test, &ALONE, || {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{C, Node};
-use trellis_testing::{redis_server::RedisServer, skip};
+use trellis_testing::{Need, redis_server::RedisServer, skip};
 
 fn program(test: &str) -> Option<PathBuf> {
     let include = format!("-I{}", support::crate_folder().join("../../compiler/include").display());
@@ -16,7 +16,7 @@ fn program(test: &str) -> Option<PathBuf> {
 fn cannot_catch(test: &str) -> bool {
     let missing = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe()).err();
     if let Some(why) = &missing {
-        skip(test, why);
+        skip(test, Need::Kernel, why);
     }
     missing.is_some()
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use trellis_testing::{is_installed, skip};
+use trellis_testing::{Need, is_installed, skip};
 
 use support::{C, Language, compilers, crate_folder, fresh_folder, link_flags, prefix, program, succeed};
 
@@ -39,7 +39,7 @@ fn preloaded(test: &str) -> Option<&'static Path> {
         Some(library)
     });
     if library.is_none() {
-        skip(test, "there is no C compiler");
+        skip(test, Need::Program, "there is no C compiler");
     }
     library.as_deref()
 }
@@ -145,7 +145,7 @@ fn programs_of_this_machine_run_with_their_heap_in_the_region() {
     ];
     for (program, arguments) in programs {
         if !is_installed(program) && program != "awk" {
-            skip(format_args!("{test} with {program}"), "it is not installed");
+            skip(format_args!("{test} with {program}"), Need::Program, "it is not installed");
             continue;
         }
         let expected = output_of(Command::new(program).args(arguments), &lines);
@@ -184,7 +184,7 @@ fn programs_run_with_their_heap_in_a_store() {
     let Some(library) = preloaded(test) else { return };
     let Some(cpp) = build(test, &CPP_17, "malloc_preload.cc", &[]) else { return };
     if let Some(reason) = cannot_catch(library) {
-        skip(test, reason);
+        skip(test, Need::Kernel, reason);
         return;
     }
     let lines: String =
@@ -229,7 +229,7 @@ fn memory_is_there_till_the_last_instruction() {
     let Some(library) = preloaded(test) else { return };
     let Some(program) = with_library(test) else { return };
     if let Some(reason) = cannot_catch(library) {
-        skip(test, reason);
+        skip(test, Need::Kernel, reason);
         return;
     }
     for threads in [&[][..], &["thread"]] {

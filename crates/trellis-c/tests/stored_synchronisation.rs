@@ -18,7 +18,7 @@ use trellis::stored::settings::Settings;
 use trellis::stored::synchronisation::{Options, Session, process};
 use trellis_c::status;
 use trellis_c::stored::synchronisation::*;
-use trellis_testing::{redis_server::RedisServer, skip};
+use trellis_testing::{Need, redis_server::RedisServer, skip};
 
 /// An address in the region.
 fn at(offset: usize) -> *const c_void {
@@ -234,7 +234,7 @@ fn the_headers_stand_alone() {
 fn shared_program(test: &str) -> Option<(RedisServer, PathBuf)> {
     let page_faults = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe());
     if let Err(why) = page_faults {
-        skip(test, why);
+        skip(test, Need::Kernel, why);
         return None;
     }
     let include = format!("-I{}", support::crate_folder().join("include").display());
@@ -262,7 +262,7 @@ fn cpp_guards_take_the_types_of_the_header() {
     let Some(program) = support::compile(test, &CPP, &source, &[&include, "-pthread"]) else { return };
     let page_faults = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe());
     if let Err(why) = page_faults {
-        return skip(test, why);
+        return skip(test, Need::Kernel, why);
     }
     let folder = support::fresh_folder("cpp-stored-types-run");
     assert_eq!(Node::start(&folder, "alone", &mut Command::new(&program), &[]).succeed(), "done\n");

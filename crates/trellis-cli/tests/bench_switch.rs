@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// The sources of a faulting page; each is measured, or there is a reason.
 const CONDITIONS: [&str; 6] =
@@ -16,7 +16,7 @@ fn output(test: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(env!("CARGO_BIN_EXE_trellis")).args(arguments).output().expect("it can be started");
     let told = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(71) && told.contains("user namespace") {
-        skip(test, told);
+        skip(test, Need::Namespaces, told);
         return None;
     }
     Some(output)
@@ -61,7 +61,7 @@ fn every_way_to_page_has_every_pass_or_a_reason() {
     let Some(output) = output(test, &arguments) else { return };
     let told = String::from_utf8_lossy(&output.stderr);
     if told.contains("the compiler's parts") {
-        return skip(test, told);
+        return skip(test, Need::Part, told);
     }
     let found = json(&output);
     let passes = ["fill", "scan", "update", "work", "touch"];

@@ -8,7 +8,7 @@ mod library;
 
 use std::path::{Path, PathBuf};
 
-use trellis_testing::{are_installed, compiled, skip};
+use trellis_testing::{Need, are_installed, compiled, skip};
 
 use lab::Lab;
 
@@ -57,7 +57,11 @@ fn one_program_in_three_languages_says_the_same() {
     let Some(library) = library::of_this_build(test) else { return };
     let in_rust = Path::new(env!("CARGO_BIN_EXE_trellis")).with_file_name("examples").join("crud");
     if !in_rust.is_file() {
-        return skip(test, format_args!("{} is not built (cargo build -p trellis-dsm --examples)", in_rust.display()));
+        return skip(
+            test,
+            Need::Part,
+            format_args!("{} is not built (cargo build -p trellis-dsm --examples)", in_rust.display()),
+        );
     }
     if !are_installed(test, &["cc", "c++"]) {
         return;

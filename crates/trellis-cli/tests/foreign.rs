@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use trellis_testing::redis_server::RedisServer;
-use trellis_testing::{Folder, are_installed, skip};
+use trellis_testing::{Folder, Need, are_installed, skip};
 
 /// The sources, the options for compiling them, and the program's arguments.
 struct Program {
@@ -45,7 +45,11 @@ fn source_of(test: &str, package: &str) -> Option<PathBuf> {
     let output = command.output().expect("cargo can be started");
     if !output.status.success() {
         let complaint = String::from_utf8_lossy(&output.stderr);
-        skip(test, format_args!("cargo cannot fetch {package}: {}", complaint.lines().last().unwrap_or("")));
+        skip(
+            test,
+            Need::Registry,
+            format_args!("cargo cannot fetch {package}: {}", complaint.lines().last().unwrap_or("")),
+        );
         return None;
     }
     let found: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
@@ -105,7 +109,7 @@ fn compare(test: &str, program: &Program) {
                 let output = compiled(&[trellis, program.language, "--mode", mode], program, level, &path);
                 let complaint = String::from_utf8_lossy(&output.stderr);
                 if complaint.contains("build them with") || complaint.contains("build it with") {
-                    skip(test, complaint);
+                    skip(test, Need::Part, complaint);
                     return;
                 }
                 printed(&output, &format!("{} --mode {mode} {level}", program.name));

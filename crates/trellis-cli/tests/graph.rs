@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, Need, skip};
 
 /// A folder with the program in it.
 struct Program(Folder);
@@ -136,7 +136,7 @@ fn its_heap_may_lie_in_a_store() {
     let stored = command.output().expect("it can be started");
     let told = String::from_utf8_lossy(&stored.stderr);
     if told.contains("the compiler's parts") {
-        skip(test, told);
+        skip(test, Need::Part, told);
         return;
     }
     assert_eq!(results(&stored), program.said(&arguments), "{told}");

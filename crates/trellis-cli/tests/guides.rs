@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use inside::{LONG, in_namespaces};
 use serde_json::{Value, json};
-use trellis_testing::{Folder, compiled, skip};
+use trellis_testing::{Folder, Need, compiled, skip};
 
 const GIVE: &str = "give-a-program-the-racks-memory.md";
 const OPERATE: &str = "operate-a-memory-fabric.md";
@@ -313,7 +313,7 @@ fn has_store(test: &str) -> bool {
     let output = command.args(["store", "run", "--store", "embedded:", "--", "true"]).output();
     let output = output.expect("it can be started");
     if !output.status.success() {
-        skip(test, String::from_utf8_lossy(&output.stderr));
+        skip(test, Need::Part, String::from_utf8_lossy(&output.stderr));
     }
     output.status.success()
 }
@@ -335,7 +335,7 @@ fn is_refused(test: &str, status: i32, said: &[String]) -> bool {
     let is_refused = status == 71 && said.contains("user namespace");
     assert!(status == 0 || is_refused, "{said}");
     if is_refused {
-        skip(test, said);
+        skip(test, Need::Namespaces, said);
     }
     is_refused
 }

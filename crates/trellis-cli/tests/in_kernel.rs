@@ -24,7 +24,7 @@ use trellis_fabric_protocol::wire::datagram::{Checksums, HEADER_BYTES, Reply, Ru
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::memory::{Outcomes, Watch};
 use trellis_switch::switches::Attach;
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 use trellis_transport::links::ipv6::{Endpoint, Way};
 
 const MEMORY_BYTES: u64 = 48 << 20;
@@ -36,7 +36,7 @@ const OBJECTS: [u64; 5] = [4096, 3 * 4096, 100, 20_000, 17 << 20];
 fn is_possible(test: &str) -> bool {
     let may = space::is_root();
     if !may {
-        skip(test, "a program in the kernel takes root");
+        skip(test, Need::Root, "a program in the kernel takes root");
     }
     may
 }

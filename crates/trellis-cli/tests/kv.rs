@@ -6,7 +6,7 @@
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use trellis_testing::{Folder, are_installed, skip};
+use trellis_testing::{Folder, Need, are_installed, skip};
 
 /// Without a watchdog: the first run builds YCSB.
 fn reproduce(arguments: &[&str]) -> Output {
@@ -21,7 +21,7 @@ fn object(test: &str, output: &Output) -> Option<Value> {
     let complaint = String::from_utf8_lossy(&output.stderr);
     let lacks = ["a way to Maven Central", "build them with", "build it with", "is not beside", "is neither beside"];
     if !output.status.success() && lacks.iter().any(|lack| complaint.contains(lack)) {
-        skip(test, complaint);
+        skip(test, Need::Part, complaint);
         return None;
     }
     assert!(output.status.success(), "{}: {complaint}", output.status);

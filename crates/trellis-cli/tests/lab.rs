@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, Need, skip};
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -115,7 +115,7 @@ fn ways(test: &str) -> Vec<&'static [&'static str]> {
         ways.push(&["--switch", "bpf"]);
     }
     if ways.is_empty() {
-        skip(test, "this machine lets this user make no namespaces");
+        skip(test, Need::Namespaces, "this machine lets this user make no namespaces");
     }
     ways
 }

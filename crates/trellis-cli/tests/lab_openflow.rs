@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use trellis_switch::lab::space;
 use trellis_switch::switches::openflow::OpenFlow;
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,10 +60,10 @@ fn names_in(folder: &str) -> BTreeSet<OsString> {
 fn open_vswitch_comes_and_goes_with_its_lab() {
     let test = "open_vswitch_comes_and_goes_with_its_lab";
     if !space::is_root() {
-        return skip(test, "Open vSwitch takes root");
+        return skip(test, Need::Root, "Open vSwitch takes root");
     }
     if let Some(lacking) = OpenFlow::lacking() {
-        return skip(test, lacking);
+        return skip(test, Need::Program, lacking);
     }
     let name = format!("openflow-{}", std::process::id());
     let before = names_in("/run");

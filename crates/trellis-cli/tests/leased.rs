@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use support::{Run, start_command, start_role};
 use trellis::Cluster;
 use trellis_base::Random;
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// Whether a run can have its own memory server here; a test prints that it was skipped and why.
 fn works(test: &str) -> bool {
     let answer = start_command(&["run", "--home", "memory-server", "--set", "region_bytes=64KiB", "true"]).finish();
     if answer.code != Some(0) {
-        skip(test, answer.stderr);
+        skip(test, Need::Namespaces, answer.stderr);
     }
     answer.code == Some(0)
 }

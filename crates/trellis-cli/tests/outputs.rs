@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use support::{in_role, start_command};
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, Need, skip};
 
 const TRELLIS: &str = env!("CARGO_BIN_EXE_trellis");
 
@@ -170,7 +170,7 @@ fn fails_and_changes_nothing(test: &str, mut command: Command) {
     let output = command.stdin(Stdio::null()).output().expect("unshare is in util-linux");
     let said = sentence(&output);
     if said.contains("unshare: ") {
-        return skip(test, said);
+        return skip(test, Need::Namespaces, said);
     }
     assert_eq!(output.status.code(), Some(74), "{said}");
     assert!(said.contains("No space left on device"), "{said}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trellis_testing::{compiled, skip};
+use trellis_testing::{Need, compiled, skip};
 use with_servers::Lab;
 
 /// Longer than anything here takes.
@@ -25,7 +25,7 @@ fn lab(test: &str, name: &str, more: &[&str]) -> Option<Lab> {
     let command = [env!("CARGO_BIN_EXE_trellis"), "store", "run", "--store", "embedded:", "--", "true"];
     let output = Command::new(command[0]).args(&command[1..]).output().expect("it can be started");
     if !output.status.success() {
-        skip(test, String::from_utf8_lossy(&output.stderr));
+        skip(test, Need::Part, String::from_utf8_lossy(&output.stderr));
         return None;
     }
     Lab::up(test, &format!("paging-{name}"), 1, 2, more)
@@ -114,7 +114,7 @@ fn what_memory_servers_cannot_keep_is_said_before_the_program_starts() {
         let output = run(store, more);
         let told = String::from_utf8_lossy(&output.stderr);
         if told.contains("the compiler's parts") {
-            return skip(test, told);
+            return skip(test, Need::Part, told);
         }
         assert_eq!(output.status.code(), Some(78), "{told}");
         assert!(told.starts_with("trellis: ") && told.contains(sentence), "{told}");

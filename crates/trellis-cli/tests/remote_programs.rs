@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trellis_base::Random;
-use trellis_testing::{Folder, compiled, skip};
+use trellis_testing::{Folder, Need, compiled, skip};
 use with_servers::Lab;
 
 /// Longer than anything here takes.
@@ -116,7 +116,7 @@ fn lab(test: &str, name: &str) -> Option<Lab> {
     let output = command.args(["store", "run", "--store", "embedded:", "--", "true"]).output();
     let output = output.expect("it can be started");
     if !output.status.success() {
-        skip(test, String::from_utf8_lossy(&output.stderr));
+        skip(test, Need::Part, String::from_utf8_lossy(&output.stderr));
         return None;
     }
     Lab::up(test, &format!("programs-{name}"), 2, 2, &[])
@@ -225,7 +225,7 @@ fn psort_has_its_region_at_memory_servers() {
     let tried = ["run", "--home", "memory-server", "--set", "region_bytes=64KiB", "true"];
     let tried = Command::new(env!("CARGO_BIN_EXE_trellis")).args(tried).output().expect("it can be started");
     if !tried.status.success() {
-        skip(test, String::from_utf8_lossy(&tried.stderr));
+        skip(test, Need::Namespaces, String::from_utf8_lossy(&tried.stderr));
         return;
     }
     let alone = sorted(&folder, &psort, &[], &[]);

@@ -8,7 +8,7 @@ mod support;
 use std::fs;
 
 use support::{alive, pid_in, signal, start, start_nodes, state, wait_until};
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, Need, skip};
 
 #[test]
 fn every_line_is_prefixed_and_kept_whole() {
@@ -370,7 +370,7 @@ fn an_ordinary_user_hears_which_catcher_is_used_and_why() {
     let test = "an_ordinary_user_hears_which_catcher_is_used_and_why";
     let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     if allowed.is_ok_and(|allowed| allowed.trim() == "1") {
-        skip(test, "every user may have faults of the kernel handled here");
+        skip(test, Need::Machine, "every user may have faults of the kernel handled here");
         return;
     }
     // By default system calls work, and nothing needs to be said.
@@ -382,7 +382,7 @@ fn an_ordinary_user_hears_which_catcher_is_used_and_why() {
         let output = command.output().expect("setpriv is in util-linux");
         let said = String::from_utf8_lossy(&output.stderr);
         if said.contains("setpriv: ") {
-            skip(test, said);
+            skip(test, Need::Root, said);
             return;
         }
         assert!(output.status.success(), "{said}");

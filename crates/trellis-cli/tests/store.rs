@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use trellis_testing::{Folder, compiled, skip};
+use trellis_testing::{Folder, Need, compiled, skip};
 
 use support::start_command;
 
@@ -65,8 +65,13 @@ fn a_durable_store_is_looked_through_copied_and_salvaged() {
     assert_eq!((busy.code, busy.stderr.contains("another process has it open")), (Some(70), true), "{busy:?}");
     drop(front);
 
+    std::fs::set_permissions(file("store"), std::fs::Permissions::from_mode(0o644)).expect("it is ours");
     let whole = start_command(&["store", "check", &durable(&folder)]).finish();
     assert_eq!((whole.code, whole.stdout.contains(" is whole: ")), (Some(0), true), "{whole:?}");
+    assert!(
+        whole.stderr.contains(" had mode 0644, so that other users could get at it; it has mode 0600 now"),
+        "{whole:?}"
+    );
     let copied = start_command(&["store", "backup", &file("store"), &file("copy")]).finish();
     assert_eq!((copied.code, copied.stdout.contains(" is a whole copy: ")), (Some(0), true), "{copied:?}");
 
@@ -160,7 +165,7 @@ fn ordinary_clients_reach_any_store_through_the_front_end() {
 fn lacks_parts(test: &str, said: &str) -> bool {
     let lacks = said.contains("the compiler's parts");
     if lacks {
-        skip(test, said);
+        skip(test, Need::Part, said);
     }
     lacks
 }
@@ -249,7 +254,7 @@ fn says_the_same(test: &str, store: &str, cache: &str, program: &std::path::Path
     let stored = command.output().expect("it can be started");
     let told = String::from_utf8_lossy(&stored.stderr);
     if told.contains("the compiler's parts") {
-        skip(test, told);
+        skip(test, Need::Part, told);
         return;
     }
     assert!(stored.status.success(), "{}: {told}", stored.status);

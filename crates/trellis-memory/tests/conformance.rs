@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use peer::{Plan, World};
 use trellis_memory::{Access, Catcher, Fault, Region, RegionOptions, Reserve};
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, Need, skip};
 
 /// A new catcher is one line here.
 macro_rules! conformance {
@@ -496,7 +496,7 @@ fn system_calls_do_what_the_abilities_say(test: &str, catcher: Catcher) {
     } else if world.region.system_calls_work() {
         system_calls_wait_for_pages(&world);
     } else {
-        skip(test, "userfaultfd is allowed for user code only");
+        skip(test, Need::Kernel, "userfaultfd is allowed for user code only");
     }
 }
 
@@ -657,7 +657,7 @@ fn a_region_that_does_not_fit_is_refused() {
     let available = of("MemAvailable:") + of("SwapFree:");
     let bytes = (available + (1 << 30)).next_multiple_of(2 << 20);
     if bytes > 64 << 30 {
-        skip("a_region_that_does_not_fit_is_refused", "this machine can hold every region");
+        skip("a_region_that_does_not_fit_is_refused", Need::Machine, "this machine can hold every region");
         return;
     }
     for reserve in [Reserve::Lazy, Reserve::Full] {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use peer::{Plan, World, works};
 use trellis_memory::{Access, Catcher, Detection, Fault, Region, RegionOptions, Reserve, probe};
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// A catcher that has marks is one line here.
 macro_rules! marks {
@@ -60,7 +60,7 @@ fn write_of(page: usize) -> Fault {
 fn make(test: &str, plan: Plan) -> Option<World> {
     let marks = probe().marks;
     if !marks.available {
-        skip(test, marks.detail);
+        skip(test, Need::Kernel, marks.detail);
         return None;
     }
     let world = World::make(test, plan)?;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_int, siginfo_t};
 use peer::{Plan, Poller, World, again, alone, is_child, said, works};
 use trellis_memory::{Access, Catcher, Fault, FaultServer, REGIONS_MAX, Region, RegionOptions, Reserve, claim_signal};
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// An address where nothing is ever mapped.
 const NOWHERE: usize = 0x10;
@@ -584,7 +584,7 @@ fn too_many_pieces_are_a_sentence_and_no_harm() {
     }
     let pieces_max = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it");
     if pieces_max.trim().parse::<usize>().expect("a number") > 120_000 {
-        skip(test, format_args!("vm.max_map_count is {}", pieces_max.trim()));
+        skip(test, Need::Machine, format_args!("vm.max_map_count is {}", pieces_max.trim()));
         return;
     }
     let options = RegionOptions { bytes: 1 << 30, reserve: Reserve::Overcommit, ..options(Catcher::Mprotect) };

@@ -10,7 +10,7 @@ use std::process::Command;
 use servers::proxy::Proxy;
 use servers::{Server, installed};
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
-use trellis_testing::{FullListener, Port, skip};
+use trellis_testing::{FullListener, Need, Port, skip};
 
 /// An etcd of one member; `None` if it is not installed.
 fn etcd(test: &str) -> Option<Server> {
@@ -154,7 +154,7 @@ fn a_server_that_stays_away_is_an_error_and_not_a_wait_without_end() {
 fn users_are_let_in_with_their_password_only() {
     let Some(server) = etcd("users_are_let_in_with_their_password_only") else { return };
     if installed("etcdctl").is_none() {
-        skip("etcd users_are_let_in_with_their_password_only", "etcdctl is not installed");
+        skip("etcd users_are_let_in_with_their_password_only", Need::Program, "etcdctl is not installed");
         return;
     }
     etcdctl(&server, &["role", "add", "memory"]);

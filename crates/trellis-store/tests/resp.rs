@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use trellis_base::Random;
 use trellis_store::resp::{COMMANDS, Options, Running, Server};
 use trellis_store::{Applied, Key, Kind, StoreError, open};
-use trellis_testing::{Folder, redis_server::RedisServer, skip};
+use trellis_testing::{Folder, Need, redis_server::RedisServer, skip};
 
 fn served(store: &str, options: &Options) -> Running {
     Server::bind("127.0.0.1:0", open(store).unwrap(), options).unwrap().start().unwrap()
@@ -372,7 +372,7 @@ fn clients_of_redis_are_served() {
     let run = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(["-h", "127.0.0.1", "-p", &port]).args(arguments).output();
         let Ok(output) = output else {
-            skip("clients_of_redis_are_served", format_args!("{program} is not installed"));
+            skip("clients_of_redis_are_served", Need::Program, format_args!("{program} is not installed"));
             return None;
         };
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

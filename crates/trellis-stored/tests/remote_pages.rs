@@ -19,7 +19,7 @@ use trellis_stored::allocator_api2::vec::Vec as VecIn;
 use trellis_stored::settings::Settings;
 use trellis_stored::stores;
 use trellis_stored::{RemoteHeap, RemoteMemory};
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 const REGION: u32 = 3;
 const PAGE_BYTES: usize = 4096;
@@ -331,7 +331,7 @@ fn a_process_has_more_memory_than_its_cache() {
         let store = settings(&[5, 6], "&object=4MiB").store;
         let mut memory = match RemoteMemory::map(&store, 8 << 20, 2 << 20) {
             Ok(memory) => memory,
-            Err(error) => return skip("a_process_has_more_memory_than_its_cache", error),
+            Err(error) => return skip("a_process_has_more_memory_than_its_cache", Need::Kernel, error),
         };
         let words = memory.slice_mut::<u64>();
         let value = |at: usize, round: u64| (at as u64).wrapping_mul(0x9e37_79b9) ^ round;
@@ -361,7 +361,7 @@ fn containers_have_their_elements_at_memory_servers() {
         let store = settings(&[5, 6], "&object=4MiB").store;
         let heap = match RemoteHeap::open(&store, 32 << 20, 2 << 20) {
             Ok(heap) => heap,
-            Err(error) => return skip(test, error),
+            Err(error) => return skip(test, Need::Kernel, error),
         };
         // Each grows from nothing to four times what is here at a time, beside those of other threads.
         std::thread::scope(|scope| {

@@ -11,7 +11,7 @@ use trellis_stored::layout::{PAGE_BYTES, REGION_BASE};
 use trellis_stored::memory::{Memory, Mode};
 use trellis_stored::region;
 use trellis_stored::settings::Settings;
-use trellis_testing::{redis_server::RedisServer, skip};
+use trellis_testing::{Need, redis_server::RedisServer, skip};
 
 const ROLE: &str = "TRELLIS_TEST_ROLE";
 const URL: &str = "TRELLIS_TEST_URL";
@@ -21,7 +21,7 @@ const PAGES: usize = 300;
 fn cannot(test: &str) -> bool {
     let missing = trellis_memory::choose(Some(trellis_memory::Catcher::Handler), &trellis_memory::probe()).err();
     if let Some(why) = &missing {
-        skip(test, why);
+        skip(test, Need::Kernel, why);
     }
     missing.is_some()
 }

@@ -10,7 +10,7 @@ use trellis_stored::heap::{Heap, Kind, Share};
 use trellis_stored::memory::{HeapMemory, Memory, Mode};
 use trellis_stored::region;
 use trellis_stored::settings::Settings;
-use trellis_testing::{redis_server::RedisServer, skip};
+use trellis_testing::{Need, redis_server::RedisServer, skip};
 
 const URL: &str = "TRELLIS_TEST_URL";
 const AT: &str = "TRELLIS_TEST_AT";
@@ -114,7 +114,7 @@ fn killed_at(url: &str, at: u64) -> Output {
 fn processes_that_are_killed_leave_nothing_behind() {
     let test = "processes_that_are_killed_leave_nothing_behind";
     if let Err(why) = trellis_memory::choose(Some(trellis_memory::Catcher::Handler), &trellis_memory::probe()) {
-        return skip(test, why);
+        return skip(test, Need::Kernel, why);
     }
     let Some(server) = RedisServer::start(test, &[]) else { return };
     let url = server.url();

@@ -26,7 +26,7 @@ const CLUSTER: Cluster = Cluster::new(1);
 fn is_possible(test: &str) -> bool {
     match OpenFlow::lacking() {
         Some(lacking) => {
-            println!("SKIPPED {test}: {lacking}");
+            trellis_testing::skip(test, trellis_testing::Need::Program, lacking);
             false
         }
         None => conformance::is_possible(test),

@@ -7,7 +7,7 @@ mod port;
 pub mod redis_server;
 pub mod scripts;
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::process::{Command, Stdio};
 
 pub use compiled::compiled;
@@ -15,16 +15,51 @@ pub use folder::Folder;
 pub use full_listener::FullListener;
 pub use port::Port;
 
-/// Says that a test cannot run here, and why. `cargo xtask test` compares these lines with the list of expected skips.
-pub fn skip(test: impl Display, why: impl Display) {
-    println!("SKIPPED {test}: {}", why.to_string().trim());
+/// What a test may lack on a machine. `tests/expected-skips.txt` says of each where that may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The rights of root.
+    Root,
+    /// Namespaces that this user may make.
+    Namespaces,
+    /// A kernel that allows what the test is about.
+    Kernel,
+    /// A program or a library.
+    Program,
+    /// A part of this repository that is built apart, or what builds it.
+    Part,
+    /// A way to a registry of packages.
+    Registry,
+    /// A machine of another size, or another link than the one that is tested.
+    Machine,
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Need::Root => "root",
+            Need::Namespaces => "namespaces",
+            Need::Kernel => "kernel",
+            Need::Program => "program",
+            Need::Part => "part",
+            Need::Registry => "registry",
+            Need::Machine => "machine",
+        })
+    }
+}
+
+/// Says that a test cannot run here, what it lacks, and why. `cargo xtask test` reads these lines.
+pub fn skip(test: impl Display, need: Need, why: impl Display) {
+    // On one line, whatever a program said.
+    let why = why.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    println!("SKIPPED {test} ({need}): {why}");
 }
 
 /// Whether all these programs are installed; a test that needs them prints that it was skipped and why.
 pub fn are_installed(test: impl Display, programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| !is_installed(program));
     if let Some(missing) = missing {
-        skip(test, format_args!("{missing} is not installed"));
+        skip(test, Need::Program, format_args!("{missing} is not installed"));
     }
     missing.is_none()
 }

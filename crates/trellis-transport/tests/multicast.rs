@@ -11,6 +11,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use support::{Form, Recorder, SECURITIES, body, header, poll_until, recorders, send_frame, sockets, udp_options};
+use trellis_testing::{Need, skip};
 use trellis_transport::{Link, Multicast, Payload, Security, Udp};
 
 const NODES: usize = 4;
@@ -236,7 +237,11 @@ fn a_node_that_leaves_has_delivered_what_it_multicast() {
 #[test]
 fn nodes_of_several_hosts_multicast_over_their_network() {
     let Some(hosts) = Hosts::new() else {
-        println!("SKIPPED nodes_of_several_hosts_multicast_over_their_network: no network namespaces can be made here");
+        skip(
+            "nodes_of_several_hosts_multicast_over_their_network",
+            Need::Namespaces,
+            "no network namespaces can be made",
+        );
         return;
     };
     const BYTES: usize = 8192;
@@ -407,7 +412,7 @@ fn multicast_works(test: &str) -> bool {
     });
     let works = heard.unwrap_or(false);
     if !works {
-        println!("SKIPPED {test}: this host carries no multicasts over loopback");
+        skip(test, Need::Kernel, "this host carries no multicasts over loopback");
     }
     works
 }

@@ -34,6 +34,7 @@ const WAITING_PACKAGES: &[&str] = &[
 ];
 const WAITING: &[&str] = &[
     "backups",
+    "breakdown",
     "cluster",
     "controller",
     "controller_command",
@@ -73,7 +74,6 @@ const WAITING: &[&str] = &[
     "stored_synchronisation",
     "synchronisation",
     "udp",
-    "vismi",
     "waits",
 ];
 

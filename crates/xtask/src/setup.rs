@@ -158,7 +158,8 @@ fn missing(needed: &[Needed]) -> Vec<&'static str> {
     needed.iter().filter(|one| !one.is_here()).map(|one| one.package).collect()
 }
 
-fn is_root() -> Result<bool> {
+/// Whether this process has root's rights, according to `id`.
+pub(crate) fn is_root() -> Result<bool> {
     Ok(step::output(Command::new("id").arg("-u"))?.trim() == "0")
 }
 

@@ -1,11 +1,11 @@
 //! `cargo xtask test`: runs every test of the workspace, and checks that only the allowed ones are skipped.
 //!
 //! The runners capture the output of passed tests; this task requests it and searches it for lines
-//! `SKIPPED name: reason`. A skip that `tests/expected-skips.txt` does not list is a failure: a test that silently
-//! does not run is worse than none. All other output of the runners is passed on unchanged. The last lines name every
-//! test that failed, because readers of a log look at its end.
+//! `SKIPPED name (need): reason`. A need that `tests/expected-skips.txt` does not list is a failure, and so is one that
+//! this machine meets: a test that silently does not run is worse than none. All other output of the runners is passed
+//! on unchanged. The last lines name every test that failed, because readers of a log look at its end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::thread::available_parallelism;
 
@@ -63,7 +63,7 @@ pub(crate) fn run_tests(workspace: &Workspace, name: &str, tests: &Tests<'_>) ->
     }
     let list = workspace.root.join(EXPECTED_SKIPS);
     let expected = std::fs::read_to_string(&list).with_context(|| format!("{} cannot be read", list.display()))?;
-    let skips = check_skips(&log.skips, &expected);
+    let skips = check_skips(&log.skips, &expected, setup::is_root()?);
     if !passed {
         bail!("failed:\n{}", log.failed.join("\n"));
     }
@@ -73,7 +73,7 @@ pub(crate) fn run_tests(workspace: &Workspace, name: &str, tests: &Tests<'_>) ->
 /// The runners' output: the skips, the closing lines, and the names of tests that failed.
 #[derive(Default)]
 struct Log {
-    skips: Vec<(String, String)>,
+    skips: Vec<Skip>,
     results: Vec<String>,
     failed: Vec<String>,
 }
@@ -83,8 +83,7 @@ impl Log {
     /// itself in a separate process contains lines of a runner, so the runner's own lines are the last ones.
     fn take(&mut self, runner: &str, output: &str) -> String {
         let lines: Vec<&str> = output.split_inclusive('\n').collect();
-        let skips = lines.iter().filter_map(|line| skip_of(line));
-        self.skips.extend(skips.map(|(name, reason)| (name.to_owned(), reason.to_owned())));
+        self.skips.extend(lines.iter().filter_map(|line| skip_of(line)));
         let last = |heading: &str| lines.iter().rposition(|line| line.trim_end() == heading);
         let names = |heading: usize| lines[heading + 1..].iter().take_while(|line| line.starts_with("    "));
         match lines.iter().rfind(|line| line.starts_with("test result: ")) {
@@ -123,40 +122,39 @@ fn count_before(line: &str, word: &str) -> Option<u64> {
     line.split(';').find_map(|part| part.trim().strip_suffix(word)?.trim().rsplit(' ').next()?.parse().ok())
 }
 
-/// The name and the reason in `SKIPPED name: reason`.
-fn skip_of(line: &str) -> Option<(&str, &str)> {
-    let (name, reason) = line.trim().strip_prefix("SKIPPED ")?.split_once(": ")?;
-    Some((name.trim(), reason.trim()))
+/// A test that was skipped, and what it lacked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Skip {
+    name: String,
+    need: String,
 }
 
-/// Compares skips with the list of names that may be skipped; a name there may begin or end with `*`.
-fn check_skips(skips: &[(String, String)], expected: &str) -> Result<()> {
-    let expected: BTreeSet<&str> = expected
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(|line| line.split_once(": ").map_or(line, |(name, _)| name).trim())
-        .collect();
-    let skipped: BTreeSet<&str> = skips.iter().map(|(name, _)| name.as_str()).collect();
-    let ran = expected.iter().filter(|pattern| !skipped.iter().any(|name| matches(name, pattern))).count();
-    println!("of the {} lines of {EXPECTED_SKIPS}, {ran} were not needed here", expected.len());
-    let is_listed = |name: &&str| expected.iter().any(|pattern| matches(name, pattern));
-    let unexpected: Vec<&str> = skipped.iter().copied().filter(|name| !is_listed(name)).collect();
-    if !unexpected.is_empty() {
-        bail!(
-            "skipped without being listed in {EXPECTED_SKIPS}: {}; make it run, or list it with the reason",
-            unexpected.join(", ")
-        );
+/// What `SKIPPED name (need): reason` says; the need is empty in a line of another form.
+fn skip_of(line: &str) -> Option<Skip> {
+    let (test, _) = line.trim().strip_prefix("SKIPPED ")?.split_once(": ")?;
+    let (name, need) = test.strip_suffix(')').and_then(|test| test.rsplit_once(" (")).unwrap_or((test, ""));
+    Some(Skip { name: name.trim().to_owned(), need: need.to_owned() })
+}
+
+/// Compares what skipped tests lacked with the list of what may be lacking.
+fn check_skips(skips: &[Skip], expected: &str, is_root: bool) -> Result<()> {
+    let lines = expected.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let expected: BTreeSet<&str> = lines.filter_map(|line| Some(line.split_once(": ")?.0)).collect();
+    let mut tests: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for Skip { name, need } in skips {
+        tests.entry(need).or_default().insert(name);
+    }
+    for (need, names) in &tests {
+        println!("skipped for lack of {need}: {} tests", names.len());
+    }
+    let listed = |need: &str| tests[need].iter().copied().collect::<Vec<_>>().join(", ");
+    if let Some(need) = tests.keys().find(|need| !expected.contains(*need)) {
+        bail!("{EXPECTED_SKIPS} lists no need `{need}`, for which these were skipped: {}", listed(need));
+    }
+    if is_root && tests.contains_key("root") {
+        bail!("skipped for lack of root, which runs the tests: {}", listed("root"));
     }
     Ok(())
-}
-
-fn matches(name: &str, pattern: &str) -> bool {
-    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
-        (Some(end), _) => name.ends_with(end),
-        (None, Some(start)) => name.starts_with(start),
-        (None, None) => name == pattern,
-    }
 }
 
 #[cfg(test)]
@@ -174,18 +172,18 @@ mod tests {
                 concat!(
                     "running 2 tests\ntest a ... ok\n\nsuccesses:\n\n---- a stdout ----\nchatter\n",
                     "running 1 test\ntest result: ok. 1 passed; 0 failed; {}\nmore chatter\n",
-                    "SKIPPED a: no userfaultfd\n\n\nsuccesses:\n    a\n    b\n\n",
+                    "SKIPPED a (kernel): no userfaultfd\n\n\nsuccesses:\n    a\n    b\n\n",
                     "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
                 ),
                 RESULT
             ),
         );
-        assert_eq!(log.skips, [("a".to_owned(), "no userfaultfd".to_owned())]);
+        assert_eq!(log.skips, [skip("a", "kernel")]);
         assert_eq!(
             log.summary(),
             "tests: 2 passed, 0 failed, in 1 runners; 1 skipped; 1 roles that tests start are no tests"
         );
-        assert!(!shown.contains("chatter") && shown.contains("SKIPPED a: "), "{shown}");
+        assert!(!shown.contains("chatter") && shown.contains("SKIPPED a (kernel): "), "{shown}");
         assert_eq!(shown.matches("test result: ").count(), 1, "{shown}");
     }
 
@@ -209,15 +207,29 @@ mod tests {
         assert_eq!(log.failed[2..], ["    d: it did not reach its end"]);
     }
 
+    fn skip(name: &str, need: &str) -> Skip {
+        Skip { name: name.to_owned(), need: need.to_owned() }
+    }
+
     #[test]
-    fn a_skip_must_be_listed() {
-        let skips = [("a".to_owned(), "why".to_owned())];
-        assert!(check_skips(&skips, "# a comment\na: where there is no userfaultfd\nb: elsewhere\n").is_ok());
-        let error = check_skips(&skips, "b: elsewhere\n").unwrap_err().to_string();
-        assert!(error.starts_with("skipped without being listed in tests/expected-skips.txt: a;"), "{error}");
-        assert!(check_skips(&[], "").is_ok());
-        let skips = ["one with clang", "two with clang"].map(|name| (name.to_owned(), "why".to_owned()));
-        assert!(check_skips(&skips, "* with clang: where only GCC is\n").is_ok());
-        assert!(check_skips(&skips, "one*: here\n").unwrap_err().to_string().contains("skips.txt: two with clang;"));
+    fn what_a_skipped_test_lacks_must_be_listed() {
+        let expected = "# a comment\nkernel: where there is no userfaultfd\nroot: where the tests do not run as root\n";
+        assert_eq!(skip_of("SKIPPED a with b (kernel): c: d"), Some(skip("a with b", "kernel")));
+        assert!(check_skips(&[skip("a", "kernel"), skip("b", "root")], expected, false).is_ok());
+        assert!(check_skips(&[], "", true).is_ok());
+        let error = check_skips(&[skip("a", "wings")], expected, false).unwrap_err().to_string();
+        assert!(error.contains("lists no need `wings`, for which these were skipped: a"), "{error}");
+        let error = check_skips(&[skip("b", "root")], expected, true).unwrap_err().to_string();
+        assert!(error.contains("skipped for lack of root, which runs the tests: b"), "{error}");
+        let without = skip_of("SKIPPED a: why").unwrap();
+        assert!(check_skips(&[without], expected, false).is_err(), "a skip says what it lacks");
+    }
+
+    #[test]
+    fn every_need_is_listed() {
+        let list = std::fs::read_to_string(Workspace::find().unwrap().root.join(EXPECTED_SKIPS)).unwrap();
+        for need in ["root", "namespaces", "kernel", "program", "part", "registry", "machine"] {
+            assert!(check_skips(&[skip("a", need)], &list, false).is_ok(), "{need}");
+        }
     }
 }

@@ -39,6 +39,10 @@ const LONG: &[&str] = &[
     "killed",
     "explorer",
     "headers",
+    "remote_paging",
+    "redis_faults",
+    "stored_synchronisation",
+    "leased",
     "store",
 ];
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
-use trellis_testing::{compiled, is_installed, skip};
+use trellis_testing::{Need, compiled, is_installed, skip};
 
 pub(crate) use addresses::addresses;
 
@@ -123,7 +123,7 @@ pub(crate) const CPP_OF_LIBIVY: Language =
 pub(crate) fn compilers(test: &str, language: &Language) -> Vec<&'static str> {
     let (there, missing): (Vec<_>, Vec<_>) = language.compilers.iter().partition(|name| is_installed(name));
     for name in missing {
-        skip(format_args!("{test} with {name}"), "it is not installed");
+        skip(format_args!("{test} with {name}"), Need::Program, "it is not installed");
     }
     there
 }

@@ -10,7 +10,7 @@ use trellis::remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteEr
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_switch::lab::{Lab, Plan, space};
 use trellis_switch::switches::Attach;
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// Set in the test that runs itself again in a user namespace.
 const INSIDE: &str = "TRELLIS_TEST_INSIDE_A_USER_NAMESPACE";
@@ -34,11 +34,11 @@ pub(crate) fn in_a_lab_of(switch: &str, test: &str, clients: u16, servers: u16, 
 /// Like [`in_a_lab`], with a switch that needs root, and so outside of such namespaces.
 pub(crate) fn in_a_lab_of_root(switch: &str, test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
     if !space::is_root() {
-        return skip(test, format_args!("the switch {switch} takes root"));
+        return skip(test, Need::Root, format_args!("the switch {switch} takes root"));
     }
     #[cfg(feature = "openflow")]
     if let Some(lacking) = trellis_switch::switches::openflow::OpenFlow::lacking().filter(|_| switch == "openflow") {
-        return skip(test, lacking);
+        return skip(test, Need::Program, lacking);
     }
     body(lab_of(switch, test, clients, servers));
 }
@@ -59,7 +59,7 @@ pub(crate) fn in_namespaces(test: &str, body: impl FnOnce()) {
     }
     let possible = Command::new("unshare").args(NAMESPACES).arg("true").status();
     if !possible.is_ok_and(|status| status.success()) {
-        return skip(test, "this machine lets nobody make a user namespace");
+        return skip(test, Need::Namespaces, "this machine lets nobody make a user namespace");
     }
     let own = std::env::current_exe().unwrap();
     let mut again = Command::new("unshare");

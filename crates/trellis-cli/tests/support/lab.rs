@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// The seconds after which a host was given up, in a sentence that names it.
 pub(crate) fn seconds_without_answer(told: &str, host: &str) -> f64 {
@@ -30,7 +30,7 @@ impl Lab {
         let output = lab.ask("up", &[&hosts, more].concat());
         let told = String::from_utf8_lossy(&output.stderr);
         if output.status.code() == Some(71) && told.contains("user namespace") {
-            skip(test, told);
+            skip(test, Need::Namespaces, told);
             // There is nothing to end.
             std::mem::forget(lab);
             return None;

@@ -3,13 +3,13 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// The compiler's arguments for the headers and the library; `None` if the library is not built, which is then printed.
 pub(crate) fn of_this_build(test: &str) -> Option<Vec<String>> {
     let library = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("a folder").join("libtrellis_c.so");
     if !library.is_file() {
-        skip(test, format_args!("{} is not built (cargo build -p trellis-c)", library.display()));
+        skip(test, Need::Part, format_args!("{} is not built (cargo build -p trellis-c)", library.display()));
         return None;
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("library");

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trellis_testing::{Folder, skip};
+use trellis_testing::{Folder, Need, skip};
 
 /// Far beyond what any test needs: only a hanging test reaches it.
 const WATCHDOG_TIME: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ pub(crate) fn catcher_works(test: &str, catcher: &str) -> bool {
     let found = json_of(&start_command(&["doctor", "--json"]).finish());
     let answer = &found["catchers"][catcher];
     if answer["works"] != true {
-        skip(test, format_args!("the catcher {catcher} does not work here: {}", answer["why"]));
+        skip(test, Need::Kernel, format_args!("the catcher {catcher} does not work here: {}", answer["why"]));
     }
     answer["works"] == true
 }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use trellis_memory::{
     Access, Catcher, Detection, FAULT_BATCH, Fault, FaultServer, Region, RegionOptions, Reserve, choose, probe,
 };
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 /// A process has 16 slots for regions, and some tests count them: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -271,7 +271,7 @@ pub(crate) fn works(test: &str, catcher: Catcher) -> bool {
     match choose(Some(catcher), &probe()) {
         Ok(_) => true,
         Err(why) => {
-            skip(test, why);
+            skip(test, Need::Kernel, why);
             false
         }
     }

@@ -24,7 +24,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn cannot(test: &str) -> bool {
     let missing = trellis_memory::choose(Some(Catcher::Handler), &trellis_memory::probe()).err();
     if let Some(why) = &missing {
-        println!("SKIPPED {test}: {why}");
+        trellis_testing::skip(test, trellis_testing::Need::Kernel, why);
     }
     missing.is_some()
 }

@@ -2,7 +2,7 @@
 //!
 //! If a server cannot be started here, one line `SKIPPED STORE TEST: reason` says so.
 
-use trellis_testing::skip;
+use trellis_testing::{Need, skip};
 
 use super::{Server, built, installed};
 
@@ -41,7 +41,7 @@ impl Kind {
                 Some(Server::start(&[&[program], self.arguments(), more].concat()))
             }
             Err(why) => {
-                skip(format_args!("{} {test}", self.name()), why);
+                skip(format_args!("{} {test}", self.name()), Need::Program, why);
                 None
             }
         }

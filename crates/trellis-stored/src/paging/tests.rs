@@ -7,6 +7,7 @@ use std::time::Duration;
 use trellis_base::Random;
 use trellis_store::wrap::{Counted, Delayed};
 use trellis_store::{Change, Key, Operation, Store};
+use trellis_testing::{Need, skip};
 
 use super::{Options, Paging};
 use crate::coherence::Shared;
@@ -27,7 +28,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 pub(crate) fn cannot(test: &str) -> bool {
     let missing = trellis_memory::choose(Some(trellis_memory::Catcher::Handler), &trellis_memory::probe()).err();
     if let Some(why) = &missing {
-        println!("SKIPPED {test}: {why}");
+        skip(test, Need::Kernel, why);
     }
     missing.is_some()
 }
@@ -372,7 +373,7 @@ fn system_calls_find_pages_that_are_not_here() {
     }
     let process = Process::new(&store, shared(1, 4 * MIB, 2 * MIB));
     if !process.paging.system_calls_work() {
-        println!("SKIPPED system_calls_find_pages_that_are_not_here: userfaultfd is allowed for user code only");
+        skip("system_calls_find_pages_that_are_not_here", Need::Kernel, "userfaultfd is allowed for user code only");
         return;
     }
     let mut ends = [0; 2];

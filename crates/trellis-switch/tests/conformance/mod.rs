@@ -123,7 +123,7 @@ pub(crate) fn fills_with_runs(name: &str) {
 pub(crate) fn is_possible(test: &str) -> bool {
     let may = space::is_root();
     if !may {
-        println!("SKIPPED {test}: network namespaces take root here");
+        trellis_testing::skip(test, trellis_testing::Need::Root, "network namespaces take root here");
     }
     may
 }
@@ -138,7 +138,11 @@ pub(crate) fn without_rights(test: &str, body: impl FnOnce()) {
     }
     let possible = Command::new("unshare").args(["--user", "--map-root-user", "--net", "true"]).status();
     if !possible.is_ok_and(|status| status.success()) {
-        return println!("SKIPPED {test}: this machine lets nobody make a user namespace");
+        return trellis_testing::skip(
+            test,
+            trellis_testing::Need::Namespaces,
+            "this machine lets nobody make a user namespace",
+        );
     }
     let own = std::env::current_exe().unwrap();
     let mut again = Command::new("unshare");

@@ -10,7 +10,7 @@ pub(crate) fn in_own_network(test: &str, setup: &[&str], body: impl FnOnce() + S
         let inside =
             scope.spawn(|| match enter_own_network().and_then(|()| setup.iter().try_for_each(|line| ip(line))) {
                 Ok(()) => body(),
-                Err(why) => println!("SKIPPED {test}: {why}"),
+                Err(why) => trellis_testing::skip(test, trellis_testing::Need::Namespaces, why),
             });
         if let Err(panic) = inside.join() {
             std::panic::resume_unwind(panic);

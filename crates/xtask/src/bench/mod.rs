@@ -57,7 +57,7 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
             fabric::build(workspace)?;
         }
         if benchmark.is_of_bpf() {
-            if !is_root() {
+            if !setup::is_root()? {
                 eprintln!("SKIPPED {}: a switch in the kernel takes root", benchmark.title());
                 continue;
             }
@@ -87,11 +87,6 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
         bail!("{} of {} figures miss their target: {}", missed.len(), outcomes.len(), missed.join(", "));
     }
     Ok(())
-}
-
-/// Whether this process has root's rights, according to `id`.
-fn is_root() -> bool {
-    step::output(std::process::Command::new("id").arg("-u")).is_ok_and(|text| text.trim() == "0")
 }
 
 const HEADS: [&str; 6] = ["figure", "median", "least", "most", "target", ""];

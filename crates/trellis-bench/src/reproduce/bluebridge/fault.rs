@@ -190,7 +190,11 @@ mod tests {
     fn every_page_is_fetched_once_and_the_parts_meet() {
         for catcher in [Catcher::Handler, Catcher::Signal] {
             if let Err(why) = trellis_memory::choose(Some(catcher), &trellis_memory::probe()) {
-                return trellis_testing::skip("every_page_is_fetched_once_and_the_parts_meet", why);
+                return trellis_testing::skip(
+                    "every_page_is_fetched_once_and_the_parts_meet",
+                    trellis_testing::Need::Kernel,
+                    why,
+                );
             }
             let parts = run(catcher, Box::new(Made { wrong: None }), 50).expect("it works");
             assert_eq!(parts.len(), 50);

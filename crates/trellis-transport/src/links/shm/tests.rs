@@ -255,7 +255,7 @@ fn a_process_of_another_user_takes_nothing_and_is_counted() {
         Some(sockets::connect(&name).map(drop).expect_err("the node belongs to another user"))
     });
     let Some(error) = connected.join().unwrap() else {
-        return println!("SKIPPED {test}: only root can act as another user");
+        return trellis_testing::skip(test, trellis_testing::Need::Root, "only root can act as another user");
     };
     assert_eq!(error.to_string(), "it runs as another user");
     poll_until_refused(&link);
