@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
             ),
             Use::ReadThenWritten if self.has("migrate") || self.has("hlrc") => return None,
             Use::ReadThenWritten => format!(
-                "second faults, {faults} faults: {nodes} load from pages and then store to them, {place}; set \
+                "second faults, {faults} faults of {nodes}: pages are loaded from and then stored to, {place}; set \
                  coherence = migrate for them, which brings the right to store with the first load"
             ),
             Use::OneWriter if self.has("hlrc(update)") => return None,
@@ -168,8 +168,8 @@ impl<'a> Run<'a> {
                  part and join the parts once (`reduce` in a barrier), or take turns less often"
             ),
             Use::Sequence => format!(
-                "page after page, {faults} faults: {nodes} go through successive pages, {place}; call prefetch() for \
-                 them before they are used"
+                "page after page, {faults} faults of {nodes}, {place}; call prefetch() for these pages before they are \
+                 used, or set reserve = full if their memory is fresh"
             ),
         })
     }

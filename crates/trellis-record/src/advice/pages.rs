@@ -10,7 +10,8 @@ const PARTS: u64 = 64;
 const RETURNS_MIN: u64 = 3;
 /// The faults of a sequence, which reading ahead could have served.
 const SEQUENCE_MIN: usize = 4;
-/// The next fault of a sequence is on one of this many pages: those between were read ahead.
+/// How far the next fault of a sequence may be: a window of the default size, whose pages were read ahead. Larger steps
+/// must repeat.
 const STEP_PAGES_MAX: u64 = 129;
 
 /// How the nodes use a page.
@@ -176,6 +177,13 @@ fn are_apart(nodes: &BTreeMap<usize, OfNode>) -> bool {
 /// Finds the faults of a node that go from page to page.
 fn sequences<'a>(node: usize, faults: impl Iterator<Item = &'a FaultRecord>, group: &mut Group) {
     let mut runs: BTreeMap<u64, Vec<&FaultRecord>> = BTreeMap::new();
+    let goes_on = |run: &[&FaultRecord], page: u64| match run {
+        [] => true,
+        [.., last] if page <= last.page => false,
+        [.., last] if page - last.page <= STEP_PAGES_MAX => true,
+        [.., before, last] => page - last.page == last.page - before.page,
+        [_] => false,
+    };
     let mut end = |run: &mut Vec<&FaultRecord>| {
         if run.len() >= SEQUENCE_MIN {
             // The first one is not foreseen.
@@ -185,7 +193,7 @@ fn sequences<'a>(node: usize, faults: impl Iterator<Item = &'a FaultRecord>, gro
     };
     for fault in faults {
         let run = runs.entry(fault.thread).or_default();
-        if run.last().is_some_and(|last| !(last.page + 1..last.page + STEP_PAGES_MAX).contains(&fault.page)) {
+        if !goes_on(run, fault.page) {
             end(run);
         }
         run.push(fault);

@@ -1,3 +1,5 @@
+//! Records of small runs, and what is advised after each.
+
 use super::*;
 use crate::{Phase, VERSION};
 
@@ -131,8 +133,10 @@ fn one_writer_with_readers_is_told_apart() {
 fn a_walk_through_pages_asks_for_prefetch() {
     let walk = (0..8).map(|step| fault(step * 20_000, 16 * step, 0, FaultKind::Read)).collect();
     let advice = only(&[record(0, walk), record(1, Vec::new())]);
-    assert!(advice.sentence.starts_with("page after page, 7 faults: node 0 "), "{}", advice.sentence);
-    let jumps = (0..8).map(|step| fault(step * 20_000, 1000 * step, 0, FaultKind::Read)).collect();
+    assert!(advice.sentence.starts_with("page after page, 7 faults of node 0, "), "{}", advice.sentence);
+    let by_windows = (0..8).map(|step| fault(step * 20_000, 129 * step, 0, FaultKind::Write)).collect();
+    assert!(only(&[record(0, by_windows)]).sentence.starts_with("page after page, 7 faults"));
+    let jumps = (0..8).map(|step| fault(step * 20_000, 1000 * step * step, 0, FaultKind::Read)).collect();
     assert_eq!(advise(&[record(0, jumps)], None), Ok(Vec::new()), "pages far apart are no walk");
 }
 
