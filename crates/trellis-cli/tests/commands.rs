@@ -135,6 +135,7 @@ fn bench_barrier_stream_idle_and_memory_report() {
         &["read_gb_per_s_p50", "raw_tcp_gb_per_s_p50", "read_over_raw_tcp"],
     );
     benchmark(&["idle", "--seconds", "0.2"], &["seconds"]);
+    benchmark(&["start", "--rounds", "2"], &["run_ms_p50", "processes_ms_p50"]);
     benchmark(&["memory", "--gibibytes", "1"], &["resident_mib_large_max"]);
 }
 
@@ -248,6 +249,7 @@ fn every_command_explains_itself_with_an_example() {
         &["bench", "barrier"],
         &["bench", "stream"],
         &["bench", "idle"],
+        &["bench", "start"],
         &["bench", "memory"],
         &["bench", "consistency"],
     ] {

@@ -20,6 +20,9 @@ use trellis_command::run::{self, Output, Plan};
 /// In place of an assignment: computes until the command ends.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
 
+/// In place of an assignment: joins the cluster and leaves it.
+pub(crate) const JOINER: &str = "joiner";
+
 /// Settings that all benchmarks of a cluster have in common.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Common {
@@ -141,7 +144,8 @@ impl Neighbours {
     }
 }
 
-fn own_program() -> Result<PathBuf, Failure> {
+/// This executable, to be started again.
+pub(crate) fn own_program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| {
         Failure::new(exit::SYSTEM, format!("cannot find this executable to start it as a node: {error}"))
     })

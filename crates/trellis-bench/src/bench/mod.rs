@@ -20,6 +20,7 @@ pub(crate) mod node;
 pub(crate) mod producer_consumer;
 mod raw_link;
 pub(crate) mod remote_paging;
+mod start;
 mod stored_words;
 mod stream;
 pub(crate) mod switch;
@@ -40,6 +41,7 @@ pub(crate) enum Benchmark {
     Thrash(thrash::ThrashArguments),
     Lock(synchronisation::LockArguments),
     Barrier(synchronisation::BarrierArguments),
+    Start(start::StartArguments),
     Stream(stream::StreamArguments),
     Idle(idle::IdleArguments),
     Memory(idle::MemoryArguments),
@@ -67,6 +69,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Thrash(arguments) => thrash::run(arguments),
         Benchmark::Lock(arguments) => synchronisation::lock(arguments),
         Benchmark::Barrier(arguments) => synchronisation::barrier(arguments),
+        Benchmark::Start(arguments) => start::run(arguments),
         Benchmark::Stream(arguments) => stream::run(arguments),
         Benchmark::Idle(arguments) => idle::run(arguments),
         Benchmark::Memory(arguments) => idle::memory(arguments),

@@ -13,7 +13,7 @@ use trellis::config::Config;
 use trellis::{Cluster, JoinError};
 use trellis_base::Random;
 
-use crate::bench::cluster::{Assignment, NEIGHBOUR};
+use crate::bench::cluster::{Assignment, JOINER, NEIGHBOUR};
 use crate::bench::{
     consistency, delay, events, fault, forward, idle, jacobi, local_fault, matmul, producer_consumer, raw_link, stream,
     synchronisation, thrash, workloads,
@@ -76,14 +76,18 @@ pub fn run(text: &str) -> Ending {
     if text == NEIGHBOUR {
         return Ok(compute_until_orphaned());
     }
-    let assignment: Assignment<Task> = serde_json::from_str(text)
-        .map_err(|error| Failure::new(exit::USAGE, format!("bench-node is for `trellis bench` alone: {error}")))?;
-    let number = std::env::var("TRELLIS_NODE").unwrap_or_else(|_| "0".to_owned());
-    let found = work(assignment).map_err(|error| {
+    let failed = |error: WorkError| {
+        let number = std::env::var("TRELLIS_NODE").unwrap_or_else(|_| "0".to_owned());
         let code = if is_configuration(error.as_ref()) { exit::CONFIGURATION } else { exit::CLUSTER };
         Failure::new(code, format!("node {number}: {error}"))
-    })?;
-    say!("{found}");
+    };
+    if text == JOINER {
+        Member::join(&[]).and_then(|member| Ok(member.cluster.leave()?)).map_err(failed)?;
+        return Ok(exit::FINE);
+    }
+    let assignment: Assignment<Task> = serde_json::from_str(text)
+        .map_err(|error| Failure::new(exit::USAGE, format!("bench-node is for `trellis bench` alone: {error}")))?;
+    say!("{}", work(assignment).map_err(failed)?);
     Ok(exit::FINE)
 }
 

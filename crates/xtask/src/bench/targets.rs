@@ -213,6 +213,14 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "start",
+        arguments: &["--nodes", "2"],
+        figures: &[
+            figure("run_ms_p50", "run of a program that joins and leaves, 2 nodes (ms)", Target::AtMost(40.0)),
+            figure("processes_ms_p50", "two processes that only start (ms)", Target::None),
+        ],
+    },
+    Benchmark {
         name: "idle",
         arguments: &["--nodes", "2"],
         figures: &[figure("cpu_percent_max", "idle cluster, busiest node (% of one core)", Target::Below(1.0))],
