@@ -19,7 +19,7 @@ const ELSEWHERE: [&str; 5] = [
     "socket of a switch",
     "result that is not complete, where the file system has no files without names (`O_TMPFILE`, open(2)); elsewhere only while it replaces another one",
     "YCSB, as `trellis reproduce kv` builds it",
-    "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`",
+    "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`, of `trellis run --stats` and `--advise`",
 ];
 
 /// A folder for everything that commands make.

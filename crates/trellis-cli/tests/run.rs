@@ -6,6 +6,7 @@
 mod support;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use support::{alive, pid_in, signal, start, start_nodes, state, wait_until};
 use trellis_testing::{Folder, Need, skip};
@@ -269,6 +270,41 @@ fn advice_names_what_a_phase_lost() {
     let run = start_nodes(2, "share", &["--stats", "--phase", "solve"]).finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stderr.contains("no phase is named solve; the program names end, share"), "{}", run.stderr);
+}
+
+#[test]
+fn advice_changes_neither_the_status_of_a_run_nor_its_record() {
+    let folder = Folder::new();
+    let start = |options: &[&str], temporary: &Path| {
+        let mut command = support::command(&[&["run", "-n", "2"], options, &["--"]].concat());
+        support::in_role(&mut command, "sum");
+        command.env("TMPDIR", temporary).env("TRELLIS_RECORD", folder.file("record"));
+        support::Run::start(command).finish()
+    };
+    let kept = start(&["--stats"], folder.path());
+    assert_eq!(kept.code, Some(0), "{kept:?}");
+    assert!(kept.stderr.contains("advice"), "{kept:?}");
+    let names = |path: PathBuf| {
+        let mut names: Vec<_> =
+            fs::read_dir(path).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(folder.file("record")), ["node-0.json", "node-1.json"], "where the environment says");
+    assert_eq!(names(folder.path().to_owned()), ["record"], "and nothing else is left");
+    let run = start_nodes(2, "sum", &["--stats", "--set", "record_faults_max=0"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let nowhere = {
+        let mut command = support::command(&["run", "-n", "2", "--advise", "--"]);
+        support::in_role(&mut command, "sum");
+        command.env("TMPDIR", folder.file("nowhere"));
+        support::Run::start(command).finish()
+    };
+    assert_eq!(nowhere.code, Some(0), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("trellis: there is no advice: cannot make a folder in"), "{nowhere:?}");
+    let killed = start_nodes(2, "vanish", &["--advise"]).finish();
+    assert_eq!(killed.code, Some(70), "{killed:?}");
+    assert!(killed.stderr.contains("trellis: there is no advice: no node left a record"), "{killed:?}");
 }
 
 #[test]

@@ -257,6 +257,8 @@ pub struct Record {
     pub coherence: String,
     /// The home in use.
     pub home: String,
+    /// When memory for the region is taken: lazy, full or overcommit.
+    pub reserve: String,
     /// The protection of frames in use.
     pub security: String,
     /// The time from joining to leaving.
@@ -393,6 +395,7 @@ mod tests {
             ways: vec!["tcp: the two run on different hosts".to_owned(), String::new()],
             coherence: "ivy".to_owned(),
             home: "manager".to_owned(),
+            reserve: "lazy".to_owned(),
             security: "plain".to_owned(),
             seconds: 1.25,
             counters: Counters { read_faults: 3, frames_refused: 1, ..Counters::default() },

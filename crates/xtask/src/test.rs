@@ -1,8 +1,8 @@
 //! `cargo xtask test`: runs every test of the workspace, and checks that only the allowed ones are skipped.
 //!
 //! The runners capture the output of passed tests; this task requests it and searches it for lines
-//! `SKIPPED name (need): reason`. A need that `tests/expected-skips.txt` does not list is a failure, and so is one that
-//! this machine meets: a test that silently does not run is worse than none. All other output of the runners is passed
+//! `SKIPPED name (need): reason`. A need that `tests/expected-skips.txt` does not list is a failure, and so is root
+//! where root runs the tests: a test that silently does not run is worse than none. All other output of the runners is passed
 //! on unchanged. The last lines name every test that failed, because readers of a log look at its end.
 
 use std::collections::{BTreeMap, BTreeSet};

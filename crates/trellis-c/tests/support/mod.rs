@@ -24,12 +24,15 @@ pub(crate) use addresses::addresses;
 /// How long a cluster may run before the test considers it stuck. Far more than any of them needs.
 const STUCK_SECONDS: u64 = 120;
 
+/// How long the folders of tests are kept after their end.
+const KEPT_FOR: Duration = Duration::from_secs(3600);
+
 /// The folder of this crate.
 pub(crate) fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// An empty folder for this test. It stays until the next test program starts, so that a failure can be looked into.
+/// An empty folder for this test. It stays for an hour, so that a failure can be looked into.
 pub(crate) fn fresh_folder(name: &str) -> PathBuf {
     static SWEPT: Once = Once::new();
     // Tests of one program run concurrently, and two may choose the same name.
@@ -43,13 +46,15 @@ pub(crate) fn fresh_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Removes the folders of test programs that have ended.
+/// Removes the folders of test programs that ended long ago.
 fn sweep(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let mut parts = name.rsplitn(3, '-').skip(1);
         let process = parts.next().and_then(|process| process.parse::<u32>().ok());
-        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+        let has_ended = process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists());
+        let age = entry.metadata().and_then(|about| about.modified()).ok().and_then(|made| made.elapsed().ok());
+        if has_ended && age.is_some_and(|age| age > KEPT_FOR) {
             // Another test program may be removing it.
             let _ = std::fs::remove_dir_all(entry.path());
         }
@@ -64,8 +69,10 @@ pub(crate) fn prefix() -> &'static Path {
         // Cargo builds the shared library into the folder of the test program, because the test depends on the crate.
         let library = program.with_file_name("libtrellis_c.so");
         let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let (prefix, made_from) = (parent.join("prefix"), parent.join("prefix.made-from"));
-        let lock = File::create(parent.join("prefix.lock")).expect("a file beside the tests' folders");
+        let profile = program.ancestors().nth(2).and_then(Path::file_name).expect("cargo puts it into PROFILE/deps");
+        let beside = |ending: &str| parent.join(format!("prefix-{}{ending}", profile.display()));
+        let (prefix, made_from) = (beside(""), beside(".made-from"));
+        let lock = File::create(beside(".lock")).expect("a file beside the tests' folders");
         lock.lock().expect("it can be locked");
         let state = state_of_install(&library);
         if std::fs::read_to_string(&made_from).ok().as_ref() != Some(&state) {
@@ -86,8 +93,9 @@ fn state_of_install(library: &Path) -> String {
     };
     let mut folders =
         ["include", "cmake", "../../parmacs", "../../examples/parmacs"].map(|name| crate_folder().join(name)).to_vec();
-    let mut newest = changed(library);
+    let mut newest = changed(library).max(changed(&crate_folder().join("install.rs")));
     while let Some(folder) = folders.pop() {
+        newest = newest.max(changed(&folder));
         for entry in std::fs::read_dir(folder).expect("a folder of the repository").flatten() {
             newest = newest.max(changed(&entry.path()));
             if entry.path().is_dir() {

@@ -3,8 +3,8 @@
 //! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
 //! request nothing else, unless they are of a pass (below). Three faults in a row, or three loads at the same distance of
 //! a few pages, form a *stream*, upwards or downwards, whose window grows up to the configured bound. What is requested
-//! beyond a fault is at most a quarter of what the stream has gone through: where it ends, that much was for nothing, for
-//! example pages of a neighbour's part. It must never decide who may have a page: the request is a hint that the coherence
+//! beyond a fault is at most a quarter of what the stream has gone through, or three pages: where it ends, that much was
+//! for nothing, for example pages of a neighbour's part. It must never decide who may have a page: the request is a hint that the coherence
 //! protocol may ignore.
 //!
 //! A stream with a full window also reads ahead while the program works on the pages that it has. It requests the next

@@ -101,6 +101,7 @@ impl Recorder {
             ways: node.ways(),
             coherence: node.config.coherence_word(),
             home: node.config.home.to_string(),
+            reserve: node.config.reserve.to_string(),
             security: node.config.security_in_use().to_string(),
             seconds: now_us as f64 / 1e6,
             counters,

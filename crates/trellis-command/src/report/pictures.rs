@@ -315,6 +315,7 @@ pub(super) mod tests {
             ways: (0..2).map(|peer| if peer == node { String::new() } else { "shm".to_owned() }).collect(),
             coherence: "ivy".to_owned(),
             home: "manager".to_owned(),
+            reserve: "lazy".to_owned(),
             security: "plain".to_owned(),
             seconds: 0.5,
             counters: Counters { read_faults: 2, write_faults: 1, bytes_in: 8192, ..Counters::default() },

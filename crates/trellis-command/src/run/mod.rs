@@ -171,6 +171,8 @@ pub struct Made {
     pub stdout: Vec<Vec<u8>>,
     /// The last counters in each node's status page.
     pub counters: Vec<Option<trellis::Counters>>,
+    /// Where the nodes wrote their records, if they did.
+    pub record: Option<PathBuf>,
     /// The exit code of the run, or the sentence about its failure.
     pub ending: Ending,
 }
@@ -178,12 +180,11 @@ pub struct Made {
 /// Runs the `run` subcommand.
 pub fn run(arguments: RunArguments) -> Ending {
     let review = Review::of(&arguments);
-    let (mut plan, joining) = arguments.into_plan()?;
-    let records = review.prepare(&mut plan)?;
-    let made = launch_and_join(&plan, &joining)?;
-    if let Some(records) = records {
+    let (plan, joining) = arguments.into_plan()?;
+    let made = launch_and_join(&plan, &joining, review.as_ref().and_then(Review::folder))?;
+    if let Some(review) = review {
         // If it cannot be written, the run is over all the same.
-        let _ = std::io::stderr().write_all(review.text(&made.counters, &records).as_bytes());
+        let _ = std::io::stderr().write_all(review.text(&made).as_bytes());
     }
     made.ending
 }
@@ -249,17 +250,18 @@ fn readable_file(file: &Path) -> Result<PathBuf, Failure> {
 
 /// Starts the nodes, waits for them, and leaves nothing behind.
 pub fn launch(plan: &Plan) -> Result<Made, Failure> {
-    launch_and_join(plan, &Joining::default())
+    launch_and_join(plan, &Joining::default(), None)
 }
 
-fn launch_and_join(plan: &Plan, joining: &Joining) -> Result<Made, Failure> {
+/// `review` is where the nodes write their records if the configuration names no other place.
+fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Result<Made, Failure> {
     if plan.nodes == 0 || plan.nodes > config::NODES_MAX {
         let sentence = format!("-n {}: the number of nodes must be 1 to {}", plan.nodes, config::NODES_MAX);
         return Err(Failure::new(exit::USAGE, sentence));
     }
     // Before there is anything that a signal could leave behind, and until that is gone.
     let signals = Signals::block()?;
-    let mut wiring = Wiring::new(plan, joining)?;
+    let mut wiring = Wiring::new(plan, joining, review)?;
     // Removed when this call ends, however it ends.
     let _secret_file = wiring.secret_file.take();
     let requests = joining.join.is_some().then(Requests::listen).transpose()?;
@@ -279,11 +281,13 @@ fn launch_and_join(plan: &Plan, joining: &Joining) -> Result<Made, Failure> {
             }
         }
     }
+    let record = wiring.record.take();
     drop(wiring);
     let finished = supervisor.supervise()?;
-    let ending = ending_of(&finished);
+    let is_record_wanted = record.as_deref() != review;
+    let ending = ending_of(&finished, is_record_wanted);
     let counters = finished.statuses.iter().map(NodeStatus::counters).collect();
-    Ok(Made { stdout: finished.stdout, counters, ending })
+    Ok(Made { stdout: finished.stdout, counters, record, ending })
 }
 
 /// What all nodes of a run have in common.
@@ -294,12 +298,14 @@ struct Wiring {
     secret: Option<[u8; 32]>,
     secret_file: Option<SecretFile>,
     environment: Vec<(String, OsString)>,
+    /// Where the nodes write their records.
+    record: Option<PathBuf>,
     /// Where the run's own memory server is.
     memory: Option<memory::Place>,
 }
 
 impl Wiring {
-    fn new(plan: &Plan, joining: &Joining) -> Result<Wiring, Failure> {
+    fn new(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Result<Wiring, Failure> {
         let secret = joining.secret()?;
         // A process that joins listens where it reaches the cluster, which it finds out itself.
         let listening = if joining.join.is_some() { 0 } else { plan.nodes };
@@ -319,6 +325,13 @@ impl Wiring {
             environment.push((config::FILE_VARIABLE.to_owned(), file.clone().into_os_string()));
         }
         plan.settings.iter().for_each(|(key, value)| tell(&mut environment, key, value));
+        if let (None, Some(folder)) = (&read.record, review) {
+            tell(&mut environment, "record", &folder.display().to_string());
+            if read.record_faults_max == Config::default().record_faults_max {
+                tell(&mut environment, "record_faults_max", &review::FAULTS_MAX.to_string());
+            }
+        }
+        let record = read.record.clone().or(review.map(Path::to_owned));
         preload::add(&read, &plan.program, &mut environment);
         if let Some(memory) = &memory {
             tell(&mut environment, "memory_server", &memory.of_server().to_string());
@@ -329,7 +342,7 @@ impl Wiring {
             None if joining.join.is_none() => Some(child::fresh_secret()?),
             given => given,
         };
-        let mut wiring = Wiring { sockets, secret, secret_file: None, environment, memory };
+        let mut wiring = Wiring { sockets, secret, secret_file: None, environment, record, memory };
         if let (true, Some(secret)) = (read.joiners_max > 0 && joining.join.is_none(), secret) {
             if !is_given {
                 wiring.secret_file = Some(SecretFile::write(&secret)?);
@@ -505,7 +518,7 @@ pub fn ask_to_leave(node: &JoinedNode) -> Result<bool, Failure> {
 }
 
 /// The exit code of the run, or the sentence about the first cause of its failure.
-fn ending_of(finished: &Finished) -> Ending {
+fn ending_of(finished: &Finished, is_record_wanted: bool) -> Ending {
     let seen: &[Seen] = &finished.seen;
     if let Some(cause) = cause::first_cause(seen) {
         // Status 0 is no failure: the cluster failed because of a node that ended too early.
@@ -522,7 +535,8 @@ fn ending_of(finished: &Finished) -> Ending {
         }
         None => {}
     }
-    if let Some(node) = finished.statuses.iter().position(NodeStatus::has_lost_its_record) {
+    let lost = finished.statuses.iter().position(NodeStatus::has_lost_its_record);
+    if let Some(node) = lost.filter(|_| is_record_wanted) {
         let sentence = format!("the record of node {node} is not there: its own message says why");
         return Err(Failure::new(exit::FILE, sentence));
     }

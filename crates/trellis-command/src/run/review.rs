@@ -1,75 +1,117 @@
 //! What a run says about itself at its end: `--stats`, `--advise` and `--phase`.
 //!
-//! Promises: the run ends as it would have without them; a record that the user did not ask for is removed.
+//! Promises: the run has the status that it would have without them. A record that the user asked for stays where the
+//! user wants it; one for the advice alone is kept small, and removed.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use trellis::config;
 use trellis::record::advice::{self, Advice};
 use trellis::record::{Counters, Record};
 
-use super::{Plan, RunArguments, status};
+use super::{Made, RunArguments, status};
 use crate::exit::Failure;
 use crate::scratch::Scratch;
+
+/// How many faults of a node a record for the advice alone keeps.
+pub(super) const FAULTS_MAX: usize = 100_000;
 
 /// What the user wants to know.
 pub(super) struct Review {
     shows_counters: bool,
-    /// `--advise`; `--stats` gives advice, too.
-    is_advised: bool,
+    gives_advice: bool,
     phase: Option<String>,
-}
-
-/// Where the nodes write their records.
-pub(super) struct Records {
-    folder: PathBuf,
-    /// Removes the folder, if the user named none.
-    _scratch: Option<Scratch>,
+    since: SystemTime,
+    /// Where nodes write records if the user names no other place.
+    scratch: Option<Scratch>,
+    /// Why there is no such place.
+    failure: Option<Failure>,
 }
 
 impl Review {
-    pub(super) fn of(arguments: &RunArguments) -> Review {
-        Review { shows_counters: arguments.stats, is_advised: arguments.advise, phase: arguments.phase.clone() }
-    }
-
-    /// Has the nodes keep records; `None` if there is nothing to say.
-    pub(super) fn prepare(&self, plan: &mut Plan) -> Result<Option<Records>, Failure> {
-        if !self.shows_counters && !self.is_advised && self.phase.is_none() {
-            return Ok(None);
+    /// `None` if there is nothing to say.
+    pub(super) fn of(arguments: &RunArguments) -> Option<Review> {
+        if !arguments.stats && !arguments.advise && arguments.phase.is_none() {
+            return None;
         }
-        if let Some((_, folder)) = plan.settings.iter().rev().find(|(key, _)| key == "record") {
-            return Ok(Some(Records { folder: folder.into(), _scratch: None }));
-        }
-        let scratch = Scratch::new("record")?;
-        let folder = scratch.path().to_owned();
-        plan.settings.push(("record".to_owned(), folder.display().to_string()));
-        Ok(Some(Records { folder, _scratch: Some(scratch) }))
-    }
-
-    /// What is printed. `counters` are those of the whole run, also of nodes that left no record.
-    pub(super) fn text(&self, counters: &[Option<Counters>], records: &Records) -> String {
-        let records = Record::read_folder(&records.folder).unwrap_or_default();
-        let phase = self.phase.as_deref();
-        let of_phase = match advice::counters(&records, phase) {
-            Ok(of_phase) => of_phase,
-            Err(sentence) => return format!("trellis: {sentence}\n"),
+        let (scratch, failure) = match Scratch::new("review") {
+            Ok(scratch) => (Some(scratch), None),
+            Err(failure) => (None, Some(failure)),
         };
+        Some(Review {
+            shows_counters: arguments.stats || !arguments.advise,
+            gives_advice: arguments.stats || arguments.advise,
+            phase: arguments.phase.clone(),
+            since: SystemTime::now(),
+            scratch,
+            failure,
+        })
+    }
+
+    /// Where nodes write records if the configuration names no other place.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.scratch.as_ref().map(Scratch::path)
+    }
+
+    /// What is printed after the run.
+    pub(super) fn text(&self, made: &Made) -> String {
+        let (records, unread) = made.record.as_ref().map_or_else(Default::default, |folder| self.read(folder));
+        let reason = unread.or_else(|| self.failure.as_ref().map(|failure| failure.sentence.clone()));
         let mut text = String::new();
-        if self.shows_counters || !self.is_advised {
-            text.push_str(&match phase {
-                None => status::counter_table(counters),
-                Some(_) => status::counter_table(&listed(&of_phase)),
-            });
+        if self.shows_counters && self.phase.is_none() {
+            text.push_str(&status::counter_table(&made.counters));
         }
-        if !records.is_empty() {
-            text.push_str(&advised(&advice::advise(&records, phase).unwrap_or_default(), &records));
+        if made.counters.iter().all(Option::is_none) {
+            return text;
+        }
+        if records.is_empty() {
+            let reason = reason.unwrap_or_else(|| "no node left a record of the run".to_owned());
+            text.push_str(&format!("trellis: there is no advice: {reason}\n"));
+            return text;
+        }
+        text.push_str(&self.about(&records).unwrap_or_else(|sentence| format!("trellis: {sentence}\n")));
+        let joined = made.counters.iter().flatten().count();
+        if let Some(missing) = joined.checked_sub(records.len()).filter(|missing| *missing > 0) {
+            let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+            text.push_str(&format!(
+                "{missing} of {joined} nodes left no record; the advice is about the others{reason}\n"
+            ));
         }
         text
+    }
+
+    fn about(&self, records: &[Record]) -> Result<String, String> {
+        let phase = self.phase.as_deref();
+        let mut text = String::new();
+        if self.shows_counters && phase.is_some() {
+            text.push_str(&status::counter_table(&by_node(&advice::counters(records, phase)?)));
+        }
+        if self.gives_advice {
+            text.push_str(&advised(&advice::advise(records, phase)?, records));
+        }
+        Ok(text)
+    }
+
+    /// The records that this run left, and why one of them cannot be read.
+    fn read(&self, folder: &Path) -> (Vec<Record>, Option<String>) {
+        let is_new = |path: &PathBuf| {
+            path.metadata().and_then(|about| about.modified()).is_ok_and(|modified| modified >= self.since)
+        };
+        let (mut records, mut unread) = (Vec::new(), None);
+        for path in (0..config::NODES_MAX).map(|node| Record::path(folder, node)).filter(is_new) {
+            match Record::read(&path) {
+                Ok(record) => records.push(record),
+                Err(error) => unread = Some(error.to_string()),
+            }
+        }
+        (records, unread)
     }
 }
 
 /// Counters in the order of their nodes.
-fn listed(counters: &BTreeMap<usize, Counters>) -> Vec<Option<Counters>> {
+fn by_node(counters: &BTreeMap<usize, Counters>) -> Vec<Option<Counters>> {
     let nodes = counters.keys().last().map_or(0, |last| last + 1);
     (0..nodes).map(|node| counters.get(&node).copied()).collect()
 }
@@ -86,7 +128,7 @@ fn advised(advice: &[Advice], records: &[Record]) -> String {
     let dropped: u64 = records.iter().map(|record| record.faults_dropped).sum();
     if dropped > 0 {
         text.push_str(&format!(
-            "{dropped} faults are not in the records (`--set record_faults_max=NUMBER` makes room for more)\n"
+            "{dropped} later faults are not considered (`--set record_faults_max=NUMBER` makes room for more)\n"
         ));
     }
     text
@@ -97,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_is_numbered_and_says_what_is_missing() {
+    fn advice_is_numbered() {
         let advice = Advice { lost_seconds: 0.5, share: 0.25, sentence: "do this".to_owned() };
         assert_eq!(
             advised(&[advice], &[]),
@@ -109,7 +151,7 @@ mod tests {
     #[test]
     fn the_counters_of_a_phase_keep_their_nodes() {
         let counters = Counters { barriers: 3, ..Counters::default() };
-        assert_eq!(listed(&BTreeMap::from([(1, counters)])), [None, Some(counters)]);
-        assert!(listed(&BTreeMap::new()).is_empty());
+        assert_eq!(by_node(&BTreeMap::from([(1, counters)])), [None, Some(counters)]);
+        assert!(by_node(&BTreeMap::new()).is_empty());
     }
 }

@@ -158,8 +158,13 @@ impl World {
         unsafe { start.add(offset % page_bytes).read_volatile() }
     }
 
-    /// The faults since the last call.
+    /// The faults since the last call, as if each were at the first byte of its page.
     pub(crate) fn faults(&self) -> Vec<Fault> {
+        self.exact_faults().into_iter().map(|fault| Fault { offset: 0, ..fault }).collect()
+    }
+
+    /// The faults since the last call.
+    pub(crate) fn exact_faults(&self) -> Vec<Fault> {
         self.peer.held().faults.drain(..).collect()
     }
 

@@ -1,9 +1,8 @@
 //! Advice: the settings and changes of layout that the records of a run point to.
 //!
-//! Promises: each piece of advice says what was measured, in time and in counts, and what to do about it. The time that
-//! it names as lost is what was measured, so that no change can gain more. Pages have one use each, so that no time is
-//! named twice among them; the shares of barriers, locks and the service thread are others. It must never advise a
-//! setting that the run already had.
+//! Promises: each piece of advice says what was measured, in time and in counts, and what to do about it. No change can
+//! gain more than the time that it names as lost. Pages have one use each, so that the time of a fault is named once. It
+//! must never advise a setting that the run had according to its records, or that the run's configuration would refuse.
 
 mod pages;
 #[cfg(test)]
@@ -14,7 +13,7 @@ use std::collections::BTreeMap;
 use pages::{Group, Use, uses};
 use serde::Serialize;
 
-use crate::{Counters, FaultKind, FaultRecord, Record};
+use crate::{Counters, FaultKind, FaultRecord, Phase, Record};
 
 /// How many pieces of advice are given.
 pub const ADVICE_MAX: usize = 3;
@@ -34,7 +33,7 @@ pub struct Advice {
 }
 
 /// What is advised after a run: at most [`ADVICE_MAX`] pieces, the most expensive first. With a phase, only what
-/// happened in phases of that name counts.
+/// happened in phases of that name counts, and only the nodes that were in one.
 ///
 /// # Errors
 ///
@@ -42,9 +41,8 @@ pub struct Advice {
 pub fn advise(records: &[Record], phase: Option<&str>) -> Result<Vec<Advice>, String> {
     let run = Run::new(records, phase)?;
     let mut all = run.of_pages();
-    all.extend(
-        [run.fresh(), run.barriers(), run.locks(), run.service(), run.diffs(), run.evictions()].into_iter().flatten(),
-    );
+    let others = [run.fresh(), run.barriers(), run.locks(), run.service(), run.diffs(), run.evictions()];
+    all.extend(others.into_iter().flatten());
     let seconds = run.seconds();
     let advice = all.into_iter().map(|(lost_ns, sentence)| {
         let lost_seconds = lost_ns as f64 / 1e9;
@@ -68,52 +66,47 @@ pub fn counters(records: &[Record], phase: Option<&str>) -> Result<BTreeMap<usiz
 /// What is lost, in nanoseconds, and the sentence about it.
 type Loss = (u64, String);
 
+/// When `hlrc` is right for a program (docs/concepts/release-consistency.md).
+const IF_ORDERED: &str = "if only the cluster's barriers, locks and other objects order the accesses";
+
 /// The part of a run that counts.
 struct Run<'a> {
-    records: &'a [Record],
-    phase: Option<&'a str>,
+    /// With the faults that count.
+    records: Vec<(&'a Record, Vec<&'a FaultRecord>)>,
     /// By node.
     counters: BTreeMap<usize, Counters>,
 }
 
 impl<'a> Run<'a> {
     fn new(records: &'a [Record], phase: Option<&'a str>) -> Result<Run<'a>, String> {
-        let phases = || records.iter().flat_map(|record| &record.phases);
-        if let Some(phase) = phase
-            && !phases().any(|other| other.name == phase)
-        {
-            let mut names: Vec<&str> = phases().map(|phase| phase.name.as_str()).collect();
-            names.sort_unstable();
-            names.dedup();
-            return Err(match names.is_empty() {
-                true => {
-                    format!("no phase is named {phase}: the program names none (`cluster.phase(\"{phase}\")` does)")
-                }
-                false => format!("no phase is named {phase}; the program names {}", names.join(", ")),
+        let Some(name) = phase else {
+            let counters = records.iter().map(|record| (record.node, record.counters)).collect();
+            return Ok(Run {
+                records: records.iter().map(|record| (record, record.faults.iter().collect())).collect(),
+                counters,
             });
-        }
-        let counters_of = |record: &Record| match phase {
-            None => record.counters,
-            Some(phase) => {
-                let of_phase = record.phases.iter().filter(|other| other.name == phase);
-                let sum = of_phase.fold(Counters::default(), |sum, phase| sum.plus(&phase.counters));
-                // Each phase names the threads of the whole run.
-                Counters { program_threads: record.counters.program_threads, ..sum }
+        };
+        let (mut of_phase, mut counters) = (Vec::new(), BTreeMap::new());
+        for record in records {
+            let phases: Vec<&Phase> = record.phases.iter().filter(|phase| phase.name == name).collect();
+            if phases.is_empty() {
+                continue;
             }
-        };
-        let counters = records.iter().map(|record| (record.node, counters_of(record))).collect();
-        Ok(Run { records, phase, counters })
-    }
-
-    /// The faults of a node that count.
-    fn faults(&self, record: &'a Record) -> Vec<&'a FaultRecord> {
-        let counts = |fault: &&FaultRecord| {
-            self.phase.is_none_or(|name| {
-                let is_inside = |time| move |phase: &&crate::Phase| (phase.start_us..phase.end_us).contains(&time);
-                record.phases.iter().filter(is_inside(fault.time_us)).any(|phase| phase.name == name)
-            })
-        };
-        record.faults.iter().filter(counts).collect()
+            let sum = phases.iter().fold(Counters::default(), |sum, phase| sum.plus(&phase.counters));
+            // Each phase names the threads of the whole run.
+            let program_threads = record.counters.program_threads;
+            counters.insert(record.node, Counters { program_threads, ..sum });
+            // Phases follow each other, so the last one that began before a fault is the only one that may contain it.
+            let counts = |fault: &&FaultRecord| {
+                let begun = phases.partition_point(|phase| phase.start_us <= fault.time_us);
+                begun > 0 && fault.time_us < phases[begun - 1].end_us
+            };
+            of_phase.push((record, record.faults.iter().filter(counts).collect()));
+        }
+        if of_phase.is_empty() {
+            return Err(no_phase(records, name));
+        }
+        Ok(Run { records: of_phase, counters })
     }
 
     /// The time of the program's threads.
@@ -126,93 +119,116 @@ impl<'a> Run<'a> {
         self.counters.values().map(counter).sum()
     }
 
-    fn first(&self) -> Option<&'a Record> {
-        self.records.first()
+    /// Settings are the same at all nodes.
+    fn any(&self) -> Option<&'a Record> {
+        self.records.first().map(|(record, _)| *record)
     }
 
     fn has(&self, coherence: &str) -> bool {
-        self.first().is_some_and(|record| record.coherence.starts_with(coherence))
+        self.any().is_some_and(|record| record.coherence.starts_with(coherence))
+    }
+
+    /// Whether the region lies at memory servers, where no other protocol or catcher is possible.
+    fn is_leased(&self) -> bool {
+        self.has("lease")
     }
 
     fn of_pages(&self) -> Vec<Loss> {
-        let groups = uses(|record| self.faults(record), self.records);
+        let groups = uses(&self.records);
         groups.into_iter().filter_map(|(usage, group)| Some((group.waited_ns, self.about(usage, &group)?))).collect()
     }
 
     fn about(&self, usage: Use, group: &Group) -> Option<String> {
-        let page_bytes = self.first().map_or(0, |record| record.page_bytes);
+        let page_bytes = self.any().map_or(0, |record| record.page_bytes);
         let (faults, nodes) = (group.faults, listed(&group.nodes));
         let place = place(group, page_bytes as u64);
+        // Where `hlrc` is not what the run had, and possible.
+        let or_hlrc = |variant: &str| match self.has("hlrc") || self.is_leased() {
+            true => String::new(),
+            false => format!(", or set coherence = {variant} for them {IF_ORDERED}"),
+        };
         Some(match usage {
-            Use::FalseSharing if self.has("hlrc") => format!(
-                "false sharing, {faults} faults: {nodes} use different parts of the same pages, {place}; give each \
-                 node's part pages of its own (padding to {page_bytes} bytes)"
-            ),
             Use::FalseSharing => format!(
-                "false sharing, {faults} faults: {nodes} use different parts of the same pages, {place}; give each \
-                 node's part pages of its own (padding to {page_bytes} bytes), or set coherence = hlrc for them if the \
-                 program is free of data races"
+                "false sharing, {faults} faults: {nodes} store to different parts of the same pages, {place}; give each \
+                 node's part pages of its own (padding to {page_bytes} bytes){}",
+                or_hlrc("hlrc")
             ),
-            Use::ReadThenWritten if self.has("migrate") || self.has("hlrc") => return None,
+            Use::ReadThenWritten if self.has("migrate") || self.has("hlrc") || self.is_leased() => return None,
             Use::ReadThenWritten => format!(
                 "second faults, {faults} faults of {nodes}: pages are loaded from and then stored to, {place}; set \
                  coherence = migrate for them, which brings the right to store with the first load"
             ),
             Use::OneWriter if self.has("hlrc(update)") => return None,
             Use::OneWriter => format!(
-                "one node stores and others load what it stored, {faults} faults of {nodes}, {place}; prefetch() it \
-                 before it is used, or set coherence = hlrc(update) for it if the program is free of data races"
+                "one node stores and others load what it stored, {faults} faults of {nodes}, {place}; call prefetch() \
+                 for these pages before they are used{}",
+                or_hlrc("hlrc(update)")
             ),
             Use::SameBytes => format!(
                 "the same bytes in turn, {faults} faults: {nodes} store to them, {place}; let each node collect its own \
                  part and join the parts once (`reduce` in a barrier), or take turns less often"
             ),
+            Use::Taken => format!(
+                "pages that nodes take from each other, {faults} faults: {nodes} store to them, {place}; give the part \
+                 of each node pages of its own, or take turns less often"
+            ),
             Use::Sequence => format!(
                 "page after page, {faults} faults of {nodes}, {place}; call prefetch() for these pages before they are \
-                 used, or set reserve = full if their memory is fresh"
+                 used{}",
+                if self.may_take_memory() { ", or set reserve = full if their memory is fresh" } else { "" }
             ),
         })
     }
 
-    /// Pages that are touched for the first time.
+    /// Whether `reserve = full` would change anything.
+    fn may_take_memory(&self) -> bool {
+        !self.is_leased() && self.any().is_some_and(|record| record.reserve != "full")
+    }
+
+    /// The time of faults that no other node had a part in.
+    fn local_ns(&self) -> u64 {
+        let faults = self.records.iter().flat_map(|(_, faults)| faults);
+        faults.filter(|fault| fault.kind == FaultKind::Local).map(|fault| fault.wait_us_x10 * 100).sum()
+    }
+
+    /// Pages that are touched for the first time. Under `hlrc`, local faults may be first stores after a release.
     fn fresh(&self) -> Option<Loss> {
-        let of_node =
-            |record: &'a Record| self.faults(record).into_iter().filter(|fault| fault.kind == FaultKind::Local);
-        let lost = self.records.iter().flat_map(of_node).map(|fault| fault.wait_us_x10 * 100).sum();
         let faults = self.sum(|counters| counters.local_faults);
-        Some((
-            lost,
-            format!(
-                "fresh pages, {faults} faults without another node: set reserve = full, and region_bytes to the size that \
-             the program needs, so that its memory is there before it starts; or name a phase after the data is filled, \
-             so that this does not count"
-            ),
-        ))
+        (faults > 0 && self.may_take_memory() && !self.has("hlrc")).then(|| {
+            let sentence = format!(
+                "fresh pages, {faults} faults without another node: set reserve = full, and region_bytes to the size \
+                 that the program needs, so that its memory is there before it starts; or name a phase after the data \
+                 is filled, so that this does not count"
+            );
+            (self.local_ns(), sentence)
+        })
     }
 
     /// Threads that waited in barriers.
     fn barriers(&self) -> Option<Loss> {
-        let waited = |counters: &Counters| counters.barrier_wait_ns / counters.program_threads.max(1);
-        let (last, least) =
-            self.counters.iter().map(|(node, counters)| (*node, waited(counters))).min_by_key(|of| of.1)?;
+        if self.counters.len() < 2 {
+            return None;
+        }
+        let threads = |counters: &Counters| counters.program_threads.max(1);
+        let waited = |counters: &Counters| counters.barrier_wait_ns / threads(counters);
+        let each = self.counters.iter().map(|(node, counters)| (*node, waited(counters)));
+        let (last, least) = each.min_by_key(|(_, waited)| *waited)?;
         let lost = self.sum(|counters| counters.barrier_wait_ns);
-        let uneven: u64 =
-            self.counters.values().map(|counters| (waited(counters) - least) * counters.program_threads.max(1)).sum();
-        let barriers =
-            self.counters.values().map(|counters| counters.barriers / counters.program_threads.max(1)).max()?;
+        let uneven = self.counters.values().map(|counters| (waited(counters) - least) * threads(counters)).sum::<u64>();
+        let barriers = self.counters.values().map(|counters| counters.barriers / threads(counters)).max()?;
         Some(match uneven * 2 > lost {
             true => (
                 uneven,
                 format!(
-                    "waiting in barriers for node {last}, which waited least: give it less work, or divide the work into \
-                 smaller pieces that nodes take when they are free"
+                    "waiting in barriers for node {last}, which waited least: give it less work, or divide the work \
+                     into smaller pieces that nodes take when they are free"
                 ),
             ),
             false => (
                 lost,
                 format!(
-                    "{barriers} barriers, in which all nodes wait alike, {:.0} us each: do more between two of them, or drop \
-                 those that order nothing",
+                    "{barriers} barriers, in which all nodes wait alike, {:.0} us each: do more between two of them, or \
+                     drop those that order nothing",
                     lost as f64 / 1e3 / self.sum(|counters| counters.barriers).max(1) as f64
                 ),
             ),
@@ -220,20 +236,20 @@ impl<'a> Run<'a> {
     }
 
     fn locks(&self) -> Option<Loss> {
-        let (all, alone) =
-            (self.sum(|counters| counters.lock_acquires), self.sum(|counters| counters.lock_acquires_local));
-        (all > 0).then(|| {
-            let lost = self.sum(|counters| counters.lock_wait_ns);
-            (lost, format!(
-                "locks, {all} taken, {alone} of them without a message: hold each for a shorter time, divide what it \
+        let taken = self.sum(|counters| counters.lock_acquires);
+        let alone = self.sum(|counters| counters.lock_acquires_local);
+        (taken > 0).then(|| {
+            let sentence = format!(
+                "locks, {taken} taken, {alone} of them without a message: hold each for a shorter time, divide what it \
                  protects among several, or collect results with `reduce` in a barrier"
-            ))
+            );
+            (self.sum(|counters| counters.lock_wait_ns), sentence)
         })
     }
 
     /// The service thread, which takes a core from the program.
     fn service(&self) -> Option<Loss> {
-        let record = self.first()?;
+        let record = self.any().filter(|_| !self.is_leased())?;
         let lost = self.sum(|counters| counters.handler_ns);
         let what = "the service thread worked while the program computed";
         match (record.catch.as_str(), record.home.as_str()) {
@@ -248,28 +264,40 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What `hlrc` sends to homes.
+    /// What `hlrc` sends to homes that do not follow the stores.
     fn diffs(&self) -> Option<Loss> {
         let diffs = self.sum(|counters| counters.diffs_out);
-        let is_elsewhere = self.first()?.home != "first-touch";
-        (diffs > 0 && is_elsewhere).then(|| {
-            let lost = self.sum(|counters| counters.overhead_ns);
-            (lost, format!("{diffs} diffs sent to homes: set home = first-touch, so that who stores most is the home"))
+        let is_fixed = matches!(self.any()?.home.as_str(), "manager" | "interleaved");
+        (diffs > 0 && is_fixed).then(|| {
+            let lost = self.sum(|counters| counters.overhead_ns).saturating_sub(self.local_ns());
+            (lost, format!("{diffs} diffs sent to homes: set home = first-touch, so that who stores first is the home"))
         })
     }
 
-    /// Pages that did not fit into the memory of a node.
+    /// Pages that did not fit into the memory of a node. At most each of them was fetched again once.
     fn evictions(&self) -> Option<Loss> {
         let evicted = self.sum(|counters| counters.pages_evicted);
-        (evicted > 0).then(|| {
-            let lost = self.sum(|counters| counters.fault_wait_ns);
-            (
-                lost,
-                format!(
-                    "{evicted} pages left for lack of memory, and were fetched again if they were needed: raise --cache"
-                ),
-            )
+        let faults = self.sum(|counters| counters.read_faults + counters.write_faults);
+        (evicted > 0 && faults > 0).then(|| {
+            let share = (evicted as f64 / faults as f64).min(1.0);
+            let lost = self.sum(|counters| counters.fault_wait_ns) as f64 * share;
+            let sentence = format!(
+                "{evicted} pages left for lack of memory, and were fetched again if they were needed: raise --cache"
+            );
+            (lost as u64, sentence)
         })
+    }
+}
+
+/// What is said where no phase has this name.
+fn no_phase(records: &[Record], name: &str) -> String {
+    let mut names: Vec<&str> =
+        records.iter().flat_map(|record| &record.phases).map(|phase| phase.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    match names.is_empty() {
+        true => format!("no phase is named {name}: the program names none (`cluster.phase(\"{name}\")` does)"),
+        false => format!("no phase is named {name}; the program names {}", names.join(", ")),
     }
 }
 

@@ -17,14 +17,16 @@ const STEP_PAGES_MAX: u64 = 129;
 /// How the nodes use a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Use {
-    /// Nodes that store to different parts of the page, or load other parts, take it from each other.
+    /// Nodes that store to different parts of the page take it from each other.
     FalseSharing,
     /// A node loads from the page, and then stores to it.
     ReadThenWritten,
-    /// One node stores to the page, and others load what it stored.
+    /// One node stores to the page, and others load from it.
     OneWriter,
     /// Several nodes store to the same parts.
     SameBytes,
+    /// Several nodes store to the page; to which parts is not known.
+    Taken,
     /// A thread goes from page to page.
     Sequence,
 }
@@ -72,14 +74,13 @@ impl Group {
 struct OfNode {
     reads: u64,
     writes: u64,
-    /// Stores that followed a load of the same node.
+    /// Stores to a page that was held for reading.
     upgrades: u64,
     upgrades_ns: u64,
     waited_ns: u64,
-    /// The parts that it loaded, and those that it stored to, as bits.
-    loaded: u64,
+    /// The parts to which it stored first, as bits.
     stored: u64,
-    /// A fault did not say which part it touched.
+    /// A store did not say where.
     is_vague: bool,
 }
 
@@ -88,17 +89,19 @@ impl OfNode {
         let waited_ns = fault.wait_us_x10 * 100;
         self.waited_ns += waited_ns;
         match fault.kind {
-            FaultKind::Read => self.reads += 1,
+            FaultKind::Read => {
+                self.reads += 1;
+                return;
+            }
             FaultKind::Write => self.writes += 1,
             FaultKind::Upgrade | FaultKind::UpgradeOwner => {
                 self.upgrades += 1;
                 self.upgrades_ns += waited_ns;
             }
-            FaultKind::Local => {}
+            FaultKind::Local => return,
         }
-        let parts = if fault.kind == FaultKind::Read { &mut self.loaded } else { &mut self.stored };
         match fault.offset {
-            Some(offset) => *parts |= 1 << (u64::from(offset) * PARTS / page_bytes).min(PARTS - 1),
+            Some(offset) => self.stored |= 1 << (u64::from(offset) * PARTS / page_bytes).min(PARTS - 1),
             None => self.is_vague = true,
         }
     }
@@ -112,66 +115,79 @@ impl OfNode {
     }
 }
 
-/// Divides the pages that nodes waited for among the uses.
-pub(super) fn uses<'a>(
-    faults: impl Fn(&'a Record) -> Vec<&'a FaultRecord>,
-    records: &'a [Record],
-) -> BTreeMap<Use, Group> {
+/// What a page with a use cost.
+struct Cost {
+    usage: Use,
+    faults: u64,
+    waited_ns: u64,
+    /// The nodes that the use is about.
+    nodes: Vec<usize>,
+}
+
+/// Divides the pages that nodes waited for among the uses. Each record comes with the faults that count.
+pub(super) fn uses(records: &[(&Record, Vec<&FaultRecord>)]) -> BTreeMap<Use, Group> {
     let mut pages: BTreeMap<u64, BTreeMap<usize, OfNode>> = BTreeMap::new();
-    for record in records {
-        for fault in faults(record).into_iter().filter(|fault| fault.kind != FaultKind::Local) {
+    for (record, faults) in records {
+        for fault in faults.iter().filter(|fault| fault.kind != FaultKind::Local) {
             let node = pages.entry(fault.page).or_default().entry(record.node).or_default();
             node.count(fault, record.page_bytes.max(1) as u64);
         }
     }
     let mut groups: BTreeMap<Use, Group> = BTreeMap::new();
     for (page, nodes) in &pages {
-        let Some((usage, waited_ns)) = use_of(nodes) else { continue };
-        let faults = nodes.values().map(OfNode::faults).sum();
-        groups.entry(usage).or_default().add(*page, nodes.keys().copied(), faults, waited_ns);
+        if let Some(Cost { usage, faults, waited_ns, nodes }) = cost_of(nodes) {
+            groups.entry(usage).or_default().add(*page, nodes, faults, waited_ns);
+        }
     }
     let named: BTreeSet<u64> = groups.values().flat_map(|group| group.pages.iter().copied()).collect();
-    for record in records {
-        let others =
-            faults(record).into_iter().filter(|fault| fault.kind != FaultKind::Local && !named.contains(&fault.page));
-        sequences(record.node, others, groups.entry(Use::Sequence).or_default());
+    let mut walks = Group::default();
+    for (record, faults) in records {
+        let others = faults.iter().filter(|fault| fault.kind != FaultKind::Local && !named.contains(&fault.page));
+        sequences(record.node, others.copied(), &mut walks);
     }
-    groups.retain(|_, group| group.faults > 0);
-    if let Some(group) = groups.get_mut(&Use::Sequence) {
-        group.pages.sort_unstable();
-        group.pages.dedup();
+    if walks.faults > 0 {
+        walks.pages.sort_unstable();
+        walks.pages.dedup();
+        groups.insert(Use::Sequence, walks);
     }
     groups
 }
 
-/// The use of a page by these nodes, and the time that it cost; `None` for one that is not special.
-fn use_of(nodes: &BTreeMap<usize, OfNode>) -> Option<(Use, u64)> {
+/// The use of a page by these nodes, and what it cost; `None` for one that is not special.
+fn cost_of(nodes: &BTreeMap<usize, OfNode>) -> Option<Cost> {
     let sum = |part: fn(&OfNode) -> u64| nodes.values().map(part).sum::<u64>();
-    let writers = nodes.values().filter(|node| node.stores()).count();
+    let writers: Vec<usize> = nodes.iter().filter(|(_, of)| of.stores()).map(|(node, _)| *node).collect();
     let returns = sum(OfNode::faults).saturating_sub(nodes.len() as u64);
-    let is_taken = nodes.len() > 1 && writers > 0 && returns >= RETURNS_MIN;
-    if is_taken && are_apart(nodes) {
-        return Some((Use::FalseSharing, sum(|node| node.waited_ns)));
+    let is_taken = nodes.len() > 1 && !writers.is_empty() && returns >= RETURNS_MIN;
+    let all =
+        |usage, nodes| Some(Cost { usage, faults: sum(OfNode::faults), waited_ns: sum(|node| node.waited_ns), nodes });
+    if is_taken && writers.len() > 1 && are_apart(nodes) {
+        return all(Use::FalseSharing, writers);
     }
     let (reads, followed) = (sum(|node| node.reads), sum(|node| node.reads.min(node.upgrades)));
     if followed > 1 && followed * 10 >= reads * 8 {
-        return Some((Use::ReadThenWritten, sum(|node| node.upgrades_ns)));
+        let nodes = nodes.iter().filter(|(_, of)| of.reads.min(of.upgrades) > 0).map(|(node, _)| *node).collect();
+        let waited_ns = sum(|node| node.upgrades_ns);
+        return Some(Cost { usage: Use::ReadThenWritten, faults: sum(|node| node.upgrades), waited_ns, nodes });
     }
-    match writers {
-        1 if is_taken => Some((Use::OneWriter, sum(|node| node.waited_ns))),
-        _ if is_taken => Some((Use::SameBytes, sum(|node| node.waited_ns))),
-        _ => None,
+    match writers.len() {
+        _ if !is_taken => None,
+        1 => all(Use::OneWriter, nodes.keys().copied().collect()),
+        _ if nodes.values().any(|node| node.is_vague) => all(Use::Taken, writers),
+        _ => all(Use::SameBytes, writers),
     }
 }
 
-/// Whether each node has parts of the page for itself: those to which it stores, or if it only loads, those that it loads.
-/// What a node that stores loads of others does not count: they would fetch it, wherever it lies.
+/// Whether the nodes that store do so to different parts, as far as their faults say: a fault is at the first byte that
+/// is touched, and not at those that are touched afterwards. What they load of each other does not count: they would
+/// fetch it, wherever it lies.
 fn are_apart(nodes: &BTreeMap<usize, OfNode>) -> bool {
-    let own = |node: &OfNode| if node.stores() { node.stored } else { node.loaded };
-    let all: Vec<&OfNode> = nodes.values().collect();
-    let mut pairs = all.iter().enumerate().flat_map(|(at, one)| all[at + 1..].iter().map(move |other| (one, other)));
-    !all.iter().any(|node| node.is_vague)
-        && pairs.all(|(one, other)| !(one.stores() || other.stores()) || own(one) & own(other) == 0)
+    let mut seen = 0;
+    nodes.values().all(|node| {
+        let is_apart = !node.is_vague && seen & node.stored == 0;
+        seen |= node.stored;
+        is_apart
+    })
 }
 
 /// Finds the faults of a node that go from page to page.
@@ -180,9 +196,9 @@ fn sequences<'a>(node: usize, faults: impl Iterator<Item = &'a FaultRecord>, gro
     let goes_on = |run: &[&FaultRecord], page: u64| match run {
         [] => true,
         [.., last] if page <= last.page => false,
+        [_] => true,
         [.., last] if page - last.page <= STEP_PAGES_MAX => true,
         [.., before, last] => page - last.page == last.page - before.page,
-        [_] => false,
     };
     let mut end = |run: &mut Vec<&FaultRecord>| {
         if run.len() >= SEQUENCE_MIN {
