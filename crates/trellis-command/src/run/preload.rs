@@ -4,13 +4,14 @@
 //! is told once, with the reason. It must never refuse a program.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use object::elf::{DT_NEEDED, DT_STRTAB, FileHeader64, PT_INTERP, PT_NOTE};
 use object::endian::Endianness;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::read::{ReadCache, ReadRef};
 use trellis::config::{Catch, Config};
 
 use crate::installed;
@@ -35,9 +36,11 @@ pub(super) fn add(config: &Config, program: &OsStr, environment: &mut Vec<(Strin
 
 /// The library; the error says why this program does not get it.
 fn library(program: &OsStr) -> Result<std::path::PathBuf, String> {
-    let contents = installed::in_path(program).filter(|file| file.is_file()).and_then(|file| fs::read(file).ok());
+    let file = installed::in_path(program).filter(|file| file.is_file()).and_then(|file| File::open(file).ok());
+    // Only the parts that are looked at are read: debug symbols make a program a hundred times as large.
+    let contents = file.map(ReadCache::new);
     // What is no program of this kind is a script, whose interpreter gets the library, or fails when it is started.
-    if let Some(why) = contents.and_then(|contents| reason(&contents)) {
+    if let Some(why) = contents.as_ref().and_then(|contents| reason(contents)) {
         return Err(why.to_owned());
     }
     let library = installed::calls_library().ok_or_else(|| {
@@ -51,7 +54,7 @@ fn library(program: &OsStr) -> Result<std::path::PathBuf, String> {
 }
 
 /// Why a program does not get the library, as far as its file tells.
-fn reason(contents: &[u8]) -> Option<&'static str> {
+fn reason<'data>(contents: impl ReadRef<'data>) -> Option<&'static str> {
     let header = FileHeader64::<Endianness>::parse(contents).ok()?;
     let endian = header.endian().ok()?;
     let parts = header.program_headers(endian, contents).ok()?;
@@ -80,7 +83,7 @@ fn reason(contents: &[u8]) -> Option<&'static str> {
 fn needed<'data>(
     header: &FileHeader64<Endianness>,
     endian: Endianness,
-    contents: &'data [u8],
+    contents: impl ReadRef<'data>,
 ) -> Option<Vec<&'data [u8]>> {
     let parts = header.program_headers(endian, contents).ok()?;
     let entries = parts.iter().find_map(|part| part.dynamic(endian, contents).ok().flatten())?;
@@ -99,18 +102,18 @@ mod tests {
 
     #[test]
     fn an_ordinary_program_gets_the_library_and_so_does_a_script() {
-        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert_eq!(reason(&own), None);
-        assert_eq!(reason(b"#!/bin/sh\n"), None);
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(reason(&own[..]), None);
+        assert_eq!(reason(&b"#!/bin/sh\n"[..]), None);
         let header = FileHeader64::<Endianness>::parse(&*own).unwrap();
         let endian = header.endian().unwrap();
-        let names = needed(header, endian, &own).expect("it is linked dynamically");
+        let names = needed(header, endian, &own[..]).expect("it is linked dynamically");
         assert!(names.iter().any(|name| name.starts_with(b"libc.so")), "it names the C library");
     }
 
     #[test]
     fn programs_of_go_and_static_ones_do_not_get_it() {
-        let mut own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let mut own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let (note, interpreter) = {
             let header = FileHeader64::<Endianness>::parse(&*own).unwrap();
             let endian = header.endian().unwrap();
@@ -121,9 +124,9 @@ mod tests {
         };
         let owner = own[note + 12..note + 16].to_owned();
         own[note + 12..note + 16].copy_from_slice(b"Go\0\0");
-        assert!(reason(&own).is_some_and(|why| why.contains("written in Go")));
+        assert!(reason(&own[..]).is_some_and(|why| why.contains("written in Go")));
         own[note + 12..note + 16].copy_from_slice(&owner);
         own[interpreter..interpreter + 4].fill(0);
-        assert!(reason(&own).is_some_and(|why| why.contains("linked statically")));
+        assert!(reason(&own[..]).is_some_and(|why| why.contains("linked statically")));
     }
 }
