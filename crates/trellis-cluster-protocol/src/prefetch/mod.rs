@@ -3,9 +3,9 @@
 //! Promises: the page that faulted is always requested. A single fault, two neighbouring faults, or faults in no order
 //! request nothing else, unless they are of a pass (below). Three faults in a row, or three loads at the same distance of
 //! a few pages, form a *stream*, upwards or downwards, whose window grows up to the configured bound. What is requested
-//! beyond a fault is at most a quarter of what the stream has gone through, or three pages: where it ends, that much was
-//! for nothing, for example pages of a neighbour's part. It must never decide who may have a page: the request is a hint that the coherence
-//! protocol may ignore.
+//! beyond a fault is at most a quarter of what the stream has gone through, or three pages. Where the stream ends, these
+//! pages were requested for nothing; often they are a neighbour's. It must never decide who may have a page: the request
+//! is a hint that the coherence protocol may ignore.
 //!
 //! A stream with a full window also reads ahead while the program works on the pages that it has. It requests the next
 //! windows without their first pages. The fault on such a first page costs one short round trip and shows that it
@@ -22,7 +22,7 @@ use passes::Passes;
 const STREAMS: usize = 8;
 /// The window grows at most fourfold, and is this large as soon as there is one.
 const GROWTH: u32 = 4;
-/// The part of a stream that may be requested for nothing at its end.
+/// A stream may request one page in advance for each of so many that it has gone through.
 const SURPLUS: u32 = 4;
 /// The window of a stream after two faults: nothing beyond the second page is requested.
 const PROBATION: u32 = 2;
@@ -105,7 +105,8 @@ impl Streams {
             let range = PageRange::around(page, page.0, wanted.end.min(pages));
             return Request { range, ..Request::only(page, wanted.write) };
         }
-        // One whose next fault this is knows better than one that has had the page.
+        // A stream that expected this page is preferred to one that has had it: an older one would take a second pass
+        // over the same pages apart.
         let goes_on = self.streams.iter().position(|stream| stream.meets(page.0, write) && !stream.has_had(page.0));
         let found = goes_on.or_else(|| self.streams.iter().position(|stream| stream.meets(page.0, write)));
         if let Some(stream) = found.map(|at| &mut self.streams[at]) {

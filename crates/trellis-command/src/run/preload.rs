@@ -37,7 +37,7 @@ pub(super) fn add(config: &Config, program: &OsStr, environment: &mut Vec<(Strin
 /// The library; the error says why this program does not get it.
 fn library(program: &OsStr) -> Result<std::path::PathBuf, String> {
     let file = installed::in_path(program).filter(|file| file.is_file()).and_then(|file| File::open(file).ok());
-    // Only the parts that are looked at are read: debug symbols make a program a hundred times as large.
+    // Only the parts that are looked at are read: most of a large program is debug symbols.
     let contents = file.map(ReadCache::new);
     // What is no program of this kind is a script, whose interpreter gets the library, or fails when it is started.
     if let Some(why) = contents.as_ref().and_then(|contents| reason(contents)) {

@@ -1,7 +1,7 @@
-//! What a run says about itself at its end: `--stats`, `--advise` and `--phase`.
+//! The counters and the advice after a run: `--stats`, `--advise` and `--phase`.
 //!
-//! Promises: the run has the status that it would have without them. A record that the user asked for stays where the
-//! user wants it; one for the advice alone is kept small, and removed.
+//! Promises: these options do not change the status of the run. A record that the user asked for stays where the user
+//! wants it. A record for the advice alone is small, and is removed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::scratch::Scratch;
 /// How many faults of a node a record for the advice alone keeps.
 pub(super) const FAULTS_MAX: usize = 100_000;
 
-/// What the user wants to know.
+/// The choices of the user.
 pub(super) struct Review {
     shows_counters: bool,
     gives_advice: bool,
@@ -55,7 +55,7 @@ impl Review {
         self.scratch.as_ref().map(Scratch::path)
     }
 
-    /// What is printed after the run.
+    /// The text to print after the run.
     pub(super) fn text(&self, made: &Made) -> String {
         let (records, unread) = made.record.as_ref().map_or_else(Default::default, |folder| self.read(folder));
         let reason = unread.or_else(|| self.failure.as_ref().map(|failure| failure.sentence.clone()));

@@ -18,7 +18,7 @@ use crate::{Counters, FaultKind, FaultRecord, Phase, Record};
 /// How many pieces of advice are given.
 pub const ADVICE_MAX: usize = 3;
 
-/// What costs less than this share of the threads' time is not worth a change.
+/// A loss below this share of the threads' time is not reported.
 const SHARE_MIN: f64 = 0.02;
 
 /// A piece of advice.
@@ -32,8 +32,8 @@ pub struct Advice {
     pub sentence: String,
 }
 
-/// What is advised after a run: at most [`ADVICE_MAX`] pieces, the most expensive first. With a phase, only what
-/// happened in phases of that name counts, and only the nodes that were in one.
+/// Returns the advice for a run: at most [`ADVICE_MAX`] pieces, the largest loss first. With a phase, only phases of that
+/// name and the nodes that entered one are considered.
 ///
 /// # Errors
 ///
@@ -289,7 +289,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What is said where no phase has this name.
+/// The error about a phase that no node entered.
 fn no_phase(records: &[Record], name: &str) -> String {
     let mut names: Vec<&str> =
         records.iter().flat_map(|record| &record.phases).map(|phase| phase.name.as_str()).collect();

@@ -69,7 +69,7 @@ impl Group {
     }
 }
 
-/// What one node did with a page.
+/// The faults of one node on a page.
 #[derive(Clone, Copy, Default)]
 struct OfNode {
     reads: u64,
@@ -115,7 +115,7 @@ impl OfNode {
     }
 }
 
-/// What a page with a use cost.
+/// The use of a page, and its cost.
 struct Cost {
     usage: Use,
     faults: u64,
@@ -179,8 +179,8 @@ fn cost_of(nodes: &BTreeMap<usize, OfNode>) -> Option<Cost> {
 }
 
 /// Whether the nodes that store do so to different parts, as far as their faults say: a fault is at the first byte that
-/// is touched, and not at those that are touched afterwards. What they load of each other does not count: they would
-/// fetch it, wherever it lies.
+/// is touched, and not at those that are touched afterwards. Loads of other nodes' parts are not considered: they cause
+/// a transfer wherever the parts lie.
 fn are_apart(nodes: &BTreeMap<usize, OfNode>) -> bool {
     let mut seen = 0;
     nodes.values().all(|node| {

@@ -205,7 +205,7 @@ fn only_the_named_phase_counts() {
     assert!(advice[0].sentence.starts_with("false sharing, 10 faults"), "{advice:?}");
     assert!((advice[0].share - 0.1 / 1.8).abs() < 1e-9, "{advice:?}");
     assert_eq!(counters(&records, Some("fill")).unwrap()[&0].program_ns, 100_000_000);
-    // Who was not in the phase is not waited for.
+    // A node that did not enter the phase is left out.
     records[1].phases.retain(|phase| phase.name != "fill");
     assert_eq!(counters(&records, Some("fill")).unwrap().len(), 1);
     let unknown = advise(&records, Some("sort")).unwrap_err();
