@@ -23,8 +23,10 @@ impl Founders {
         let options: Vec<&str> = ["--joiners-max", &joiners_max].iter().chain(options).copied().collect();
         let mut run = start_nodes(nodes, "count", &options);
         run.wait_for_output("up ", nodes);
+        // The two outputs are read by two threads: that one has come says nothing about the other.
+        wait_until("it says how to join", || run.standard_error().contains("others join with: "));
         let said = run.standard_error();
-        let line = said.lines().find(|line| line.contains("others join with: ")).expect("it says how to join");
+        let line = said.lines().find(|line| line.contains("others join with: ")).expect("it was there");
         let words: Vec<&str> = line.split_whitespace().collect();
         let after = |flag: &str| words[words.iter().position(|word| *word == flag).expect("a flag") + 1].to_owned();
         Founders { run, address: after("--join"), secret_file: after("--secret-file") }
