@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use serde_json::Value;
 use support::{catcher_works, number, start_command, start_nodes};
 use trellis_testing::Folder;
@@ -43,7 +45,12 @@ fn waiting_of(role: &str, catcher: &str, node: usize) -> Value {
 /// Checks that a node waited at least as long as the other one was away.
 #[track_caller]
 fn assert_waited(counters: &Value, part: &str) {
-    let away = support::node::AWAY.as_nanos() as f64;
+    assert_waited_at_least(support::node::AWAY, counters, part);
+}
+
+#[track_caller]
+fn assert_waited_at_least(least: Duration, counters: &Value, part: &str) {
+    let away = least.as_nanos() as f64;
     let (waited, time) = (number(counters, part), number(counters, "program_ns"));
     assert!((away..=time).contains(&waited), "{part} is the time of the wait in {counters}");
 }
@@ -71,7 +78,10 @@ fn who_waits_for_a_lock_sees_it_in_the_breakdown() {
 fn who_waits_for_a_page_sees_it_in_the_breakdown() {
     for catcher in catchers("who_waits_for_a_page_sees_it_in_the_breakdown") {
         let waiting = waiting_of("keep", catcher, 1);
-        assert_waited(&waiting, "fault_wait_ns");
+        // The kernel does not say when a thread faulted: with `handler` its wait counts from when the service thread
+        // reads the fault, which on a loaded machine is later.
+        let least = if catcher == "handler" { support::node::AWAY / 2 } else { support::node::AWAY };
+        assert_waited_at_least(least, &waiting, "fault_wait_ns");
         let rest = number(&waiting, "program_ns") - number(&waiting, "fault_wait_ns");
         assert!(number(&waiting, "handler_ns") <= rest, "{catcher}: {waiting}");
     }

@@ -142,7 +142,9 @@ impl Cluster {
     /// Names the part of the run that begins now, for the record and the report.
     pub fn phase(&self, name: &str) {
         let node = self.inner();
-        node.recorder.phase(name, node.now(), node.count());
+        let now = node.now();
+        node.breakdown.begin_phase(now);
+        node.recorder.phase(name, now, node.count());
     }
 
     /// How often things happened at this node so far.

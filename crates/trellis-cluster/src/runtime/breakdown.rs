@@ -3,8 +3,9 @@
 //!
 //! Promises: what the service thread does while a thread of the program waits for Trellis is in that wait, and is not
 //! counted again. Costs one reading of a clock and one of the thread's own time for each time the service thread wakes,
-//! and a few atomic operations for each wait. Must never count more than there was: where a thread enters and leaves
-//! several times while the service thread is busy, only the last time is known and less is counted.
+//! and a few atomic operations for each wait. Must never count more than there was, in the whole run and in each phase:
+//! where a thread enters and leaves several times while the service thread is busy, only the last time is known and less
+//! is counted; and so it is where a phase begins meanwhile.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,6 +25,8 @@ thread_local! {
 pub(crate) struct Breakdown {
     number: u64,
     began: AtomicU64,
+    /// When the present phase began, or the program.
+    phase_began: AtomicU64,
     has_ended: AtomicBool,
     /// Threads of the program that are inside of Trellis.
     inside: AtomicU32,
@@ -37,6 +40,7 @@ impl Default for Breakdown {
         Breakdown {
             number: NODES.fetch_add(1, Ordering::Relaxed),
             began: AtomicU64::new(0),
+            phase_began: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
             inside: AtomicU32::new(0),
             since: AtomicU64::new(0),
@@ -49,6 +53,12 @@ impl Breakdown {
     /// The program begins.
     pub(crate) fn begin(&self, now: u64) {
         self.began.store(now, Ordering::Relaxed);
+        self.begin_phase(now);
+    }
+
+    /// A part of the run that the program names begins.
+    pub(crate) fn begin_phase(&self, now: u64) {
+        self.phase_began.store(now, Ordering::Relaxed);
     }
 
     /// The program is done: nothing is its time from now on.
@@ -56,8 +66,10 @@ impl Breakdown {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// How much of the time from `woke` to `slept` no thread of the program was inside, as far as that is known.
+    /// How much of the time from `woke` to `slept` is in the present phase with no thread of the program inside, as far
+    /// as that is known.
     fn outside(&self, woke: u64, slept: u64) -> u64 {
+        let woke = woke.max(self.phase_began.load(Ordering::Relaxed));
         let (since, until) = (self.since.load(Ordering::Relaxed), self.until.load(Ordering::Relaxed));
         if self.inside.load(Ordering::Relaxed) > 0 {
             return since.saturating_sub(woke.max(until));
@@ -79,15 +91,16 @@ impl Drop for Inside<'_> {
 }
 
 impl Node {
-    /// A thread of the program comes in; whoever waits has looked at the clock just before.
-    pub(super) fn inside(&self) -> Inside<'_> {
-        self.enter();
+    /// A thread of the program comes in at `since`. Whoever counts its wait says when that began: between looking at the
+    /// clock and coming in, the service thread may have had the core.
+    pub(super) fn inside(&self, since: u64) -> Inside<'_> {
+        self.enter(since);
         Inside(self)
     }
 
-    pub(super) fn enter(&self) {
+    pub(super) fn enter(&self, since: u64) {
         if self.breakdown.inside.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.breakdown.since.store(self.recent(), Ordering::Relaxed);
+            self.breakdown.since.store(since, Ordering::Relaxed);
         }
     }
 
@@ -153,5 +166,11 @@ mod tests {
         assert_eq!(after(0, 110, 120).outside(100, 150), 40);
         // Went, and came again: what was before is not known.
         assert_eq!(after(1, 140, 120).outside(100, 150), 20);
+        // The phase began meanwhile, or after all of it.
+        let of_phase = |phase_began| Breakdown { phase_began: AtomicU64::new(phase_began), ..after(1, 130, 40) };
+        assert_eq!(of_phase(110).outside(100, 150), 20);
+        assert_eq!(of_phase(140).outside(100, 150), 0);
+        let alone = Breakdown { phase_began: AtomicU64::new(145), ..after(0, 0, 0) };
+        assert_eq!((alone.outside(100, 150), alone.outside(100, 140)), (5, 0));
     }
 }

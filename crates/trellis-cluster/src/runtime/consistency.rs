@@ -151,7 +151,7 @@ impl Node {
             return Ok(());
         }
         let started = self.now();
-        let _inside = self.inside();
+        let _inside = self.inside(started);
         let _turn = lock(&self.consistency.turn);
         self.look_for_stores();
         let ticket = self.waiters.take();
@@ -313,7 +313,7 @@ impl Node {
         if !self.consistency.is_used() {
             return Ok(());
         }
-        let _inside = self.inside();
+        let _inside = self.inside(self.recent());
         let _applying = lock(&self.consistency.applying);
         let mut notices = Vec::new();
         let any = {

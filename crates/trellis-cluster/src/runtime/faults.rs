@@ -63,7 +63,7 @@ impl Node {
     fn serve(&self, fault: Fault) {
         self.refuse_after_leaving();
         let started = self.now();
-        let _inside = self.inside();
+        let _inside = self.inside(started);
         let page = PageIndex(fault.page as u32);
         let needed = if fault.write { Access::Write } else { Access::Read };
         let ticket = self.waiters.take();
@@ -180,7 +180,7 @@ impl Node {
         let request = self.request_for(page, fault.write);
         let mut shard = lock(self.shard_of(page));
         let event = Event::of(&shard.node.protocol, page, fault.write);
-        self.enter();
+        self.enter(since);
         shard.waiting.push(Waiting::Kernel {
             page,
             offset: fault.offset as u32,

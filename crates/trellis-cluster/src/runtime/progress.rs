@@ -438,7 +438,7 @@ impl Node {
         deadline: u64,
     ) -> Waited {
         super::ordered::assert_free_to_wait();
-        let _inside = self.inside();
+        let _inside = self.inside(self.recent());
         loop {
             if early.is_none() && ticket.is_done() {
                 return Waited::Done;
