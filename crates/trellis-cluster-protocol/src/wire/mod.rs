@@ -45,7 +45,7 @@ use crate::coherence::hlrc::intervals::KNOWLEDGE_BYTES_MAX;
 use crate::page::{NodeId, PageIndex, PageRange, PageSet};
 
 /// The version of this format. Nodes of different versions do not communicate.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// The length of every header.
 pub const HEADER_BYTES: usize = 32;
 /// The largest length of a body, without page bytes and attached bytes.

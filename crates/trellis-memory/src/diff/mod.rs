@@ -8,36 +8,46 @@
 //!
 //! # The format
 //!
-//! A diff is a list of runs of aligned 8-byte words, ascending and not adjacent. A run begins with 32 bits,
-//! little-endian: the number of its first word (18 bits), its number of words less one (13 bits), and whether it has
-//! masks (the highest bit). Without masks, the words follow, eight bytes each: every byte of them changed. With masks,
-//! for each word a byte says which of its bytes changed (bit 0: the one at the lowest address), and those bytes follow; a
-//! mask of zero skips a word. In the dense case, every byte of a page, the diff is the page and a header for each 8,192
-//! words. In the worst case, with unchanged bytes all over the page, it is an eighth longer than the page
+//! A diff is a list of runs of aligned 8-byte words in ascending order. Two runs of one kind are adjacent only where the
+//! second one begins at a multiple of [`CHUNK`] words. A run begins with 32 bits, little-endian: the number of its first word (18 bits), its number of words less one
+//! (13 bits), and whether it has masks (the highest bit). Without masks, the words follow, eight bytes each: every byte of
+//! them changed. With masks, first a byte for each word says which of its bytes changed (bit 0: the one at the lowest
+//! address), then those bytes follow; a mask of zero skips a word. The masks come first so that whoever applies or checks
+//! a run does not wait for one to find the next. In the dense case, every byte of a page, the diff is the page and a header
+//! for each [`CHUNK`] words. In the worst case, with unchanged bytes all over the page, it is an eighth longer than the page
 //! ([`bytes_max`]). It must not be rounded up to the whole page, because the bytes in between may be another node's.
 
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+mod words;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::region::PAGE_BYTES_MAX;
+#[cfg(target_arch = "x86_64")]
+use words::Shuffled;
+use words::{ALL, BLOCK, Packing, Plain, WORD_BYTES, changed_bytes, count, put, take_changed};
 
-const WORD_BYTES: usize = 8;
-/// The number of words that are compared at a time: a cache line.
-const BLOCK: usize = 8;
 const HEADER_BYTES: usize = 4;
 const FIRST_BITS: u32 = 18;
 const COUNT_BITS: u32 = 13;
-const COUNT_MAX: usize = 1 << COUNT_BITS;
 const MASKED: u32 = 1 << 31;
-const ALL: u8 = 0xff;
-/// Up to this many unchanged words cost no more as masks of zero than the header of another run.
+/// Up to this many unchanged words cost no more as masks of zero than the header of another run with masks.
 const GAP_MAX: usize = 3;
-/// This many completely changed words in a row justify a run without masks, and the header of the next one with masks.
-const WHOLE_MIN: usize = 8;
+/// The number of words whose masks are known before runs are made of them, so that one word has a bit for each of their
+/// blocks. No run is longer.
+const CHUNK: usize = BLOCK * u64::BITS as usize;
+/// Masks that are looked at together: this many completely changed words in a row justify a run without masks, and the
+/// header of the next one with masks.
+const TOGETHER: usize = BLOCK;
 
-const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= 1 << FIRST_BITS);
+const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= 1 << FIRST_BITS && CHUNK <= 1 << COUNT_BITS);
 const _: () = assert!(FIRST_BITS + COUNT_BITS + 1 == u32::BITS);
 
 /// The maximum length of the diff of a page.
+///
+/// A word has nine bytes of it. A run with masks has at least one byte that did not change, so it takes at most three
+/// more than its words have, for its header; a whole run of n words takes 4 - n more, that is at least four less where it
+/// ends a run with masks. Two runs with masks in a chunk are otherwise apart by words that take nothing. So at most three
+/// bytes more than nine a word are taken, in the last chunk.
 pub const fn bytes_max(page_bytes: usize) -> usize {
     page_bytes + page_bytes / 8 + 16
 }
@@ -79,34 +89,58 @@ pub enum BadDiff {
 /// that comes too late for this diff is in the next one.
 ///
 /// # Safety
-/// Both pointers refer to `page_bytes` readable bytes, aligned to eight; the twin is writable, and no other thread uses
-/// it.
+/// Both pointers refer to `page_bytes` readable bytes, aligned to 64; the twin is writable, and no other thread uses it.
 ///
 /// # Panics
-/// When `page_bytes` is not a multiple of 64, or is more than [`PAGE_BYTES_MAX`].
+/// When `page_bytes` is not a multiple of 64, or is more than [`PAGE_BYTES_MAX`]; when the pointers are not aligned.
 pub unsafe fn encode(page: *const u8, twin: *mut u8, page_bytes: usize, out: &mut Vec<u8>) -> bool {
     assert!(
         page_bytes.is_multiple_of(BLOCK * WORD_BYTES) && page_bytes <= PAGE_BYTES_MAX,
         "{page_bytes} is not a page"
     );
-    let (page, twin) = (page.cast::<u64>(), twin.cast::<u64>());
-    debug_assert!(page.is_aligned() && twin.is_aligned());
-    let mut writer = Writer::new(out, page_bytes);
-    for block in (0..page_bytes / WORD_BYTES).step_by(BLOCK) {
-        // SAFETY: the block lies inside both.
-        if unsafe { is_equal(page.add(block), twin.add(block)) } {
+    assert!(page.addr().is_multiple_of(64) && twin.addr().is_multiple_of(64), "a page and its twin are aligned");
+    let (page, twin, words) = (page.cast(), twin.cast(), page_bytes / WORD_BYTES);
+    #[cfg(target_arch = "x86_64")]
+    if Shuffled::is_possible() {
+        // SAFETY: the caller's promise; the processor has the instruction.
+        return unsafe { encode_shuffled(page, twin, words, out) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { encode_with::<Plain>(page, twin, words, out) }
+}
+
+/// # Safety
+/// As for [`encode`], and the processor has SSSE3.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "ssse3")]
+unsafe fn encode_shuffled(page: *const u64, twin: *mut u64, words: usize, out: &mut Vec<u8>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { encode_with::<Shuffled>(page, twin, words, out) }
+}
+
+/// # Safety
+/// As for [`encode`].
+#[inline(always)]
+unsafe fn encode_with<P: Packing>(page: *const u64, twin: *mut u64, words: usize, out: &mut Vec<u8>) -> bool {
+    let mut writer = Writer::new(out, words * WORD_BYTES);
+    // SAFETY: the block lies inside both; the caller's promise.
+    let changed_at = |word: usize| unsafe { take_changed(page.add(word), twin.add(word)) };
+    for first in (0..words).step_by(CHUNK) {
+        let end = words.min(first + CHUNK);
+        let mut rest = (first..end).step_by(BLOCK);
+        // Most pages have few changes, and nothing is to be kept before the first one.
+        let Some((word, changed)) =
+            rest.by_ref().map(|word| (word, changed_at(word))).find(|(_, changed)| *changed != 0)
+        else {
             continue;
+        };
+        let mut chunk = Chunk { first, masks: [0; CHUNK + TOGETHER], blocks: 0 };
+        chunk.note(word, changed);
+        for word in rest {
+            chunk.note(word, changed_at(word));
         }
-        for word in block..block + BLOCK {
-            // SAFETY: the word lies inside both; the caller's promise.
-            let (now, before) = unsafe { (page.add(word).read_volatile(), twin.add(word).read()) };
-            let mask = changed_bytes(now ^ before);
-            if mask != 0 {
-                // SAFETY: the same.
-                unsafe { twin.add(word).write(now) };
-                writer.word(word, now, mask);
-            }
-        }
+        // SAFETY: the words lie inside the twin, which nobody else uses.
+        unsafe { writer.chunk::<P>(&chunk, twin) };
     }
     writer.finish()
 }
@@ -140,7 +174,7 @@ pub unsafe fn merge(later: &[u8], twin: Option<*mut u8>, page: *mut u8) {
                 if mask == 0 {
                     continue;
                 }
-                put(page.add(word), pack(now, mask), mask);
+                put::<Plain>(page.add(word), Plain::pack(now, mask), mask);
                 if twin.is_some() {
                     before.add(word).write(now);
                 }
@@ -167,82 +201,24 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(*bytes.first_chunk().expect("eight bytes"))
 }
 
-/// Whether two blocks of words are equal. A concurrent store may or may not be seen.
-///
-/// # Safety
-/// Both are readable.
-unsafe fn is_equal(page: *const u64, twin: *const u64) -> bool {
-    let mut difference = 0;
-    for word in 0..BLOCK {
-        // Plain loads, so that the compiler compares several words at once: the result only decides whether the words are
-        // read again, one by one. SAFETY: the caller's promise.
-        difference |= unsafe { page.add(word).read() ^ twin.add(word).read() };
-    }
-    difference == 0
+/// The changes in at most [`CHUNK`] words.
+struct Chunk {
+    first: usize,
+    /// Those of each word, and a few more, so that the last ones can be looked at together.
+    masks: [u8; CHUNK + TOGETHER],
+    /// A bit for each block that has changes.
+    blocks: u64,
 }
 
-/// One bit for each byte that is not zero.
-fn changed_bytes(difference: u64) -> u8 {
-    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    let high = (((difference & LOW) + LOW) | difference) & !LOW;
-    // Gathers bits 0, 8, 16 … into the highest byte.
-    ((high >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
-}
-
-/// The number of bytes that a mask names; from a table, because not every target processor can count bits.
-#[inline]
-fn count(mask: u8) -> usize {
-    const COUNTS: [u8; 256] = {
-        let (mut counts, mut mask) = ([0; 256], 0);
-        while mask < 256 {
-            counts[mask] = mask.count_ones() as u8;
-            mask += 1;
+impl Chunk {
+    #[inline(always)]
+    fn note(&mut self, word: usize, changed: u64) {
+        if changed != 0 {
+            let word = word - self.first;
+            self.masks[word..word + BLOCK].copy_from_slice(&changed.to_le_bytes());
+            self.blocks |= 1 << (word / BLOCK);
         }
-        counts
-    };
-    usize::from(COUNTS[usize::from(mask)])
-}
-
-/// All bits of each byte whose bit is set.
-fn bytes_of(mask: u8) -> u64 {
-    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    let one_each = u64::from(mask).wrapping_mul(0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
-    (((one_each + LOW) & !LOW) >> 7).wrapping_mul(0xff)
-}
-
-/// The distance of the mask's bytes from the lowest byte, in bits, if they are adjacent.
-fn side_by_side(mask: u8) -> Option<u32> {
-    let low = mask.trailing_zeros();
-    let shifted = mask >> low;
-    (shifted & shifted.wrapping_add(1) == 0).then_some(low * 8)
-}
-
-/// The bytes of `word` that `mask` names, packed to the low end.
-fn pack(word: u64, mask: u8) -> u64 {
-    if let Some(shift) = side_by_side(mask) {
-        return word >> shift;
     }
-    let (mut packed, mut left, mut at) = (0, mask, 0);
-    while left != 0 {
-        packed |= (word >> (8 * left.trailing_zeros()) & 0xff) << at;
-        left &= left - 1;
-        at += 8;
-    }
-    packed
-}
-
-/// The inverse of `pack`; bytes that `mask` does not name are arbitrary.
-fn spread(packed: u64, mask: u8) -> u64 {
-    if let Some(shift) = side_by_side(mask) {
-        return packed << shift;
-    }
-    let (mut word, mut left, mut packed) = (0, mask, packed);
-    while left != 0 {
-        word |= (packed & 0xff) << (8 * left.trailing_zeros());
-        left &= left - 1;
-        packed >>= 8;
-    }
-    word
 }
 
 /// Appends runs. The space for the longest diff is reserved at the start, so nothing is checked for each word.
@@ -251,23 +227,48 @@ struct Writer<'a> {
     /// The start of the diff in `out`, and the place of its next byte.
     start: usize,
     at: usize,
-    /// The place of the run's header.
-    header: usize,
-    kind: Kind,
-    first: usize,
-    /// The end of the run's last word.
-    end: usize,
-    /// How many of its last words changed completely, in a row.
-    whole: usize,
 }
 
-/// The kind of the current run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// There is none.
-    Closed,
-    Whole,
-    Masked,
+/// The masks of eight words from this one on, the first one in the lowest byte.
+#[inline(always)]
+fn together(masks: &[u8], word: usize) -> u64 {
+    u64::from_le_bytes(*masks[word..].first_chunk().expect("there are a few more"))
+}
+
+/// Where the run ends that begins with `first`, a changed word, and whether all its words changed completely.
+#[inline(always)]
+fn run_of(masks: &[u8], first: usize) -> (usize, bool) {
+    let mut end = first;
+    while together(masks, end) == u64::MAX {
+        end += TOGETHER;
+    }
+    if end > first {
+        return (end + (together(masks, end).trailing_ones() / 8) as usize, true);
+    }
+    let mut word = first;
+    loop {
+        let next = together(masks, word);
+        if next == u64::MAX {
+            break;
+        }
+        let changed = if changed_bytes(next) == ALL {
+            // No run without masks begins up to the last word that did not change completely.
+            TOGETHER - (next.leading_ones() / 8) as usize
+        } else {
+            usize::from(next as u8 != 0)
+        };
+        if changed > 0 {
+            word += changed;
+            end = word;
+            continue;
+        }
+        let gap = (next.trailing_zeros() / 8) as usize;
+        if gap > GAP_MAX {
+            break;
+        }
+        word += gap;
+    }
+    (end, masks[first..end].iter().all(|mask| *mask == ALL))
 }
 
 impl Writer<'_> {
@@ -275,101 +276,88 @@ impl Writer<'_> {
         // Bytes are written eight at a time, whatever their number.
         out.reserve(bytes_max(page_bytes) + WORD_BYTES);
         let start = out.len();
-        Writer { out, start, at: start, header: start, kind: Kind::Closed, first: 0, end: 0, whole: 0 }
+        Writer { out, start, at: start }
     }
 
-    #[inline]
-    fn word(&mut self, word: usize, now: u64, mask: u8) {
-        let goes_on = word == self.end && word - self.first < COUNT_MAX;
-        match self.kind {
-            Kind::Masked if goes_on && mask != ALL => self.masked(now, mask),
-            Kind::Whole if goes_on && mask == ALL => self.append(now, WORD_BYTES),
-            _ => self.word_elsewhere(word, now, mask),
-        }
-        self.end = word + 1;
-    }
-
-    /// Handles a word that does not simply continue the run.
-    #[inline(never)]
-    fn word_elsewhere(&mut self, word: usize, now: u64, mask: u8) {
-        let is_near = self.kind == Kind::Masked && word - self.end <= GAP_MAX && word - self.first < COUNT_MAX;
-        if is_near {
-            for _ in self.end..word {
-                self.append(0, 1);
-                self.whole = 0;
+    /// Appends the runs of a chunk. The words are in the twin.
+    ///
+    /// # Safety
+    /// The twin has these words, and nobody changes it.
+    #[inline(always)]
+    unsafe fn chunk<P: Packing>(&mut self, chunk: &Chunk, twin: *const u64) {
+        let Chunk { first, masks, blocks } = chunk;
+        let mut left = *blocks;
+        let mut word = 0;
+        while left != 0 {
+            let block = left.trailing_zeros() as usize;
+            word = word.max(block * BLOCK);
+            let next = together(masks, word);
+            let changed = word + (next.trailing_zeros() / 8) as usize;
+            if changed >= (block + 1) * BLOCK {
+                left &= left - 1;
+                continue;
             }
-        } else {
-            self.open(word, if mask == ALL { Kind::Whole } else { Kind::Masked });
-        }
-        if self.kind == Kind::Whole {
-            return self.append(now, WORD_BYTES);
-        }
-        let whole = if mask == ALL { self.whole + 1 } else { 0 };
-        self.masked(now, mask);
-        self.whole = whole;
-        if whole == WHOLE_MIN {
-            self.end = word + 1;
-            self.leave_masks_out();
+            word = changed;
+            let (end, are_whole) = run_of(masks, word);
+            self.header(first + word, end - word, !are_whole);
+            // SAFETY: the caller's promise.
+            let words = unsafe { std::slice::from_raw_parts(twin.add(first + word), end - word) };
+            if are_whole {
+                self.whole(words);
+            } else {
+                self.masked::<P>(&masks[word..end], words);
+            }
+            word = end;
         }
     }
 
-    #[inline]
-    fn masked(&mut self, now: u64, mask: u8) {
-        self.append(u64::from(mask), 1);
-        self.append(pack(now, mask), count(mask));
-        self.whole = 0;
-    }
-
-    fn open(&mut self, word: usize, kind: Kind) {
-        self.close();
-        self.header = self.at;
-        self.append(0, HEADER_BYTES);
-        (self.kind, self.first, self.end, self.whole) = (kind, word, word, 0);
-    }
-
-    /// Turns the last words of a run with masks, all of which changed completely, into a run without masks.
-    fn leave_masks_out(&mut self) {
-        const EACH: usize = 1 + WORD_BYTES;
-        let mut bytes = [0; WHOLE_MIN * EACH];
-        self.at -= bytes.len();
-        // SAFETY: this many bytes were written there, one word after another.
-        unsafe { self.out.as_ptr().add(self.at).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-        let (first, end) = (self.end - WHOLE_MIN, self.end);
-        self.end = first;
-        if first == self.first {
-            self.at = self.header;
-            self.kind = Kind::Closed;
-        }
-        self.open(first, Kind::Whole);
-        for word in bytes.chunks_exact(EACH) {
-            let word = word[1..].first_chunk().expect("a mask and eight bytes");
-            self.append(u64::from_le_bytes(*word), WORD_BYTES);
-        }
-        self.end = end;
-    }
-
-    /// Appends the low `count` bytes.
-    #[inline]
-    fn append(&mut self, bytes: u64, count: usize) {
-        debug_assert!(self.at + WORD_BYTES <= self.out.capacity());
+    #[inline(always)]
+    fn header(&mut self, first: usize, words: usize, are_masked: bool) {
+        let masked = if are_masked { MASKED } else { 0 };
+        let header = u64::from(first as u32 | ((words - 1) as u32) << FIRST_BITS | masked);
         // SAFETY: `new` reserved the space.
-        unsafe { self.out.as_mut_ptr().add(self.at).cast::<u64>().write_unaligned(bytes.to_le()) };
-        self.at += count;
+        unsafe { self.put(self.at, header) };
+        self.at += HEADER_BYTES;
     }
 
-    /// Writes the header of the run, whose length is known now.
-    fn close(&mut self) {
-        if self.kind != Kind::Closed {
-            let masked = if self.kind == Kind::Masked { MASKED } else { 0 };
-            let header = self.first as u32 | ((self.end - self.first - 1) as u32) << FIRST_BITS | masked;
-            // SAFETY: `open` left the space.
-            unsafe { self.out.as_mut_ptr().add(self.header).cast::<u32>().write_unaligned(header.to_le()) };
+    #[inline(always)]
+    fn whole(&mut self, words: &[u64]) {
+        let bytes = size_of_val(words);
+        debug_assert!(self.at + bytes <= self.out.capacity());
+        // SAFETY: `new` reserved the space, which is not a part of the words.
+        unsafe { words.as_ptr().cast::<u8>().copy_to_nonoverlapping(self.out.as_mut_ptr().add(self.at), bytes) };
+        self.at += bytes;
+    }
+
+    #[inline(always)]
+    fn masked<P: Packing>(&mut self, masks: &[u8], words: &[u64]) {
+        debug_assert!(self.at + masks.len() <= self.out.capacity());
+        // SAFETY: `new` reserved the space, which is not a part of the masks.
+        unsafe { masks.as_ptr().copy_to_nonoverlapping(self.out.as_mut_ptr().add(self.at), masks.len()) };
+        self.at += masks.len();
+        // In a register: what is written could be this for all that the compiler knows.
+        let mut at = self.at;
+        for (mask, word) in masks.iter().zip(words) {
+            // SAFETY: `new` reserved the space.
+            unsafe { self.put(at, P::pack(*word, *mask)) };
+            at += count(*mask);
         }
+        self.at = at;
+    }
+
+    /// Writes eight bytes at this place; what is behind those that count is written again.
+    ///
+    /// # Safety
+    /// It is in the space that `new` reserved.
+    #[inline(always)]
+    unsafe fn put(&mut self, at: usize, bytes: u64) {
+        debug_assert!(at + WORD_BYTES <= self.out.capacity());
+        // SAFETY: the caller's promise.
+        unsafe { self.out.as_mut_ptr().add(at).cast::<u64>().write_unaligned(bytes.to_le()) };
     }
 
     /// Returns whether anything was appended.
-    fn finish(mut self) -> bool {
-        self.close();
+    fn finish(self) -> bool {
         // SAFETY: everything before `at` was written.
         unsafe { self.out.set_len(self.at) };
         self.at > self.start
@@ -412,18 +400,25 @@ pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
             return Err(BadDiff::Outside { first, count, words });
         }
         end = first + count;
-        rest = if masked { behind_masks(behind, count) } else { behind.get(count * WORD_BYTES..) }.ok_or(short)?;
+        rest = behind_run(behind, count, masked).ok_or(short)?;
     }
     Ok(())
 }
 
-/// What follows this many words with masks.
-fn behind_masks(mut rest: &[u8], words: usize) -> Option<&[u8]> {
-    for _ in 0..words {
-        let (mask, behind) = rest.split_first()?;
-        rest = behind.get(count(*mask)..)?;
+/// What follows this many words.
+fn behind_run(run: &[u8], words: usize, masked: bool) -> Option<&[u8]> {
+    if !masked {
+        return run.get(words * WORD_BYTES..);
     }
-    Some(rest)
+    let (masks, bytes) = run.split_at_checked(words)?;
+    bytes.get(named(masks)..)
+}
+
+/// How many bytes the masks name.
+fn named(masks: &[u8]) -> usize {
+    let (several, rest) = masks.as_chunks();
+    let several: u32 = several.iter().map(|masks| u64::from_ne_bytes(*masks).count_ones()).sum();
+    several as usize + rest.iter().map(|mask| count(*mask)).sum::<usize>()
 }
 
 /// Applies a checked diff to a page that other threads may be using: no thread ever sees a partial change of an aligned
@@ -434,83 +429,78 @@ fn behind_masks(mut rest: &[u8], words: usize) -> Option<&[u8]> {
 pub unsafe fn apply(diff: &[u8], page: *mut u8) {
     let page = page.cast::<u64>();
     debug_assert!(page.is_aligned());
+    #[cfg(target_arch = "x86_64")]
+    if Shuffled::is_possible() {
+        // SAFETY: the caller's promise; the processor has the instruction.
+        return unsafe { apply_shuffled(diff, page) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { apply_with::<Plain>(diff, page) }
+}
+
+/// # Safety
+/// As for [`apply`], and the processor has SSSE3.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "ssse3")]
+unsafe fn apply_shuffled(diff: &[u8], page: *mut u64) {
+    // SAFETY: the caller's promise.
+    unsafe { apply_with::<Shuffled>(diff, page) }
+}
+
+/// # Safety
+/// As for [`apply`].
+#[inline(always)]
+unsafe fn apply_with<P: Packing>(diff: &[u8], page: *mut u64) {
     let mut rest = diff;
-    while let Some((header, mut behind)) = rest.split_first_chunk() {
-        let Header { first, count, masked } = Header::of(*header);
+    while let Some((header, run)) = rest.split_first_chunk() {
+        let Header { first, count: words, masked } = Header::of(*header);
         // SAFETY: the check found these words inside the page.
-        let words = (first..first + count).map(|word| unsafe { page.add(word) });
-        for word in words {
-            let (mask, packed) = if masked { take_masked(&mut behind) } else { (ALL, take(&mut behind, WORD_BYTES)) };
-            // SAFETY: the same.
-            unsafe { put(word, packed, mask) };
-        }
-        rest = behind;
+        let to = unsafe { page.add(first) };
+        // SAFETY: the same.
+        rest = unsafe { if masked { apply_masked::<P>(run, words, to) } else { apply_whole(run, words, to) } };
     }
 }
 
-/// Takes a mask and the bytes that it names.
-#[inline]
-fn take_masked(from: &mut &[u8]) -> (u8, u64) {
-    const TOGETHER: usize = 1 + WORD_BYTES;
-    // If enough bytes remain, the maximum is read at once; surplus bytes are never used.
-    if let Some([mask, bytes @ ..]) = from.first_chunk::<TOGETHER>() {
-        *from = &from[1 + count(*mask)..];
-        return (*mask, u64::from_le_bytes(*bytes));
-    }
-    let mask = take(from, 1) as u8;
-    (mask, take(from, count(mask)))
-}
-
-/// Takes the first `count` bytes, at most eight.
-#[inline]
-fn take(from: &mut &[u8], count: usize) -> u64 {
-    let (taken, rest) = from.split_at(count);
-    *from = rest;
-    if let Some(bytes) = taken.first_chunk() {
-        return u64::from_le_bytes(*bytes);
-    }
-    let mut bytes = [0; WORD_BYTES];
-    bytes[..count].copy_from_slice(taken);
-    u64::from_le_bytes(bytes)
-}
-
-/// Writes the packed bytes that `mask` names into a word, all at once.
+/// Applies a run without masks; returns what follows it.
 ///
 /// # Safety
-/// The word is valid and aligned, and is accessed only atomically or by the hardware's rules.
-#[inline]
-unsafe fn put(word: *mut u64, packed: u64, mask: u8) {
-    let byte = mask.trailing_zeros() as usize;
-    // One store if the bytes are an aligned unit of their own: an exchange costs ten times as much. SAFETY: each part
-    // lies inside the word and is aligned to its size.
-    unsafe {
-        match mask {
-            0 => {}
-            ALL => AtomicU64::from_ptr(word).store(packed, Ordering::Relaxed),
-            0x0f | 0xf0 => {
-                AtomicU32::from_ptr(word.cast::<u8>().add(byte).cast()).store(packed as u32, Ordering::Relaxed);
-            }
-            0x03 | 0x0c | 0x30 | 0xc0 => {
-                AtomicU16::from_ptr(word.cast::<u8>().add(byte).cast()).store(packed as u16, Ordering::Relaxed);
-            }
-            _ if mask.is_power_of_two() => {
-                AtomicU8::from_ptr(word.cast::<u8>().add(byte)).store(packed as u8, Ordering::Relaxed);
-            }
-            _ => exchange(AtomicU64::from_ptr(word), spread(packed, mask), bytes_of(mask)),
-        }
+/// `to` refers to as many words, as for [`apply`].
+#[inline(always)]
+unsafe fn apply_whole(run: &[u8], words: usize, to: *mut u64) -> &[u8] {
+    let (bytes, rest) = run.split_at(words * WORD_BYTES);
+    for (word, bytes) in bytes.as_chunks().0.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { AtomicU64::from_ptr(to.add(word)).store(u64::from_le_bytes(*bytes), Ordering::Relaxed) };
     }
+    rest
 }
 
-/// Replaces the bits of `bits`, and leaves the others as they are at that moment.
-fn exchange(word: &AtomicU64, value: u64, bits: u64) {
-    let mut before = word.load(Ordering::Relaxed);
-    loop {
-        let after = before & !bits | value & bits;
-        match word.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => before = now,
-        }
+/// Applies a run with masks; returns what follows it.
+///
+/// # Safety
+/// `to` refers to as many words, as for [`apply`].
+#[inline(always)]
+unsafe fn apply_masked<P: Packing>(run: &[u8], words: usize, to: *mut u64) -> &[u8] {
+    let (masks, bytes) = run.split_at(words);
+    let mut at = 0;
+    for (word, mask) in masks.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { put::<P>(to.add(word), eight_of(bytes, at), *mask) };
+        at += count(*mask);
     }
+    &bytes[at..]
+}
+
+/// Eight bytes from this one on; behind the end they are zero. What a mask does not name is never used.
+#[inline(always)]
+fn eight_of(bytes: &[u8], at: usize) -> u64 {
+    if let Some(eight) = bytes.get(at..).and_then(|bytes| bytes.first_chunk()) {
+        return u64::from_le_bytes(*eight);
+    }
+    let left = bytes.get(at..).unwrap_or_default();
+    let mut eight = [0; WORD_BYTES];
+    eight[..left.len()].copy_from_slice(left);
+    u64::from_le_bytes(eight)
 }
 
 #[cfg(test)]

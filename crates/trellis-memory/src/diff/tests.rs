@@ -1,6 +1,6 @@
 //! Tests diffs against a naive model, with malicious peers, and with threads that store to the same words.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use trellis_base::Random;
 
@@ -72,6 +72,10 @@ fn agrees_with_the_model<const BYTES: usize>(random: &mut Random) {
     let mut twin = before.clone();
     let diff = now.diff(&mut twin);
     assert_eq!(diff.is_empty(), changed.is_empty());
+    let mut plain = Vec::new();
+    // SAFETY: both are BYTES long, aligned, and used by nobody else.
+    unsafe { encode_with::<Plain>(now.0.as_ptr().cast(), before.clone().0.as_mut_ptr().cast(), BYTES / 8, &mut plain) };
+    assert!(plain == diff, "the processor makes no difference");
     assert!(twin == now, "the twin is what was sent");
     assert!(now.diff(&mut twin).is_empty(), "and nothing is left");
     assert!(diff.len() <= bytes_max(BYTES), "{} bytes", diff.len());
@@ -83,6 +87,28 @@ fn agrees_with_the_model<const BYTES: usize>(random: &mut Random) {
     target.apply(&diff);
     assert_eq!(differences(&untouched, &target), changed, "exactly the changed bytes change");
     assert!(changed.iter().all(|at| target.0[*at] == now.0[*at]));
+    let mut plainly = untouched;
+    // SAFETY: checked for this size, aligned, and used by nobody else.
+    unsafe { apply_with::<Plain>(&diff, plainly.0.as_mut_ptr().cast()) };
+    assert!(plainly == target, "the processor makes no difference");
+}
+
+#[test]
+fn bytes_are_packed_and_spread_by_every_mask() {
+    fn check<P: Packing>() {
+        for mask in 0..=u8::MAX {
+            let named: Vec<u8> = (0..8).filter(|byte| mask >> byte & 1 == 1).collect();
+            let packed = P::pack(0x8877_6655_4433_2211, mask).to_le_bytes();
+            assert!(named.iter().zip(packed).all(|(byte, packed)| packed == 0x11 * (byte + 1)), "{mask:#x}");
+            let spread = P::spread(u64::from_le_bytes(packed), mask).to_le_bytes();
+            assert!(named.iter().all(|byte| spread[usize::from(*byte)] == 0x11 * (byte + 1)), "{mask:#x}");
+        }
+    }
+    check::<Plain>();
+    #[cfg(target_arch = "x86_64")]
+    if Shuffled::is_possible() {
+        check::<Shuffled>();
+    }
 }
 
 #[test]
@@ -95,16 +121,16 @@ fn encode_and_apply_agree_with_a_byte_for_byte_model() {
 #[test]
 fn the_largest_page_needs_several_runs() {
     const BYTES: usize = PAGE_BYTES_MAX;
-    let mut page = vec![0u64; BYTES / 8];
+    let mut page = vec![Page([0u8; 64]); BYTES / 64];
     let (mut twin, mut target) = (page.clone(), page.clone());
-    page.fill(u64::MAX);
-    page[100_000] = 0x1122_0000_0000_3344;
-    page[200_001] = 0;
+    page.fill(Page([0xff; 64]));
+    page[10_000].0[8..16].copy_from_slice(&[0x11, 0x22, 0, 0, 0, 0, 0x33, 0x44]);
+    page[20_000].0[56..].fill(0);
     let mut diff = Vec::new();
     // SAFETY: both have BYTES bytes and are used by nobody else.
     assert!(unsafe { encode(page.as_ptr().cast(), twin.as_mut_ptr().cast(), BYTES, &mut diff) });
     check(&diff, BYTES).expect("made by encode");
-    assert!(diff.len() < BYTES + 200, "{} bytes", diff.len());
+    assert!(diff.len() < BYTES + BYTES / (CHUNK * WORD_BYTES) * HEADER_BYTES + 200, "{} bytes", diff.len());
     // SAFETY: checked for this size, and used by nobody else.
     unsafe { apply(&diff, target.as_mut_ptr().cast()) };
     assert!(target == page && twin == page);
@@ -126,6 +152,22 @@ fn sparse_and_dense_changes_are_small() {
     assert!(diff_of(&|at| at % 8 != 0) <= bytes_max(4096), "all but one byte of each word");
     assert!(diff_of(&|at| at % 64 != 0) <= bytes_max(4096));
     assert!(diff_of(&|at| at % 72 != 71) <= bytes_max(4096));
+}
+
+/// Every combination of unchanged, hardly changed, nearly and completely changed words.
+#[test]
+fn no_diff_is_longer_than_it_may_be() {
+    const KINDS: [u64; 4] = [0, 0xff, 0xffff_ffff_ffff_ff00, u64::MAX];
+    for number in 0..KINDS.len().pow(8) {
+        let mut page = Page([0u8; 64]);
+        let mut left = number;
+        for word in page.0.chunks_exact_mut(8) {
+            word.copy_from_slice(&KINDS[left % KINDS.len()].to_le_bytes());
+            left /= KINDS.len();
+        }
+        let length = page.diff(&mut Page([0; 64])).len();
+        assert!(length <= bytes_max(64), "{number:o} takes {length} bytes");
+    }
 }
 
 #[test]
