@@ -14,8 +14,9 @@
 //! * A page that was never written travels as one bit.
 //! * Some pages move from writer to writer, and each writer reads the page first. Such a page is granted for writing when
 //!   it is requested for reading, which halves the messages (migratory sharing; Stenström, Brorsson and Sandberg 1993, §3).
-//!   After every [`MIGRATIONS_MAX`] such grants the page is granted for reading again, so that a page that no longer moves
-//!   is soon shared.
+//!   Nobody sees whether a thread that was granted the right also stores. So this begins when stores have followed two
+//!   read requests; after two such grants, six, and at most [`MIGRATIONS_MAX`], the page is granted for reading again. If
+//!   no store of that reader follows, the page is taken for shared.
 //! * libivy retries a conflicting request after one second and fails at five workers. Here the request waits in a queue,
 //!   and a granted page stays until the faulting thread has run on.
 //!
@@ -43,14 +44,38 @@ pub struct Ivy {
     owner_sequence: Vec<u32>,
     transaction: Vec<u32>,
     copyset: NodeSets,
-    migrations_left: Vec<u8>,
+    migration: Vec<u8>,
     transactions: Vec<Option<Transaction>>,
     queue: Vec<Request>,
     last_sequence: u32,
 }
 
-/// How often in a row a read request for a migratory page is answered with the right to write.
-const MIGRATIONS_MAX: u8 = 16;
+/// How often in a row a read request for a migratory page is answered with the right to write, at most.
+const MIGRATIONS_MAX: u8 = (1 << TRUST_MAX) - 2;
+/// How often in a row a store confirms that a page migrates until that is taken for certain.
+const TRUST_MAX: u8 = 4;
+
+/// What the manager knows of the migrations of a page, in a byte: how often a store has confirmed them, and how many
+/// read requests are still answered with the right to write.
+#[derive(Clone, Copy)]
+struct Migration {
+    trust: u8,
+    left: u8,
+}
+
+impl Migration {
+    const LEFT_BITS: u32 = 4;
+
+    fn of(byte: u8) -> Migration {
+        Migration { trust: byte >> Migration::LEFT_BITS, left: byte & (1 << Migration::LEFT_BITS) - 1 }
+    }
+
+    fn byte(self) -> u8 {
+        self.trust << Migration::LEFT_BITS | self.left
+    }
+}
+
+const _: () = assert!(MIGRATIONS_MAX < 1 << Migration::LEFT_BITS && TRUST_MAX < 1 << (u8::BITS - Migration::LEFT_BITS));
 
 /// A request of this node for the page is under way.
 const PENDING: u8 = 1;
@@ -173,7 +198,7 @@ impl Coherence for Ivy {
         self.owner_or_manager[slot] = 0;
         self.owner_sequence[slot] = 0;
         self.copyset.clear(slot);
-        self.migrations_left[slot] = 0;
+        self.migration[slot] = 0;
     }
 
     fn adopt(&mut self, page: PageIndex) {
@@ -201,7 +226,7 @@ impl Ivy {
             owner_sequence: vec![0; pages],
             transaction: vec![0; pages],
             copyset: NodeSets::new(pages, geometry.nodes),
-            migrations_left: vec![0; pages],
+            migration: vec![0; pages],
             transactions: Vec::with_capacity(64),
             queue: Vec::with_capacity(64),
             last_sequence: 0,
@@ -443,17 +468,23 @@ impl Ivy {
     /// Detects migratory pages: true if this read request is better answered as a write request.
     fn follow_migration(&mut self, request: Request) -> bool {
         let Request { from, demand, write, .. } = request;
-        let slot = self.slot(demand);
-        let owner = self.owner(demand);
-        if write {
-            let only_reader = self.copyset.contains(slot, from) && self.copyset.is_empty_but(slot, &[from, owner]);
-            if only_reader && owner != from && self.has(demand, WRITTEN) {
-                self.migrations_left[slot] = MIGRATIONS_MAX;
-            }
-            return false;
+        let (slot, owner) = (self.slot(demand), self.owner(demand));
+        let mut migration = Migration::of(self.migration[slot]);
+        let has_other_copies = |spared: &[NodeId]| !self.copyset.is_empty_but(slot, spared);
+        let migrates = !write && migration.left > 0 && owner != from && !has_other_copies(&[owner]);
+        let is_shared = (!write || owner == from) && has_other_copies(&[owner]);
+        let only_reader = self.copyset.contains(slot, from) && !has_other_copies(&[from, owner]);
+        if migrates {
+            migration.left -= 1;
+        } else if is_shared {
+            // Several nodes read it, or its last reader did not store to it.
+            migration = Migration { trust: 0, left: 0 };
+        } else if write && owner != from && only_reader && self.has(demand, WRITTEN) {
+            migration.trust = (migration.trust + 1).min(TRUST_MAX);
+            // None after the first one: that may be chance.
+            migration.left = (1 << migration.trust) - 2;
         }
-        let migrates = self.migrations_left[slot] > 0 && owner != from && self.copyset.is_empty_but(slot, &[owner]);
-        self.migrations_left[slot] -= u8::from(migrates);
+        self.migration[slot] = migration.byte();
         migrates
     }
 
