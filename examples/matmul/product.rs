@@ -37,6 +37,38 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// One row of the product: each element is complete before the next.
+    pub(crate) fn calculate_row(&self, left: &[f64], right: &[f64], product: &mut [f64]) {
+        for (column, element) in product[..self.size].iter_mut().enumerate() {
+            let mut sum = 0.0;
+            for k in 0..self.size {
+                sum += left[k] * right[k * self.pitch + column];
+            }
+            *element = sum;
+        }
+    }
+
+    /// Fills a factor, whose rows lie one behind the other.
+    pub(crate) fn fill(&self, matrix: usize, place: &mut [f64]) {
+        for (row, elements) in place.chunks_mut(self.pitch).enumerate() {
+            for (column, element) in elements[..self.size].iter_mut().enumerate() {
+                *element = factor(row, column, matrix);
+            }
+        }
+    }
+
+    /// Returns an element of the product that is wrong, of all or of a sample.
+    pub(crate) fn first_wrong(&self, product: &[f64], all: bool) -> Option<(usize, usize)> {
+        let size = self.size;
+        let step = if all || size <= CHECKED_WHOLE { 1 } else { (size * size / SAMPLE) | 1 };
+        (0..size * size).step_by(step).map(|n| (n / size, n % size)).find(|&(row, column)| {
+            let sum: f64 = (0..size).map(|k| factor(row, k, 0) * factor(k, column, 1)).sum();
+            product[row * self.pitch + column] != sum
+        })
+    }
+}
+
 /// Small whole numbers: their products and sums are exact in any order.
 fn factor(row: usize, column: usize, matrix: usize) -> f64 {
     ((row * 7 + column * 13 + matrix * 5) % 19) as f64 - 9.0
@@ -71,30 +103,18 @@ impl<'a> Matrices<'a> {
     /// Fills both factors.
     pub(crate) fn fill(&self) {
         for matrix in 0..2 {
-            let place = self.place(matrix, &(0..self.layout.size));
-            for (row, elements) in place.chunks_mut(self.layout.pitch).enumerate() {
-                for (column, element) in elements[..self.layout.size].iter_mut().enumerate() {
-                    *element = factor(row, column, matrix);
-                }
-            }
+            self.layout.fill(matrix, self.place(matrix, &(0..self.layout.size)));
         }
     }
 
     /// Rows of the product: each element is complete before the next.
     pub(crate) fn calculate_ijk(&self, rows: Range<usize>, lock: bool) -> Result<(), WaitError> {
-        let (size, pitch) = (self.layout.size, self.layout.pitch);
-        let right = self.read(1, &(0..size));
+        let right = self.read(1, &(0..self.layout.size));
         for row in rows {
             let rows = row..row + 1;
             let left = self.read(0, &rows);
             let _stays = if lock { Some(self.lock(&rows)?) } else { None };
-            for (column, element) in self.place(2, &rows)[..size].iter_mut().enumerate() {
-                let mut sum = 0.0;
-                for k in 0..size {
-                    sum += left[k] * right[k * pitch + column];
-                }
-                *element = sum;
-            }
+            self.layout.calculate_row(left, right, self.place(2, &rows));
         }
         Ok(())
     }
@@ -125,12 +145,6 @@ impl<'a> Matrices<'a> {
 
     /// Returns an element of the product that is wrong, of all or of a sample.
     pub(crate) fn first_wrong(&self, all: bool) -> Option<(usize, usize)> {
-        let (size, pitch) = (self.layout.size, self.layout.pitch);
-        let product = self.read(2, &(0..size));
-        let step = if all || size <= CHECKED_WHOLE { 1 } else { (size * size / SAMPLE) | 1 };
-        (0..size * size).step_by(step).map(|n| (n / size, n % size)).find(|&(row, column)| {
-            let sum: f64 = (0..size).map(|k| factor(row, k, 0) * factor(k, column, 1)).sum();
-            product[row * pitch + column] != sum
-        })
+        self.layout.first_wrong(self.read(2, &(0..self.layout.size)), all)
     }
 }

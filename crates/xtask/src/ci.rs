@@ -13,7 +13,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     setup::ensure(setup::NEEDED)?;
     step::step("files: sizes, openings, unsafe, links", || tidy::check(&workspace.root))?;
     step::step("spelling", || spelling::check(workspace))?;
-    step::step("pages that are made from scripts", || pages::check(&workspace.root))?;
+    step::step("pages that are made from other files", || pages::check(&workspace.root))?;
     step::command("format", workspace.cargo().args(["fmt", "--all", "--check"]))?;
     step::step("dependencies: licences, sources, layers", || dependencies::check(workspace))?;
     let mut clippy = workspace.cargo();

@@ -87,7 +87,7 @@ enum Task {
     },
     /// Run only the checks of the files: sizes, openings, unsafe code, links. Takes a second.
     Tidy,
-    /// Put the text scripts of the protocols into their pages in `docs/protocols`.
+    /// Put the generated tables into their pages: scripts of protocols, figures of speed.
     Pages,
     /// Measure, compare with the targets, and keep the result in `benchmarks/runs`.
     Bench {

@@ -1,20 +1,30 @@
 //! `cargo xtask pages`: writes the parts of the documentation that are generated from other files.
 //!
 //! A page contains `<!-- scripts NAME -->` where the table of the text scripts of a protocol crate's `tests/scripts/NAME`
-//! belongs: what each shows, which is its first comment, and a link to it. The text between that line and
-//! `<!-- end of scripts -->` is generated. Promises: a page whose table is up to date is not touched, and [`check`]
-//! names the pages that are not. It must never change anything outside the marks.
+//! belongs: what each shows, which is its first comment, and a link to it. README.md contains `<!-- speed -->` where the
+//! table of the newest kept run of `trellis bench speed` belongs. The text between such a line and the end mark of its
+//! kind is generated. Promises: a page whose table is up to date is not touched, and [`check`] names the pages that are
+//! not. It must never change anything outside the marks.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use trellis_base::statistics::median;
 
 /// The folder of the pages with scripts.
 const PAGES: &str = "docs/protocols";
 const SCRIPTS: [&str; 2] =
     ["crates/trellis-cluster-protocol/tests/scripts", "crates/trellis-fabric-protocol/tests/scripts"];
-const END: &str = "<!-- end of scripts -->";
+const SCRIPTS_END: &str = "<!-- end of scripts -->";
+/// The page with the figures, and the kept runs.
+const FRONT: &str = "README.md";
+const RUNS: &str = "benchmarks/runs";
+const SPEED: &str = "<!-- speed -->";
+const SPEED_END: &str = "<!-- end of speed -->";
+/// The name of the benchmark whose rows are shown.
+const SPEED_BENCHMARK: &str = "speed";
 
 /// Updates every page.
 pub(crate) fn write(root: &Path) -> Result<()> {
@@ -32,7 +42,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let old: Vec<String> =
         pages(root)?.into_iter().filter(|page| page.is != page.should_be).map(|page| page.name).collect();
     if !old.is_empty() {
-        bail!("{} not up to date with the scripts; run `cargo xtask pages`", old.join(", "));
+        bail!("{} not up to date with its sources; run `cargo xtask pages`", old.join(", "));
     }
     Ok(())
 }
@@ -46,44 +56,121 @@ struct Page {
 
 fn pages(root: &Path) -> Result<Vec<Page>> {
     let mut pages = Vec::new();
-    for path in sorted_files(&root.join(PAGES))? {
+    let paths = sorted_files(&root.join(PAGES))?.into_iter().chain([root.join(FRONT)]);
+    for path in paths {
         let is = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        let should_be = with_scripts(&is, root, &SCRIPTS.map(|scripts| root.join(scripts)));
+        let should_be = with_scripts(&is, root, &SCRIPTS.map(|scripts| root.join(scripts)))
+            .and_then(|page| with_parts(&page, SPEED_END, |line| (line == SPEED).then(|| speed(root))));
         let should_be = should_be.with_context(|| name.clone())?;
         pages.push(Page { path, name, is, should_be });
     }
     Ok(pages)
 }
 
-/// The page with the table of the present scripts.
-fn with_scripts(page: &str, root: &Path, scripts: &[PathBuf]) -> Result<String> {
-    let mut made = String::new();
+/// The page with what `made` makes of lines that begin a generated part, up to the mark `end`.
+fn with_parts(page: &str, end: &str, made: impl Fn(&str) -> Option<Result<String>>) -> Result<String> {
+    let mut whole = String::new();
     let mut rest = page.lines();
     while let Some(line) = rest.next() {
-        made += line;
-        made += "\n";
-        let folder = line.strip_prefix("<!-- scripts ").and_then(|rest| rest.strip_suffix(" -->"));
-        let Some(folder) = folder else { continue };
-        let Some(scripts) = scripts.iter().map(|scripts| scripts.join(folder)).find(|scripts| scripts.is_dir()) else {
-            bail!("there are no scripts of {folder}");
-        };
-        made += "\n| script | what it shows |\n|---|---|\n";
-        for script in sorted_files(&scripts)? {
-            let text =
-                std::fs::read_to_string(&script).with_context(|| format!("{} cannot be read", script.display()))?;
-            let name = script.file_stem().unwrap_or_default().to_string_lossy();
-            let place = script.strip_prefix(root).unwrap_or(&script).display();
-            let _ = writeln!(made, "| [{}](../../{place}) | {} |", title(&name), first_comment(&text));
-        }
-        let _ = write!(made, "\n{END}\n");
-        // Existing scripts extend to their end mark; a new page has none.
+        whole += line;
+        whole += "\n";
+        let Some(part) = made(line) else { continue };
+        let _ = write!(whole, "\n{}\n{end}\n", part?);
+        // Existing parts extend to their end mark; a new page has none.
         let old: Vec<&str> = rest.clone().collect();
-        if let Some(end) = old.iter().position(|line| *line == END) {
-            rest.nth(end);
+        if let Some(place) = old.iter().position(|line| *line == end) {
+            rest.nth(place);
         }
     }
+    Ok(whole)
+}
+
+/// The page with the table of the present scripts.
+fn with_scripts(page: &str, root: &Path, scripts: &[PathBuf]) -> Result<String> {
+    with_parts(page, SCRIPTS_END, |line| {
+        let folder = line.strip_prefix("<!-- scripts ").and_then(|rest| rest.strip_suffix(" -->"))?;
+        Some(table_of_scripts(folder, root, scripts))
+    })
+}
+
+fn table_of_scripts(folder: &str, root: &Path, scripts: &[PathBuf]) -> Result<String> {
+    let Some(scripts) = scripts.iter().map(|scripts| scripts.join(folder)).find(|scripts| scripts.is_dir()) else {
+        bail!("there are no scripts of {folder}");
+    };
+    let mut made = "| script | what it shows |\n|---|---|\n".to_owned();
+    for script in sorted_files(&scripts)? {
+        let text = std::fs::read_to_string(&script).with_context(|| format!("{} cannot be read", script.display()))?;
+        let name = script.file_stem().unwrap_or_default().to_string_lossy();
+        let place = script.strip_prefix(root).unwrap_or(&script).display();
+        let _ = writeln!(made, "| [{}](../../{place}) | {} |", title(&name), first_comment(&text));
+    }
     Ok(made)
+}
+
+/// The table of the last kept run that has one, of those whose files were as committed, and where it was measured.
+fn speed(root: &Path) -> Result<String> {
+    let mut kept: Vec<PathBuf> = std::fs::read_dir(root.join(RUNS))
+        .and_then(|runs| runs.map(|run| Ok(run?.path())).collect())
+        .with_context(|| format!("{RUNS} cannot be read"))?;
+    // Names begin with the date.
+    kept.sort();
+    for folder in kept.iter().rev() {
+        let path = folder.join("results.json");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let results: Value = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
+        let is_changed = results["machine"]["changed"].as_bool().unwrap_or(false);
+        if let Some(runs) = results["raw"][SPEED_BENCHMARK].as_array().filter(|_| !is_changed) {
+            let place = folder.strip_prefix(root).unwrap_or(folder).display();
+            return table_of_speed(runs, &results["machine"], &place.to_string());
+        }
+    }
+    bail!("no run in {RUNS} has `{SPEED_BENCHMARK}`; make one with `cargo xtask bench --only {SPEED_BENCHMARK}`")
+}
+
+/// The medians of all runs in each column.
+fn table_of_speed(runs: &[Value], machine: &Value, place: &str) -> Result<String> {
+    let rows = |run: &Value| run["rows"].as_array().cloned().unwrap_or_default();
+    let runs: Vec<Vec<Value>> = runs.iter().map(rows).collect();
+    let first = runs.first().filter(|rows| !rows.is_empty()).context("the run has no rows")?;
+    let mut made = "| two processes | no option | best options | threads or memory |\n|---|---|---|---|\n".to_owned();
+    for (index, row) in first.iter().enumerate() {
+        let cell = |column: &str| {
+            let mut values: Vec<f64> = runs.iter().filter_map(|rows| rows.get(index)?[column].as_f64()).collect();
+            if values.is_empty() { "–".to_owned() } else { three_digits(median(&mut values)) }
+        };
+        let text = |name: &str| row[name].as_str().unwrap_or_default();
+        let (default, best, limit) = (cell("default"), cell("best"), cell("limit"));
+        let _ = writeln!(made, "| {} ({}) | {default} | {best} | {limit} |", text("words"), text("unit"));
+    }
+    let fact = |name: &str| machine[name].as_str().unwrap_or("unknown").to_owned();
+    let _ = write!(
+        made,
+        "\n{}, {} cores, {}, {}: [the kept run]({place}/README.md).\n",
+        fact("processor"),
+        machine["cores"],
+        fact("kernel"),
+        fact("date")
+    );
+    Ok(made)
+}
+
+/// Rounds to three digits, and puts a comma before each three of a whole number.
+fn three_digits(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let digits = value.abs().log10().floor() as i32;
+    let size = 10f64.powi(digits - 2);
+    let rounded = (value / size).round() * size;
+    if rounded < 100.0 {
+        let places = usize::try_from(2 - rounded.abs().log10().floor() as i32).unwrap_or(0);
+        return format!("{rounded:.places$}");
+    }
+    let digits = format!("{rounded:.0}");
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
 }
 
 /// The title of a script: `04-two-writers-queue` becomes "Two writers queue".
@@ -109,6 +196,36 @@ fn sorted_files(folder: &Path) -> Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn figures_have_three_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.0123, "0.0123"),
+            (2.0, "2.00"),
+            (13.37, "13.4"),
+            (9.995, "9.99"),
+            (99.99, "100"),
+            (999.6, "1,000"),
+            (537.4, "537"),
+            (88_412.0, "88,400"),
+            (1_234_567.0, "1,230,000"),
+        ] {
+            assert_eq!(super::three_digits(value), text);
+        }
+    }
+
+    #[test]
+    fn a_kept_run_becomes_a_table_of_medians() {
+        let run = |default: f64| json!({ "rows": [{ "words": "work", "unit": "ms", "default": default, "best": 2.0, "limit": null }] });
+        let machine = json!({ "processor": "Fast", "cores": 2, "kernel": "Linux", "date": "2026-01-31" });
+        let made = super::table_of_speed(&[run(9.0), run(3.0), run(4.0)], &machine, "runs/x").unwrap();
+        assert!(made.contains("\n| work (ms) | 4.00 | 2.00 | – |\n"), "{made}");
+        assert!(made.contains("\nFast, 2 cores, Linux, 2026-01-31: [the kept run](runs/x/README.md).\n"), "{made}");
+        assert!(super::table_of_speed(&[json!({})], &machine, "runs/x").is_err());
+    }
+
     #[test]
     fn scripts_are_put_between_the_marks_and_once() {
         let folder = [std::env::temp_dir().join(format!("trellis-pages-{}", std::process::id()))];

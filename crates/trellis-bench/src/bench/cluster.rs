@@ -166,6 +166,12 @@ pub(crate) fn numbers<'a>(found: &'a [Value], name: &'a str) -> impl Iterator<It
     found.iter().filter_map(move |node| node[name].as_f64())
 }
 
+/// The number `name` of a node.
+pub(crate) fn number_of(node: &Value, name: &str) -> Result<f64, Failure> {
+    let missing = || Failure::new(exit::CLUSTER, format!("a node of the benchmark gave no {name}"));
+    node[name].as_f64().filter(|value| value.is_finite()).ok_or_else(missing)
+}
+
 fn answer_of<R: DeserializeOwned>(node: usize, bytes: &[u8]) -> Result<R, Failure> {
     serde_json::from_slice(bytes).map_err(|error| {
         let text = String::from_utf8_lossy(bytes);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use trellis_base::Random;
 use trellis_memory::diff;
 
-use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::cluster::{ClusterPlan, Common, number_of};
 use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task, shuffled};
 use crate::bench::raw_link;
@@ -23,6 +23,8 @@ const PAGE_BYTES: usize = 4096;
 const PAGE_WORDS: usize = PAGE_BYTES / 8;
 /// Pages in which two nodes store to alternate words.
 const FALSELY_SHARED_PAGES: usize = 1000;
+/// Words from the first to the last of them.
+pub(crate) const FALSELY_SHARED_WORDS: usize = FALSELY_SHARED_PAGES * PAGE_WORDS;
 /// Pages of the sparse publication: 16 MiB.
 const SPARSE_PAGES: usize = 4096;
 /// Pages that are cached while nothing is stored.
@@ -114,7 +116,7 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
     figures.add(
         "handoff_us_p50",
         handed("handoff_us"),
-        "from a release to the other node's waiting thread (µs, median)",
+        "from a release until the other node's waiting thread has loaded what the lock protects (µs, median)",
     );
     figures.add("handoff_over_link_rtt", handed("handoff_us") / handed("link_rtt_us"), "hand-over / link round trip");
 
@@ -256,17 +258,36 @@ fn us(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e6
 }
 
+/// Node `node` of two stores to its words, every second one of the first words of each page.
+///
+/// # Safety
+/// There are [`FALSELY_SHARED_WORDS`] words, and nobody else uses those of this node now.
+pub(crate) unsafe fn store_alternately(words: *mut u64, node: usize, round: u64) {
+    for page in 0..FALSELY_SHARED_PAGES {
+        for place in (node..64).step_by(2) {
+            // SAFETY: the caller's promise.
+            unsafe { words.add(page * PAGE_WORDS + place).write_volatile(round + place as u64) };
+        }
+    }
+}
+
+/// The round of false sharing with these settings and no others.
+pub(crate) fn false_sharing_us(rounds: usize, common: &Common) -> Result<f64, Failure> {
+    let task = Task::Consistency(ConsistencyTask { part: Part::FalseSharing, rounds });
+    let settings = vec![("region_bytes", (FALSELY_SHARED_WORDS * 8).next_multiple_of(64 << 10).to_string())];
+    let found = ClusterPlan { nodes: 2, common, settings, task: &task, with_connection: false }.run::<Value>()?;
+    number_of(&found[1], "round_us")
+}
+
 fn false_sharing(rounds: usize, member: &Member) -> Found {
     let node = member.cluster.node();
+    assert!(FALSELY_SHARED_WORDS * 8 <= member.cluster.region().bytes());
     let mut samples = Vec::new();
     for round in 0..rounds as u64 {
         member.cluster.barrier(1)?;
         let start = Instant::now();
-        for page in 0..FALSELY_SHARED_PAGES {
-            for place in (node..64).step_by(2) {
-                store(member, page * PAGE_WORDS + place, round + place as u64);
-            }
-        }
+        // SAFETY: the region is large enough; the other node stores to the other words.
+        unsafe { store_alternately(word(member, 0), node, round) };
         member.cluster.barrier(2)?;
         samples.push(us(start));
         let other = (round as usize * 7 % FALSELY_SHARED_PAGES) * PAGE_WORDS + (1 - node);
@@ -349,8 +370,12 @@ fn hand_over(rounds: usize, member: &Member) -> Found {
             drop(guard);
         } else {
             let guard = member.cluster.mutex(2).lock()?;
+            let count = load(member, 0);
             taken.push(trellis::launch::monotonic_ns());
             drop(guard);
+            if count != round as u64 + 1 {
+                return Err("what the other node stored under the lock is not there".into());
+            }
         }
         member.cluster.barrier(2)?;
     }

@@ -5,7 +5,6 @@
 //! after that. A result that differs by one bit from that of one thread is an error and never a figure.
 
 use std::ops::Range;
-use std::sync::Barrier;
 use std::time::Instant;
 
 use clap::Args;
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use crate::bench::cluster::{ClusterPlan, Common, Neighbours, numbers};
 use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task, WorkError};
+use crate::bench::threads::PollingBarrier;
 use trellis_command::exit::{Ending, Failure};
 
 const EXAMPLES: &str = "\
@@ -48,6 +48,11 @@ pub(crate) struct JacobiArguments {
 pub(crate) struct JacobiTask {
     size: usize,
     steps: usize,
+}
+
+impl JacobiTask {
+    /// The one that the options stand for.
+    pub(crate) const WHOLE: JacobiTask = JacobiTask { size: 2000, steps: 100 };
 }
 
 /// Two grids of f64, one behind the other; a step reads one and writes the other.
@@ -147,10 +152,10 @@ pub(crate) fn run(arguments: &JacobiArguments) -> Ending {
 }
 
 /// The time, and the checksum of the result.
-fn with_threads(task: JacobiTask, workers: usize) -> (f64, u64) {
+pub(crate) fn with_threads(task: JacobiTask, workers: usize) -> (f64, u64) {
     let mut memory = vec![0.0; Grids::bytes(task.size) / size_of::<f64>()];
     let grids = Grids { base: memory.as_mut_ptr(), size: task.size };
-    let barrier = Barrier::new(workers);
+    let barrier = PollingBarrier::new(workers);
     let work = |worker: usize| {
         let rows = rows_of(worker, workers, task.size);
         grids.fill(rows.clone());
@@ -172,7 +177,7 @@ fn with_threads(task: JacobiTask, workers: usize) -> (f64, u64) {
 }
 
 /// The time on a cluster of its own, and the pages that were fetched meanwhile.
-fn on_nodes(task: JacobiTask, nodes: usize, common: &Common, right: u64) -> Result<(f64, f64), Failure> {
+pub(crate) fn on_nodes(task: JacobiTask, nodes: usize, common: &Common, right: u64) -> Result<(f64, f64), Failure> {
     let settings = vec![("region_bytes", Grids::bytes(task.size).next_multiple_of(64 << 10).to_string())];
     let wrapped = Task::Jacobi(task, right);
     let found = ClusterPlan { nodes, common, settings, task: &wrapped, with_connection: false }.run::<Value>()?;

@@ -103,7 +103,7 @@ fn figures_over(arguments: &LinksArguments, common: &Common) -> Result<(f64, f64
 struct Apart(AtomicU64);
 
 /// The round trip between two polling threads, one word each way.
-fn memory_round_trip_us() -> f64 {
+pub(crate) fn memory_round_trip_us() -> f64 {
     let (there, back) = (Apart(AtomicU64::new(0)), Apart(AtomicU64::new(0)));
     let last = TRIPS * BATCHES as u64;
     let mut batches = Vec::with_capacity(BATCHES);

@@ -143,6 +143,37 @@ fn check_can_lock(config: &Config) -> Result<(), Failure> {
     ))
 }
 
+/// The time in which threads of one process calculate the same from memory of their own.
+pub(crate) fn with_threads(size: usize, threads: usize) -> Result<f64, Failure> {
+    let layout = Layout::new(size, PAGE_BYTES);
+    let elements = layout.bytes / size_of::<f64>();
+    let (mut left, mut right, mut product) = (vec![0.0; elements], vec![0.0; elements], vec![0.0; elements]);
+    layout.fill(0, &mut left);
+    layout.fill(1, &mut right);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let mut rest = product.as_mut_slice();
+        for thread in 0..threads {
+            let rows = layout.rows(thread, threads);
+            let (own, others) = rest.split_at_mut(rows.len() * layout.pitch);
+            rest = others;
+            let (left, right, layout) = (&left, &right, &layout);
+            scope.spawn(move || {
+                for (row, place) in rows.zip(own.chunks_mut(layout.pitch)) {
+                    layout.calculate_row(&left[row * layout.pitch..][..layout.pitch], right, place);
+                }
+            });
+        }
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    match layout.first_wrong(&product, false) {
+        None => Ok(seconds),
+        Some((row, column)) => {
+            Err(Failure::new(exit::CLUSTER, format!("the product of threads is wrong in row {row}, column {column}")))
+        }
+    }
+}
+
 /// Runs one calculation on a cluster of its own.
 pub(crate) fn product(
     nodes: usize,
@@ -242,6 +273,13 @@ mod tests {
         for accepted in ["coherence=lock(ivy)", "coherence=delay(lock(dynamic))", "coherence_ranges=0-64KiB=lock(ivy)"]
         {
             assert_eq!(of(accepted), Ok(()), "{accepted}");
+        }
+    }
+
+    #[test]
+    fn threads_are_right() {
+        for (size, threads) in [(7, 2), (40, 3), (600, 2)] {
+            assert!(with_threads(size, threads).is_ok_and(|seconds| seconds > 0.0), "{size} {threads}");
         }
     }
 

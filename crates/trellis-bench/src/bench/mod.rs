@@ -20,12 +20,14 @@ pub(crate) mod node;
 pub(crate) mod producer_consumer;
 mod raw_link;
 pub(crate) mod remote_paging;
+pub(crate) mod speed;
 mod start;
 mod stored_words;
 mod stream;
 pub(crate) mod switch;
 mod synchronisation;
 pub(crate) mod thrash;
+mod threads;
 pub(crate) mod workloads;
 
 use clap::Subcommand;
@@ -41,6 +43,7 @@ pub(crate) enum Benchmark {
     Thrash(thrash::ThrashArguments),
     Lock(synchronisation::LockArguments),
     Barrier(synchronisation::BarrierArguments),
+    Speed(speed::SpeedArguments),
     Start(start::StartArguments),
     Stream(stream::StreamArguments),
     Idle(idle::IdleArguments),
@@ -69,6 +72,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Thrash(arguments) => thrash::run(arguments),
         Benchmark::Lock(arguments) => synchronisation::lock(arguments),
         Benchmark::Barrier(arguments) => synchronisation::barrier(arguments),
+        Benchmark::Speed(arguments) => speed::run(arguments),
         Benchmark::Start(arguments) => start::run(arguments),
         Benchmark::Stream(arguments) => stream::run(arguments),
         Benchmark::Idle(arguments) => idle::run(arguments),

@@ -15,8 +15,8 @@ use trellis_base::Random;
 
 use crate::bench::cluster::{Assignment, JOINER, NEIGHBOUR};
 use crate::bench::{
-    consistency, delay, events, fault, forward, idle, jacobi, local_fault, matmul, producer_consumer, raw_link, stream,
-    synchronisation, thrash, workloads,
+    consistency, delay, events, fault, forward, idle, jacobi, local_fault, matmul, producer_consumer, raw_link, speed,
+    stream, synchronisation, thrash, workloads,
 };
 use crate::check::nodes::{HistoryTask, LitmusTask, history_node, litmus_node};
 use trellis_command::exit::{self, Ending, Failure};
@@ -35,6 +35,7 @@ pub(crate) enum Task {
     Memory(idle::MemoryTask),
     Sort(workloads::SortTask),
     Dot(workloads::DotTask),
+    Turns(speed::TurnsTask),
     Matmul(matmul::MatmulTask),
     /// With the checksum of the right result.
     Jacobi(jacobi::JacobiTask, u64),
@@ -122,6 +123,7 @@ fn work(assignment: Assignment<Task>) -> Found {
         Task::Memory(task) => idle::memory_node(&task, &member),
         Task::Sort(task) => workloads::sort_node(&task, &member),
         Task::Dot(task) => workloads::dot_node(&task, &member),
+        Task::Turns(task) => speed::turns_node(&task, &member),
         Task::Matmul(task) => matmul::node(&task, &member),
         Task::Jacobi(task, right) => jacobi::node(task, right, &member),
         Task::ProducerConsumer(task) => producer_consumer::node(&task, &member),

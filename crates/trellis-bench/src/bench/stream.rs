@@ -8,12 +8,12 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::cluster::{ClusterPlan, Common, number_of};
 use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task};
 use crate::bench::raw_link;
 use trellis_base::statistics::quantile;
-use trellis_command::exit::Ending;
+use trellis_command::exit::{Ending, Failure};
 
 const EXAMPLE: &str = "\
 Examples:
@@ -72,6 +72,14 @@ pub(crate) fn run(arguments: &StreamArguments) -> Ending {
     figures.add_value("rounds", arguments.rounds, "rounds");
     figures.add_value("catch", found["catch"].clone(), "catcher");
     figures.print(common.json)
+}
+
+/// The rate at which node 1 reads so many bytes that node 0 wrote.
+pub(crate) fn read_gb_per_s(bytes: usize, rounds: usize, common: &Common) -> Result<f64, Failure> {
+    let task = Task::Stream(StreamTask { bytes, rounds });
+    let settings = vec![("region_bytes", bytes.to_string())];
+    let found = ClusterPlan { nodes: 2, common, settings, task: &task, with_connection: false }.run::<Value>()?;
+    number_of(&found[1], "read_gb_per_s_p50")
 }
 
 /// Runs a node's part.

@@ -169,10 +169,10 @@ pub(crate) fn lock_node(task: &LockTask, member: &Member) -> Found {
 }
 
 /// How long two nodes contend.
-const CONTENDED_TIME: Duration = Duration::from_millis(500);
+pub(crate) const CONTENDED_TIME: Duration = Duration::from_millis(500);
 
 /// Takes the lock again and again while the other node does so, too.
-fn contend(member: &Member, found: &mut Value) -> Result<(), WorkError> {
+pub(crate) fn contend(member: &Member, found: &mut Value) -> Result<(), WorkError> {
     let cluster = &member.cluster;
     cluster.barrier_of(4, 2).wait()?;
     let (mut acquisitions, mut handoffs) = (0u64, 0u64);

@@ -10,6 +10,7 @@ use serde_json::json;
 use trellis_base::Random;
 
 use crate::bench::node::{Found, Member};
+use trellis_command::exit::{self, Failure};
 
 /// Sorts a list in parts, one per node; node 0 fills it and merges the parts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -58,6 +59,33 @@ fn part(elements: usize, node: usize, nodes: usize) -> std::ops::Range<usize> {
     elements * node / nodes..elements * (node + 1) / nodes
 }
 
+/// The time in which threads of one process do the same as nodes in [`sort_node`].
+pub(crate) fn sort_with_threads(elements: usize, workers: usize) -> Result<f64, Failure> {
+    let mut random = Random::new(2);
+    let mut list: Vec<u64> = (0..elements).map(|_| random.draw() >> 1).collect();
+    let sum = sum_of(&list);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let mut rest = list.as_mut_slice();
+        for worker in 1..workers {
+            let (own, others) = rest.split_at_mut(part(elements, worker - 1, workers).len());
+            scope.spawn(|| own.sort_unstable());
+            rest = others;
+        }
+        rest.sort_unstable();
+    });
+    let merged = merge((0..workers).map(|worker| &list[part(elements, worker, workers)]).collect());
+    let seconds = start.elapsed().as_secs_f64();
+    if !merged.is_sorted() || merged.len() != elements || sum_of(&merged) != sum {
+        return Err(Failure::new(exit::CLUSTER, "the list that threads sorted is not sorted"));
+    }
+    Ok(seconds)
+}
+
+fn sum_of(list: &[u64]) -> u64 {
+    list.iter().fold(0, |sum, element| sum.wrapping_add(*element))
+}
+
 /// Runs a node's part of psort.
 pub(crate) fn sort_node(task: &SortTask, member: &Member) -> Found {
     let cluster = &member.cluster;
@@ -82,6 +110,7 @@ pub(crate) fn sort_node(task: &SortTask, member: &Member) -> Found {
     // SAFETY: the parts do not overlap, and each node uses its own only.
     unsafe { cluster.region().slice_mut::<u64>(own.start * WORD_BYTES, own.len()) }.sort_unstable();
     let sort_seconds = start.elapsed().as_secs_f64();
+    let mut whole_seconds = sort_seconds;
     cluster.barrier(2)?;
     if node == 0 {
         cluster.phase("merge");
@@ -91,12 +120,12 @@ pub(crate) fn sort_node(task: &SortTask, member: &Member) -> Found {
         // SAFETY: the other nodes no longer write.
         let list = unsafe { cluster.region().slice::<u64>(0, task.elements) };
         let merged = merge((0..nodes).map(|node| &list[part(task.elements, node, nodes)]).collect());
-        let is_right = merged.is_sorted() && merged.iter().fold(0u64, |sum, element| sum.wrapping_add(*element)) == sum;
+        whole_seconds = start.elapsed().as_secs_f64();
+        let is_right = merged.is_sorted() && sum_of(&merged) == sum;
         if !is_right || merged.len() != task.elements {
             return Err("the sorted list is not the list that was to be sorted".into());
         }
     }
-    let whole_seconds = start.elapsed().as_secs_f64();
     cluster.barrier(3)?;
     Ok(json!({ "worker_seconds": sort_seconds, "whole_seconds": whole_seconds, "counters": cluster.counters() }))
 }
