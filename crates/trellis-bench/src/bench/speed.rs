@@ -127,13 +127,14 @@ impl Work {
     /// Options chosen for this work.
     fn best(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Work::Faults | Work::Turns => &[("pin", "core")],
-            Work::Read | Work::SmallSort | Work::LargeSort => &[("pin", "core"), ("reserve", "full")],
-            Work::SmallProduct | Work::LargeProduct => {
-                &[("pin", "core"), ("reserve", "full"), ("coherence", "dynamic(forward)")]
+            Work::Turns => &[("pin", "core")],
+            Work::Faults | Work::Read | Work::SmallProduct | Work::LargeProduct | Work::Jacobi => {
+                &[("reserve", "full")]
             }
-            Work::Jacobi => &[("pin", "core"), ("reserve", "full"), ("coherence", "hlrc(update)")],
-            Work::FalseSharing => &[("pin", "core"), ("reserve", "full"), ("coherence", "hlrc(invalidate)")],
+            Work::SmallSort | Work::LargeSort => &[("pin", "core"), ("reserve", "full")],
+            Work::FalseSharing => {
+                &[("pin", "core"), ("reserve", "full"), ("coherence", "hlrc(update)"), ("home", "interleaved")]
+            }
         }
     }
 

@@ -313,7 +313,7 @@ pub(crate) const TARGETS: &[Benchmark] = &[
                 Target::None,
             ),
             figure("false_sharing_adaptive_us", "the same, hlrc(adaptive) (us)", Target::None),
-            figure("ivy_over_hlrc", "the same, ivy / the fastest hlrc", Target::AtLeast(20.0)),
+            figure("ivy_over_hlrc", "the same, ivy / the fastest hlrc", Target::AtLeast(3.0)),
             figure("sparse_mib_per_second", "16 MiB, one byte in eight, a barrier (MiB/s)", Target::AtLeast(150.0)),
             figure("diff_us_p50", "diff of a page, 1 % changed in one place (us)", Target::AtMost(0.3)),
             figure("diff_apart_us_p50", "the same, bytes that lie apart (us)", Target::None),
