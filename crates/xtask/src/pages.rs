@@ -146,7 +146,7 @@ fn table_of_speed(runs: &[Value], machine: &Value, place: &str) -> Result<String
     let fact = |name: &str| machine[name].as_str().unwrap_or("unknown").to_owned();
     let _ = write!(
         made,
-        "\n{}, {} cores, {}, {}: [the kept run]({place}/README.md).\n",
+        "\nMeasured on {}, {} cores, {}, {}:\n[the kept run]({place}/README.md).\n",
         fact("processor"),
         machine["cores"],
         fact("kernel"),
@@ -222,7 +222,10 @@ mod tests {
         let machine = json!({ "processor": "Fast", "cores": 2, "kernel": "Linux", "date": "2026-01-31" });
         let made = super::table_of_speed(&[run(9.0), run(3.0), run(4.0)], &machine, "runs/x").unwrap();
         assert!(made.contains("\n| work (ms) | 4.00 | 2.00 | – |\n"), "{made}");
-        assert!(made.contains("\nFast, 2 cores, Linux, 2026-01-31: [the kept run](runs/x/README.md).\n"), "{made}");
+        assert!(
+            made.contains("\nMeasured on Fast, 2 cores, Linux, 2026-01-31:\n[the kept run](runs/x/README.md).\n"),
+            "{made}"
+        );
         assert!(super::table_of_speed(&[json!({})], &machine, "runs/x").is_err());
     }
 
