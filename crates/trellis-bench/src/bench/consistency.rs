@@ -3,6 +3,7 @@
 //! The parts run one after the other, each on a cluster of two nodes; diffs are made by this process. Barriers and
 //! locks order the loads and stores. Loaded values are checked, so a wrong protocol gives no figure.
 
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -15,6 +16,7 @@ use crate::bench::cluster::{ClusterPlan, Common, number_of};
 use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task, shuffled};
 use crate::bench::raw_link;
+use crate::bench::threads::PollingBarrier;
 use trellis_command::exit::{self, Ending, Failure};
 
 const EXAMPLE: &str = "Example:\n  trellis bench consistency --json";
@@ -24,7 +26,7 @@ const PAGE_WORDS: usize = PAGE_BYTES / 8;
 /// Pages in which two nodes store to alternate words.
 const FALSELY_SHARED_PAGES: usize = 1000;
 /// Words from the first to the last of them.
-pub(crate) const FALSELY_SHARED_WORDS: usize = FALSELY_SHARED_PAGES * PAGE_WORDS;
+const FALSELY_SHARED_WORDS: usize = FALSELY_SHARED_PAGES * PAGE_WORDS;
 /// Pages of the sparse publication: 16 MiB.
 const SPARSE_PAGES: usize = 4096;
 /// Pages that are cached while nothing is stored.
@@ -244,12 +246,14 @@ fn word(member: &Member, index: usize) -> *mut u64 {
     member.cluster.region().base().cast::<u64>().wrapping_add(index)
 }
 
-fn load(member: &Member, index: usize) -> u64 {
+/// A word of the region, which barriers or locks keep others from storing to.
+pub(crate) fn load(member: &Member, index: usize) -> u64 {
     // SAFETY: inside the region and aligned; barriers and locks order the accesses of the nodes.
     unsafe { word(member, index).read_volatile() }
 }
 
-fn store(member: &Member, index: usize, value: u64) {
+/// Stores to a word of the region that barriers or locks keep others from using.
+pub(crate) fn store(member: &Member, index: usize, value: u64) {
     // SAFETY: as above.
     unsafe { word(member, index).write_volatile(value) }
 }
@@ -262,7 +266,7 @@ fn us(since: Instant) -> f64 {
 ///
 /// # Safety
 /// There are [`FALSELY_SHARED_WORDS`] words, and nobody else uses those of this node now.
-pub(crate) unsafe fn store_alternately(words: *mut u64, node: usize, round: u64) {
+unsafe fn store_alternately(words: *mut u64, node: usize, round: u64) {
     for page in 0..FALSELY_SHARED_PAGES {
         for place in (node..64).step_by(2) {
             // SAFETY: the caller's promise.
@@ -277,6 +281,29 @@ pub(crate) fn false_sharing_us(rounds: usize, common: &Common) -> Result<f64, Fa
     let settings = vec![("region_bytes", (FALSELY_SHARED_WORDS * 8).next_multiple_of(64 << 10).to_string())];
     let found = ClusterPlan { nodes: 2, common, settings, task: &task, with_connection: false }.run::<Value>()?;
     number_of(&found[1], "round_us")
+}
+
+/// The round of false sharing by two threads of one process.
+pub(crate) fn false_sharing_of_threads(rounds: usize) -> f64 {
+    let mut memory = vec![0u64; FALSELY_SHARED_WORDS];
+    let words = AtomicPtr::new(memory.as_mut_ptr());
+    let barrier = PollingBarrier::new(2);
+    let work = |node: usize| {
+        let words = words.load(Ordering::Relaxed);
+        let samples = (0..rounds as u64).map(|round| {
+            barrier.wait();
+            let start = Instant::now();
+            // SAFETY: there are as many words; the other thread stores to the other ones.
+            unsafe { store_alternately(words, node, round) };
+            barrier.wait();
+            start.elapsed().as_secs_f64() * 1e6
+        });
+        p50(samples.collect::<Vec<_>>())
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(1));
+        work(0)
+    })
 }
 
 fn false_sharing(rounds: usize, member: &Member) -> Found {

@@ -6,7 +6,6 @@
 //! column without options, the link included, except for the size of the region, and for faults that no page comes
 //! unasked.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
@@ -17,7 +16,6 @@ use serde_json::{Value, json};
 use crate::bench::cluster::{ClusterPlan, Common, number_of};
 use crate::bench::figures::{Figures, p50};
 use crate::bench::node::{Found, Member, Task};
-use crate::bench::threads::PollingBarrier;
 use crate::bench::workloads::SortTask;
 use crate::bench::{consistency, fault, jacobi, links, matmul, stream, synchronisation, workloads};
 use trellis_command::chart::number;
@@ -188,7 +186,7 @@ impl Work {
                 }
                 milliseconds(seconds)
             }
-            Work::FalseSharing => vec![false_sharing_of_threads()],
+            Work::FalseSharing => vec![consistency::false_sharing_of_threads(FALSE_SHARING_ROUNDS)],
         })
     }
 }
@@ -299,16 +297,13 @@ fn run_on_two(task: &Task, region_bytes: usize, common: &Common) -> Result<Vec<V
 pub(crate) fn turns_node(task: &TurnsTask, member: &Member) -> Found {
     let cluster = &member.cluster;
     let node = cluster.node() as u64;
-    let word = cluster.region().base().cast::<u64>();
     cluster.barrier(1)?;
     let start = Instant::now();
     loop {
         let guard = cluster.mutex(1).lock()?;
-        // SAFETY: inside the region and aligned; the lock orders all accesses.
-        let value = unsafe { word.read_volatile() };
+        let value = consistency::load(member, 0);
         if value < task.turns && value % 2 == node {
-            // SAFETY: as above.
-            unsafe { word.write_volatile(value + 1) };
+            consistency::store(member, 0, value + 1);
         }
         drop(guard);
         if value >= task.turns {
@@ -386,29 +381,6 @@ fn sort(elements: usize, common: &Common) -> Result<f64, Failure> {
     number_of(&found[0], "whole_seconds")
 }
 
-/// The round of false sharing by two threads.
-fn false_sharing_of_threads() -> f64 {
-    let mut memory = vec![0u64; consistency::FALSELY_SHARED_WORDS];
-    let words = AtomicPtr::new(memory.as_mut_ptr());
-    let barrier = PollingBarrier::new(2);
-    let work = |node: usize| {
-        let words = words.load(Ordering::Relaxed);
-        let samples = (0..FALSE_SHARING_ROUNDS as u64).map(|round| {
-            barrier.wait();
-            let start = Instant::now();
-            // SAFETY: there are as many words; the other thread stores to the other ones.
-            unsafe { consistency::store_alternately(words, node, round) };
-            barrier.wait();
-            start.elapsed().as_secs_f64() * 1e6
-        });
-        p50(samples.collect::<Vec<_>>())
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| work(1));
-        work(0)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -438,7 +410,11 @@ mod tests {
 
     #[test]
     fn threads_do_the_same_works() {
-        assert!(turns_of_threads(100) > 0.0 && false_sharing_of_threads() > 0.0 && copied_gb_per_s(1 << 20) > 0.0);
+        assert!(
+            turns_of_threads(100) > 0.0
+                && consistency::false_sharing_of_threads(3) > 0.0
+                && copied_gb_per_s(1 << 20) > 0.0
+        );
         assert!(workloads::sort_with_threads(1000, 2).is_ok_and(|seconds| seconds > 0.0));
     }
 }

@@ -67,7 +67,7 @@ impl Migration {
     const LEFT_BITS: u32 = 4;
 
     fn of(byte: u8) -> Migration {
-        Migration { trust: byte >> Migration::LEFT_BITS, left: byte & (1 << Migration::LEFT_BITS) - 1 }
+        Migration { trust: byte >> Migration::LEFT_BITS, left: byte & ((1 << Migration::LEFT_BITS) - 1) }
     }
 
     fn byte(self) -> u8 {

@@ -9,12 +9,12 @@
 //! # The format
 //!
 //! A diff is a list of runs of aligned 8-byte words in ascending order. Two runs of one kind are adjacent only where the
-//! second one begins at a multiple of [`CHUNK`] words. A run begins with 32 bits, little-endian: the number of its first word (18 bits), its number of words less one
+//! second one begins at a multiple of 512 words. A run begins with 32 bits, little-endian: the number of its first word (18 bits), its number of words less one
 //! (13 bits), and whether it has masks (the highest bit). Without masks, the words follow, eight bytes each: every byte of
 //! them changed. With masks, first a byte for each word says which of its bytes changed (bit 0: the one at the lowest
 //! address), then those bytes follow; a mask of zero skips a word. The masks come first so that whoever applies or checks
 //! a run does not wait for one to find the next. In the dense case, every byte of a page, the diff is the page and a header
-//! for each [`CHUNK`] words. In the worst case, with unchanged bytes all over the page, it is an eighth longer than the page
+//! for each 512 words. In the worst case, with unchanged bytes all over the page, it is an eighth longer than the page
 //! ([`bytes_max`]). It must not be rounded up to the whole page, because the bytes in between may be another node's.
 
 mod words;

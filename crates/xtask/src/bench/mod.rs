@@ -310,10 +310,10 @@ mod tests {
         let paper = choose(&["reproduce bluebridge".to_owned()]).unwrap();
         assert!(!paper.is_empty() && paper.iter().all(|one| one.arguments[0] == "bluebridge"));
         assert!(
-            choose(&["speed".to_owned()])
+            choose(&["haste".to_owned()])
                 .unwrap_err()
                 .to_string()
-                .starts_with("--only speed: no benchmark has this name")
+                .starts_with("--only haste: no benchmark has this name")
         );
     }
 }
