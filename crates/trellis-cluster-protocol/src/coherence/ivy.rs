@@ -14,9 +14,9 @@
 //! * A page that was never written travels as one bit.
 //! * Some pages move from writer to writer, and each writer reads the page first. Such a page is granted for writing when
 //!   it is requested for reading, which halves the messages (migratory sharing; Stenström, Brorsson and Sandberg 1993, §3).
-//!   Nobody sees whether a thread that was granted the right also stores. So this begins when stores have followed two
-//!   read requests; after two such grants, six, and at most [`MIGRATIONS_MAX`], the page is granted for reading again. If
-//!   no store of that reader follows, the page is taken for shared.
+//!   Nobody sees whether a thread that was granted the right also stores. So the page is granted for reading again after
+//!   one such grant, and, each time that a store of the reader follows then, after three, seven, and at most
+//!   [`MIGRATIONS_MAX`]. If no store follows, the page is taken for shared.
 //! * libivy retries a conflicting request after one second and fails at five workers. Here the request waits in a queue,
 //!   and a granted page stays until the faulting thread has run on.
 //!
@@ -51,7 +51,7 @@ pub struct Ivy {
 }
 
 /// How often in a row a read request for a migratory page is answered with the right to write, at most.
-const MIGRATIONS_MAX: u8 = (1 << TRUST_MAX) - 2;
+const MIGRATIONS_MAX: u8 = (1 << TRUST_MAX) - 1;
 /// How often in a row a store confirms that a page migrates until that is taken for certain.
 const TRUST_MAX: u8 = 4;
 
@@ -67,7 +67,7 @@ impl Migration {
     const LEFT_BITS: u32 = 4;
 
     fn of(byte: u8) -> Migration {
-        Migration { trust: byte >> Migration::LEFT_BITS, left: byte & ((1 << Migration::LEFT_BITS) - 1) }
+        Migration { trust: byte >> Migration::LEFT_BITS, left: byte & MIGRATIONS_MAX }
     }
 
     fn byte(self) -> u8 {
@@ -481,8 +481,7 @@ impl Ivy {
             migration = Migration { trust: 0, left: 0 };
         } else if write && owner != from && only_reader && self.has(demand, WRITTEN) {
             migration.trust = (migration.trust + 1).min(TRUST_MAX);
-            // None after the first one: that may be chance.
-            migration.left = (1 << migration.trust) - 2;
+            migration.left = (1 << migration.trust) - 1;
         }
         self.migration[slot] = migration.byte();
         migrates
