@@ -16,7 +16,7 @@ use trellis_transport::{
 };
 
 pub const SECRET: [u8; 32] = [42; 32];
-/// A test that hangs is a failure; nothing is asserted about how long anything takes.
+/// A test in which nothing happens for so long hangs and is a failure; nothing is asserted about how long anything takes.
 pub const HANG_SECONDS: u64 = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,13 +309,45 @@ pub fn send_frame(link: &dyn Link, peer: usize, form: Form, sequence: u64, bytes
 
 /// Polls all the links, each into its own recorder, until `done` returns true.
 pub fn poll_until(links: &[Arc<dyn Link>], sinks: &mut [Recorder], mut done: impl FnMut(&[Recorder]) -> bool) {
-    let start = Instant::now();
+    let mut watch = Watch::new();
     while !done(sinks) {
         for (link, sink) in links.iter().zip(sinks.iter_mut()) {
             link.poll(sink);
         }
-        assert!(start.elapsed() < Duration::from_secs(HANG_SECONDS), "the test hangs");
+        watch.look(sinks.iter().map(|sink| sink.frames.len() + sink.connected.len() + sink.lost.len()).sum());
         std::thread::yield_now();
+    }
+}
+
+/// Calls this until it returns `wanted`; what it returns grows as long as the test goes on.
+pub fn count_up_to(wanted: usize, mut count: impl FnMut() -> usize) {
+    let mut watch = Watch::new();
+    loop {
+        let counted = count();
+        if counted == wanted {
+            return;
+        }
+        watch.look(counted);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Fails when nothing has happened for [`HANG_SECONDS`].
+struct Watch {
+    events: usize,
+    since: Instant,
+}
+
+impl Watch {
+    fn new() -> Watch {
+        Watch { events: 0, since: Instant::now() }
+    }
+
+    fn look(&mut self, events: usize) {
+        if events != self.events {
+            *self = Watch { events, since: Instant::now() };
+        }
+        assert!(self.since.elapsed() < Duration::from_secs(HANG_SECONDS), "the test hangs");
     }
 }
 
