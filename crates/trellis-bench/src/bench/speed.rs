@@ -20,7 +20,7 @@ use crate::bench::workloads::SortTask;
 use crate::bench::{consistency, fault, jacobi, links, matmul, stream, synchronisation, workloads};
 use trellis_command::chart::number;
 use trellis_command::exit::{self, Ending, Failure};
-use trellis_command::terminal::{self, say};
+use trellis_command::terminal::{self, Progress, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -221,7 +221,10 @@ pub(crate) fn run(arguments: &SpeedArguments) -> Ending {
     let chosen: Vec<Work> = Work::value_variants().iter().filter(is_chosen).copied().collect();
     let mut figures = Figures::new("speed");
     let (mut table, mut rows) = (Vec::new(), Vec::new());
-    for work in chosen {
+    let mut progress = Progress::default();
+    for (number, work) in chosen.iter().copied().enumerate() {
+        let name = work.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        progress.step(&format!("measuring {name} ({} of {})…", number + 1, chosen.len()));
         for (row, columns) in work.rows().iter().zip(measure(work, arguments.rounds)?) {
             let Columns { limit, default, best } = columns;
             let [limit_name, default_name, best_name, of_limit, of_best] = row.fields;
