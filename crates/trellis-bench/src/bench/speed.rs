@@ -2,7 +2,7 @@
 //! without Trellis, side by side.
 //!
 //! Promises: in each round the three are measured one after the other, and each figure is the median of the rounds. Nodes
-//! and threads verify their results, so a wrong one is an error and never a figure. It must never choose an option for the
+//! verify their results, and so do threads that sort, multiply or smooth; a wrong result is an error and never a figure. It must never choose an option for the
 //! column without options, the link included, except for the size of the region, and for faults that no page comes
 //! unasked.
 
@@ -191,7 +191,7 @@ impl Work {
     }
 }
 
-/// What a run gets whose user sets nothing; benchmarks would take a link that is known.
+/// The settings of a user who sets nothing. Other benchmarks choose a known link.
 fn without_options() -> Common {
     Common::default().with("link", "auto")
 }
@@ -367,7 +367,7 @@ fn product(size: usize, common: &Common) -> Result<f64, Failure> {
     Ok(matmul::product(2, &task, &[], common)?.seconds)
 }
 
-/// What one thread makes of the grid.
+/// The checksum of the grid that one thread computes.
 fn jacobi_checksum() -> u64 {
     static CHECKSUM: OnceLock<u64> = OnceLock::new();
     *CHECKSUM.get_or_init(|| jacobi::with_threads(jacobi::JacobiTask::WHOLE, 1).1)

@@ -1,4 +1,4 @@
-//! What the threads have that a benchmark compares nodes with: a barrier in which they poll, as nodes do.
+//! A barrier for the threads that a benchmark compares with nodes. Threads poll in it, as nodes do.
 //!
 //! Promises: a thread that polls gives its core away now and then, so that the others come also where there are fewer
 //! cores than threads.

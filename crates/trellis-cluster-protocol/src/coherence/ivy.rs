@@ -55,8 +55,8 @@ const MIGRATIONS_MAX: u8 = (1 << TRUST_MAX) - 1;
 /// How often in a row a store confirms that a page migrates until that is taken for certain.
 const TRUST_MAX: u8 = 4;
 
-/// What the manager knows of the migrations of a page, in a byte: how often a store has confirmed them, and how many
-/// read requests are still answered with the right to write.
+/// The manager's record of a migratory page, which fits a byte: how often a store has confirmed the migration, and how
+/// many more read requests get the right to write.
 #[derive(Clone, Copy)]
 struct Migration {
     trust: u8,

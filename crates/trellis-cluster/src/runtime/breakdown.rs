@@ -91,8 +91,8 @@ impl Drop for Inside<'_> {
 }
 
 impl Node {
-    /// A thread of the program comes in at `since`. Whoever counts its wait says when that began: between looking at the
-    /// clock and coming in, the service thread may have had the core.
+    /// A thread of the program comes in at `since`. A caller that counts the wait passes the time at which the wait began:
+    /// the service thread may run between that reading of the clock and this call.
     pub(super) fn inside(&self, since: u64) -> Inside<'_> {
         self.enter(since);
         Inside(self)

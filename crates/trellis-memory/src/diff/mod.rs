@@ -405,7 +405,7 @@ pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
     Ok(())
 }
 
-/// What follows this many words.
+/// The rest of the diff behind a run of this many words.
 fn behind_run(run: &[u8], words: usize, masked: bool) -> Option<&[u8]> {
     if !masked {
         return run.get(words * WORD_BYTES..);
@@ -491,7 +491,7 @@ unsafe fn apply_masked<P: Packing>(run: &[u8], words: usize, to: *mut u64) -> &[
     &bytes[at..]
 }
 
-/// Eight bytes from this one on; behind the end they are zero. What a mask does not name is never used.
+/// Eight bytes from this one on. Bytes behind the end are zero; the mask names none of them.
 #[inline(always)]
 fn eight_of(bytes: &[u8], at: usize) -> u64 {
     if let Some(eight) = bytes.get(at..).and_then(|bytes| bytes.first_chunk()) {

@@ -1,9 +1,7 @@
-//! What a diff does with one word or a few: find the bytes that changed, pack them, and put them into another page.
+//! Operations on single words of a diff: they find the bytes that changed, pack them, and put them into another page.
 //!
 //! Promises: every word of a page that threads use is read once and written at once. It uses the vector instructions that
 //! each processor of the target has; what needs others has a plain path. The result must not depend on the path.
-//!
-//! Wider vectors would not help: the comparison of a page with its twin runs at the speed of the second-level cache.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
