@@ -551,8 +551,9 @@ impl Controller {
             control::Request::MovePages { range, to, first, pages } => {
                 let moved = ranges.move_pages(now, range, to, (first, pages), &mut orders);
                 moved.map(|runs| {
-                    let parts = runs.iter().filter_map(|(first, _)| ranges.part_at(range, *first)).collect();
-                    ranges.answer_when_written(asked, parts, &mut orders);
+                    let parts = runs.iter().filter_map(|(first, _)| ranges.part_at(range, *first));
+                    let written: Vec<Host> = parts.chain([range]).collect();
+                    ranges.answer_when_written(asked, written, &mut orders);
                     if let Some((_, answer)) = self.waiting.get_mut(&asked) {
                         *answer = Answer::Pages(runs);
                     }

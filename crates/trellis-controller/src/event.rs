@@ -207,12 +207,12 @@ pub enum Event {
         /// The number of the part.
         part: HostPrefix,
     },
-    /// Pages should be split off, but cannot be.
-    NotSplit {
-        /// The range.
+    /// A range, or some of its pages, cannot move as requested.
+    Stays {
+        /// The range or part.
         range: HostPrefix,
-        /// The first and the last of them.
-        pages: (u64, u64),
+        /// For pages that are not a part: the first and the last of them.
+        pages: Option<(u64, u64)>,
         /// The reason.
         why: String,
     },
@@ -408,8 +408,11 @@ impl fmt::Display for Event {
             Event::Split { range, pages: (first, last), part } => {
                 write!(f, "range {range}: pages {first} to {last} are part {part} from now on")
             }
-            Event::NotSplit { range, pages: (first, last), why } => {
+            Event::Stays { range, pages: Some((first, last)), why } => {
                 write!(f, "range {range}: pages {first} to {last} stay where they are, because {why}")
+            }
+            Event::Stays { range, pages: None, why } => {
+                write!(f, "range {range}: it stays where it is, because {why}")
             }
             Event::Merged { range, pages: (first, last), part } => {
                 write!(f, "range {range}: pages {first} to {last} are home again, and part {part} is none any more")

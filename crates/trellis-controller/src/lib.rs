@@ -27,7 +27,7 @@ mod workers;
 pub use controller::{CLOCK_ERROR_PPM, Controller, ControllerError, Options, Stop};
 pub use event::{Because, Event};
 
-use ranges::{parts, policy, range, replicas};
+use ranges::{moves, policy, range, replicas};
 use trellis_base::{Deadline, Limit};
 
 /// The waits of this crate.
@@ -36,7 +36,7 @@ pub const WAITS: &[Deadline] = &[
     leadership::SILENCE,
     range::ROUTE,
     policy::READY,
-    parts::PAGES_TO_MOVE,
+    moves::REQUESTED,
     replicas::COPY,
     control::TIMEOUT,
     control::SILENCE,

@@ -28,7 +28,7 @@ const REGION: u32 = 0xc000_0000;
 /// How many records are read at once.
 const AT_ONCE: usize = 256;
 /// The version of the records' format.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// The record of a range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,8 +57,30 @@ pub struct RangeRecord {
     pub parts: Vec<PartRecord>,
     /// For a part: the range and the pages from which it was split.
     pub within: Option<WithinRecord>,
-    /// For a part: it moves to the home of its range, to be merged.
-    pub returns: bool,
+    /// The destination that was requested for it, until it is there.
+    pub goal: Option<Goal>,
+    /// Moves of some of its pages that were requested, until these are split off.
+    pub splits: Vec<SplitRecord>,
+}
+
+/// The requested destination of a range or part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Goal {
+    /// This host.
+    Host(Host),
+    /// For a part: the home of its range, to be merged there.
+    Merge,
+}
+
+/// Pages that are to be split off and to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitRecord {
+    /// The first of them.
+    pub first: u64,
+    /// Their number.
+    pub pages: u64,
+    /// The destination.
+    pub to: Host,
 }
 
 /// A [`Part`].
@@ -108,7 +130,7 @@ impl RangeRecord {
             record.clone();
         let part = |Part { number, first, pages, since }| PartRecord { number, first, pages, since };
         let parts = parts.into_iter().map(part).collect();
-        let (version, within, returns) = (VERSION, None, false);
+        let (version, within, goal, splits) = (VERSION, None, None, Vec::new());
         RangeRecord {
             version,
             pages,
@@ -122,14 +144,15 @@ impl RangeRecord {
             begins_empty,
             parts,
             within,
-            returns,
+            goal,
+            splits,
         }
     }
 
     /// Turns it into the record of a part.
     #[must_use]
-    pub fn part_of(self, Within { range, first, since }: Within, returns: bool) -> RangeRecord {
-        RangeRecord { within: Some(WithinRecord { range, first, since }), returns, ..self }
+    pub fn part_of(self, Within { range, first, since }: Within) -> RangeRecord {
+        RangeRecord { within: Some(WithinRecord { range, first, since }), ..self }
     }
 
     /// The record for the range's state machine.
@@ -139,6 +162,18 @@ impl RangeRecord {
         let part = |PartRecord { number, first, pages, since }| Part { number, first, pages, since };
         let parts = parts.into_iter().map(part).collect();
         controller::Record { incarnation, home, boot_id, backups, complete, moving, begins_empty, parts }
+    }
+}
+
+impl SplitRecord {
+    /// The number after the last page.
+    pub fn end(&self) -> u64 {
+        self.first + self.pages
+    }
+
+    /// Whether it has a page from `first` to before `end`.
+    pub fn overlaps(&self, first: u64, end: u64) -> bool {
+        self.first < end && first < self.end()
     }
 }
 
@@ -366,7 +401,7 @@ mod tests {
         };
         assert!(put(b"nothing").contains("the record of range 0x1001 cannot be read"));
         let later = RangeRecord { version: 9, ..record(1, None) };
-        assert!(put(&text(&later)).contains("it has version 9, and this controller reads 3"));
+        assert!(put(&text(&later)).contains("it has version 9, and this controller reads 4"));
         assert!(put(b"{\"version\":1,\"pages\":5}").contains("it has version 1"), "whatever else it has");
         let mut of_parts = record(1, None);
         of_parts.parts = vec![PartRecord { number: 0xf000, first: 2, pages: 3, since: 1 }];

@@ -6,7 +6,7 @@ use clap::Args;
 use trellis_base::{Deadline, Limit};
 use trellis_controller::control::{Answer, Remote, Request};
 use trellis_controller::ranges::{Moved, RangeStatus, Status};
-use trellis_controller::records::Directive;
+use trellis_controller::records::{Directive, Goal, SplitRecord};
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 
 use super::{Named, Which, host, named, other_version, refused};
@@ -170,7 +170,6 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
         return Ok(exit::FINE);
     }
     let began = Instant::now();
-    let mut goes = true;
     loop {
         let status = status(&mut controller)?;
         let found = status.ranges.iter().find(|status| status.range == range);
@@ -179,14 +178,11 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
             say!("range {range:#x}: home is host {host:#x} after {:.2} s", began.elapsed().as_secs_f64());
             return Ok(exit::FINE);
         }
-        let goes_now = found.moving == Some(host) || found.introduced == Some(host) || found.home == host;
-        // Between two steps the status may show neither for a moment.
-        if !goes && !goes_now {
+        if !goes_to(found, host) {
             return Err(refused(format!(
                 "range {range:#x} does not go to host {host:#x} any more; `trellis controller events` says why"
             )));
         }
-        goes = goes_now;
         timeout
             .check(began, || format!("range {range:#x} has not gone from host {:#x} to host {host:#x}", found.home))?;
         std::thread::sleep(LOOK);
@@ -200,7 +196,6 @@ fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, ti
     let Answer::Pages(mut left) = answer else { return Err(other_version(answer)) };
     let Some(timeout) = timeout else { return Ok(exit::FINE) };
     let (began, last) = (Instant::now(), pages.first + (pages.count - 1));
-    let mut went: Vec<(u64, u64)> = left.clone();
     loop {
         let status = status(controller)?;
         left.retain(|run| !is_there(&status, range, to, *run));
@@ -209,15 +204,12 @@ fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, ti
             say!("range {range:#x}: pages {first} to {last} are at host {to:#x} after {seconds:.2} s");
             return Ok(exit::FINE);
         }
-        let goes: Vec<(u64, u64)> = left.iter().copied().filter(|run| is_going(&status, range, to, *run)).collect();
-        // Between two steps the status may show none as moving for a moment.
-        if let Some((first, pages)) = left.iter().find(|run| !goes.contains(run) && !went.contains(run)) {
+        if let Some((first, pages)) = left.iter().find(|run| !is_going(&status, range, to, **run)) {
             return Err(refused(format!(
                 "range {range:#x}: pages {first} to {} do not go to host {to:#x} any more; `trellis controller events` says why",
                 first + pages - 1
             )));
         }
-        went = goes;
         timeout.check(began, || {
             format!("range {range:#x}: pages {} to {last} have not all gone to host {to:#x}", pages.first)
         })?;
@@ -233,25 +225,31 @@ fn part_of(status: &Status, range: u16, (first, pages): (u64, u64)) -> Option<&R
     status.ranges.iter().find(is_it)
 }
 
+/// Whether pages are to be split off a range.
+fn split_of(status: &Status, range: u16, run: (u64, u64)) -> Option<&SplitRecord> {
+    let range = status.ranges.iter().find(|status| status.range == range)?;
+    range.splits.iter().find(|split| (split.first, split.pages) == run)
+}
+
 /// Whether pages are served at a host: as a part, or as pages of a range whose home it is.
 fn is_there(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
-    let is_split = status.splits.iter().any(|split| (split.range, split.first, split.pages) == (range, run.0, run.1));
-    let part = part_of(status, range, run);
-    let of = part
-        .filter(|part| !part.returns)
-        .or_else(|| status.ranges.iter().find(|status| status.range == range).filter(|_| part.is_none() && !is_split));
+    let whole = || {
+        let of_range = status.ranges.iter().find(|status| status.range == range);
+        of_range.filter(|_| split_of(status, range, run).is_none())
+    };
+    let of = part_of(status, range, run).map_or_else(whole, |part| Some(part).filter(|part| part.goal.is_none()));
     of.is_some_and(|of| of.home == to && of.is_served)
 }
 
 /// Whether pages are on their way to a host.
 fn is_going(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
-    let is_split = status
-        .splits
-        .iter()
-        .any(|split| (split.range, split.first, split.pages, split.to) == (range, run.0, run.1, to));
-    let goes =
-        |part: &RangeStatus| part.returns || [part.moving, part.introduced].contains(&Some(to)) || part.home == to;
-    is_split || part_of(status, range, run).is_some_and(goes)
+    let is_to_be_split = split_of(status, range, run).is_some_and(|split| split.to == to);
+    is_to_be_split || part_of(status, range, run).is_some_and(|part| goes_to(part, to))
+}
+
+/// Whether a range or part is on its way to a host, or there.
+fn goes_to(range: &RangeStatus, host: u16) -> bool {
+    matches!(range.goal, Some(Goal::Merge)) || range.goal == Some(Goal::Host(host)) || range.home == host
 }
 
 pub(super) fn backups(arguments: &BackupsArguments) -> Ending {
@@ -418,7 +416,7 @@ fn status_within(controller: &mut Remote, limit: Duration) -> Result<Status, Fai
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trellis_controller::ranges::{ServerStatus, SplitStatus};
+    use trellis_controller::ranges::ServerStatus;
     use trellis_controller::records::WithinRecord;
 
     fn range(range: u16, home: u16, within: Option<WithinRecord>) -> RangeStatus {
@@ -437,7 +435,8 @@ mod tests {
             directive: None,
             lacks_room: false,
             within,
-            returns: false,
+            goal: None,
+            splits: Vec::new(),
         }
     }
 
@@ -447,21 +446,22 @@ mod tests {
         let whole = Status { leads: true, ranges: vec![range(7, 7, None)], ..Status::default() };
         let seen = |status: &Status, to: u16| (is_there(status, 7, to, run), is_going(status, 7, to, run));
         assert_eq!([seen(&whole, 7), seen(&whole, 8)], [(true, false), (false, false)], "they are the range's");
-        let split = SplitStatus { range: 7, first: 2, pages: 3, to: 8 };
-        let waits = Status { splits: vec![split], ..whole.clone() };
+        let mut waits = whole.clone();
+        waits.ranges[0].splits = vec![SplitRecord { first: 2, pages: 3, to: 8 }];
         assert_eq!([seen(&waits, 8), seen(&waits, 9)], [(false, true), (false, false)], "they are to be split off");
         let mut apart = waits.clone();
         apart.ranges.push(range(0xf000, 7, Some(WithinRecord { range: 7, first: 2, since: 2 })));
         assert_eq!(seen(&apart, 8), (false, true));
-        apart.splits.clear();
+        apart.ranges[0].splits.clear();
         assert_eq!(seen(&apart, 8), (false, false), "they were split off, and stay");
-        apart.ranges[1].introduced = Some(8);
+        apart.ranges[1].goal = Some(Goal::Host(8));
         assert_eq!(seen(&apart, 8), (false, true));
-        (apart.ranges[1].introduced, apart.ranges[1].home) = (None, 8);
+        assert_eq!(seen(&apart, 9), (false, false), "to the other one");
+        (apart.ranges[1].goal, apart.ranges[1].home) = (None, 8);
         assert!(is_there(&apart, 7, 8, run));
         apart.ranges[1].is_served = false;
         assert_eq!(seen(&apart, 8), (false, true), "in a moment");
-        apart.ranges[1].returns = true;
+        apart.ranges[1].goal = Some(Goal::Merge);
         assert_eq!(seen(&apart, 7), (false, true), "they come home");
         assert!(!is_there(&apart, 7, 8, (2, 4)) && !is_going(&apart, 7, 8, (2, 4)), "other pages are others");
     }

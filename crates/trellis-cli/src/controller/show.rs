@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use trellis_controller::control::{Answer, Request};
-use trellis_controller::ranges::{SplitStatus, Status};
-use trellis_controller::records::WithinRecord;
+use trellis_controller::ranges::Status;
+use trellis_controller::records::{Goal, WithinRecord};
 
 use super::{Which, other_version, refused};
 use trellis_command::exit::{self, Ending};
@@ -71,8 +71,7 @@ fn text(status: &Status) -> String {
 }
 
 fn put(text: &mut String, status: &Status) -> std::fmt::Result {
-    let Status { cluster: _, leads, leader, backups, term, home_lease, ranges, splits, servers, anywhere, replicas } =
-        status;
+    let Status { cluster: _, leads, leader, backups, term, home_lease, ranges, servers, anywhere, replicas } = status;
     let [term, home_lease] = [*term, *home_lease].map(Duration::from_nanos);
     match (leads, leader) {
         (true, _) => {
@@ -102,12 +101,16 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
         let part = range.within.map_or_else(String::new, |within| {
             let WithinRecord { range: of, first, .. } = within;
             let last = first + range.pages.saturating_sub(1);
-            let comes = if range.returns { ", comes home" } else { "" };
-            format!("; pages {first}-{last} of {of:#x}{comes}")
+            format!("; pages {first}-{last} of {of:#x}")
         });
+        let goal = match range.goal {
+            Some(Goal::Merge) => ", comes home".to_owned(),
+            Some(Goal::Host(host)) if range.moving != Some(host) => format!(", is to go to {host:#x}"),
+            _ => String::new(),
+        };
         writeln!(
             text,
-            "{:>#6x} {:>#6x} {:>5} {:>10} {:>14} {:>14} {:>10} {:>13}  {state}{part}",
+            "{:>#6x} {:>#6x} {:>5} {:>10} {:>14} {:>14} {:>10} {:>13}  {state}{part}{goal}",
             range.range,
             range.home,
             range.incarnation,
@@ -118,9 +121,9 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
             range.home_lease_left_ms,
         )?;
     }
-    for SplitStatus { range, first, pages, to } in splits {
-        let last = first + pages.saturating_sub(1);
-        writeln!(text, "pages {first}-{last} of {range:#x} are about to go to {to:#x}")?;
+    for (range, split) in ranges.iter().flat_map(|range| range.splits.iter().map(move |split| (range.range, split))) {
+        let last = split.end().saturating_sub(1);
+        writeln!(text, "pages {}-{last} of {range:#x} are about to go to {:#x}", split.first, split.to)?;
     }
     writeln!(
         text,
@@ -159,6 +162,7 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
 mod tests {
     use super::*;
     use trellis_controller::ranges::{RangeStatus, ReplicaStatus, ServerStatus};
+    use trellis_controller::records::SplitRecord;
 
     #[test]
     fn the_table_has_a_line_for_each_range_and_each_server() {
@@ -177,7 +181,8 @@ mod tests {
             directive: None,
             lacks_room: false,
             within: None,
-            returns: false,
+            goal: None,
+            splits: Vec::new(),
         };
         let server = ServerStatus {
             host: 0x1002,
@@ -205,7 +210,6 @@ mod tests {
             term: 2_000_000_000,
             home_lease: 500_000_000,
             ranges: vec![range],
-            splits: Vec::new(),
             servers: vec![server],
             anywhere: Some(0x1001),
             replicas: vec![replica],
@@ -234,8 +238,10 @@ mod tests {
         let of_range = WithinRecord { range: 0x1001, first: 64, since: 2 };
         (status.ranges[0].lacks_room, status.ranges[0].within) = (false, Some(of_range));
         assert!(text(&status).contains(" 499  served; pages 64-79 of 0x1001\n"), "{}", text(&status));
-        status.ranges[0].returns = true;
-        status.splits.push(SplitStatus { range: 0x1001, first: 3, pages: 2, to: 0x1003 });
+        status.ranges[0].goal = Some(Goal::Host(0x1003));
+        assert!(text(&status).contains(" of 0x1001, is to go to 0x1003\n"), "{}", text(&status));
+        status.ranges[0].goal = Some(Goal::Merge);
+        status.ranges[0].splits.push(SplitRecord { first: 3, pages: 2, to: 0x1003 });
         let shown = text(&status);
         assert!(shown.contains(
             " 499  served; pages 64-79 of 0x1001, comes home\npages 3-4 of 0x1001 are about to go to 0x1003\n"

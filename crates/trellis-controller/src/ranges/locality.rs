@@ -168,7 +168,7 @@ impl Ranges {
         let (range, pages) = (self.prefix(run.range), (run.first, run.first + run.pages - 1));
         orders.push(Order::Say(Event::Pulled { range, pages, host: self.prefix(host), per_second }));
         if let Err(why) = self.move_pages(now, run.range, host, (run.first, run.pages), orders) {
-            orders.push(Order::Say(Event::NotSplit { range, pages, why }));
+            orders.push(Order::Say(Event::Stays { range, pages: Some(pages), why }));
         }
     }
 
@@ -243,11 +243,14 @@ impl Ranges {
     pub(super) fn is_calm(&self) -> bool {
         let is_still = |range: &Range| {
             let record = &range.machine.record;
-            let goes = record.moving.is_some() || range.introducing.is_some() || range.returns;
+            let goes = record.moving.is_some()
+                || range.introducing.is_some()
+                || range.goal.is_some()
+                || !range.splits.is_empty();
             let is_lost = range.machine.is_open && record.complete.is_empty();
             range.is_quiet() && (is_lost || range.is_served() && !goes)
         };
-        self.parts.splits.is_empty() && self.ranges.values().all(is_still)
+        self.ranges.values().all(is_still)
     }
 
     /// Requests per second that a server answers as home.
@@ -276,7 +279,7 @@ impl Ranges {
 
     /// Returns parts without requests to their ranges' homes, one after the other.
     pub(super) fn tick_pulls(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let idle = self.ranges.range(PARTS_FROM..).filter(|(_, part)| part.is_idle() && !part.returns);
+        let idle = self.ranges.range(PARTS_FROM..).filter(|(_, part)| part.is_idle() && part.goal.is_none());
         let before = &self.pulls.idle;
         let idle: BTreeMap<Host, Nanoseconds> =
             idle.map(|(number, _)| (*number, before.get(number).copied().unwrap_or(now))).collect();

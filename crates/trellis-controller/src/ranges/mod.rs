@@ -9,7 +9,8 @@
 //! socket and no store: facts come in, [`Order`]s go out. It exists as long as this controller leads.
 
 mod locality;
-pub(crate) mod parts;
+pub(crate) mod moves;
+mod parts;
 pub(crate) mod policy;
 pub(crate) mod range;
 pub(crate) mod replicas;
@@ -34,7 +35,7 @@ use parts::Parts;
 pub use policy::Moved;
 use range::{Range, Wait};
 use replicas::Replicas;
-pub use status::{RangeStatus, ReplicaStatus, ServerStatus, SplitStatus, Status};
+pub use status::{RangeStatus, ReplicaStatus, ServerStatus, Status};
 
 /// How often backups and the presence of servers are checked.
 const LOOK: Nanoseconds = 50_000_000;
@@ -341,7 +342,7 @@ impl Ranges {
         if about.wants_back != 0 && is_home {
             self.wanted_back(now, number, about.wants_back, orders);
         }
-        self.continue_splits(now, orders);
+        self.continue_moves(now, orders);
     }
 
     fn tick(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
@@ -358,6 +359,7 @@ impl Ranges {
             self.plan(now, number, orders);
             self.watch_copies(now, number, orders);
         }
+        self.continue_moves(now, orders);
         self.tick_parts(now, orders);
         self.tick_replicas(now, orders);
         self.choose_anywhere(orders);
@@ -423,53 +425,6 @@ impl Ranges {
             }
             server.is_empty = server.kept.is_drained && is_empty;
         }
-    }
-
-    /// Moves a range to a host.
-    ///
-    /// # Errors
-    ///
-    /// A message, if that is not possible.
-    pub fn move_range(
-        &mut self,
-        now: Nanoseconds,
-        number: Host,
-        to: Host,
-        orders: &mut Vec<Order>,
-    ) -> Result<(), String> {
-        let (name, host) = (self.prefix(number), self.prefix(to));
-        let is_there = self.is_there(to);
-        let range = self.ranges.get(&number).ok_or_else(|| self.no_such_range(number))?;
-        let record = &range.machine.record;
-        if record.home == to {
-            return if range.is_served() { Ok(()) } else { Err(format!("range {name}: {host} is home of it already")) };
-        }
-        if !is_there {
-            return Err(format!("server {host}: nothing is heard of it; start it, and let it report here"));
-        }
-        if !range.is_served() {
-            return Err(format!("range {name}: nobody serves it now; wait until somebody is home, then say it again"));
-        }
-        if !record.backups.contains(&to) && !self.has_room(range, to) {
-            let spare = self.servers.get(&to).map_or(0, |server| server.spare_bytes);
-            let bytes = range.bytes();
-            return Err(format!(
-                "server {host}: it has {spare} bytes left and range {name} takes {bytes}; start it with more --backup-memory"
-            ));
-        }
-        if self.is_drained(to) {
-            return Err(format!(
-                "server {host}: everything moves away from it; say `trellis controller drain {host} --cancel` first"
-            ));
-        }
-        // Earlier requests about its pages are void.
-        self.parts.splits.retain(|split| split.part != Some(number));
-        let comes_home = self.part_and_range(number).is_some_and(|(_, range)| range.machine.record.home == to);
-        if let Some(range) = self.ranges.get_mut(&number).filter(|range| range.within.is_some()) {
-            range.goes_home(now, comes_home, &mut self.next_ticket, orders);
-        }
-        self.begin_move(now, number, to, orders);
-        Ok(())
     }
 
     /// Sets the wanted backups of a range; `None` for the default. [`Order::Answer`] has the number `asked` when that is

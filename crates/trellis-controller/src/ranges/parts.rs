@@ -7,31 +7,22 @@
 //! reset only when the home lease of each of its parts has ended, and in an incarnation above theirs; a part is reset
 //! only at an operator's request.
 //!
-//! Must never move a part by itself: parts are ranges, and `policy` moves them. A pending split for a move is forgotten
-//! when a controller restarts; a part that was split off and not moved returns by itself.
+//! Must never move a part by itself: parts are ranges, and `policy` moves them. A part that was split off and is at the
+//! home of its range without a request returns by itself.
 
 use std::collections::BTreeMap;
 
-use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
-use trellis_fabric_protocol::lease::controller::{Input, Record};
-use trellis_fabric_protocol::lease::parts::{PART_PAGES_MAX, PARTS_MAX, Part, Within, part_with};
+use trellis_fabric_protocol::lease::controller::Input;
+use trellis_fabric_protocol::lease::parts::{Part, Within, part_with};
 use trellis_fabric_protocol::lease::{Host, Placement};
-use trellis_fabric_protocol::wire::address::{PAGE_BYTES, PARTS_FROM};
+use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 use super::policy::{Next, Purpose};
 use super::range::Range;
-use super::{Order, Ranges, placed, prefix};
-use crate::event::Event;
+use super::{Order, Ranges, placed};
+use crate::records::{Goal, SplitRecord};
 
-/// How long pages that have to move wait until they are served and the server can take them.
-pub(crate) const PAGES_TO_MOVE: Deadline = Deadline {
-    who: "a controller, with pages that shall move",
-    waits_for: "a home that serves them, and the other server to be ready for them",
-    limit: Limit::seconds(30),
-    then: "they stay, and an event says why",
-    tested: "crates/trellis-controller/src/ranges/tests/of_parts.rs pages_that_nobody_comes_to_serve_stay",
-};
 /// How long a part may be at the home of its range before it is merged.
 const BESIDE_FOR: Nanoseconds = 10_000_000_000;
 
@@ -40,8 +31,6 @@ const BESIDE_FOR: Nanoseconds = 10_000_000_000;
 pub(super) struct Parts {
     /// Numbers that were parts and no longer are.
     ended: BTreeMap<Host, Ended>,
-    /// Pages to be split off, in this order.
-    pub(super) splits: Vec<Split>,
     /// Since when parts have been at the homes of their ranges.
     beside: BTreeMap<Host, Nanoseconds>,
 }
@@ -54,43 +43,6 @@ struct Ended {
     /// Where it was split from.
     within: Within,
     pages: u64,
-}
-
-/// A page range that has to move to a host.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Split {
-    pub(super) range: Host,
-    pub(super) first: u64,
-    pub(super) pages: u64,
-    pub(super) to: Host,
-    /// The part, once it exists.
-    pub(super) part: Option<Host>,
-    /// The request is dropped at this time, unless something is under way.
-    until: Nanoseconds,
-}
-
-/// The possible next step of a request.
-enum Progress {
-    /// None: something is under way.
-    Waits,
-    /// Drop it.
-    Over,
-    /// Drop it, and report why.
-    Cannot(String),
-    /// Split the pages off.
-    Split,
-    /// Move the part.
-    Move(Host),
-}
-
-impl Split {
-    fn end(&self) -> u64 {
-        self.first + self.pages
-    }
-
-    fn overlaps(&self, range: Host, first: u64, end: u64) -> bool {
-        self.range == range && self.first < end && first < self.end()
-    }
 }
 
 impl Parts {
@@ -123,157 +75,17 @@ impl Parts {
 }
 
 impl Ranges {
-    /// Moves pages of a range to a host; if that is the range's home, they are merged into the range again. Returns the
-    /// page ranges that move: first page and number of pages.
-    ///
-    /// # Errors
-    ///
-    /// A message, if that is not possible.
-    pub fn move_pages(
-        &mut self,
-        now: Nanoseconds,
-        number: Host,
-        to: Host,
-        (first, pages): (u64, u64),
-        orders: &mut Vec<Order>,
-    ) -> Result<Vec<(u64, u64)>, String> {
-        let name = self.prefix(number);
-        let range = self.ranges.get(&number).filter(|range| range.within.is_none());
-        let range = range.ok_or_else(|| self.no_such_range(number))?;
-        let end = first.checked_add(pages).filter(|end| pages > 0 && *end <= range.pages).ok_or_else(|| {
-            format!("range {name}: it has {} pages, numbered from 0; name some of these", range.pages)
-        })?;
-        if !range.is_served() {
-            return Err(format!("range {name}: nobody serves it now; wait until somebody is home, then say it again"));
-        }
-        if range.machine.record.home == to {
-            return self.bring_home(now, number, first, end, orders);
-        }
-        let runs = self.runs(range, first, end)?;
-        self.may_go(range, to, &runs)?;
-        for &(first, pages) in &runs {
-            // An earlier request about these pages is void.
-            self.parts.splits.retain(|split| split.range != number || (split.first, split.pages) != (first, pages));
-            let part = self.part_at(number, first);
-            if let Some(part) = part.and_then(|part| self.ranges.get_mut(&part)) {
-                part.goes_home(now, false, &mut self.next_ticket, orders);
-            }
-            let home = part.and_then(|part| self.ranges.get(&part)).map(|part| part.machine.record.home);
-            if home != Some(to) {
-                self.parts.splits.push(Split {
-                    range: number,
-                    first,
-                    pages,
-                    to,
-                    part,
-                    until: now + PAGES_TO_MOVE.nanoseconds(),
-                });
-            }
-        }
-        self.continue_splits(now, orders);
-        Ok(runs)
-    }
-
     /// The part of a range that begins with this page.
     pub fn part_at(&self, range: Host, first: u64) -> Option<Host> {
         let parts = &self.ranges.get(&range)?.machine.record.parts;
         parts.iter().find(|part| part.first == first).map(|part| part.number)
     }
 
-    /// Divides these pages into page ranges that can be parts; each is a part already, or overlaps none.
-    fn runs(&self, range: &Range, first: u64, end: u64) -> Result<Vec<(u64, u64)>, String> {
-        let name = self.prefix(range.number);
-        let mut runs = Vec::new();
-        let mut from = first;
-        while from < end {
-            let to = end.min(from + PART_PAGES_MAX);
-            let mut touching = range.machine.record.parts.iter().filter(|part| part.first < to && from < part.end());
-            if let Some(part) = touching.find(|part| (part.first, part.end()) != (from, to)) {
-                let (first, last) = (part.first, part.end() - 1);
-                let home = self.ranges.get(&part.number).map_or(range.number, |part| part.machine.record.home);
-                return Err(format!(
-                    "range {name}: pages {first} to {last} are at {} already; let all of them go with --pages {first}-{last}, or let \
-                     them come home first, to {}",
-                    self.prefix(home),
-                    self.prefix(range.machine.record.home)
-                ));
-            }
-            let is_other =
-                |split: &&Split| split.overlaps(range.number, from, to) && (split.first, split.end()) != (from, to);
-            if let Some(split) = self.parts.splits.iter().find(is_other) {
-                let (first, last) = (split.first, split.end() - 1);
-                return Err(format!(
-                    "range {name}: pages {first} to {last} are about to go to {}; say it again when they are there",
-                    self.prefix(split.to)
-                ));
-            }
-            runs.push((from, to - from));
-            from = to;
-        }
-        Ok(runs)
-    }
-
-    /// Whether there are free numbers, and room at a host, for these page ranges of a range.
-    fn may_go(&self, range: &Range, to: Host, runs: &[(u64, u64)]) -> Result<(), String> {
-        let (name, host) = (self.prefix(range.number), self.prefix(to));
-        if !self.is_there(to) {
-            return Err(format!("server {host}: nothing is heard of it; start it, and let it report here"));
-        }
-        if self.is_drained(to) {
-            return Err(format!(
-                "server {host}: everything moves away from it; say `trellis controller drain {host} --cancel` first"
-            ));
-        }
-        let is_new = |run: &&(u64, u64)| self.part_at(range.number, run.0).is_none();
-        let waiting =
-            self.parts.splits.iter().filter(|split| split.range == range.number && split.part.is_none()).count();
-        let count = range.machine.record.parts.len() + waiting + runs.iter().filter(is_new).count();
-        if count > PARTS_MAX {
-            return Err(format!(
-                "range {name}: it would have {count} parts, and {PARTS_MAX} is the most; let longer runs of pages go, or some come home"
-            ));
-        }
-        let lacks = |run: &&(u64, u64)| {
-            let part = self.part_at(range.number, run.0).and_then(|part| self.ranges.get(&part));
-            part.map_or_else(|| !range.is_at(to), |part| !part.is_at(to) && !self.has_room(part, to))
-        };
-        let bytes: u64 = runs.iter().filter(lacks).map(|run| run.1 * PAGE_BYTES).sum();
-        let spare = self.spare(to);
-        if bytes > spare {
-            return Err(format!(
-                "server {host}: it has {spare} bytes left and these pages of range {name} take {bytes}; start it with more --backup-memory"
-            ));
-        }
-        Ok(())
-    }
-
-    fn bring_home(
-        &mut self,
-        now: Nanoseconds,
-        number: Host,
-        first: u64,
-        end: u64,
-        orders: &mut Vec<Order>,
-    ) -> Result<Vec<(u64, u64)>, String> {
-        let parts = self.ranges.get(&number).map_or(&[][..], |range| &range.machine.record.parts);
-        let touching: Vec<Part> = parts.iter().filter(|part| part.first < end && first < part.end()).copied().collect();
-        if let Some(part) = touching.iter().find(|part| part.first < first || part.end() > end) {
-            let (name, first, last) = (self.prefix(number), part.first, part.end() - 1);
-            return Err(format!(
-                "range {name}: pages {first} to {last} are a part, which comes home as a whole; say --pages {first}-{last}"
-            ));
-        }
-        self.parts.splits.retain(|split| !split.overlaps(number, first, end));
-        for part in &touching {
-            self.let_come_home(now, part.number, orders);
-        }
-        Ok(touching.iter().map(|part| (part.first, part.pages)).collect())
-    }
-
     /// Moves a part to the home of its range, to be merged.
     pub(super) fn let_come_home(&mut self, now: Nanoseconds, part: Host, orders: &mut Vec<Order>) {
         if let Some(range) = self.ranges.get_mut(&part).filter(|range| !range.is_mute) {
-            range.goes_home(now, true, &mut self.next_ticket, orders);
+            range.request(now, Some(Goal::Merge));
+            range.write_requests(now, &mut self.next_ticket, orders);
             self.plan(now, part, orders);
         }
     }
@@ -281,7 +93,6 @@ impl Ranges {
     /// The home of a range asks for a part back because it needs all pages of an object.
     pub(super) fn wanted_back(&mut self, now: Nanoseconds, range: Host, part: Host, orders: &mut Vec<Order>) {
         if self.ranges.get(&range).is_some_and(|range| range.part(part).is_some()) {
-            self.parts.splits.retain(|split| split.part != Some(part));
             self.let_come_home(now, part, orders);
         }
     }
@@ -308,14 +119,13 @@ impl Ranges {
         }
     }
 
-    /// Continues pending splits, and returns parts that have no reason to be where they are.
+    /// Continues resets, and returns parts that have no reason to be where they are.
     pub(super) fn tick_parts(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let waiting: Vec<Host> =
             self.ranges.values().filter(|range| range.begins_at.is_some()).map(|range| range.number).collect();
         for number in waiting {
             self.begin_without_parts(now, number, orders);
         }
-        self.continue_splits(now, orders);
         let parts: Vec<Host> = self.ranges.range(PARTS_FROM..).map(|(number, _)| *number).collect();
         for number in parts {
             if !self.is_beside(number) {
@@ -329,9 +139,8 @@ impl Ranges {
     /// Whether a part is at the home of its range without a reason.
     fn is_beside(&self, number: Host) -> bool {
         let Some((part, range)) = self.part_and_range(number) else { return false };
-        let is_asked_for = self.parts.splits.iter().any(|split| split.part == Some(number));
         let record = &part.machine.record;
-        record.home == range.machine.record.home && record.moving.is_none() && !part.returns && !is_asked_for
+        record.home == range.machine.record.home && record.moving.is_none() && part.goal.is_none()
     }
 
     /// A part, and the range from which it was split.
@@ -340,81 +149,25 @@ impl Ranges {
         Some((part, self.ranges.get(&part.within?.range)?))
     }
 
-    pub(super) fn continue_splits(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let mut place = 0;
-        while let Some(split) = self.parts.splits.get(place).copied() {
-            let progress = self.progress(now, &split);
-            if let Progress::Cannot(why) = &progress {
-                let (range, pages) = (self.prefix(split.range), (split.first, split.end() - 1));
-                orders.push(Order::Say(Event::NotSplit { range, pages, why: why.clone() }));
-            }
-            match progress {
-                Progress::Over | Progress::Cannot(_) => {
-                    self.parts.splits.remove(place);
-                    continue;
-                }
-                Progress::Waits => {}
-                Progress::Split => self.split(now, place, split, orders),
-                Progress::Move(part) => self.begin_move(now, part, split.to, orders),
-            }
-            place += 1;
-        }
-    }
-
-    fn progress(&self, now: Nanoseconds, split: &Split) -> Progress {
-        let Some(range) = self.ranges.get(&split.range).filter(|range| range.begins_at.is_none()) else {
-            return Progress::Cannot("their range is being reset".to_owned());
-        };
-        let part = split.part.and_then(|part| self.ranges.get(&part)).filter(|part| !part.is_mute);
-        if split.part.is_some() && part.is_none_or(|part| part.machine.record.home == split.to) {
-            return Progress::Over;
-        }
-        let (host, of) = (self.prefix(split.to), part.unwrap_or(range));
-        let has_room = match part {
-            Some(part) => part.is_at(split.to) || self.has_room(part, split.to),
-            None => range.is_at(split.to) || self.spare(split.to) >= split.pages * PAGE_BYTES,
-        };
-        // A host that did not get ready is asked again later.
-        let is_shunned = of.shunned.contains_key(&split.to);
-        match () {
-            () if !self.is_there(split.to) || self.is_drained(split.to) => {
-                Progress::Cannot(format!("server {host} is not to be had"))
-            }
-            () if of.is_firm() && !has_room => {
-                Progress::Cannot(format!("server {host} has no room for them; give it more --backup-memory"))
-            }
-            () if of.is_firm() && !is_shunned => part.map_or(Progress::Split, |part| Progress::Move(part.number)),
-            () if now >= split.until && !of.is_served() => Progress::Cannot("nobody serves them".to_owned()),
-            () if now >= split.until && is_shunned => {
-                Progress::Cannot(format!("server {host} did not get ready for them"))
-            }
-            () => Progress::Waits,
-        }
-    }
-
-    fn split(&mut self, now: Nanoseconds, place: usize, split: Split, orders: &mut Vec<Order>) {
-        let incarnation = self.ranges.get(&split.range).map_or(0, |range| range.machine.record.incarnation);
+    /// Splits pages off a range that is firm. Returns whether that was possible.
+    pub(super) fn split(
+        &mut self,
+        now: Nanoseconds,
+        range: Host,
+        SplitRecord { first, pages, to }: SplitRecord,
+        orders: &mut Vec<Order>,
+    ) -> bool {
+        let incarnation = self.ranges.get(&range).map_or(0, |range| range.machine.record.incarnation);
         let number = free_number(&self.ranges, &self.parts.ended, incarnation);
         let (settings, next_ticket) = (&self.settings, &mut self.next_ticket);
-        let Some(range) = self.ranges.get_mut(&split.range) else { return };
         let made = number.and_then(|number| {
-            let part = Part { number, first: split.first, pages: split.pages, since: incarnation.saturating_add(1) };
-            range.split(now, part, settings, next_ticket, orders)
+            let part = Part { number, first, pages, since: incarnation.saturating_add(1) };
+            self.ranges.get_mut(&range)?.split(now, part, to, settings, next_ticket, orders)
         });
-        match made {
-            Some(part) => {
-                self.parts.splits[place].part = Some(part.number);
-                self.parts.ended.remove(&part.number);
-                self.ranges.insert(part.number, part);
-            }
-            None => {
-                self.parts.splits.remove(place);
-                let (range, pages) = (prefix(settings, split.range), (split.first, split.end() - 1));
-                let why = "no number is left for another part, or no incarnation of the range; let parts come home"
-                    .to_owned();
-                orders.push(Order::Say(Event::NotSplit { range, pages, why }));
-            }
-        }
+        let Some(part) = made else { return false };
+        self.parts.ended.remove(&part.number);
+        self.ranges.insert(part.number, part);
+        true
     }
 
     /// Merges a part into its range, if both are firm and at the same hosts.
@@ -432,8 +185,8 @@ impl Ranges {
     pub(super) fn end_parts(&mut self, orders: &mut Vec<Order>) {
         let is_over = |part: &Range| {
             let range = part.within.and_then(|within| self.ranges.get(&within.range));
-            let names = |record: &Record| record.parts.iter().any(|of| of.number == part.number);
-            part.is_mute && range.is_none_or(|range| !names(&range.written) && !names(&range.machine.record))
+            let is_written = |range: &Range| range.written.parts.iter().any(|of| of.number == part.number);
+            part.is_mute && range.is_none_or(|range| !is_written(range) && range.part(part.number).is_none())
         };
         let over: Vec<Host> =
             self.ranges.range(PARTS_FROM..).filter(|(_, part)| is_over(part)).map(|(number, _)| *number).collect();
@@ -468,7 +221,7 @@ impl Ranges {
 
     /// The next step for a part that returns; `None` if its range cannot take it now, and it stays like any other part.
     pub(super) fn next_home(&self, part: &Range) -> Option<Next> {
-        let range = self.ranges.get(&part.within?.range).filter(|_| part.returns)?;
+        let range = self.ranges.get(&part.within?.range).filter(|_| part.goal == Some(Goal::Merge))?;
         let (own, of) = (&part.machine.record, &range.machine.record);
         if !range.is_served() || of.moving.is_some() || self.is_drained(of.home) || !self.is_there(of.home) {
             return None;

@@ -16,10 +16,10 @@ use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 use trellis_fabric_protocol::wire::datagram::ControlMessage;
 use trellis_fabric_protocol::wire::datagram::control::About;
 
-use super::policy::Introducing;
+use super::policy::{Introducing, Purpose};
 use super::{LOAD_OVER, Order, Place, Settings, placed, prefix};
 use crate::event::Event;
-use crate::records::{Directive, RangeRecord, WithinRecord, Write};
+use crate::records::{Directive, Goal, RangeRecord, SplitRecord, WithinRecord, Write};
 
 /// How long the switch is waited for before the new home is informed.
 pub(crate) const ROUTE: Deadline = Deadline {
@@ -64,8 +64,14 @@ pub(super) struct Range {
     pub(super) directive: Option<Directive>,
     /// For a part: the range and the pages from which it was split.
     pub(super) within: Option<Within>,
-    /// For a part: it moves to the home of its range, to be merged.
-    pub(super) returns: bool,
+    /// The destination that was requested for it.
+    pub(super) goal: Option<Goal>,
+    /// Its pages that are to be split off, as requested.
+    pub(super) splits: Vec<SplitRecord>,
+    /// When the latest of these was requested, or this controller began to lead.
+    pub(super) requested_at: Nanoseconds,
+    /// Whether they have changed since a record with them was queued.
+    has_new_requests: bool,
     /// For a part that was merged, or whose range is being reset: nothing more is sent about it.
     pub(super) is_mute: bool,
     /// Whether its backups still have to learn which pages are its own, after its home has.
@@ -89,8 +95,8 @@ pub(super) struct Range {
     /// Since when it has had too few complete copies, and whether that was reported.
     pub(super) incomplete: Option<(Nanoseconds, bool)>,
     /// The written record, which operators are shown; and the record that is being written.
-    pub(super) written: Record,
-    writing: Option<Record>,
+    pub(super) written: RangeRecord,
+    writing: Option<RangeRecord>,
     /// A record of another range or part that is written together with its next record, or not at all.
     together: Option<Write>,
     /// When its home lease ended.
@@ -117,9 +123,12 @@ impl Range {
             number,
             routed: machine.record.home,
             pages: record.pages,
-            directive: record.directive,
+            directive: record.directive.clone(),
             within: record.within.map(|WithinRecord { range, first, since }| Within { range, first, since }),
-            returns: record.returns,
+            goal: record.goal,
+            splits: record.splits.clone(),
+            requested_at: now,
+            has_new_requests: false,
             is_mute: false,
             is_new_to_backups: !machine.record.parts.is_empty(),
             home_said: None,
@@ -130,7 +139,7 @@ impl Range {
             has_no_place: false,
             lacks: None,
             incomplete: None,
-            written: machine.record.clone(),
+            written: record,
             machine,
             writing: None,
             together: None,
@@ -261,7 +270,7 @@ impl Range {
                 Pending::Write(record) => {
                     *next_ticket += 1;
                     self.wait = Wait::Write(ticket);
-                    self.writing = Some(record.of_machine());
+                    self.writing = Some((*record).clone());
                     let own = Write::Range(self.number, *record);
                     return orders.push(Order::Write(ticket, [own].into_iter().chain(self.together.take()).collect()));
                 }
@@ -318,6 +327,10 @@ impl Range {
         orders: &mut Vec<Order>,
     ) {
         let record = self.machine.record.clone();
+        // The record that names the new home shows that the request is fulfilled.
+        if self.goal == Some(Goal::Host(record.home)) && record.moving.is_none() {
+            self.request(now, None);
+        }
         let name = prefix(settings, self.number);
         let home = prefix(settings, before.home);
         let hosts = |hosts: &[Host]| hosts.iter().map(|host| prefix(settings, *host)).collect();
@@ -364,8 +377,9 @@ impl Range {
     /// The record to be written.
     fn as_record(&self) -> RangeRecord {
         let record = RangeRecord::new(&self.machine.record, self.pages, self.directive.clone());
+        let record = RangeRecord { goal: self.goal, splits: self.splits.clone(), ..record };
         match self.within {
-            Some(within) => record.part_of(within, self.returns),
+            Some(within) => record.part_of(within),
             None => record,
         }
     }
@@ -376,6 +390,7 @@ impl Range {
 
     /// Queues a record, replacing a waiting one.
     fn write(&mut self) {
+        self.has_new_requests = false;
         let record = Box::new(self.as_record());
         let older = self.queue.iter_mut().find_map(|pending| match pending {
             Pending::Write(older) => Some(older),
@@ -559,12 +574,13 @@ impl Range {
         }
     }
 
-    /// Splits a part off, if this range is firm; both wait until both records are written. `None` if that is not
-    /// possible.
+    /// Splits a part off that moves to a host, if this range is firm; both wait until both records are written. `None`
+    /// if that is not possible.
     pub(super) fn split(
         &mut self,
         now: Nanoseconds,
         part: Part,
+        to: Host,
         settings: &Settings,
         next_ticket: &mut u64,
         orders: &mut Vec<Order>,
@@ -575,7 +591,8 @@ impl Range {
         let machine = self.machine.split(now, part, &mut effects)?;
         let part = self.part(part.number)?;
         self.home_hears_first(&mut effects);
-        let record = RangeRecord::new(&machine.record, part.pages, None).part_of(part.within(self.number), false);
+        let record = RangeRecord::new(&machine.record, part.pages, None).part_of(part.within(self.number));
+        let record = RangeRecord { goal: Some(Goal::Host(to)), ..record };
         self.together = Some(Write::Range(part.number, record.clone()));
         self.follow(now, effects, before, settings, orders);
         let (range, number) = (prefix(settings, self.number), prefix(settings, part.number));
@@ -641,16 +658,33 @@ impl Range {
         self.is_new_to_backups = true;
     }
 
-    /// Sets whether a part returns to its range, and writes that.
-    pub(super) fn goes_home(
-        &mut self,
-        now: Nanoseconds,
-        returns: bool,
-        next_ticket: &mut u64,
-        orders: &mut Vec<Order>,
-    ) {
-        if self.returns != returns {
-            self.returns = returns;
+    /// Sets the requested destination. It is written with the next decision, or by [`Range::write_requests`].
+    pub(super) fn request(&mut self, now: Nanoseconds, goal: Option<Goal>) {
+        self.requested_at = now;
+        if self.goal != goal {
+            self.goal = goal;
+            self.has_new_requests = true;
+            self.introducing.take_if(|introducing| introducing.purpose == Purpose::Move);
+        }
+    }
+
+    /// Sets the pages that are to be split off. It is written like [`Range::request`].
+    pub(super) fn request_splits(&mut self, now: Nanoseconds, splits: Vec<SplitRecord>) {
+        self.requested_at = now;
+        if self.splits != splits {
+            self.splits = splits;
+            self.has_new_requests = true;
+        }
+    }
+
+    /// Whether a move was requested that is neither fulfilled nor given up, or that is not written.
+    pub(super) fn has_requests(&self) -> bool {
+        self.has_new_requests || !self.splits.is_empty() || matches!(self.goal, Some(Goal::Host(_)))
+    }
+
+    /// Writes the requests, unless they are written already.
+    pub(super) fn write_requests(&mut self, now: Nanoseconds, next_ticket: &mut u64, orders: &mut Vec<Order>) {
+        if self.has_new_requests {
             self.write();
             self.flush(now, next_ticket, orders);
         }

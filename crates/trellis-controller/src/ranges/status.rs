@@ -4,13 +4,11 @@
 use serde::{Deserialize, Serialize};
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::Host;
-use trellis_fabric_protocol::lease::parts::Within;
 
 use super::Ranges;
-use super::parts::Split;
 use super::range::Range;
 use super::replicas::{Page, Replica};
-use crate::records::{Directive, WithinRecord};
+use crate::records::{Directive, Goal, SplitRecord, WithinRecord};
 
 /// The whole state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +27,6 @@ pub struct Status {
     pub home_lease: Nanoseconds,
     /// Ranges, by number.
     pub ranges: Vec<RangeStatus>,
-    /// Pages that are to be split off, or were split off and are about to move.
-    pub splits: Vec<SplitStatus>,
     /// Servers, by number.
     pub servers: Vec<ServerStatus>,
     /// The server that answers requests to any server.
@@ -87,21 +83,10 @@ pub struct RangeStatus {
     pub lacks_room: bool,
     /// For a part: the range and the pages from which it was split.
     pub within: Option<WithinRecord>,
-    /// For a part: it moves to the home of its range, to be merged.
-    pub returns: bool,
-}
-
-/// Pages that have to move to a host and have not yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SplitStatus {
-    /// The range.
-    pub range: Host,
-    /// The first of them.
-    pub first: u64,
-    /// Their number.
-    pub pages: u64,
-    /// The destination.
-    pub to: Host,
+    /// The destination that was requested for it, until it is there.
+    pub goal: Option<Goal>,
+    /// Moves of some of its pages that were requested, until these are split off.
+    pub splits: Vec<SplitRecord>,
 }
 
 /// A server.
@@ -137,7 +122,6 @@ impl Ranges {
             term: settings.timing.term,
             home_lease: settings.timing.home_lease,
             ranges: self.written().map(|range| range_status(range, now)).collect(),
-            splits: self.parts.splits.iter().map(split_status).collect(),
             servers: self.servers.keys().map(|host| self.server_status(*host, now)).collect(),
             anywhere: self.anywhere,
             replicas: self.replicas.pages.iter().map(|(page, replica)| replica_status(*page, replica)).collect(),
@@ -174,11 +158,6 @@ fn replica_status((range, page): Page, replica: &Replica) -> ReplicaStatus {
     ReplicaStatus { range, page, host, has_copy, answered, requests_per_second: per_second }
 }
 
-fn split_status(split: &Split) -> SplitStatus {
-    let Split { range, first, pages, to, .. } = *split;
-    SplitStatus { range, first, pages, to }
-}
-
 fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
     let record = range.written.clone();
     RangeStatus {
@@ -193,9 +172,10 @@ fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
         pages: range.pages,
         home_lease_left_ms: range.home_lease_left(now).as_millis() as u64,
         requests_per_second: range.load(),
-        directive: range.directive.clone(),
+        directive: record.directive,
         lacks_room: range.lacks.is_some() || range.has_no_place,
-        within: range.within.map(|Within { range, first, since }| WithinRecord { range, first, since }),
-        returns: range.returns,
+        within: record.within,
+        goal: record.goal,
+        splits: record.splits,
     }
 }

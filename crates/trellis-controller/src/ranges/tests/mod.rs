@@ -11,6 +11,7 @@ use super::*;
 
 mod copies;
 mod hot;
+mod of_moves;
 mod of_parts;
 mod pulls;
 
