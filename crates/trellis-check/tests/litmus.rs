@@ -322,7 +322,7 @@ struct Here {
 }
 
 impl Calls for Here {
-    fn meet(&self) -> Result<(), String> {
+    fn barrier(&self) -> Result<(), String> {
         self.together.wait();
         Ok(())
     }

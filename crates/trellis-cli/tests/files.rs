@@ -131,7 +131,7 @@ fn everything_that_a_run_makes_has_the_mode_that_the_table_says() {
     let openflow = folder.file("openflow");
     let host = "server 1 02:00:00:00:00:07 fd12:3456:7::/48";
     let method = format!("punix:{openflow}");
-    let arguments = ["--cluster", "fd12:3456::/32", "--host", host, "--switch", "openflow", "--meet", &method];
+    let arguments = ["--cluster", "fd12:3456::/32", "--host", host, "--switch", "openflow", "--openflow", &method];
     // The default build has no OpenFlow.
     let switch = cfg!(feature = "openflow").then(|| folder.start(&[&["switch", "run"], &arguments[..]].concat()));
     let has = |part: &str| folder.list().iter().any(|(file, _)| file.to_string_lossy().contains(part));

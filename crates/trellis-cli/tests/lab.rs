@@ -387,7 +387,7 @@ fn a_switch_that_this_build_lacks_names_the_next_step() {
         command.args(["--host", "server 1 02:00:00:00:00:07 fd12:3456:7::/48"]).args(more).stdin(Stdio::null());
         command.output().expect("it can be started")
     };
-    let mut refused = vec![run(&["--switch", "openflow"]), run(&["--meet", "ptcp:6653"])];
+    let mut refused = vec![run(&["--switch", "openflow"]), run(&["--openflow", "ptcp:6653"])];
     // Another user is told first that it takes root.
     if is_root() {
         refused.push(lab.ask("up", &["--switch", "openflow"]));

@@ -152,9 +152,9 @@ fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
             send_frame(link, peer, Form::Inline, sent, (sent % 90) as usize);
             sent += 1;
         }
-        let (polls, attends) = (random.below(40), random.once_in(2));
-        if attends {
-            link.attend(true);
+        let (polls, is_polling) = (random.below(40), random.once_in(2));
+        if is_polling {
+            link.set_polling(true);
         }
         for _ in 0..polls {
             link.poll(&mut sink);
@@ -163,8 +163,8 @@ fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
         for _ in 0..random.below(2000) {
             std::hint::spin_loop();
         }
-        if attends {
-            link.attend(false);
+        if is_polling {
+            link.set_polling(false);
         }
         // Nothing new has arrived: whatever arrives from now on must end this sleep, and so must what arrived just
         // before it.
@@ -192,7 +192,7 @@ fn whoever_sleeps_is_woken_however_the_sleep_and_the_frame_meet() {
 }
 
 #[test]
-fn attending_keeps_readiness_silent_and_leaving_off_tells_of_what_came() {
+fn polling_keeps_readiness_silent_and_its_end_reports_what_came() {
     let links = build_shm(2, Security::Plain, Manner::Require, |_| 0);
     let mut sinks = recorders(2);
     connect(&links, &mut sinks);
@@ -205,10 +205,10 @@ fn attending_keeps_readiness_silent_and_leaving_off_tells_of_what_came() {
         links[1].poll(&mut sinks[1]);
         !is_ready(&*links[1], 10)
     });
-    assert!(links[1].attend(true), "nothing comes over tcp, so readiness keeps silent");
+    assert!(links[1].set_polling(true), "nothing comes over tcp, so readiness keeps silent");
     send_frame(&*links[0], 1, Form::Inline, 0, 10);
     assert!(!is_ready(&*links[1], 50));
-    links[1].attend(false);
+    links[1].set_polling(false);
     assert!(is_ready(&*links[1], 60_000));
     poll_until(&links[1..], &mut sinks[1..], |sinks| sinks[0].frames.len() == 1);
 }

@@ -141,7 +141,7 @@ fn sentence(error: trellis::WaitError) -> String {
 }
 
 impl Calls for Library<'_> {
-    fn meet(&self) -> Result<(), String> {
+    fn barrier(&self) -> Result<(), String> {
         barrier(self.0)
     }
 

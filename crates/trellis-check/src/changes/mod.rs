@@ -171,14 +171,14 @@ impl Node {
         }
         self.order = Some(order.clone());
         match order {
-            Order::Meet(barrier) => {
+            Order::Barrier(barrier) => {
                 let waiter = self.ask();
                 self.ticket = (waiter, false);
                 self.waits_for = Some(waiter);
                 self.sync_step(instance, sync::Input::Arrive(barrier, Contribution::Nothing, waiter), out)
             }
-            Order::MeetAgain(_) if self.ticket.1 => self.end(instance, Input::Met, out),
-            Order::MeetAgain(_) => {
+            Order::WaitAgain(_) if self.ticket.1 => self.end(instance, Input::Met, out),
+            Order::WaitAgain(_) => {
                 self.waits_for = Some(self.ticket.0);
                 Ok(())
             }

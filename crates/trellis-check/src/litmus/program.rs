@@ -71,7 +71,7 @@ pub enum Call {
     /// Releases a lock.
     Unlock(u8),
     /// Meets all other threads, each of which has a node of its own.
-    Meet,
+    Barrier,
     /// Stores to a flag, which is not a word of the shared memory.
     Set {
         /// The flag.
@@ -268,7 +268,7 @@ impl Program {
             return Err(format!("{}: the test has no thread", self.name));
         }
         let barriers = self.barriers();
-        let meets = |instruction: &&Instruction| **instruction == Instruction::Call(Call::Meet);
+        let meets = |instruction: &&Instruction| **instruction == Instruction::Call(Call::Barrier);
         if self.threads.iter().any(|code| code.iter().filter(meets).count() != barriers) {
             return Err(format!("{}: every thread comes to each barrier of a test", self.name));
         }
@@ -285,7 +285,7 @@ impl Program {
 
     /// How often each thread meets the others; none or all do.
     pub fn barriers(&self) -> usize {
-        let meets = |instruction: &&Instruction| **instruction == Instruction::Call(Call::Meet);
+        let meets = |instruction: &&Instruction| **instruction == Instruction::Call(Call::Barrier);
         self.threads.iter().map(|code| code.iter().filter(meets).count()).max().unwrap_or(0)
     }
 
@@ -378,7 +378,7 @@ impl Program {
             Instruction::Fence => "fence".to_string(),
             Instruction::Call(Call::Lock(lock)) => format!("lock({lock})"),
             Instruction::Call(Call::Unlock(lock)) => format!("unlock({lock})"),
-            Instruction::Call(Call::Meet) => "barrier".to_string(),
+            Instruction::Call(Call::Barrier) => "barrier".to_string(),
             Instruction::Call(Call::Set { flag, source }) => format!("set(flag {flag}, {})", operand(source)),
             Instruction::Call(Call::Get { register: target, flag }) => {
                 format!("{} = get(flag {flag})", register(target))

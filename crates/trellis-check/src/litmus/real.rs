@@ -59,7 +59,7 @@ pub trait Calls: Sync {
     /// # Errors
     ///
     /// A sentence, here and below: the cluster cannot go on.
-    fn meet(&self) -> Result<(), String>;
+    fn barrier(&self) -> Result<(), String>;
     /// Takes a lock.
     ///
     /// # Errors
@@ -270,7 +270,7 @@ pub fn run_calling_node(
     words: &[AtomicU64],
     calls: &dyn Calls,
 ) -> Result<Option<RealReport>, String> {
-    run_part(plan, node, words, &mut || calls.meet(), Some(calls))
+    run_part(plan, node, words, &mut || calls.barrier(), Some(calls))
 }
 
 fn run_part(
@@ -421,7 +421,7 @@ impl<'a> Batch<'a> {
     /// A node without a thread of the test takes part in its barriers all the same.
     fn meet_only(&self, calls: Option<&dyn Calls>) -> Result<(), String> {
         let barriers = self.plan.program.barriers() * self.plan.instances as usize;
-        (0..barriers).try_for_each(|_| calls.expect("it was checked").meet())
+        (0..barriers).try_for_each(|_| calls.expect("it was checked").barrier())
     }
 
     fn run_thread(&self, thread: usize, calls: Option<&dyn Calls>) -> Result<(), String> {
@@ -456,7 +456,7 @@ impl<'a> Batch<'a> {
         match call {
             Call::Lock(lock) => calls.lock(object(lock)),
             Call::Unlock(lock) => calls.unlock(object(lock)),
-            Call::Meet => calls.meet(),
+            Call::Barrier => calls.barrier(),
             Call::Set { flag, source } => calls.set(object(flag), self.operand(source, registers)),
             Call::Get { register, flag } => {
                 let word = calls.get(object(flag))?;

@@ -175,7 +175,7 @@ impl State {
                 self.threads[thread].join(&view);
                 self.so_far = self.so_far.with(register.into(), value);
             }
-            Call::Meet => {
+            Call::Barrier => {
                 self.met |= 1 << thread;
                 self.next[thread] -= 1;
                 if u32::from(self.met) + 1 == 1 << program.threads.len() {

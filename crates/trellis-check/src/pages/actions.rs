@@ -65,7 +65,7 @@ pub(super) enum Action {
         node: usize,
     },
     /// All threads have met before a change of the protocol.
-    Meet,
+    Barrier,
     /// A node changes the protocol.
     Switch {
         node: usize,
@@ -282,7 +282,7 @@ impl<N: Node> Pages<N> {
         let all = self.all_nodes();
         if !cluster.change.is_begun {
             if cluster.is_at_rest() {
-                actions.push(Action::Meet);
+                actions.push(Action::Barrier);
             }
             return;
         }
@@ -358,7 +358,7 @@ impl<N: Node> Pages<N> {
                 cluster.informed |= 1 << node;
                 self.step(cluster, node, self.gone())
             }
-            Action::Meet => {
+            Action::Barrier => {
                 cluster.change.is_begun = true;
                 Ok(())
             }
@@ -528,7 +528,7 @@ impl<N: Node> Pages<N> {
             }
             Action::TakeOver { node, page } => Some((node, self.take_over(page))),
             Action::Tell { node } => Some((node, self.gone())),
-            Action::RetryAll | Action::Leave | Action::Meet | Action::Switch { .. } => None,
+            Action::RetryAll | Action::Leave | Action::Barrier | Action::Switch { .. } => None,
         }
     }
 

@@ -65,7 +65,7 @@ impl<N: Node> Pages<N> {
             Action::Leave => format!("node {} begins to leave", self.instance.founders()),
             Action::TakeOver { node, page } => format!("node {node} takes over {}", self.page_index(page)),
             Action::Tell { node } => format!("node {node} is told that node {} left", self.instance.founders()),
-            Action::Meet => "all threads meet to change the protocol".to_string(),
+            Action::Barrier => "all threads meet to change the protocol".to_string(),
             Action::Switch { node } => format!("node {node} changes the protocol"),
             Action::Resume { node, page } => {
                 format!("node {node}: resumed {}", self.page_index(page))

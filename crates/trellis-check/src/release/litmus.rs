@@ -449,7 +449,7 @@ impl Block<'_> {
             Instruction::Fence => Vec::new(),
             Instruction::Call(Call::Lock(lock)) => vec![Operation::Lock(lock)],
             Instruction::Call(Call::Unlock(lock)) => vec![Operation::Unlock(lock)],
-            Instruction::Call(Call::Meet) => vec![Operation::Barrier],
+            Instruction::Call(Call::Barrier) => vec![Operation::Barrier],
             Instruction::Call(Call::Set { flag, source: from }) => vec![Operation::Set { flag, source: source(from) }],
             Instruction::Call(Call::Get { register, flag }) => vec![Operation::Get { flag, register }],
         }

@@ -75,7 +75,7 @@ fn with_flags(plain: &Program) -> Program {
 /// All threads meet after their first instruction.
 fn with_barrier(plain: &Program) -> Program {
     changed(plain, "barrier", |index, instruction| match index {
-        0 => vec![instruction, Instruction::Call(Call::Meet)],
+        0 => vec![instruction, Instruction::Call(Call::Barrier)],
         _ => vec![instruction],
     })
 }
@@ -167,7 +167,7 @@ fn neighbours() -> Program {
         let register = program.register(thread, "r0");
         program.threads.push(vec![
             Instruction::Store { location: words[thread], source: Operand::Constant(code) },
-            Instruction::Call(Call::Meet),
+            Instruction::Call(Call::Barrier),
             Instruction::Load { register, location: words[(thread + 1) % 3] },
         ]);
         expected.push((register, 0));

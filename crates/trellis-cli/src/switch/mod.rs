@@ -5,7 +5,7 @@
 
 mod change;
 #[cfg(feature = "openflow")]
-mod meet;
+mod external;
 mod run;
 mod show;
 

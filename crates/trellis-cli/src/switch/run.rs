@@ -16,13 +16,13 @@ use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 
 #[cfg(feature = "openflow")]
-use super::meet::{ConnectionMethod, meet};
+use super::external::{ConnectionMethod, connect};
 use super::{default_socket, failure};
 use trellis_command::ending::Ends;
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::announce;
 
-/// Where a switch of another program is met; this build refuses every place.
+/// How a switch of another program is connected; this build refuses every way.
 #[cfg(not(feature = "openflow"))]
 type ConnectionMethod = String;
 
@@ -61,7 +61,7 @@ pub(super) struct RunArguments {
     /// controller, tcp:HOST:PORT if it waits, punix:FILE, unix:FILE. Hosts are listed with the switch's port numbers
     /// in place of interfaces. The default build has no OpenFlow
     #[arg(long, value_name = "PLACE")]
-    meet: Option<ConnectionMethod>,
+    openflow: Option<ConnectionMethod>,
     /// Room for redirects
     #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS, value_parser = value_parser!(u32).range(1..))]
     pub(super) redirects: u32,
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let listed = listed(arguments)?;
     // Before any thread starts: no thread may be interrupted by the signals.
     let ends = Ends::listen()?;
-    let Opened { switch, ports, meeting } = open(arguments, cluster, &listed, &ends)?;
+    let Opened { switch, ports, socket } = open(arguments, cluster, &listed, &ends)?;
     let control = arguments.control.display();
     let (stop, is_over) = mpsc::channel();
     let listener = ends.begin(|| {
@@ -111,7 +111,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     // Only a signal ends it.
     let _ = is_over.recv();
     file.remove();
-    meeting.iter().for_each(SocketFile::remove);
+    socket.iter().for_each(SocketFile::remove);
     Ok(exit::FINE)
 }
 
@@ -120,14 +120,14 @@ struct Opened {
     switch: Arc<dyn Switch>,
     ports: Vec<PortDescription>,
     /// The file of the socket at which another program's switch connects.
-    meeting: Option<SocketFile>,
+    socket: Option<SocketFile>,
 }
 
 /// Makes the switch, and sets its prefixes.
 fn open(arguments: &RunArguments, cluster: Cluster, listed: &[Listed], ends: &Ends) -> Result<Opened, Failure> {
-    let (switch, meeting): (Arc<dyn Switch>, _) = match &arguments.meet {
+    let (switch, socket): (Arc<dyn Switch>, _) = match &arguments.openflow {
         Some(method) => {
-            let (switch, file) = meet(arguments, method, cluster, listed, ends)?;
+            let (switch, file) = connect(arguments, method, cluster, listed, ends)?;
             (switch.into(), file)
         }
         None => (make(arguments, cluster, listed)?.into(), None),
@@ -145,7 +145,7 @@ fn open(arguments: &RunArguments, cluster: Cluster, listed: &[Listed], ends: &En
     if arguments.lease.is_some() {
         switch.set_leases(arguments.lease.map(Duration::from_millis)).map_err(|error| failure(&error))?;
     }
-    Ok(Opened { switch, ports: told, meeting })
+    Ok(Opened { switch, ports: told, socket })
 }
 
 /// Makes a switch of the interfaces of this machine.
@@ -167,7 +167,7 @@ fn make(arguments: &RunArguments, cluster: Cluster, listed: &[Listed]) -> Result
 
 /// Refuses a switch of another program.
 #[cfg(not(feature = "openflow"))]
-fn meet(
+fn connect(
     _: &RunArguments,
     _: &ConnectionMethod,
     _: Cluster,

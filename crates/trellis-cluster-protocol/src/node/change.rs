@@ -55,9 +55,9 @@ pub struct Changes {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Arrive at this barrier of all nodes and wait in it: [`Input::Met`].
-    Meet(u64),
+    Barrier(u64),
     /// Wait once more in this barrier, at which the node has arrived: [`Input::Met`].
-    MeetAgain(u64),
+    WaitAgain(u64),
     /// Apply the operation to this word: [`Input::Value`].
     Operate(u64, Operation),
     /// Freeze the pages: threads that need one wait, and nothing new is requested: [`Input::Frozen`].
@@ -114,7 +114,7 @@ pub enum Ending {
 /// The purpose of the last order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
-    Meets(u64),
+    Barrier(u64),
     LooksAtDecision(u64),
     Freezes,
     Proposes,
@@ -127,11 +127,11 @@ enum Step {
     /// Not all nodes have come in time: give up, unless the opposite was already decided.
     Overrules,
     /// The opposite was decided: the news that all nodes have come is on its way.
-    MeetsAgain,
+    WaitsAgain,
     ForgetsProposal,
     ForgetsObjections,
     Changes,
-    MeetsLast,
+    LastBarrier,
     GivesUp {
         by: Option<NodeId>,
     },
@@ -177,7 +177,7 @@ impl Changes {
             differs: false,
             objections: 0,
         };
-        let order = change.meet(ARRIVED);
+        let order = change.barrier(ARRIVED);
         Some((change, order))
     }
 
@@ -199,15 +199,15 @@ impl Change {
     /// If the order cannot end in this way.
     pub fn step(&mut self, input: Input) -> Order {
         match (self.step, input) {
-            (Step::Meets(GATHERED), Input::Met) => {
+            (Step::Barrier(GATHERED), Input::Met) => {
                 let decision = self.round + 1;
                 self.decide(Step::Agrees, decision)
             }
-            (Step::Meets(GATHERED), Input::TooLong) => {
+            (Step::Barrier(GATHERED), Input::TooLong) => {
                 let decision = self.giving_up();
                 self.decide(Step::Overrules, decision)
             }
-            (Step::Meets(barrier), Input::Met) => {
+            (Step::Barrier(barrier), Input::Met) => {
                 self.operate(Step::LooksAtDecision(barrier), DECISION, Operation::Load)
             }
             (Step::LooksAtDecision(barrier), Input::Value(decision)) => match gave_up(decision) {
@@ -222,35 +222,35 @@ impl Change {
                 self.differs = before != 0 && before != self.proposal;
                 match self.differs || self.objects {
                     true => self.operate(Step::Objects, OBJECTIONS, Operation::FetchAdd(1)),
-                    false => self.meet(FROZEN),
+                    false => self.barrier(FROZEN),
                 }
             }
-            (Step::Objects, Input::Value(_)) => self.meet(FROZEN),
+            (Step::Objects, Input::Value(_)) => self.barrier(FROZEN),
             (Step::CountsObjections, Input::Value(objections)) => {
                 self.objections = objections;
                 match objections {
                     // No node has locked any of these pages, and none can do so now: every request will be answered.
                     0 => self.order(Step::Settles, Order::Settle),
-                    _ => self.meet(GATHERED),
+                    _ => self.barrier(GATHERED),
                 }
             }
-            (Step::Settles, Input::Done) => self.meet(SETTLED),
-            (Step::Gathers, Input::Done) => self.meet(GATHERED),
+            (Step::Settles, Input::Done) => self.barrier(SETTLED),
+            (Step::Gathers, Input::Done) => self.barrier(GATHERED),
             (Step::Agrees, Input::Value(before)) => match gave_up(before) {
                 Some(by) => self.give_up(Some(by)),
                 None => self.carry_out(),
             },
             (Step::Overrules, Input::Value(before)) if before == self.round + 1 => {
-                self.order(Step::MeetsAgain, Order::MeetAgain(self.first + GATHERED))
+                self.order(Step::WaitsAgain, Order::WaitAgain(self.first + GATHERED))
             }
             (Step::Overrules, Input::Value(_)) => self.pass(None),
-            (Step::MeetsAgain, Input::Met) => self.carry_out(),
+            (Step::WaitsAgain, Input::Met) => self.carry_out(),
             (Step::ForgetsProposal, Input::Value(_)) => {
                 self.operate(Step::ForgetsObjections, OBJECTIONS, Operation::Exchange(0))
             }
             (Step::ForgetsObjections, Input::Value(_)) => self.change(),
             (Step::Changes, Input::Done) => self.meet_last(),
-            (Step::MeetsLast, Input::Met) => {
+            (Step::LastBarrier, Input::Met) => {
                 self.end(Ending::Agreed { objections: self.objections, differs: self.differs })
             }
             (Step::GivesUp { by }, Input::Value(_)) => self.pass(by),
@@ -275,9 +275,9 @@ impl Change {
         order
     }
 
-    fn meet(&mut self, barrier: u64) -> Order {
+    fn barrier(&mut self, barrier: u64) -> Order {
         self.next = barrier + 1;
-        self.order(Step::Meets(barrier), Order::Meet(self.first + barrier))
+        self.order(Step::Barrier(barrier), Order::Barrier(self.first + barrier))
     }
 
     fn operate(&mut self, step: Step, word: u64, operation: Operation) -> Order {
@@ -329,7 +329,7 @@ impl Change {
 
     fn meet_last(&mut self) -> Order {
         self.next = CHANGED + 1;
-        self.order(Step::MeetsLast, Order::Meet(self.first + CHANGED))
+        self.order(Step::LastBarrier, Order::Barrier(self.first + CHANGED))
     }
 
     fn end(&mut self, ending: Ending) -> Order {
@@ -341,7 +341,7 @@ impl Step {
     /// Whether all nodes can still be made to give up: they have not all come for the fourth time.
     fn can_be_given_up(self) -> bool {
         match self {
-            Step::Meets(_)
+            Step::Barrier(_)
             | Step::LooksAtDecision(_)
             | Step::Freezes
             | Step::Proposes
@@ -351,11 +351,11 @@ impl Step {
             | Step::Gathers => true,
             Step::Agrees
             | Step::Overrules
-            | Step::MeetsAgain
+            | Step::WaitsAgain
             | Step::ForgetsProposal
             | Step::ForgetsObjections
             | Step::Changes
-            | Step::MeetsLast
+            | Step::LastBarrier
             | Step::GivesUp { .. }
             | Step::Passes { .. }
             | Step::Over => false,
@@ -376,7 +376,7 @@ mod tests {
 
     fn begin(changes: &Changes, me: u16) -> Change {
         let (change, order) = changes.begin(NodeId(me), 7, FIRST).expect("there are numbers");
-        assert_eq!(order, Order::Meet(change.first + ARRIVED));
+        assert_eq!(order, Order::Barrier(change.first + ARRIVED));
         change
     }
 
@@ -384,7 +384,7 @@ mod tests {
     fn go_on(change: &mut Change, mut order: Order, until: &Order) {
         while order != *until {
             let input = match order {
-                Order::Meet(_) | Order::MeetAgain(_) => Input::Met,
+                Order::Barrier(_) | Order::WaitAgain(_) => Input::Met,
                 Order::Operate(..) => Input::Value(0),
                 Order::Freeze => Input::Frozen { objects: false },
                 Order::Settle | Order::Gather | Order::Change | Order::Pass(_) => Input::Done,
@@ -418,11 +418,11 @@ mod tests {
     fn what_was_agreed_on_cannot_be_given_up() {
         let mut change = begin(&Changes::default(), 1);
         let order = change.step(Input::Met);
-        go_on(&mut change, order, &Order::Meet(FIRST + GATHERED));
+        go_on(&mut change, order, &Order::Barrier(FIRST + GATHERED));
         change.step(Input::TooLong);
-        assert_eq!(change.step(Input::Value(1)), Order::MeetAgain(FIRST + GATHERED));
+        assert_eq!(change.step(Input::Value(1)), Order::WaitAgain(FIRST + GATHERED));
         assert_eq!(change.step(Input::Met), Order::Change);
-        assert_eq!(change.step(Input::Done), Order::Meet(FIRST + CHANGED));
+        assert_eq!(change.step(Input::Done), Order::Barrier(FIRST + CHANGED));
         assert_eq!(change.step(Input::TooLong), Order::End(Ending::Disagree));
     }
 

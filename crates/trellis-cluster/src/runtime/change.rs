@@ -110,12 +110,12 @@ impl Node {
 
     fn carry_out_change<'a>(&'a self, call: &mut Call<'a>, order: Order) -> Result<change::Input, WaitError> {
         match order {
-            Order::Meet(barrier) => {
+            Order::Barrier(barrier) => {
                 let ticket = call.ticket.insert(self.enter_barrier(barrier));
                 self.wait_in_barrier(ticket, barrier, WAIT)?;
                 return Ok(change::Input::Met);
             }
-            Order::MeetAgain(barrier) => {
+            Order::WaitAgain(barrier) => {
                 let ticket = call.ticket.as_ref().expect("this node has come to the barrier");
                 self.wait_in_barrier(ticket, barrier, WAIT)?;
                 return Ok(change::Input::Met);

@@ -283,8 +283,8 @@ pub(super) struct Polling<'a> {
     has_role: bool,
     /// No frame calls the service thread while this lives.
     is_silent: bool,
-    /// The link was told that somebody attends.
-    attends: bool,
+    /// The link was told that a thread polls continuously.
+    polls: bool,
     /// The service thread's interest in the link is switched off.
     is_unwatched: bool,
 }
@@ -296,8 +296,8 @@ impl Polling<'_> {
         let node = self.node;
         if !self.has_role && node.may_displace() && node.progress.take_role_from_sleeper(&node.waiters) {
             self.has_role = true;
-            self.is_silent = node.link.attend(true);
-            self.attends = true;
+            self.is_silent = node.link.set_polling(true);
+            self.polls = true;
         }
         if self.has_role && !self.is_silent && !self.is_unwatched {
             self.node.progress.watch_link(false);
@@ -308,7 +308,7 @@ impl Polling<'_> {
     /// To be called without any lock: what called just before this thread came is looked at here, so that it does not call
     /// once more.
     fn end(mut self) {
-        self.stop_attending();
+        self.stop_polling();
         if self.is_silent && self.node.progress.was_called() {
             self.node.receive();
         }
@@ -323,7 +323,7 @@ impl Polling<'_> {
             return false;
         }
         let Some(place) = self.node.waiters.take_link() else { return false };
-        self.stop_attending();
+        self.stop_polling();
         if !self.is_unwatched {
             progress.watch_link(false);
             self.is_unwatched = true;
@@ -336,26 +336,26 @@ impl Polling<'_> {
         self.has_role = progress.change_role(SLEEPING, POLLING);
         drop(place);
         if self.has_role {
-            // Before it attends again: then what called is looked at, and calls no more.
+            // What called before is looked at before this thread reports that it polls: it calls no more.
             self.node.receive();
-            self.is_silent = self.node.link.attend(true);
-            self.attends = true;
+            self.is_silent = self.node.link.set_polling(true);
+            self.polls = true;
         } else {
             self.is_unwatched = false;
         }
         self.has_role
     }
 
-    fn stop_attending(&mut self) {
-        if std::mem::take(&mut self.attends) {
-            self.node.link.attend(false);
+    fn stop_polling(&mut self) {
+        if std::mem::take(&mut self.polls) {
+            self.node.link.set_polling(false);
         }
     }
 }
 
 impl Drop for Polling<'_> {
     fn drop(&mut self) {
-        self.stop_attending();
+        self.stop_polling();
         if self.is_unwatched {
             self.node.progress.watch_link(true);
         }
@@ -478,8 +478,8 @@ impl Node {
     /// Takes the receiving role if nobody has it. To be waited with soon. Takes no lock.
     pub(super) fn begin_polling(&self) -> Polling<'_> {
         let has_role = self.progress.take_role();
-        let is_silent = has_role && self.link.attend(true);
-        Polling { node: self, has_role, is_silent, attends: has_role, is_unwatched: false }
+        let is_silent = has_role && self.link.set_polling(true);
+        Polling { node: self, has_role, is_silent, polls: has_role, is_unwatched: false }
     }
 
     /// Polls, with the receiving role if it was free, until the ticket is signalled or the bounded time is over.
@@ -554,9 +554,9 @@ impl Node {
         if !self.progress.take_role() {
             return self.progress.leave_link_to_another();
         }
-        // Before anybody attends: then what called is looked at, and calls no more.
+        // What called before is looked at before this thread reports that it polls: it calls no more.
         self.receive();
-        self.link.attend(true);
+        self.link.set_polling(true);
         let mut poll_limit = PollLimit::new(self);
         loop {
             self.serve_due();
@@ -566,7 +566,7 @@ impl Node {
                 break;
             }
         }
-        self.link.attend(false);
+        self.link.set_polling(false);
         self.progress.drop_role();
     }
 
@@ -574,7 +574,7 @@ impl Node {
     /// for each would cost more than the answer takes.
     fn serve_faults(&self, faults: &mut Vec<trellis_memory::Fault>) {
         // Whoever has the role polls; when this thread has it not, another one does.
-        self.link.attend(true);
+        self.link.set_polling(true);
         let mut poll_limit = PollLimit::new(self);
         loop {
             self.serve_due();
@@ -595,7 +595,7 @@ impl Node {
             if busy || received {
                 poll_limit = PollLimit::new(self);
             } else if poll_limit.is_over(self, u64::MAX) {
-                self.link.attend(false);
+                self.link.set_polling(false);
                 return;
             }
         }

@@ -362,7 +362,7 @@ impl Client {
         }
         let homes: BTreeSet<Host> = unknown.iter().map(|(_, home)| *home).collect();
         homes.iter().for_each(|home| self.sessions.forget(*home));
-        let failed = self.meet(&homes.into_iter().collect::<Vec<Host>>());
+        let failed = self.open_sessions(&homes.into_iter().collect::<Vec<Host>>());
         for (place, home) in unknown {
             let wait = &mut waits[place];
             wait.greet(self.sessions.epoch(home), failed.get(&home).cloned());

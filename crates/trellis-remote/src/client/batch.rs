@@ -132,7 +132,7 @@ impl Client {
     pub fn batch(&mut self, calls: &mut [Call<'_>]) -> Vec<Result<Outcome, RemoteError>> {
         let mut ends = vec![None; calls.len()];
         let homes = self.homes(calls, &mut ends);
-        self.meet_homes(calls, &homes, &mut ends);
+        self.open_missing_sessions(calls, &homes, &mut ends);
         let mut questions = Questions::default();
         for (number, call) in calls.iter().enumerate() {
             if ends[number].is_none()
@@ -198,13 +198,13 @@ impl Client {
         .collect()
     }
 
-    fn meet_homes(&mut self, calls: &[Call<'_>], homes: &[Host], ends: &mut Ends) {
+    fn open_missing_sessions(&mut self, calls: &[Call<'_>], homes: &[Host], ends: &mut Ends) {
         let is_here = |number: &usize| calls[*number].is_in_session() && ends[*number].is_none();
         let here: Vec<usize> = (0..calls.len()).filter(is_here).collect();
         let mut unknown: Vec<Host> = here.iter().map(|&number| homes[number]).collect();
         unknown.sort_unstable();
         unknown.dedup();
-        let failed = self.meet(&unknown);
+        let failed = self.open_sessions(&unknown);
         for number in here {
             if let Some(failure) = failed.get(&homes[number]) {
                 ends[number] = Some(Err(failure.clone()));

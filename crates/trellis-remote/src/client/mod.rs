@@ -223,7 +223,7 @@ impl Client {
     pub fn write_many(&mut self, ranges: &[(Pointer, &[u8])]) -> Result<(), RemoteError> {
         let mut homes: Vec<Host> = ranges.iter().map(|(pointer, _)| pointer.home()).collect();
         homes.dedup();
-        if let Some((_, failure)) = self.meet(&homes).pop_first() {
+        if let Some((_, failure)) = self.open_sessions(&homes).pop_first() {
             return Err(failure.into());
         }
         let mut wanted = Vec::new();

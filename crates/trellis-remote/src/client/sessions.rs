@@ -83,7 +83,7 @@ impl Sessions {
 impl Client {
     /// The epoch of the session at a server; opens a session if there is none.
     pub(super) fn session(&mut self, home: Host) -> Result<u64, Failure> {
-        match self.meet(&[home]).remove(&home) {
+        match self.open_sessions(&[home]).remove(&home) {
             Some(failure) => Err(failure),
             None => Ok(self.sessions.epoch(home)),
         }
@@ -99,7 +99,7 @@ impl Client {
 
     /// Opens missing sessions at these servers; returns those that refused, with the reason. If the client's number was
     /// in use at one of them, all epochs change.
-    pub(super) fn meet(&mut self, homes: &[Host]) -> BTreeMap<Host, Failure> {
+    pub(super) fn open_sessions(&mut self, homes: &[Host]) -> BTreeMap<Host, Failure> {
         let mut failed = BTreeMap::new();
         let now = Instant::now();
         let mut strange: BTreeSet<Host> =

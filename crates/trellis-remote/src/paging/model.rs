@@ -53,7 +53,7 @@ impl Server {
         })
     }
 
-    pub(super) fn meet(&self, number: usize, events: Arc<dyn Events>) {
+    pub(super) fn attach(&self, number: usize, events: Arc<dyn Events>) {
         assert!(self.clients[number].set(events).is_ok(), "each client comes once");
     }
 

@@ -84,7 +84,7 @@ impl Process {
         let (region, host) = (Arc::new(region), Counting::default());
         let paging = Paging::new(Arc::clone(&region), cache_pages * PAGE, Box::new(host.clone()));
         let paging = Arc::new(paging.expect("a descriptor is left"));
-        server.meet(number, Arc::new(Arc::downgrade(&paging)));
+        server.attach(number, Arc::new(Arc::downgrade(&paging)));
         let client = Client { server: Arc::clone(server), number };
         paging.start(Arc::new(client)).expect("threads start");
         Process { paging, region, host }

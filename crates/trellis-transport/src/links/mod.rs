@@ -22,7 +22,7 @@
 //! 6. **Bounds.** The frames that wait for one peer hold at most [`QUEUE_BYTES_MAX`] bytes; beyond that `send` returns
 //!    the frame with an error.
 //! 7. **Sleep.** [`Link::readiness`] is an epoll descriptor that may be nested in another. It is readable, level
-//!    triggered, as long as a `poll` would do something. While a thread attends ([`Link::attend`]) it may stay silent.
+//!    triggered, as long as a `poll` would do something. While a thread polls continuously ([`Link::set_polling`]) it may stay silent.
 //! 8. **End.** `close` sends what waits, with a deadline. The peers receive all of it and then report the node lost.
 //!
 //! # Choices
@@ -438,7 +438,7 @@ pub trait Link: Send + Sync {
     ///
     /// Returns whether readiness stays silent meanwhile; if not, a thread that sleeps on it is woken by frames as
     /// before.
-    fn attend(&self, polling: bool) -> bool {
+    fn set_polling(&self, polling: bool) -> bool {
         let _ = polling;
         false
     }

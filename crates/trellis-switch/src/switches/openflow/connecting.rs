@@ -108,7 +108,7 @@ impl Place {
             }
             ConnectionMethod::ListenFile(file) => {
                 // A peer that answers there as a switch learns the destinations of requests.
-                let listener = sockets::listen(file, "switch that waits to be met", "--meet")?;
+                let listener = sockets::listen(file, "controller that waits for a switch", "--openflow")?;
                 listener.set_nonblocking(true)?;
                 Place::Unix(listener)
             }

@@ -5,7 +5,7 @@
 //! user, and can hand each other memory; otherwise over the connection ([`Manner::Prefer`]), or not at all
 //! ([`Manner::Require`]). The connection stays open: its end reports the death of a process.
 //!
-//! While a thread polls continuously ([`Link::attend`]) and all peers are on this host, neither sending nor receiving
+//! While a thread polls continuously ([`Link::set_polling`]) and all peers are on this host, neither sending nor receiving
 //! makes a system call. A body in the memory of [`Link::share`] is copied once: by the receiver, from there to its
 //! place.
 //!
@@ -26,7 +26,7 @@
 //!
 //! A node that no thread polls marks each ring as *sleeping*. A writer into such a ring removes the mark and signals
 //! the node's wake-up descriptor, an event descriptor that [`Link::readiness`] watches. Marking costs a store only if
-//! it changes something, and is omitted while a thread attends: otherwise every frame would cost its sender a system
+//! it changes something, and is omitted while a thread polls continuously: otherwise every frame would cost its sender a system
 //! call that wakes no one.
 //!
 //! # Locks
@@ -112,7 +112,7 @@ pub struct Shm {
     /// Pairs whose loss is known and not yet reported.
     unsettled: AtomicUsize,
     /// How many threads poll continuously.
-    attended: AtomicUsize,
+    pollers: AtomicUsize,
     polls: AtomicU32,
     /// The listening socket for peers with a higher number, or why there is none.
     listening: Result<ListeningSocket, String>,
@@ -166,7 +166,7 @@ impl Shm {
             growing: Mutex::new(()),
             asked_over_tcp: AtomicUsize::new(0),
             unsettled: AtomicUsize::new(0),
-            attended: AtomicUsize::new(0),
+            pollers: AtomicUsize::new(0),
             polls: AtomicU32::new(0),
             listening,
             negotiations: Mutex::new(Vec::new()),
@@ -215,8 +215,8 @@ impl Link for Shm {
         self.epoll.raw()
     }
 
-    fn attend(&self, polling: bool) -> bool {
-        self.set_attended(polling)
+    fn set_polling(&self, polling: bool) -> bool {
+        self.set_pollers(polling)
     }
 
     fn is_connected(&self, peer: usize) -> bool {

@@ -199,7 +199,7 @@ impl Shm {
             return false;
         }
         let mut came = false;
-        if self.attended.load(Ordering::Relaxed) == 0
+        if self.pollers.load(Ordering::Relaxed) == 0
             || self.polls.fetch_add(1, Ordering::Relaxed).is_multiple_of(POLLS_PER_LOOK)
         {
             came |= self.look(sink);
@@ -231,7 +231,7 @@ impl Shm {
                 // In this order: drain, mark, then check the rings. A later writer signals again.
                 EVENT_TOKEN => {
                     self.event.drain();
-                    if self.attended.load(Ordering::SeqCst) == 0 {
+                    if self.pollers.load(Ordering::SeqCst) == 0 {
                         self.mark_sleeping(true);
                     }
                 }
@@ -254,13 +254,13 @@ impl Shm {
         fence(Ordering::SeqCst);
     }
 
-    /// See [`Link::attend`].
-    pub(super) fn set_attended(&self, polling: bool) -> bool {
+    /// See [`Link::set_polling`].
+    pub(super) fn set_pollers(&self, polling: bool) -> bool {
         if polling {
-            if self.attended.fetch_add(1, Ordering::SeqCst) == 0 {
+            if self.pollers.fetch_add(1, Ordering::SeqCst) == 0 {
                 self.mark_sleeping(false);
             }
-        } else if self.attended.fetch_sub(1, Ordering::SeqCst) == 1 {
+        } else if self.pollers.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.mark_sleeping(true);
             // What arrived before the marks were set woke no one.
             let pairs = self.order[..self.rings.load(Ordering::SeqCst)].iter();
@@ -272,7 +272,7 @@ impl Shm {
         self.asked_over_tcp.load(Ordering::Relaxed) == 0
     }
 
-    /// Makes the next poll check everything, even if no thread attends.
+    /// Makes the next poll check everything, even if no thread polls continuously.
     pub(super) fn wake_self(&self) {
         self.event.signal();
     }
@@ -349,9 +349,9 @@ impl Shm {
         came
     }
 
-    /// Work is left: wakes a sleeping thread if no thread attends.
+    /// Work is left: wakes a sleeping thread if no thread polls continuously.
     fn wake_sleeper(&self) {
-        if self.attended.load(Ordering::SeqCst) == 0 {
+        if self.pollers.load(Ordering::SeqCst) == 0 {
             self.event.signal();
         }
     }
@@ -495,7 +495,7 @@ impl Shm {
         self.order[index].store(peer as u32, Ordering::Relaxed);
         self.rings.store(index + 1, Ordering::SeqCst);
         drop(growing);
-        if self.attended.load(Ordering::SeqCst) == 0 {
+        if self.pollers.load(Ordering::SeqCst) == 0 {
             channel.incoming.set_sleeping(true);
         }
         // What was written before the mark woke no one.

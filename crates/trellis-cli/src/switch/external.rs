@@ -1,4 +1,4 @@
-//! `trellis switch run --meet`: controls a switch of another program by OpenFlow, in builds with the cargo feature
+//! `trellis switch run --openflow`: controls a switch of another program by OpenFlow, in builds with the cargo feature
 //! `openflow`.
 //!
 //! Promises: if a signal ends the wait for the other program, the socket for it is removed.
@@ -16,7 +16,7 @@ use trellis_command::exit::{self, Failure};
 pub(super) use trellis_switch::switches::openflow::ConnectionMethod;
 
 /// Connects to a switch of another program; also returns the file of the socket at which that connects, if there is one.
-pub(super) fn meet(
+pub(super) fn connect(
     arguments: &RunArguments,
     method: &ConnectionMethod,
     cluster: Cluster,
@@ -25,13 +25,15 @@ pub(super) fn meet(
 ) -> Result<(Box<dyn Switch>, Option<SocketFile>), Failure> {
     let refused = |sentence: String| Failure::new(exit::CONFIGURATION, sentence);
     if let Some(kind) = arguments.switch.as_deref().filter(|&kind| kind != "openflow") {
-        return Err(refused(format!("the switch {kind} is met nowhere; --meet is for --switch openflow")));
+        return Err(refused(format!(
+            "the switch {kind} is no switch of another program; with --openflow, leave --switch out"
+        )));
     }
     let port = |(listed, number): (&Listed, u16)| {
         let at_switch = listed.interface.parse().map_err(|_| {
             let named = &listed.interface;
             refused(format!(
-                "`{named}` is not a number of a port of the switch; with --meet, give numbers in place of interfaces"
+                "`{named}` is not a number of a port of the switch; with --openflow, give numbers in place of interfaces"
             ))
         })?;
         Ok(OpenFlowPort { number, at_switch, host_mac: listed.hardware_address })
