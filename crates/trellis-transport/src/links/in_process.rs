@@ -11,10 +11,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use crate::links::descriptors::{Epoll, Event};
+use crate::links::roster::{Traffic, lock};
 use crate::links::{
     Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, SendError, Sink, check_sendable,
 };
@@ -67,11 +68,7 @@ struct Lane {
     receiving: Mutex<Receiving>,
     /// Set by the receiver when it refused a frame or saw the sender leave.
     broken: AtomicBool,
-    frames_in: AtomicU64,
-    bytes_in: AtomicU64,
-    frames_out: AtomicU64,
-    bytes_out: AtomicU64,
-    refused: AtomicU64,
+    traffic: Traffic,
 }
 
 #[derive(Default)]
@@ -124,8 +121,7 @@ impl Link for InProcess {
             return Err(SendError::QueueFull { peer, queued_bytes: queue.held_bytes });
         }
         queue.held_bytes += cost;
-        lane.frames_out.fetch_add(1, Ordering::Relaxed);
-        lane.bytes_out.fetch_add((HEADER_BYTES + body.len()) as u64, Ordering::Relaxed);
+        lane.traffic.sent(body.len());
         queue.frames.push_back(Frame { header: *header, body });
         drop(queue);
         self.mesh.ends[peer].event.signal();
@@ -181,23 +177,14 @@ impl Link for InProcess {
     }
 
     fn statistics(&self) -> LinkStatistics {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut all = LinkStatistics::default();
         for peer in 0..self.nodes() {
             let (inward, outward) = (self.mesh.lane(peer, self.node), self.mesh.lane(self.node, peer));
-            let one = PeerStatistics {
-                frames_in: read(&inward.frames_in),
-                frames_out: read(&outward.frames_out),
-                bytes_in: read(&inward.bytes_in),
-                bytes_out: read(&outward.bytes_out),
-                queued_bytes: lock(&outward.queue).held_bytes as u64,
-            };
-            all.frames_in += one.frames_in;
-            all.frames_out += one.frames_out;
-            all.bytes_in += one.bytes_in;
-            all.bytes_out += one.bytes_out;
-            all.frames_refused += read(&inward.refused);
-            all.peers.push(one);
+            let (received, sent) = (inward.traffic.read(), outward.traffic.read());
+            let queued_bytes = lock(&outward.queue).held_bytes as u64;
+            let one =
+                PeerStatistics { frames_in: received.frames_in, bytes_in: received.bytes_in, queued_bytes, ..sent };
+            all.add_peer(one, inward.traffic.frames_refused());
         }
         (all.packets_in, all.packets_out) = (all.frames_in, all.frames_out);
         all
@@ -260,7 +247,7 @@ impl InProcess {
                 return (delivered, false);
             };
             if let Err(lost) = deliver(peer, lane, &frame, sink) {
-                lane.refused.fetch_add(1, Ordering::Relaxed);
+                lane.traffic.refused();
                 self.lose(peer, lane, receiving, &lost, sink);
                 return (delivered, false);
             }
@@ -292,11 +279,7 @@ impl Lane {
             queue: Mutex::default(),
             receiving: Mutex::default(),
             broken: AtomicBool::new(false),
-            frames_in: AtomicU64::new(0),
-            bytes_in: AtomicU64::new(0),
-            frames_out: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            traffic: Traffic::default(),
         }
     }
 }
@@ -325,12 +308,7 @@ fn deliver(peer: usize, lane: &Lane, frame: &Frame, sink: &mut dyn Sink) -> Resu
         // SAFETY: writable for `bytes` bytes by the sink's promise; a queued frame is elsewhere.
         unsafe { pointer.copy_from_nonoverlapping(frame.body.as_ptr(), bytes) };
     }
-    lane.frames_in.fetch_add(1, Ordering::Relaxed);
-    lane.bytes_in.fetch_add((HEADER_BYTES + frame.body.len()) as u64, Ordering::Relaxed);
+    lane.traffic.received(frame.body.len());
     sink.deliver(peer, &frame.header, shown);
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -44,6 +44,7 @@ pub(crate) mod descriptors;
 pub mod fabric;
 pub mod in_process;
 pub mod ipv6;
+mod roster;
 pub mod shm;
 pub mod tcp;
 pub mod udp;

@@ -14,8 +14,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::packet::PACKET_BYTES;
-use super::peers::lock;
 use crate::links::SharedMemory;
+use crate::links::roster::lock;
 
 /// Maximum sends in flight.
 const SENDS_MAX: usize = 256;

@@ -84,8 +84,9 @@ use self::device::Device;
 pub use self::device::providers;
 use self::inward::Poll;
 use self::outward::NOWHERE;
-use self::peers::{LOST, Shared, UP, lock};
+use self::peers::Shared;
 use crate::HEADER_BYTES;
+use crate::links::roster::lock;
 use crate::links::tcp::acceptor::spawn_without_signals;
 use crate::links::tcp::{Answer, StartError, Tcp, TcpOptions};
 use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, SharedMemory, Sink};
@@ -262,11 +263,11 @@ impl Link for Fabric {
     }
 
     fn is_connected(&self, peer: usize) -> bool {
-        self.shared.is_in(peer, UP)
+        self.shared.peers.get(peer).is_some_and(|peer| peer.stage.is_up())
     }
 
     fn is_lost(&self, peer: usize) -> bool {
-        self.shared.is_in(peer, LOST)
+        self.shared.peers.get(peer).is_some_and(|peer| peer.stage.is_lost())
     }
 
     fn trouble(&self, peer: usize) -> Option<String> {
@@ -274,7 +275,7 @@ impl Link for Fabric {
         if let Some((_, why)) = &*lock(&there.broken) {
             return Some(format!("libfabric ({}) does not reach it: {why}", self.provider()));
         }
-        if self.shared.tcp.is_connected(peer) && self.shared.is_in(peer, peers::ABSENT) {
+        if self.shared.tcp.is_connected(peer) && there.stage.is_absent() {
             return Some(format!("it is there, and libfabric ({}) has not opened the way to it yet", self.provider()));
         }
         self.shared.tcp.trouble(peer)

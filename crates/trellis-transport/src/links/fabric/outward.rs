@@ -13,9 +13,10 @@ use std::sync::atomic::Ordering;
 
 use super::device::{Registration, Source, Taken};
 use super::packet::{Kind, PACKET_BODY_BYTES_MAX, Packet};
-use super::peers::{HELLO_BIT, Shared, lock};
+use super::peers::{HELLO_BIT, Shared};
 use super::rdma_write::Pushed;
 use super::rendezvous::Said;
+use crate::links::roster::lock;
 use crate::links::{Link, Lost, Payload, SendError, check_sendable};
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
@@ -186,8 +187,7 @@ impl Shared {
             registration: None,
             held_bytes: cost,
         });
-        peer.frames_out.fetch_add(1, Ordering::Relaxed);
-        peer.bytes_out.fetch_add((HEADER_BYTES + bytes) as u64, Ordering::Relaxed);
+        peer.traffic.sent(bytes);
         self.pump(index, &mut outward);
         Ok(())
     }

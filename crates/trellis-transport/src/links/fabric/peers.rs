@@ -1,12 +1,10 @@
 //! All peers of one node of the link `fabric`, and what its threads share.
 //!
-//! Promises: a peer goes from absent to up to lost, or from absent to lost, and never back.
-//!
 //! It must never send (`outward`), receive (`inward`), or wait (`progress`).
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use super::device::{Device, Source, Target};
@@ -15,12 +13,9 @@ use super::outward::Outward;
 use super::progress::ProgressThread;
 use super::rendezvous::Hello;
 use crate::links::descriptors::{Epoll, Event};
+use crate::links::roster::{Stage, Traffic, lock};
 use crate::links::tcp::Tcp;
 use crate::links::{Link, LinkStatistics, PeerStatistics};
-
-pub(super) const ABSENT: u8 = 0;
-pub(super) const UP: u8 = 1;
-pub(super) const LOST: u8 = 2;
 
 /// The maximum number of frames that a peer may send before the first of them is delivered.
 pub(super) const WINDOW_MAX: usize = 16;
@@ -60,7 +55,8 @@ pub(super) struct Shared {
 pub(super) const HELLO_BIT: u32 = 1 << 31;
 
 pub(super) struct Peer {
-    pub(super) state: AtomicU8,
+    pub(super) stage: Stage,
+    pub(super) traffic: Traffic,
     /// What this peer puts into its packets to this node.
     pub(super) cookie: u64,
     pub(super) there: OnceLock<There>,
@@ -87,11 +83,6 @@ pub(super) struct Peer {
     /// Why the fabric no longer reaches it, and since when, in nanoseconds.
     pub(super) broken: Mutex<Option<(u64, String)>>,
     pub(super) is_broken: AtomicBool,
-    pub(super) frames_in: AtomicU64,
-    pub(super) frames_out: AtomicU64,
-    pub(super) bytes_in: AtomicU64,
-    pub(super) bytes_out: AtomicU64,
-    pub(super) frames_refused: AtomicU64,
 }
 
 /// How a peer is reached.
@@ -151,10 +142,6 @@ impl Shared {
     /// Whether this is a forked child, where every descriptor is closed.
     pub(super) fn is_forked(&self) -> bool {
         self.epoll.raw() < 0
-    }
-
-    pub(super) fn is_in(&self, peer: usize, state: u8) -> bool {
-        self.peers.get(peer).is_some_and(|peer| peer.state.load(Ordering::Acquire) == state)
     }
 
     /// Makes some thread poll.
@@ -225,19 +212,9 @@ impl Shared {
             ..LinkStatistics::default()
         };
         for peer in &self.peers {
-            let one = PeerStatistics {
-                frames_in: read(&peer.frames_in),
-                frames_out: read(&peer.frames_out),
-                bytes_in: read(&peer.bytes_in),
-                bytes_out: read(&peer.bytes_out),
-                queued_bytes: lock(&peer.outward).held_bytes() as u64,
-            };
-            all.frames_in += one.frames_in;
-            all.frames_out += one.frames_out;
-            all.bytes_in += one.bytes_in;
-            all.bytes_out += one.bytes_out;
-            all.frames_refused += read(&peer.frames_refused);
-            all.peers.push(one);
+            let queued_bytes = lock(&peer.outward).held_bytes() as u64;
+            let one = PeerStatistics { queued_bytes, ..peer.traffic.read() };
+            all.add_peer(one, peer.traffic.frames_refused());
         }
         all
     }
@@ -246,7 +223,8 @@ impl Shared {
 impl Peer {
     fn new(cookie: u64) -> Peer {
         Peer {
-            state: AtomicU8::new(ABSENT),
+            stage: Stage::default(),
+            traffic: Traffic::default(),
             cookie,
             there: OnceLock::new(),
             outward: Mutex::default(),
@@ -262,11 +240,6 @@ impl Peer {
             reads_only: AtomicBool::new(false),
             broken: Mutex::new(None),
             is_broken: AtomicBool::new(false),
-            frames_in: AtomicU64::new(0),
-            frames_out: AtomicU64::new(0),
-            bytes_in: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
-            frames_refused: AtomicU64::new(0),
         }
     }
 
@@ -290,10 +263,4 @@ fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
-}
-
-/// Locks ignore poisoning: no holder leaves a state from which another thread could not continue. (The receiving side
-/// notices a panic itself.)
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

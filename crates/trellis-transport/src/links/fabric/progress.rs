@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use super::peers::{LOST, Shared};
+use super::peers::Shared;
 use super::rendezvous::Said;
 use crate::links::tcp::acceptor::spawn_without_signals;
 use crate::links::{Link, Payload};
@@ -98,8 +98,8 @@ impl Shared {
             let sent = peer.packets_sent.load(Ordering::Acquire);
             let unseen = sent > peer.packets_seen_there.load(Ordering::Acquire);
             let open = peer.reads.load(Ordering::Acquire) + peer.writes.load(Ordering::Acquire);
-            if !(unseen || open > 0) || peer.woken_after.load(Ordering::Acquire) == sent + 1 || self.is_in(index, LOST)
-            {
+            let is_woken = peer.woken_after.load(Ordering::Acquire) == sent + 1;
+            if !(unseen || open > 0) || is_woken || peer.stage.is_lost() {
                 continue;
             }
             let since = match peer.unseen_since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire) {

@@ -14,9 +14,10 @@ use std::time::Duration;
 use super::device::{COMPLETIONS_MAX, Completion, Source, Taken, Use};
 use super::outward::{Frame, NOWHERE, Outward};
 use super::packet::Kind;
-use super::peers::{Shared, lock};
+use super::peers::Shared;
 use super::rendezvous::Said;
 use crate::HEADER_BYTES;
+use crate::links::roster::lock;
 use crate::links::waits::FABRIC_WRITES;
 use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
 

@@ -61,6 +61,7 @@ use self::negotiation::{ListeningSocket, Negotiation, host_of_this_boot};
 use self::pairs::Pair;
 use crate::HEADER_BYTES;
 use crate::links::descriptors::{Epoll, Event};
+use crate::links::roster::lock;
 use crate::links::tcp::{Answer, StartError, Tcp, TcpOptions};
 use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, SharedMemory, Sink};
 
@@ -198,7 +199,7 @@ impl Link for Shm {
 
     fn share(&self, memory: SharedMemory) -> Result<(), String> {
         let extent = Extent { start: memory.pointer.addr(), bytes: memory.bytes };
-        *pairs::lock(&self.ours) = Some((extent, memory.file));
+        *lock(&self.ours) = Some((extent, memory.file));
         Ok(())
     }
 
@@ -228,7 +229,7 @@ impl Link for Shm {
     }
 
     fn trouble(&self, peer: usize) -> Option<String> {
-        self.tcp.trouble(peer).or_else(|| pairs::lock(&self.pairs.get(peer)?.note).clone())
+        self.tcp.trouble(peer).or_else(|| lock(&self.pairs.get(peer)?.note).clone())
     }
 
     fn statistics(&self) -> LinkStatistics {

@@ -14,11 +14,11 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::channel::{Channel, Draft, Extent};
-use super::pairs::{lock, try_lock};
 use super::sockets::{self, Arrived, NAME_BYTES, Parcel};
 use super::{Manner, Shm};
 use crate::links::admission::shortened;
 use crate::links::descriptors::{Descriptor, Event};
+use crate::links::roster::{lock, try_lock};
 use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
 use crate::{HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
@@ -145,7 +145,7 @@ impl Sink for Through<'_> {
         if pair.is_over_tcp() {
             return self.sink.deliver(peer, header, body);
         }
-        pair.counts.count_own_in(body.len());
+        pair.own.received(body.len());
         match read_own_header(header) {
             Some((INVITATION, _)) => {
                 if let Err(why) = self.link.offer(peer, body) {
@@ -176,7 +176,7 @@ impl Sink for Through<'_> {
 impl Shm {
     fn send_own(&self, peer: usize, kind: u8, body: &[u8]) {
         let payload = if body.is_empty() { Payload::Nothing } else { Payload::Copy(body) };
-        self.pairs[peer].counts.count_own_out(body.len());
+        self.pairs[peer].own.sent(body.len());
         // Fails only if the peer is lost, which a poll reports.
         let _ = self.tcp.send(peer, &own_header(kind, body.len()), payload);
     }

@@ -6,7 +6,7 @@
 //! It must never negotiate with a peer (see `negotiation`), or call the sink of one peer from two threads at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::channel::Channel;
@@ -15,6 +15,7 @@ use super::receiving::Receiving;
 use super::sending::{Flushed, NotTaken, Sending, Taken};
 use super::{EVENT_TOKEN, LISTENER_TOKEN, Manner, Shm, TCP_TOKEN};
 use crate::HEADER_BYTES;
+use crate::links::roster::{Traffic, lock, try_lock};
 use crate::links::waits::Closing;
 use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 
@@ -51,20 +52,10 @@ pub(super) struct Pair {
     met: AtomicBool,
     /// The peer's card arrived.
     invited: AtomicBool,
-    pub(super) counts: Counts,
-}
-
-/// Counters of what passed.
-#[derive(Default)]
-pub(super) struct Counts {
-    frames_in: AtomicU64,
-    frames_out: AtomicU64,
-    bytes_in: AtomicU64,
-    bytes_out: AtomicU64,
-    frames_refused: AtomicU64,
-    /// Cards and verdicts, which the connection counts as frames: frames and bytes received, then frames and bytes
-    /// sent.
-    pub(super) own: [AtomicU64; 4],
+    /// What passed through the rings.
+    traffic: Traffic,
+    /// Cards and verdicts, which the connection counts as frames.
+    pub(super) own: Traffic,
 }
 
 impl Pair {
@@ -82,7 +73,8 @@ impl Pair {
             token: Mutex::new(None),
             met: AtomicBool::new(false),
             invited: AtomicBool::new(false),
-            counts: Counts::default(),
+            traffic: Traffic::default(),
+            own: Traffic::default(),
         }
     }
 
@@ -113,21 +105,6 @@ impl Pair {
     #[inline]
     fn has_frame(&self) -> bool {
         self.channel.get().is_some_and(|channel| channel.incoming.is_written(self.next.load(Ordering::Acquire)))
-    }
-}
-
-impl Counts {
-    fn add(frames: &AtomicU64, bytes: &AtomicU64, body_bytes: usize) {
-        frames.fetch_add(1, Ordering::Relaxed);
-        bytes.fetch_add((HEADER_BYTES + body_bytes) as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_own_in(&self, body_bytes: usize) {
-        Counts::add(&self.own[0], &self.own[1], body_bytes);
-    }
-
-    pub(super) fn count_own_out(&self, body_bytes: usize) {
-        Counts::add(&self.own[2], &self.own[3], body_bytes);
     }
 }
 
@@ -181,7 +158,7 @@ impl Shm {
             drop(sending);
             return self.tcp.send(peer, header, payload);
         }
-        Counts::add(&pair.counts.frames_out, &pair.counts.bytes_out, bytes);
+        pair.traffic.sent(bytes);
         if taken == Taken::Waits {
             self.flush_locked(peer, sending);
         } else {
@@ -319,15 +296,12 @@ impl Shm {
                 self.note_loss(peer, Lost::Truncated);
                 is_ending = true;
             }
-            if harvest.frames > 0 {
-                pair.counts.frames_in.fetch_add(harvest.frames, Ordering::Relaxed);
-                pair.counts.bytes_in.fetch_add(harvest.bytes, Ordering::Relaxed);
-            }
+            pair.traffic.received_many(harvest.frames, harvest.bytes);
             if came {
                 pair.next.store(harvest.next, Ordering::Release);
             }
             if let Some(why) = harvest.violation {
-                pair.counts.frames_refused.fetch_add(1, Ordering::Relaxed);
+                pair.traffic.refused();
                 self.note_loss(peer, Lost::FrameRefused { why });
                 receiving.end();
                 is_ending = true;
@@ -400,7 +374,7 @@ impl Shm {
     /// Loses a peer whose counts are invalid.
     fn break_pair(&self, peer: usize) -> Lost {
         let why = Lost::FrameRefused { why: "its counts in the shared memory cannot be true".to_owned() };
-        self.pairs[peer].counts.frames_refused.fetch_add(1, Ordering::Relaxed);
+        self.pairs[peer].traffic.refused();
         self.note_loss(peer, why.clone());
         why
     }
@@ -471,8 +445,7 @@ impl Shm {
             // Fails only if the peer is lost, which a poll reports.
             let _ = self.tcp.send(peer, header, payload);
         });
-        pair.counts.frames_out.fetch_sub(frames, Ordering::Relaxed);
-        pair.counts.bytes_out.fetch_sub(bytes, Ordering::Relaxed);
+        pair.traffic.unsent(frames, bytes);
         pair.state.store(OVER_TCP, Ordering::Release);
         drop((sending, receiving));
     }
@@ -503,35 +476,25 @@ impl Shm {
     }
 
     pub(super) fn count_all(&self) -> LinkStatistics {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let below = self.tcp.statistics();
         let mut all = LinkStatistics {
-            unauthenticated_refused: below.unauthenticated_refused + read(&self.unauthenticated),
+            unauthenticated_refused: below.unauthenticated_refused + self.unauthenticated.load(Ordering::Relaxed),
             nodes_refused: below.nodes_refused,
             frames_refused: below.frames_refused,
             ..LinkStatistics::default()
         };
         for (pair, connection) in self.pairs.iter().zip(below.peers) {
-            let counts = &pair.counts;
-            let mut one = PeerStatistics {
-                frames_in: read(&counts.frames_in) + connection.frames_in,
-                frames_out: read(&counts.frames_out) + connection.frames_out,
-                bytes_in: read(&counts.bytes_in) + connection.bytes_in,
-                bytes_out: read(&counts.bytes_out) + connection.bytes_out,
+            let (rings, own) = (pair.traffic.read(), pair.own.read());
+            // A verdict is counted and sent in two steps, so for a moment there may be one more of these.
+            let sum = |rings: u64, connection: u64, own: u64| (rings + connection).saturating_sub(own);
+            let one = PeerStatistics {
+                frames_in: sum(rings.frames_in, connection.frames_in, own.frames_in),
+                frames_out: sum(rings.frames_out, connection.frames_out, own.frames_out),
+                bytes_in: sum(rings.bytes_in, connection.bytes_in, own.bytes_in),
+                bytes_out: sum(rings.bytes_out, connection.bytes_out, own.bytes_out),
                 queued_bytes: lock(&pair.sending).held_bytes() as u64 + connection.queued_bytes,
             };
-            // A verdict is counted and sent in two steps, so for a moment there may be one more of these.
-            let [own_in, own_bytes_in, own_out, own_bytes_out] = counts.own.each_ref().map(read);
-            one.frames_in = one.frames_in.saturating_sub(own_in);
-            one.bytes_in = one.bytes_in.saturating_sub(own_bytes_in);
-            one.frames_out = one.frames_out.saturating_sub(own_out);
-            one.bytes_out = one.bytes_out.saturating_sub(own_bytes_out);
-            all.frames_in += one.frames_in;
-            all.frames_out += one.frames_out;
-            all.bytes_in += one.bytes_in;
-            all.bytes_out += one.bytes_out;
-            all.frames_refused += read(&counts.frames_refused);
-            all.peers.push(one);
+            all.add_peer(one, pair.traffic.frames_refused());
         }
         (all.packets_in, all.packets_out) = (all.frames_in, all.frames_out);
         all
@@ -583,19 +546,5 @@ impl Shm {
 fn wake_receiver(channel: &Channel) {
     if channel.outgoing.takes_wake_of_receiver() {
         channel.wake_peer();
-    }
-}
-
-/// Locks ignore poisoning: no holder leaves a state from which another thread could not continue, except in a
-/// receiving half, which handles a panic itself.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
     }
 }

@@ -59,7 +59,7 @@ struct Dial {
 
 /// Starts the thread, with every signal blocked: signals belong to the application's threads.
 pub(super) fn spawn(acceptor: Acceptor) -> io::Result<JoinHandle<()>> {
-    spawn_without_signals(acceptor.peers.node, move || acceptor.run())
+    spawn_without_signals(acceptor.peers.roster.node, move || acceptor.run())
 }
 
 /// Starts the thread of an acceptor of any link.
@@ -78,7 +78,7 @@ impl Acceptor {
         let now = Instant::now();
         let is_known = |peer: &usize| !options.addresses[*peer].is_empty();
         let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: Some(now) };
-        let dials = (0..peers.node).filter(is_known).map(dial).collect();
+        let dials = (0..peers.roster.node).filter(is_known).map(dial).collect();
         Acceptor {
             peers,
             listener,
@@ -92,12 +92,12 @@ impl Acceptor {
     }
 
     fn run(mut self) {
-        while !self.peers.closed.load(Ordering::SeqCst) {
+        while !self.peers.roster.closed.load(Ordering::SeqCst) {
             self.dial_due(Instant::now());
             let (mut sockets, timeout_ms) = self.what_to_wait_for(Instant::now());
             sockets::wait(&mut sockets, timeout_ms);
             if sockets[0].revents != 0 {
-                self.peers.wake.drain();
+                self.peers.roster.wake.drain();
             }
             // Backwards, because a finished handshake is replaced by the last one.
             for index in (0..self.handshakes.len()).rev() {
@@ -121,7 +121,7 @@ impl Acceptor {
         let entry = |fd: RawFd, events: i16| libc::pollfd { fd, events, revents: 0 };
         let accepting = self.accept_from <= now;
         let mut sockets = vec![
-            entry(self.peers.wake.raw(), libc::POLLIN),
+            entry(self.peers.roster.wake.raw(), libc::POLLIN),
             // poll(2) ignores negative descriptors.
             entry(if accepting { self.listener.raw() } else { -1 }, libc::POLLIN),
         ];
@@ -142,7 +142,7 @@ impl Acceptor {
 
     fn dial_due(&mut self, now: Instant) {
         let peers = &self.peers;
-        self.dials.retain(|dial| peers.is_absent(dial.peer));
+        self.dials.retain(|dial| peers.roster.is_absent(dial.peer));
         for dial in &mut self.dials {
             if dial.due.is_none_or(|due| due > now) {
                 continue;
@@ -160,7 +160,7 @@ impl Acceptor {
                 },
             };
             dial.due = Some(now + Duration::from_millis(again_ms));
-            peers.set_trouble(dial.peer, Some(failure));
+            peers.roster.set_trouble(dial.peer, Some(failure));
         }
     }
 
@@ -240,7 +240,7 @@ impl Acceptor {
                 if let (Some(peer), Failure::Stranger) = (dialled, &failure) {
                     // The process that answers at that address does not know the secret.
                     self.dial_again(peer, DIAL_AGAIN_SLOW_MS);
-                    self.peers.set_trouble(peer, Some(self.no_answer_sentence(peer)));
+                    self.peers.roster.set_trouble(peer, Some(self.no_answer_sentence(peer)));
                 }
                 self.over(index, failure);
             }
@@ -268,11 +268,11 @@ impl Acceptor {
         let peer = description.from as usize;
         // A first message that was meant for another node, or that was received before, is a recording: no answer, as
         // for any unauthenticated peer.
-        if description.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
+        if description.to as usize != self.peers.roster.node || !self.remembered.is_new(answering.ephemeral()) {
             self.over(index, Failure::Stranger);
             return;
         }
-        let known = !self.peers.is_absent(peer);
+        let known = !self.peers.roster.is_absent(peer);
         let verdict = self.rules().judge_dialler(description, known).and_then(|()| self.judge(peer, description));
         let text = match &verdict {
             Ok(()) => self.options.hello.clone(),
@@ -288,7 +288,7 @@ impl Acceptor {
             }
             Ok(()) => self.over(index, Failure::Left),
             Err(why) => {
-                self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+                self.peers.roster.nodes_refused.fetch_add(1, Ordering::Relaxed);
                 (self.options.refused)(format!("node {peer} was refused: {why}"));
                 self.over(index, Failure::Left);
             }
@@ -297,7 +297,7 @@ impl Acceptor {
 
     /// Handles a question of a process that knows the secret and is not a node.
     fn answer_question(&mut self, index: usize, answering: &mut Answering, description: &NodeDescription) {
-        let meant_for_this = description.to as usize == self.peers.node;
+        let meant_for_this = description.to as usize == self.peers.roster.node;
         if !meant_for_this && description.to != OUTSIDER || !self.remembered.is_new(answering.ephemeral()) {
             return self.over(index, Failure::Stranger);
         }
@@ -310,7 +310,7 @@ impl Acceptor {
             ))
         };
         if let Err(why) = &answered {
-            self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+            self.peers.roster.nodes_refused.fetch_add(1, Ordering::Relaxed);
             (self.options.refused)(format!("a process that asks to join was refused, and told of this cluster: {why}"));
         }
         let reply = match &answered {
@@ -331,13 +331,13 @@ impl Acceptor {
     }
 
     fn rules(&self) -> Rules {
-        Rules { node: self.peers.node, nodes: self.peers.count(), security: self.options.security }
+        Rules { node: self.peers.roster.node, nodes: self.peers.roster.count(), security: self.options.security }
     }
 
     /// A peer that this node dialled and that refuses or is refused: reported once, never dialled again.
     fn turn_away_dialled(&mut self, index: usize, peer: usize, why: String) {
         drop(self.handshakes.swap_remove(index));
-        self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+        self.peers.roster.nodes_refused.fetch_add(1, Ordering::Relaxed);
         self.peers.give_up(peer, Lost::NodeRefused { why: why.clone() });
         (self.options.refused)(why);
     }
@@ -346,17 +346,17 @@ impl Acceptor {
     fn over(&mut self, index: usize, failure: Failure) {
         let handshake = self.handshakes.swap_remove(index);
         if matches!(failure, Failure::Stranger) {
-            self.peers.unauthenticated.fetch_add(1, Ordering::Relaxed);
+            self.peers.roster.unauthenticated.fetch_add(1, Ordering::Relaxed);
         }
         let Some(peer) = handshake.dialled_peer() else { return };
         match failure {
             Failure::Unreachable(error) => {
                 let sentence = unreachable_sentence(&self.options.addresses[peer], &error);
-                self.peers.set_trouble(peer, Some(sentence));
+                self.peers.roster.set_trouble(peer, Some(sentence));
                 self.dial_again(peer, DIAL_AGAIN_MS);
             }
             Failure::NoAnswer => {
-                self.peers.set_trouble(peer, Some(self.no_answer_sentence(peer)));
+                self.peers.roster.set_trouble(peer, Some(self.no_answer_sentence(peer)));
                 self.dial_again(peer, DIAL_AGAIN_SLOW_MS);
             }
             Failure::Stranger | Failure::Left => self.dial_again(peer, DIAL_AGAIN_SLOW_MS),
@@ -453,14 +453,15 @@ mod tests {
         for number in 0..HANDSHAKES_MAX + 6 {
             crowd.push(TcpStream::connect(address.unwrap()).unwrap());
             // One at a time, so that it is known which one has waited longest.
-            while acceptor.handshakes.len() + acceptor.peers.unauthenticated.load(Ordering::Relaxed) as usize <= number
+            while acceptor.handshakes.len() + acceptor.peers.roster.unauthenticated.load(Ordering::Relaxed) as usize
+                <= number
             {
                 acceptor.accept_some(Instant::now());
             }
             assert!(acceptor.handshakes.len() <= HANDSHAKES_MAX);
         }
         assert_eq!(acceptor.handshakes.len(), HANDSHAKES_MAX);
-        assert_eq!(acceptor.peers.unauthenticated.load(Ordering::Relaxed), 6);
+        assert_eq!(acceptor.peers.roster.unauthenticated.load(Ordering::Relaxed), 6);
         for stream in &crowd {
             stream.set_nonblocking(true).unwrap();
         }
@@ -479,9 +480,9 @@ mod tests {
             acceptor.accept_some(start);
         }
         acceptor.expire(start + Duration::from_millis(4_999));
-        assert_eq!((acceptor.handshakes.len(), acceptor.peers.unauthenticated.load(Ordering::Relaxed)), (1, 0));
+        assert_eq!((acceptor.handshakes.len(), acceptor.peers.roster.unauthenticated.load(Ordering::Relaxed)), (1, 0));
         acceptor.expire(start + Duration::from_millis(5_000));
-        assert_eq!((acceptor.handshakes.len(), acceptor.peers.unauthenticated.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((acceptor.handshakes.len(), acceptor.peers.roster.unauthenticated.load(Ordering::Relaxed)), (0, 1));
     }
 
     #[test]
@@ -502,6 +503,6 @@ mod tests {
         acceptor.expire(start + Duration::from_millis(59_999));
         assert_eq!(acceptor.handshakes.len(), 1);
         acceptor.expire(start + Duration::from_millis(60_000));
-        assert_eq!((acceptor.handshakes.len(), acceptor.peers.unauthenticated.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((acceptor.handshakes.len(), acceptor.peers.roster.unauthenticated.load(Ordering::Relaxed)), (0, 0));
     }
 }

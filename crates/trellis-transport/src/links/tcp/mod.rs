@@ -141,8 +141,8 @@ impl fmt::Debug for Tcp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Tcp")
-            .field("node", &self.peers.node)
-            .field("nodes", &self.peers.count())
+            .field("node", &self.peers.roster.node)
+            .field("nodes", &self.peers.roster.count())
             .finish_non_exhaustive()
     }
 }
@@ -199,11 +199,11 @@ impl Tcp {
 
 impl Link for Tcp {
     fn node(&self) -> usize {
-        self.peers.node
+        self.peers.roster.node
     }
 
     fn nodes(&self) -> usize {
-        self.peers.count()
+        self.peers.roster.count()
     }
 
     #[inline]
@@ -221,19 +221,19 @@ impl Link for Tcp {
     }
 
     fn readiness(&self) -> RawFd {
-        self.peers.epoll.raw()
+        self.peers.roster.epoll.raw()
     }
 
     fn is_connected(&self, peer: usize) -> bool {
-        self.peers.is_up(peer)
+        self.peers.roster.is_up(peer)
     }
 
     fn is_lost(&self, peer: usize) -> bool {
-        self.peers.is_lost(peer)
+        self.peers.roster.is_lost(peer)
     }
 
     fn trouble(&self, peer: usize) -> Option<String> {
-        self.peers.trouble(peer)
+        self.peers.roster.trouble(peer)
     }
 
     fn statistics(&self) -> LinkStatistics {
@@ -242,10 +242,10 @@ impl Link for Tcp {
 
     fn close(&self) {
         // A forked child shares neither thread nor sockets with the process that started the link.
-        if self.peers.is_forked() || self.peers.closed.swap(true, Ordering::SeqCst) {
+        if self.peers.roster.is_forked() || self.peers.roster.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        self.peers.wake.signal();
+        self.peers.roster.wake.signal();
         self.join_acceptor();
         self.peers.end_all();
     }
@@ -254,7 +254,7 @@ impl Link for Tcp {
 impl Drop for Tcp {
     fn drop(&mut self) {
         self.close();
-        if self.peers.is_forked() {
+        if self.peers.roster.is_forked() {
             // Joining a thread that exists only in the parent would wait forever.
             std::mem::forget(self.acceptor.lock().unwrap_or_else(PoisonError::into_inner).take());
         }

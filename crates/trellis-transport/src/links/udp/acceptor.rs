@@ -111,25 +111,25 @@ struct Answered {
 
 /// Starts the thread, with every signal blocked: signals belong to the application's threads.
 pub(super) fn spawn(acceptor: Acceptor) -> io::Result<JoinHandle<()>> {
-    spawn_without_signals(acceptor.peers.node, move || acceptor.run())
+    spawn_without_signals(acceptor.peers.roster.node, move || acceptor.run())
 }
 
 impl Acceptor {
     pub(super) fn new(peers: Arc<Peers>, listening: Descriptor, options: UdpOptions) -> Acceptor {
         let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: 0, step: Step::Resting };
         // Nodes without an address are not there yet, or have left.
-        let dials = (0..peers.node).filter(|&peer| !options.addresses[peer].is_empty()).map(dial).collect();
+        let dials = (0..peers.roster.node).filter(|&peer| !options.addresses[peer].is_empty()).map(dial).collect();
         let (answered, remembered, known) = (Vec::new(), Remembered::new(), Vec::new());
         Acceptor { peers, listening, options, dials, answered, remembered, known }
     }
 
     fn run(mut self) {
-        while !self.peers.closed.load(Ordering::SeqCst) {
+        while !self.peers.roster.closed.load(Ordering::SeqCst) {
             self.dial_due(timer::now());
             let (mut waiting, timeout_ms) = self.what_to_wait_for(timer::now());
             wait(&mut waiting, timeout_ms);
             if waiting[0].revents != 0 {
-                self.peers.wake.drain();
+                self.peers.roster.wake.drain();
             }
             // All sockets are tried, readable or not, because there are few.
             for index in (0..self.dials.len()).rev() {
@@ -150,7 +150,7 @@ impl Acceptor {
 
     fn what_to_wait_for(&self, now: Nanoseconds) -> (Vec<libc::pollfd>, i32) {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut waiting = vec![entry(self.peers.wake.raw()), entry(self.listening.raw())];
+        let mut waiting = vec![entry(self.peers.roster.wake.raw()), entry(self.listening.raw())];
         let mut next = self.answered.iter().map(|answered| answered.deadline).min().unwrap_or(Nanoseconds::MAX);
         for dial in &self.dials {
             next = next.min(dial.due);
@@ -171,8 +171,8 @@ impl Acceptor {
     fn dial_due(&mut self, now: Nanoseconds) {
         let peers = &self.peers;
         self.dials.retain(|dial| match dial.step {
-            Step::Resting | Step::Asking { .. } => peers.is_absent(dial.peer),
-            Step::Confirming { .. } => peers.is_up(dial.peer) && !peers.was_heard(dial.peer),
+            Step::Resting | Step::Asking { .. } => peers.roster.is_absent(dial.peer),
+            Step::Confirming { .. } => peers.roster.is_up(dial.peer) && !peers.was_heard(dial.peer),
         });
         for index in 0..self.dials.len() {
             if self.dials[index].due <= now {
@@ -190,7 +190,7 @@ impl Acceptor {
             Step::Asking { wire, first, asked, .. } => {
                 *asked += 1;
                 if *asked == ASKED_UNTIL_TROUBLE {
-                    self.peers.set_trouble(dial.peer, Some(no_answer));
+                    self.peers.roster.set_trouble(dial.peer, Some(no_answer));
                 }
                 if *asked > ASKED_MAX {
                     dial.step = Step::Resting;
@@ -220,7 +220,7 @@ impl Acceptor {
                 Ok(dialled) => dialled,
                 Err(error) => {
                     let sentence = format!("{text} cannot be reached: {error}");
-                    return self.peers.set_trouble(peer, Some(sentence));
+                    return self.peers.roster.set_trouble(peer, Some(sentence));
                 }
             };
         let Ok((dialling, first)) = Dialling::start(Carrier::Datagrams, &self.options.secret, &description) else {
@@ -248,14 +248,14 @@ impl Acceptor {
                     // The peer does not listen there yet; there is no reason to slow down.
                     *asked = 0;
                     let sentence = format!("no process listens at {} yet", self.options.addresses[peer]);
-                    self.peers.set_trouble(peer, Some(sentence));
+                    self.peers.roster.set_trouble(peer, Some(sentence));
                     continue;
                 }
             };
             let second = room[..count].strip_prefix(&SECOND_MAGIC).and_then(|second| second.try_into().ok());
             let finished = second.and_then(|second| dialling.finish(second, self.options.security).ok());
             let Some((description, keys, confirmation)) = finished else {
-                self.peers.unauthenticated.fetch_add(1, Ordering::Relaxed);
+                self.peers.roster.unauthenticated.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
             if description.refused {
@@ -289,7 +289,7 @@ impl Acceptor {
             let is_known = self.known.contains(&address);
             let Some(first) = first else {
                 // A former peer may still send what it sent before it knew that it is lost.
-                self.peers.unauthenticated.fetch_add(u64::from(!is_known), Ordering::Relaxed);
+                self.peers.roster.unauthenticated.fetch_add(u64::from(!is_known), Ordering::Relaxed);
                 continue;
             };
             let again = self.answered.iter().find(|answered| answered.first == *first && answered.address == address);
@@ -306,7 +306,7 @@ impl Acceptor {
                     self.answer(*first, address, Box::new(answering), &description, is_known)
                 }
                 Err(_) => {
-                    self.peers.unauthenticated.fetch_add(1, Ordering::Relaxed);
+                    self.peers.roster.unauthenticated.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -324,11 +324,11 @@ impl Acceptor {
         let peer = description.from as usize;
         // A first message that was meant for another node, or that was received before, is a recording: no answer, as
         // for any unauthenticated peer.
-        if description.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
-            self.peers.unauthenticated.fetch_add(u64::from(!is_known), Ordering::Relaxed);
+        if description.to as usize != self.peers.roster.node || !self.remembered.is_new(answering.ephemeral()) {
+            self.peers.roster.unauthenticated.fetch_add(u64::from(!is_known), Ordering::Relaxed);
             return;
         }
-        let met = !self.peers.is_absent(peer);
+        let met = !self.peers.roster.is_absent(peer);
         let verdict = self.rules().judge_dialler(description, met).and_then(|()| self.judge(peer, description));
         let text = match &verdict {
             Ok(()) => self.options.hello.clone(),
@@ -351,7 +351,7 @@ impl Acceptor {
                 self.answered.retain(|answered| answered.peer != peer || answered.welcome.is_none());
             }
             Err(why) => {
-                self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+                self.peers.roster.nodes_refused.fetch_add(1, Ordering::Relaxed);
                 (self.options.refused)(format!("node {peer} was refused: {why}"));
             }
         }
@@ -384,7 +384,7 @@ impl Acceptor {
             let Some(third) = third.filter(|third| third.starts_with(&THIRD_MAGIC)) else { continue };
             let tag: &[u8; CONFIRMATION_BYTES] = third[THIRD_MAGIC.len()..].try_into().expect("the rest of it");
             let Ok(keys) = answering.confirm(tag, self.options.security) else {
-                self.peers.unauthenticated.fetch_add(1, Ordering::Relaxed);
+                self.peers.roster.unauthenticated.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
             let confirmation = Some(*third);
@@ -404,18 +404,18 @@ impl Acceptor {
     }
 
     fn rules(&self) -> Rules {
-        Rules { node: self.peers.node, nodes: self.peers.count(), security: self.options.security }
+        Rules { node: self.peers.roster.node, nodes: self.peers.roster.count(), security: self.options.security }
     }
 
     /// A number for the direction from here to a peer.
     fn way(&self, peer: usize) -> u64 {
-        (self.peers.node * self.peers.count() + peer) as u64
+        (self.peers.roster.node * self.peers.roster.count() + peer) as u64
     }
 
     /// A peer that this node dialled and that refuses or is refused: reported once, never dialled again.
     fn turn_away_dialled(&mut self, index: usize, peer: usize, why: String) {
         drop(self.dials.swap_remove(index));
-        self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+        self.peers.roster.nodes_refused.fetch_add(1, Ordering::Relaxed);
         self.peers.give_up(peer, Lost::NodeRefused { why: why.clone() });
         (self.options.refused)(why);
     }

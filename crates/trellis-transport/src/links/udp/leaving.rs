@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use super::delivery::Nanoseconds;
 use super::input::{Overheard, Step};
-use super::peers::{Peers, lock, try_lock};
+use super::peers::Peers;
 use super::timer;
 use crate::links::Lost;
+use crate::links::roster::{lock, try_lock};
 use crate::links::tcp::sockets;
 use crate::links::waits::Closing;
 
@@ -35,12 +36,12 @@ struct Leaving {
 /// Sends what waits and ends every connection. `closed` is set: polls do nothing any more.
 pub(super) fn leave_all(peers: &Peers) {
     let (start, mut closing) = (timer::now(), Closing::new());
-    let mut leaving: Vec<Leaving> = (0..peers.count())
-        .filter(|&peer| peers.is_up(peer))
+    let mut leaving: Vec<Leaving> = (0..peers.roster.count())
+        .filter(|&peer| peers.roster.is_up(peer))
         .map(|peer| Leaving { peer, farewells: 0, next: 0, answered: false })
         .collect();
     // Receivers of multicasts delay their acknowledgements.
-    leaving.iter().for_each(|one| lock(&peers.peers[one.peer].output).hurry(start));
+    leaving.iter().for_each(|one| lock(&peers.roster.peers[one.peer].own.output).hurry(start));
     while !leaving.is_empty() {
         let now = timer::now();
         let (mut progress, mut next) = (0, now + 20_000_000);
@@ -52,19 +53,18 @@ pub(super) fn leave_all(peers: &Peers) {
         }
         let mut wait: Vec<_> = leaving
             .iter()
-            .filter_map(|one| lock(&peers.peers[one.peer].output).socket())
+            .filter_map(|one| lock(&peers.roster.peers[one.peer].own.output).socket())
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
         sockets::wait(&mut wait, next.saturating_sub(now).div_ceil(1_000_000).max(1) as i32);
     }
     // Those that did not take all of it are told as well; this may fail.
     for one in &leaving {
-        lock(&peers.peers[one.peer].output).say_bye(timer::now());
+        lock(&peers.roster.peers[one.peer].own.output).say_bye(timer::now());
     }
-    for (index, peer) in peers.peers.iter().enumerate() {
-        let Some(mut input) = try_lock(&peer.input) else { continue };
+    for (index, peer) in peers.roster.peers.iter().enumerate() {
+        let Some(mut input) = try_lock(&peer.own.input) else { continue };
         peers.retire(index, &mut input, Lost::ClosedHere);
-        peer.mark_lost();
     }
 }
 
@@ -72,7 +72,7 @@ impl Leaving {
     /// Does what is due for this peer; returns whether leaving it continues.
     fn step(&mut self, peers: &Peers, now: Nanoseconds, progress: &mut u64, next: &mut Nanoseconds) -> bool {
         self.listen(peers, now);
-        let mut output = lock(&peers.peers[self.peer].output);
+        let mut output = lock(&peers.roster.peers[self.peer].own.output);
         output.tick(now);
         if output.doom.is_some() || self.answered {
             // So that the peer does not wait for an answer either.
@@ -103,7 +103,7 @@ impl Leaving {
     /// Takes what the peer acknowledges, and acknowledges what it sends. A callback that is still running holds the
     /// receiving half; then nothing is received.
     fn listen(&mut self, peers: &Peers, now: Nanoseconds) {
-        let peer = &peers.peers[self.peer];
+        let peer = &peers.roster.peers[self.peer].own;
         let Some(mut input) = try_lock(&peer.input) else { return };
         for _ in 0..RECEIVES_MAX {
             match input.overhear() {

@@ -56,8 +56,9 @@ use std::thread::JoinHandle;
 use self::acceptor::Acceptor;
 pub use self::multicast::Multicast;
 use self::multicast::{Group, Setting};
-use self::peers::{Peers, lock};
+use self::peers::Peers;
 pub use self::probe::{Interface, try_multicast};
+use crate::links::roster::lock;
 use crate::links::tcp::{Admit, OnRefused, StartError};
 use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, Sink};
 use crate::wrap::faulty::Faults;
@@ -113,8 +114,8 @@ impl fmt::Debug for Udp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Udp")
-            .field("node", &self.peers.node)
-            .field("nodes", &self.peers.count())
+            .field("node", &self.peers.roster.node)
+            .field("nodes", &self.peers.roster.count())
             .finish_non_exhaustive()
     }
 }
@@ -172,11 +173,11 @@ impl Udp {
 
 impl Link for Udp {
     fn node(&self) -> usize {
-        self.peers.node
+        self.peers.roster.node
     }
 
     fn nodes(&self) -> usize {
-        self.peers.count()
+        self.peers.roster.count()
     }
 
     fn is_ordered(&self) -> bool {
@@ -207,19 +208,19 @@ impl Link for Udp {
     }
 
     fn readiness(&self) -> RawFd {
-        self.peers.epoll.raw()
+        self.peers.roster.epoll.raw()
     }
 
     fn is_connected(&self, peer: usize) -> bool {
-        self.peers.is_up(peer)
+        self.peers.roster.is_up(peer)
     }
 
     fn is_lost(&self, peer: usize) -> bool {
-        self.peers.is_lost(peer)
+        self.peers.roster.is_lost(peer)
     }
 
     fn trouble(&self, peer: usize) -> Option<String> {
-        self.peers.trouble(peer)
+        self.peers.roster.trouble(peer)
     }
 
     fn statistics(&self) -> LinkStatistics {
@@ -228,10 +229,10 @@ impl Link for Udp {
 
     fn close(&self) {
         // A forked child shares neither thread nor sockets with the process that started the link.
-        if self.peers.is_forked() || self.peers.closed.swap(true, Ordering::SeqCst) {
+        if self.peers.roster.is_forked() || self.peers.roster.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        self.peers.wake.signal();
+        self.peers.roster.wake.signal();
         self.join_acceptor();
         leaving::leave_all(&self.peers);
     }
@@ -240,7 +241,7 @@ impl Link for Udp {
 impl Drop for Udp {
     fn drop(&mut self) {
         self.close();
-        if self.peers.is_forked() {
+        if self.peers.roster.is_forked() {
             // Joining a thread that exists only in the parent would wait forever.
             std::mem::forget(lock(&self.acceptor).take());
         }

@@ -28,10 +28,11 @@ use super::datagram::Introduction;
 use super::delivery::{Attempts, Heartbeats, Nanoseconds};
 use super::multicast_datagram::{ADDRESSED_MAX, Reader, Writer};
 use super::multicast_output::Waiting;
-use super::peers::{Peers, lock};
+use super::peers::Peers;
 use super::sockets::{self, Wire};
 use super::timer;
 use crate::links::descriptors::Descriptor;
+use crate::links::roster::lock;
 use crate::wrap::faulty::Faults;
 use crate::wrap::secure::{Security, multicast_cipher, multicast_number, random};
 
@@ -210,7 +211,7 @@ impl Peers {
         let (Some(setting), Some(interface)) = (&self.group.setting, interface) else { return };
         let mut half = lock(&self.group.half);
         if half.connection.is_none() && !half.failed {
-            half.connection = setting.connect(self.node, self.count(), interface);
+            half.connection = setting.connect(self.roster.node, self.roster.count(), interface);
             half.failed = half.connection.is_none();
         }
         if half.connection.is_some() {
@@ -234,7 +235,7 @@ impl Peers {
         }
         let cipher = multicast_cipher(&setting.secret, peer, &introduction.salt, setting.security)?;
         let socket = sockets::multicast_receiver(interface, introduction.address).ok()?;
-        Some((socket, Reader::new(self.node as u16, introduction.epoch, cipher)))
+        Some((socket, Reader::new(self.roster.node as u16, introduction.epoch, cipher)))
     }
 
     /// Does what is due by the clock; returns when something is due next.
@@ -248,11 +249,11 @@ impl Peers {
         let Half { connection: Some(connection), heartbeats, attempts, scratch, .. } = &mut *half else { return NEVER };
         let mut counts = Vec::new();
         for (peer, attempts) in attempts.iter_mut().enumerate().filter(|(_, attempts)| attempts.due() <= now) {
-            if !self.is_up(peer) || self.hears_bytes(peer).is_some() {
+            if !self.roster.is_up(peer) || self.hears_bytes(peer).is_some() {
                 attempts.end();
                 continue;
             }
-            let mut output = lock(&self.peers[peer].output);
+            let mut output = lock(&self.roster.peers[peer].own.output);
             output.introduce(now, &connection.introduction);
             if !attempts.make(now) {
                 counts.push((peer, output.fragments()));
@@ -260,8 +261,8 @@ impl Peers {
         }
         if heartbeats.due() <= now {
             let before = counts.len();
-            let waiting = |peer: usize| Some((peer, lock(&self.peers[peer].output).waits_for_multicast()?));
-            let hearing = (0..self.count()).filter(|&peer| self.hears_bytes(peer).is_some());
+            let waiting = |peer: usize| Some((peer, lock(&self.roster.peers[peer].own.output).waits_for_multicast()?));
+            let hearing = (0..self.roster.count()).filter(|&peer| self.hears_bytes(peer).is_some());
             counts.extend(hearing.filter_map(waiting));
             heartbeats.beat(now, counts.len() > before);
         }
@@ -277,7 +278,7 @@ impl Peers {
     /// Notes that a peer reports receiving this node's multicasts, or misses too many of them.
     #[inline]
     pub(super) fn note_hearing(&self, peer: usize, says_so: bool, misses: u32, datagram_bytes: Option<usize>) {
-        let to = &self.peers[peer];
+        let to = &self.roster.peers[peer].own;
         match self.hears_bytes(peer) {
             Some(_) if misses >= MISSES_MAX => to.set_hears(None, true),
             // A peer that was marked deaf stays so.

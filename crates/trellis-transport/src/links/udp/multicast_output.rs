@@ -20,9 +20,10 @@ use super::delivery::{Fragment, Nanoseconds};
 use super::multicast::{Half, PEERS_MIN};
 use super::multicast_datagram::{ADDRESSED_MAX, overhead_bytes};
 use super::output::Common;
-use super::peers::{Peers, lock};
+use super::peers::Peers;
 use super::timer;
 use crate::HEADER_BYTES;
+use crate::links::roster::lock;
 use crate::links::{Payload, SendError, check_sendable};
 
 /// How long a frame waits for a receiver that has no room. A requested acknowledgement takes one round trip, and
@@ -67,7 +68,7 @@ impl Peers {
         let mut hearing = Vec::new();
         for (at, &peer) in peers.iter().enumerate() {
             // A peer that is named twice gets it twice. In a forked child the holder of a lock may be missing.
-            if !self.is_forked() && self.hears_bytes(peer).is_some() && !peers[..at].contains(&peer) {
+            if !self.roster.is_forked() && self.hears_bytes(peer).is_some() && !peers[..at].contains(&peer) {
                 hearing.push(peer);
             } else if let Err(error) = self.send(peer, header, payload) {
                 failed.push((peer, error));
@@ -107,13 +108,13 @@ impl Peers {
 
     /// Whether the frame waits for its turn; otherwise it goes to this peer separately.
     fn line_up(&self, peer: usize, now: Nanoseconds, common: &Common) -> Result<bool, SendError> {
-        check_sendable(self.node, self.count(), peer, common.bytes())?;
-        if self.closed.load(Ordering::Relaxed) {
+        check_sendable(self.roster.node, self.roster.count(), peer, common.bytes())?;
+        if self.roster.closed.load(Ordering::Relaxed) {
             return Err(SendError::Closed);
         }
-        let mut output = lock(&self.peers[peer].output);
+        let mut output = lock(&self.roster.peers[peer].own.output);
         let waits = output.line_up(now, common)?;
-        self.count_sent(peer, common.bytes());
+        self.roster.peers[peer].traffic.sent(common.bytes());
         self.note(peer, output);
         Ok(waits)
     }
@@ -153,14 +154,14 @@ impl Peers {
     /// Sends what this frame may send now; returns whether nothing of it waits any more.
     fn advance_one(&self, half: &mut Half, waiting: &mut Waiting, now: Nanoseconds) -> bool {
         if !waiting.begun {
-            let may_begin = |&(peer, _): &(usize, u64)| lock(&self.peers[peer].output).may_begin();
+            let may_begin = |&(peer, _): &(usize, u64)| lock(&self.roster.peers[peer].own.output).may_begin();
             if now < waiting.until && !waiting.receivers.iter().all(may_begin) {
                 return false;
             }
             waiting.begun = true;
             let Waiting { receivers, common, fragment_bytes, .. } = waiting;
             receivers.retain_mut(|(peer, first)| {
-                let mut output = lock(&self.peers[*peer].output);
+                let mut output = lock(&self.roster.peers[*peer].own.output);
                 let begun = output.begin(now, common, *fragment_bytes);
                 self.note(*peer, output);
                 *first = begun.unwrap_or(0);
@@ -169,7 +170,7 @@ impl Peers {
         }
         let count = waiting.fragment(0).count();
         while waiting.index < count {
-            let room = |&(peer, _): &(usize, u64)| lock(&self.peers[peer].output).room();
+            let room = |&(peer, _): &(usize, u64)| lock(&self.roster.peers[peer].own.output).room();
             let rest = u64::from(count - waiting.index);
             let going = waiting.receivers.iter().map(room).min().unwrap_or(0).min(rest);
             if waiting.receivers.len() < PEERS_MIN {
@@ -180,7 +181,7 @@ impl Peers {
                 if now < waiting.until {
                     return false;
                 }
-                self.leave_out(waiting, now, |peer| lock(&self.peers[peer].output).is_timed_out());
+                self.leave_out(waiting, now, |peer| lock(&self.roster.peers[peer].own.output).is_timed_out());
                 continue;
             }
             self.transmit(half, waiting, going, now);
@@ -194,7 +195,7 @@ impl Peers {
         waiting.receivers.retain(|&(peer, _)| {
             let leaves = who(peer);
             if leaves {
-                let mut output = lock(&self.peers[peer].output);
+                let mut output = lock(&self.roster.peers[peer].own.output);
                 output.release(now);
                 self.note(peer, output);
             }
@@ -207,7 +208,7 @@ impl Peers {
         let (mut prompt, mut went_least) = (false, count);
         let mut departed = Vec::with_capacity(waiting.receivers.len());
         for &(peer, first) in &waiting.receivers {
-            let mut output = lock(&self.peers[peer].output);
+            let mut output = lock(&self.roster.peers[peer].own.output);
             let went = output.depart(now, count);
             prompt |= output.is_held_back();
             went_least = went_least.min(went);
@@ -252,7 +253,7 @@ impl Peers {
                 continue;
             }
             for &(peer, _) in &waiting.receivers {
-                lock(&self.peers[peer].output).submit_held(now, &waiting.common);
+                lock(&self.roster.peers[peer].own.output).submit_held(now, &waiting.common);
             }
         }
     }

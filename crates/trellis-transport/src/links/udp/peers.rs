@@ -1,14 +1,13 @@
-//! All peers of one node: their state, their two halves, the timer, and the descriptor that reports when to poll.
+//! All peers of one node, with the two halves of each, and the timer.
 //!
-//! Promises: a peer goes from absent to up to lost, or from absent to lost, and never back. The sink is told of each
-//! step once. A thread that polls does what is due by the clock: the descriptor is readable then.
+//! Promises: the sink is told once of each step from absent to up to lost. A thread that polls does what is due by the clock: the descriptor is readable then.
 //!
 //! It must never connect (the acceptor does, and hands the connection to [`Peers::install`]).
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::datagram::{Introduction, Reader, Writer};
 use super::delivery::{Arrival, Nanoseconds};
@@ -18,14 +17,12 @@ use super::output::Output;
 use super::sockets::{self, Wire};
 use super::timer::{self, Timer};
 use crate::HEADER_BYTES;
-use crate::links::descriptors::{Epoll, Event};
+use crate::links::roster::{Roster, lock, try_lock};
 use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
 
 /// Maximum datagrams of one peer in one poll, so that a fast peer does not starve the others.
 const RECEIVES_PER_POLL_MAX: usize = 32;
-/// Up to so many peers are served one by one; for more it is cheaper to ask epoll which are ready.
-const ASKED_ONE_BY_ONE_MAX: usize = 2;
 /// The pause before another attempt to serve a peer whose receiving half was busy.
 const AGAIN_NS: Nanoseconds = 1_000_000;
 /// Farewells to a peer that does not know yet that it is lost, so that one of them arrives.
@@ -36,45 +33,20 @@ const NEVER: Nanoseconds = Nanoseconds::MAX;
 /// Marks a peer that received multicasts once and no longer does, or that is lost.
 const DEAF: usize = usize::MAX;
 
-const ABSENT: u8 = 0;
-const UP: u8 = 1;
-const LOST: u8 = 2;
-
 /// See the module text.
 pub(super) struct Peers {
-    pub(super) node: usize,
-    /// Readable when a poll would do something.
-    pub(super) epoll: Epoll,
-    /// Wakes the acceptor.
-    pub(super) wake: Event,
-    pub(super) closed: AtomicBool,
-    pub(super) unauthenticated: AtomicU64,
-    pub(super) nodes_refused: AtomicU64,
-    pub(super) peers: Vec<Peer>,
+    pub(super) roster: Roster<Halves>,
     pub(super) timer: Timer,
     pub(super) group: Group,
-    /// Peers that came up or were given up since the last poll; `news` is their number, so that a poll without news
-    /// takes no lock.
-    arrivals: Mutex<Vec<usize>>,
-    news: AtomicUsize,
-    news_event: Event,
-    up: AtomicUsize,
 }
 
-pub(super) struct Peer {
-    state: AtomicU8,
+pub(super) struct Halves {
     /// The socket is full and something waits; changed only under the lock of `output`.
     waits: AtomicBool,
     /// An authentic datagram has arrived.
     heard: AtomicBool,
     pub(super) input: Mutex<Input>,
     pub(super) output: Mutex<Output>,
-    trouble: Mutex<Option<String>>,
-    frames_in: AtomicU64,
-    frames_out: AtomicU64,
-    bytes_in: AtomicU64,
-    bytes_out: AtomicU64,
-    frames_refused: AtomicU64,
     pub(super) packets_in: AtomicU64,
     packets_duplicate: AtomicU64,
     packets_refused: AtomicU64,
@@ -117,117 +89,64 @@ impl Established {
 
 impl Peers {
     pub(super) fn new(node: usize, nodes: usize, group: Group) -> io::Result<Peers> {
-        let (epoll, news_event, timer) = (Epoll::new()?, Event::new()?, Timer::new()?);
-        epoll.add(news_event.raw(), false, NEWS_TOKEN)?;
-        epoll.add(timer.raw(), false, TIMER_TOKEN)?;
-        Ok(Peers {
-            node,
-            epoll,
-            wake: Event::new()?,
-            closed: AtomicBool::new(false),
-            unauthenticated: AtomicU64::new(0),
-            nodes_refused: AtomicU64::new(0),
-            peers: (0..nodes).map(Peer::new).collect(),
-            timer,
-            group,
-            arrivals: Mutex::new(Vec::new()),
-            news: AtomicUsize::new(0),
-            news_event,
-            up: AtomicUsize::new(0),
-        })
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.peers.len()
-    }
-
-    pub(super) fn is_up(&self, peer: usize) -> bool {
-        self.peers.get(peer).is_some_and(|peer| peer.is_in(UP))
-    }
-
-    pub(super) fn is_lost(&self, peer: usize) -> bool {
-        self.peers.get(peer).is_some_and(|peer| peer.is_in(LOST))
-    }
-
-    pub(super) fn is_absent(&self, peer: usize) -> bool {
-        self.peers.get(peer).is_some_and(|peer| peer.is_in(ABSENT))
+        let (roster, timer) = (Roster::new(node, nodes, NEWS_TOKEN, Halves::new)?, Timer::new()?);
+        roster.epoll.add(timer.raw(), false, TIMER_TOKEN)?;
+        Ok(Peers { roster, timer, group })
     }
 
     /// Whether a datagram has arrived from this peer; a peer that this node dialled then knows that it is up.
     pub(super) fn was_heard(&self, peer: usize) -> bool {
-        self.peers[peer].heard.load(Ordering::Acquire)
-    }
-
-    /// Whether this is a forked child, where every descriptor is closed.
-    pub(super) fn is_forked(&self) -> bool {
-        self.epoll.raw() < 0
-    }
-
-    pub(super) fn trouble(&self, peer: usize) -> Option<String> {
-        lock(&self.peers.get(peer)?.trouble).clone()
-    }
-
-    pub(super) fn set_trouble(&self, peer: usize, trouble: Option<String>) {
-        if let Some(peer) = self.peers.get(peer) {
-            *lock(&peer.trouble) = trouble;
-        }
+        self.roster.peers[peer].own.heard.load(Ordering::Acquire)
     }
 
     #[inline]
     pub(super) fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
         let bytes = payload.bytes();
-        check_sendable(self.node, self.count(), peer, bytes)?;
-        let to = &self.peers[peer];
-        if self.closed.load(Ordering::Relaxed) || self.is_forked() {
+        check_sendable(self.roster.node, self.roster.count(), peer, bytes)?;
+        let to = &self.roster.peers[peer];
+        if self.roster.closed.load(Ordering::Relaxed) || self.roster.is_forked() {
             return Err(SendError::Closed);
         }
-        let mut output = lock(&to.output);
+        let mut output = lock(&to.own.output);
         output.send(timer::now, header, payload)?;
-        self.count_sent(peer, bytes);
+        to.traffic.sent(bytes);
         self.note(peer, output);
         Ok(())
-    }
-
-    #[inline]
-    pub(super) fn count_sent(&self, peer: usize, body_bytes: usize) {
-        let to = &self.peers[peer];
-        to.frames_out.fetch_add(1, Ordering::Relaxed);
-        to.bytes_out.fetch_add((HEADER_BYTES + body_bytes) as u64, Ordering::Relaxed);
     }
 
     /// The longest datagram on the path to a peer that receives this node's multicasts.
     #[inline]
     pub(super) fn hears_bytes(&self, peer: usize) -> Option<usize> {
-        match self.peers.get(peer)?.hears.load(Ordering::Acquire) {
+        match self.roster.peers.get(peer)?.own.hears.load(Ordering::Acquire) {
             0 | DEAF => None,
             bytes => Some(bytes),
         }
     }
 
     pub(super) fn poll(&self, sink: &mut dyn Sink) -> bool {
-        if self.closed.load(Ordering::Relaxed) {
+        if self.roster.closed.load(Ordering::Relaxed) {
             return false;
         }
         let now = timer::now();
         let mut came = false;
-        if self.news.load(Ordering::Acquire) > 0 {
+        if self.roster.has_news() {
             came |= self.hear_news(now, sink);
         }
         if self.timer.is_due(now) {
             came |= self.serve_timer(now, sink);
         }
         let is_listening = self.group.is_listening.load(Ordering::Relaxed);
-        if self.up.load(Ordering::Relaxed) <= ASKED_ONE_BY_ONE_MAX && !is_listening {
-            for (index, peer) in self.peers.iter().enumerate() {
-                if peer.is_in(UP) {
+        if self.roster.serves_all() && !is_listening {
+            for (index, peer) in self.roster.peers.iter().enumerate() {
+                if peer.stage.is_up() {
                     came |= self.serve(index, Source::Connection, now, sink);
                 }
             }
             return came;
         }
-        let nodes = self.count() as u64;
+        let nodes = self.roster.count() as u64;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        let count = self.epoll.ready(&mut events);
+        let count = self.roster.epoll.ready(&mut events);
         if is_listening {
             // Multicasts first: a later datagram for this node alone would make an earlier multicast seem lost.
             for event in &events[..count] {
@@ -246,66 +165,51 @@ impl Peers {
 
     /// Installs a connection that passed the handshake; false if the peer is no longer absent.
     pub(super) fn install(&self, peer: usize, established: Established) -> bool {
-        let to = &self.peers[peer];
-        let mut input = lock(&to.input);
-        let mut output = lock(&to.output);
-        if !to.is_in(ABSENT) || self.closed.load(Ordering::SeqCst) {
+        let to = &self.roster.peers[peer];
+        let mut input = lock(&to.own.input);
+        let mut output = lock(&to.own.output);
+        if !to.stage.is_absent() || self.roster.closed.load(Ordering::SeqCst) {
             return false;
         }
         let Established { wire, address, keys, confirmation } = established;
         let (writer, reader) = Established::halves(keys, confirmation.is_none());
         input.start(Arc::clone(&wire), reader, confirmation);
         output.start(timer::now(), Arc::clone(&wire), writer, address);
-        if self.epoll.add(wire.socket.raw(), false, peer as u64).is_err() {
+        if self.roster.epoll.add(wire.socket.raw(), false, peer as u64).is_err() {
             // Without readiness frames would never be noticed; a clear loss is better.
             input.loss = Some(Lost::Broken { why: "the kernel takes no more events".into() });
         }
-        *lock(&to.trouble) = None;
-        to.state.store(UP, Ordering::Release);
-        self.up.fetch_add(1, Ordering::AcqRel);
+        self.roster.come_up(peer);
         self.note(peer, output);
         drop(input);
         self.meet(peer, sockets::local_v4(wire.socket.raw()));
-        self.tell(peer);
+        self.roster.tell(peer);
         true
     }
 
     /// Gives up an absent peer that will never come; the next poll reports it lost.
     pub(super) fn give_up(&self, peer: usize, why: Lost) {
-        let to = &self.peers[peer];
-        let mut input = lock(&to.input);
-        if !to.is_in(ABSENT) {
+        let to = &self.roster.peers[peer];
+        let mut input = lock(&to.own.input);
+        if !to.stage.is_absent() {
             return;
         }
-        lock(&to.output).end(why.clone());
+        lock(&to.own.output).end(why.clone());
         input.loss = Some(why);
-        to.state.store(LOST, Ordering::Release);
+        self.roster.lose(peer);
         drop(input);
-        self.tell(peer);
+        self.roster.tell(peer);
     }
 
     pub(super) fn statistics(&self) -> LinkStatistics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut all = LinkStatistics {
-            unauthenticated_refused: read(&self.unauthenticated),
-            nodes_refused: read(&self.nodes_refused),
-            ..LinkStatistics::default()
-        };
-        for peer in &self.peers {
+        let mut all = self.roster.statistics();
+        for entry in &self.roster.peers {
+            let peer = &entry.own;
             let output = lock(&peer.output);
             let (counts, resent, repaired) = output.counts();
-            let one = PeerStatistics {
-                frames_in: read(&peer.frames_in),
-                frames_out: read(&peer.frames_out),
-                bytes_in: read(&peer.bytes_in),
-                bytes_out: read(&peer.bytes_out),
-                queued_bytes: output.held_bytes() as u64,
-            };
-            all.frames_in += one.frames_in;
-            all.frames_out += one.frames_out;
-            all.bytes_in += one.bytes_in;
-            all.bytes_out += one.bytes_out;
-            all.frames_refused += read(&peer.frames_refused);
+            let one = PeerStatistics { queued_bytes: output.held_bytes() as u64, ..entry.traffic.read() };
+            all.add_peer(one, entry.traffic.frames_refused());
             all.packets_in += read(&peer.packets_in);
             all.packets_out += counts.datagrams;
             all.packets_resent += resent;
@@ -314,11 +218,10 @@ impl Peers {
             all.packets_refused += read(&peer.packets_refused);
             all.multicast_negative += counts.negative;
             all.multicast_repaired += repaired;
-            all.peers.push(one);
         }
         all.multicast_out = read(&self.group.packets_out);
         all.multicast_in = read(&self.group.packets_in);
-        all.multicast_peers = (0..self.count()).filter(|&peer| self.hears_bytes(peer).is_some()).count() as u64;
+        all.multicast_peers = (0..self.roster.count()).filter(|&peer| self.hears_bytes(peer).is_some()).count() as u64;
         all.packets_out += all.multicast_out;
         all.packets_in += all.multicast_in;
         all.packets_refused += read(&self.group.packets_refused);
@@ -328,14 +231,14 @@ impl Peers {
     /// One peer's share of a poll.
     #[inline]
     fn serve(&self, index: usize, source: Source, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
-        let peer = &self.peers[index];
-        if peer.waits.load(Ordering::Acquire)
-            && let Some(mut output) = try_lock(&peer.output)
+        let peer = &self.roster.peers[index];
+        if peer.own.waits.load(Ordering::Acquire)
+            && let Some(mut output) = try_lock(&peer.own.output)
         {
             output.flush(now);
             self.note(index, output);
         }
-        let mut input = match peer.input.try_lock() {
+        let mut input = match peer.own.input.try_lock() {
             Ok(input) => input,
             Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Poisoned(poisoned)) => {
@@ -345,7 +248,7 @@ impl Peers {
                 input
             }
         };
-        if !peer.is_in(UP) || self.closed.load(Ordering::Relaxed) {
+        if !peer.stage.is_up() || self.roster.closed.load(Ordering::Relaxed) {
             return false;
         }
         input.announce(sink);
@@ -353,12 +256,11 @@ impl Peers {
         if harvest.lost.is_none() {
             self.receive(index, source, now, &mut input, sink, &mut harvest);
         }
-        if harvest.frames > 0 {
-            peer.frames_in.fetch_add(harvest.frames, Ordering::Relaxed);
-            peer.bytes_in.fetch_add(harvest.bytes, Ordering::Relaxed);
-        }
+        peer.traffic.received_many(harvest.frames, harvest.bytes);
         if let Some(lost) = harvest.lost {
-            peer.frames_refused.fetch_add(u64::from(harvest.refused), Ordering::Relaxed);
+            if harvest.refused {
+                peer.traffic.refused();
+            }
             self.retire(index, &mut input, lost.clone());
             input.loss_reported = true;
             sink.lost(index, &lost);
@@ -378,7 +280,7 @@ impl Peers {
         sink: &mut dyn Sink,
         harvest: &mut Harvest,
     ) {
-        let peer = &self.peers[index];
+        let peer = &self.roster.peers[index].own;
         let mut has_work = false;
         for _ in 0..RECEIVES_PER_POLL_MAX {
             let received = match source {
@@ -415,7 +317,7 @@ impl Peers {
         harvest: &mut Harvest,
         has_work: &mut bool,
     ) -> Result<bool, Lost> {
-        let peer = &self.peers[index];
+        let peer = &self.roster.peers[index].own;
         let (content, range) = match input.receive() {
             Step::Datagram(content, range) => (content, range),
             Step::Nothing => return Ok(false),
@@ -485,7 +387,7 @@ impl Peers {
         harvest: &mut Harvest,
         has_work: &mut bool,
     ) -> Result<bool, Lost> {
-        let peer = &self.peers[index];
+        let peer = &self.roster.peers[index].own;
         let (heard, range) = match input.overhear() {
             Overheard::Datagram(heard, range) => (heard, range),
             Overheard::Nothing => return Ok(false),
@@ -531,7 +433,7 @@ impl Peers {
     fn heed(&self, index: usize, introduction: &Introduction, input: &mut MutexGuard<'_, Input>) {
         let Some(interface) = input.may_listen() else { return };
         let Some((socket, reader)) = self.listen(index, introduction, interface) else { return };
-        if self.epoll.add(socket.raw(), false, (self.count() + index) as u64).is_ok() {
+        if self.roster.epoll.add(socket.raw(), false, (self.roster.count() + index) as u64).is_ok() {
             input.listen(socket, reader);
             self.group.is_listening.store(true, Ordering::Relaxed);
         }
@@ -545,7 +447,8 @@ impl Peers {
         }
         let mut came = false;
         let mut next = self.serve_group(now);
-        for (index, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.is_in(UP)) {
+        for (index, peer) in self.roster.peers.iter().enumerate().filter(|(_, peer)| peer.stage.is_up()) {
+            let peer = &peer.own;
             let mut output = lock(&peer.output);
             output.tick(now);
             let (doom, wire) = (output.doom.clone(), output.wire());
@@ -572,21 +475,15 @@ impl Peers {
     /// Announces peers that came up and reports those that were given up.
     #[cold]
     fn hear_news(&self, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
-        let arrivals = {
-            let Some(mut arrivals) = try_lock(&self.arrivals) else { return false };
-            self.news_event.drain();
-            self.news.store(0, Ordering::Release);
-            std::mem::take(&mut *arrivals)
-        };
         let mut came = false;
-        for index in arrivals {
-            let peer = &self.peers[index];
-            if peer.is_in(UP) {
+        for index in self.roster.take_news() {
+            let peer = &self.roster.peers[index];
+            if peer.stage.is_up() {
                 came |= self.serve(index, Source::Connection, now, sink);
                 continue;
             }
-            let Some(mut input) = try_lock(&peer.input) else {
-                self.tell(index);
+            let Some(mut input) = try_lock(&peer.own.input) else {
+                self.roster.tell(index);
                 continue;
             };
             if let Some(lost) = input.loss.clone()
@@ -599,33 +496,24 @@ impl Peers {
         came
     }
 
-    fn tell(&self, peer: usize) {
-        let mut arrivals = lock(&self.arrivals);
-        arrivals.push(peer);
-        self.news.store(arrivals.len(), Ordering::Release);
-        self.news_event.signal();
-    }
-
     /// Updates the timer, the flag and the requested events after any use of a sending half.
     #[inline]
     pub(super) fn note(&self, index: usize, output: MutexGuard<'_, Output>) {
         self.timer.set_by(output.due());
         let full = output.is_full();
-        if self.peers[index].waits.load(Ordering::Relaxed) != full {
-            self.peers[index].waits.store(full, Ordering::Release);
+        if self.roster.peers[index].own.waits.load(Ordering::Relaxed) != full {
+            self.roster.peers[index].own.waits.store(full, Ordering::Release);
             if let Some(socket) = output.socket() {
                 // Fails only if the connection is being retired, and then nothing waits any more.
-                let _ = self.epoll.modify(socket, full, index as u64);
+                let _ = self.roster.epoll.modify(socket, full, index as u64);
             }
         }
     }
 
     /// Ends a connection on this side. The caller holds the receiving half.
     pub(super) fn retire(&self, index: usize, input: &mut MutexGuard<'_, Input>, why: Lost) {
-        let peer = &self.peers[index];
-        if peer.state.swap(LOST, Ordering::AcqRel) == UP {
-            self.up.fetch_sub(1, Ordering::AcqRel);
-        }
+        self.roster.lose(index);
+        let peer = &self.roster.peers[index].own;
         let mut output = lock(&peer.output);
         let farewells = match why {
             // It was told in `close`.
@@ -640,28 +528,21 @@ impl Peers {
         peer.set_hears(None, true);
         drop(output);
         if let Some((wire, multicasts)) = input.end() {
-            self.epoll.remove(wire.socket.raw());
+            self.roster.epoll.remove(wire.socket.raw());
             if let Some(socket) = multicasts {
-                self.epoll.remove(socket.raw());
+                self.roster.epoll.remove(socket.raw());
             }
         }
     }
 }
 
-impl Peer {
-    fn new(index: usize) -> Peer {
-        Peer {
-            state: AtomicU8::new(ABSENT),
+impl Halves {
+    fn new(index: usize) -> Halves {
+        Halves {
             waits: AtomicBool::new(false),
             heard: AtomicBool::new(false),
             input: Mutex::new(Input::new(index)),
             output: Mutex::new(Output::new(index)),
-            trouble: Mutex::new(None),
-            frames_in: AtomicU64::new(0),
-            frames_out: AtomicU64::new(0),
-            bytes_in: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
-            frames_refused: AtomicU64::new(0),
             packets_in: AtomicU64::new(0),
             packets_duplicate: AtomicU64::new(0),
             packets_refused: AtomicU64::new(0),
@@ -675,28 +556,5 @@ impl Peer {
         if self.hears.load(Ordering::Relaxed) != DEAF {
             self.hears.store(bytes, Ordering::Release);
         }
-    }
-
-    #[inline]
-    fn is_in(&self, state: u8) -> bool {
-        self.state.load(Ordering::Acquire) == state
-    }
-
-    pub(super) fn mark_lost(&self) {
-        self.state.store(LOST, Ordering::Release);
-    }
-}
-
-/// Locks ignore poisoning: no holder leaves a state from which another thread could not continue, except in a
-/// receiving half, which handles a panic itself.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
     }
 }

@@ -18,8 +18,8 @@ use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::Mutex;
 
 use super::delivery::Nanoseconds;
-use super::peers::lock;
 use crate::links::descriptors::Descriptor;
+use crate::links::roster::lock;
 use crate::links::tcp::sockets::{self, Part, Received, Sent, option, set_option, socket_address, widen};
 use crate::wrap::faulty::{Faults, Faulty};
 

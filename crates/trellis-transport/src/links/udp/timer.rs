@@ -14,8 +14,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::delivery::Nanoseconds;
-use super::peers::lock;
 use crate::links::descriptors::Descriptor;
+use crate::links::roster::lock;
 
 const NEVER: Nanoseconds = Nanoseconds::MAX;
 

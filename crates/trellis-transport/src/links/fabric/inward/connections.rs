@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 
 use super::{Content, Early, Poll};
 use crate::HEADER_BYTES;
-use crate::links::fabric::peers::{There, lock};
+use crate::links::fabric::peers::There;
 use crate::links::fabric::rendezvous::{Hello, Said};
+use crate::links::roster::lock;
 use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
 
 impl Sink for Poll<'_> {

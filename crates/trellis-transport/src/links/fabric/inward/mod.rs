@@ -15,9 +15,10 @@ use std::sync::atomic::Ordering;
 
 use super::device::{COMPLETIONS_MAX, Completion, Registration, Source, Taken, Use};
 use super::packet::{Kind, Packet};
-use super::peers::{LOST, Shared, UP, lock};
+use super::peers::Shared;
 use super::rdma_write::{failure, read_word};
 use super::rendezvous::Said;
+use crate::links::roster::lock;
 use crate::links::waits::{FABRIC_BROKEN, FABRIC_READS};
 use crate::links::{Link, Lost, Payload, Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
@@ -120,7 +121,7 @@ impl Shared {
     /// Ends every pair and the device: after this nothing reads or writes the memory of this node.
     pub(super) fn end(&self, receive: &mut Receive) {
         for peer in &self.peers {
-            peer.state.store(LOST, Ordering::Release);
+            peer.stage.lose();
             lock(&peer.outward).end(Lost::ClosedHere);
         }
         // SAFETY: the caller holds the receiving side, and no sending half uses the device after its end.
@@ -527,8 +528,7 @@ impl Poll<'_> {
         let inward = self.inward(index);
         inward.expected += 1;
         peer.delivered.store(inward.expected, Ordering::Release);
-        peer.frames_in.fetch_add(1, Ordering::Relaxed);
-        peer.bytes_in.fetch_add((HEADER_BYTES + bytes) as u64, Ordering::Relaxed);
+        peer.traffic.received(bytes);
         if !self.receive.touched.contains(&index) {
             self.receive.touched.push(index);
         }
@@ -563,7 +563,7 @@ impl Poll<'_> {
             return;
         }
         inward.announced = true;
-        shared.peers[index].state.store(UP, Ordering::Release);
+        shared.peers[index].stage.come_up();
         self.receive.inside = Some(index);
         self.sink.connected(index);
         self.receive.inside = None;
@@ -683,7 +683,7 @@ impl Poll<'_> {
     }
 
     fn refuse(&mut self, index: usize, why: String) {
-        self.shared.peers[index].frames_refused.fetch_add(1, Ordering::Relaxed);
+        self.shared.peers[index].traffic.refused();
         self.lose(index, Lost::FrameRefused { why });
     }
 
@@ -700,7 +700,7 @@ impl Poll<'_> {
         if inward.leaving.take().is_some() {
             self.receive.leaving -= 1;
         }
-        shared.peers[index].state.store(LOST, Ordering::Release);
+        shared.peers[index].stage.lose();
         lock(&shared.peers[index].outward).end(why.clone());
         // The peer must know it, although the tcp connection stays until one of the two closes its link.
         let _ = shared.tcp.send(index, &Said::Dropped.write(), Payload::Nothing);
