@@ -538,11 +538,17 @@ impl Controller {
             control::Request::Status => return Some(Answer::Status(ranges.status(now))),
             control::Request::Rebalance { only_says } => {
                 let found = ranges.rebalancing();
-                let moved = match found.filter(|_| !only_says) {
-                    Some(moved) => ranges.let_go(now, moved, &mut orders),
-                    None => Ok(()),
-                };
-                moved.map(|()| Some(Answer::Moves(found)))
+                match found.filter(|_| !only_says) {
+                    None => Ok(Some(Answer::Moves(found))),
+                    Some(moved) => ranges.let_go(now, moved, &mut orders).map(|()| {
+                        let part = moved.pages.and_then(|(first, _)| ranges.part_at(moved.range, first));
+                        ranges.answer_when_written(asked, [moved.range].into_iter().chain(part).collect(), &mut orders);
+                        if let Some((_, answer)) = self.waiting.get_mut(&asked) {
+                            *answer = Answer::Moves(found);
+                        }
+                        None
+                    }),
+                }
             }
             control::Request::Move { range, to } => {
                 let moved = ranges.move_range(now, range, to, &mut orders);

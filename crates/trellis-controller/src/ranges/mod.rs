@@ -28,7 +28,7 @@ use trellis_fabric_protocol::wire::datagram::ControlMessage;
 use trellis_fabric_protocol::wire::datagram::control::{About, What};
 
 use crate::event::Event;
-use crate::records::{Directive, Kept, RangeRecord, ServerRecord, Write};
+use crate::records::{Directive, Goal, Kept, RangeRecord, ServerRecord, Write};
 use locality::Pulls;
 pub use locality::{Counted, Locality};
 use parts::Parts;
@@ -167,7 +167,9 @@ impl Ranges {
         for range in ranges.values() {
             let record = &range.machine.record;
             let own = Some(&range.number).filter(|number| !is_part(**number));
-            for host in own.into_iter().chain([&record.home]).chain(&record.backups) {
+            let goal = if let Some(Goal::Host(host)) = &range.goal { Some(host) } else { None };
+            let wanted = range.splits.iter().map(|split| &split.to).chain(goal);
+            for host in own.into_iter().chain([&record.home]).chain(&record.backups).chain(wanted) {
                 servers.entry(*host).or_insert(Server::new(ServerRecord::default()));
             }
         }
@@ -342,7 +344,7 @@ impl Ranges {
         if about.wants_back != 0 && is_home {
             self.wanted_back(now, number, about.wants_back, orders);
         }
-        self.continue_moves(now, orders);
+        self.continue_requests(now, number, orders);
     }
 
     fn tick(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {

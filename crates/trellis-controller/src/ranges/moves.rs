@@ -3,8 +3,8 @@
 //! Promises: a move that was acknowledged is in the record of its range until it is fulfilled or an event says why it is
 //! not. A controller that begins to lead continues it. A later request for the same pages replaces an earlier one.
 //!
-//! Must never begin a move while anything is under way for the range, nor give up a move because this controller has not
-//! heard the servers yet.
+//! Must never begin a move while anything is under way for the range, nor give up one that its machine carries out, or
+//! because this controller has not heard the servers yet.
 
 use trellis_base::{Deadline, Limit};
 use trellis_fabric_protocol::Nanoseconds;
@@ -17,7 +17,7 @@ use super::{Order, Ranges};
 use crate::event::Event;
 use crate::records::{Goal, SplitRecord};
 
-/// How long a requested move waits for what it needs.
+/// How long a requested move may lack what it needs.
 pub(crate) const REQUESTED: Deadline = Deadline {
     who: "a controller, with a range or pages that shall move",
     waits_for: "a home that serves them, and the other server to be ready for them",
@@ -30,8 +30,10 @@ pub(crate) const REQUESTED: Deadline = Deadline {
 enum Progress {
     /// It begins to move, or is split off.
     Begins,
-    /// None: something is under way, or lacking.
+    /// None: something is under way.
     Waits,
+    /// None: this is lacking; it may come. The flag says that the server did not get ready.
+    Lacks(String, bool),
     /// It is given up, for this reason.
     Cannot(String),
 }
@@ -51,6 +53,9 @@ impl Ranges {
     ) -> Result<(), String> {
         let name = self.prefix(number);
         let range = self.ranges.get(&number).ok_or_else(|| self.no_such_range(number))?;
+        if range.is_mute {
+            return Err(format!("range {name}: it is being merged or reset; say it again in a moment"));
+        }
         if !range.is_served() {
             return Err(self.not_served(number));
         }
@@ -64,8 +69,8 @@ impl Ranges {
                 ));
             }
         }
-        self.request(now, number, to);
-        self.continue_moves(now, orders);
+        self.request(number, to);
+        self.continue_requests(now, number, orders);
         Ok(())
     }
 
@@ -103,19 +108,19 @@ impl Ranges {
             // A later request replaces an earlier one.
             splits.retain(|split| (split.first, split.pages) != (first, pages));
             match self.part_at(number, first) {
-                Some(part) => self.request(now, part, to),
+                Some(part) => self.request(part, to),
                 None => splits.push(SplitRecord { first, pages, to }),
             }
         }
         if let Some(range) = self.ranges.get_mut(&number) {
-            range.request_splits(now, splits);
+            range.request_splits(splits);
         }
         self.continue_moves(now, orders);
         Ok(runs)
     }
 
     /// Sets the destination of a range or part.
-    fn request(&mut self, now: Nanoseconds, number: Host, to: Host) {
+    fn request(&mut self, number: Host, to: Host) {
         let comes_home = self.part_and_range(number).is_some_and(|(_, range)| range.machine.record.home == to);
         let Some(range) = self.ranges.get_mut(&number) else { return };
         let record = &range.machine.record;
@@ -124,7 +129,7 @@ impl Ranges {
             () if record.home == to && record.moving.is_none() => None,
             () => Some(Goal::Host(to)),
         };
-        range.request(now, goal);
+        range.request(goal);
     }
 
     fn not_served(&self, number: Host) -> String {
@@ -220,8 +225,15 @@ impl Ranges {
                 "range {name}: pages {first} to {last} are a part, which comes home as a whole; say --pages {first}-{last}"
             ));
         }
-        let splits = range.splits.iter().filter(|split| !split.overlaps(first, end)).copied().collect();
-        range.request_splits(now, splits);
+        let (overlapping, others): (Vec<SplitRecord>, Vec<SplitRecord>) =
+            range.splits.iter().copied().partition(|split| split.overlaps(first, end));
+        if let Some(split) = overlapping.iter().find(|split| split.first < first || split.end() > end) {
+            let (first, last) = (split.first, split.end() - 1);
+            return Err(format!(
+                "range {name}: pages {first} to {last} are about to go to another server together; say --pages {first}-{last}"
+            ));
+        }
+        range.request_splits(others);
         range.write_requests(now, &mut self.next_ticket, orders);
         for part in &touching {
             self.let_come_home(now, part.number, orders);
@@ -231,29 +243,40 @@ impl Ranges {
 
     /// Takes the next step of each request that can take one.
     pub(super) fn continue_moves(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let requested = self.ranges.values().filter(|range| range.has_requests() && !range.is_mute);
+        let requested = self.ranges.values().filter(|range| range.has_requests());
         let numbers: Vec<Host> = requested.map(|range| range.number).collect();
-        for number in numbers {
-            self.continue_move(now, number, orders);
-            self.continue_splits(now, number, orders);
-            if let Some(range) = self.ranges.get_mut(&number) {
-                range.write_requests(now, &mut self.next_ticket, orders);
-            }
+        numbers.into_iter().for_each(|number| self.continue_requests(now, number, orders));
+    }
+
+    /// The same for the requests about one range or part.
+    pub(super) fn continue_requests(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+        if self.ranges.get(&number).is_none_or(|range| !range.has_requests() || range.is_mute) {
+            return;
+        }
+        self.continue_move(now, number, orders);
+        self.continue_splits(now, number, orders);
+        if let Some(range) = self.ranges.get_mut(&number) {
+            range.write_requests(now, &mut self.next_ticket, orders);
         }
     }
 
     fn continue_move(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get(&number) else { return };
         let Some(Goal::Host(to)) = range.goal else { return };
-        match self.progress(now, range, to, range.is_at(to) || self.has_room(range, to)) {
-            Progress::Waits => {}
+        if range.machine.record.moving == Some(to) {
+            if let Some(range) = self.ranges.get_mut(&number) {
+                range.hindered.remove(&None);
+            }
+            return;
+        }
+        match self.progress(now, (number, None), to, range.is_at(to) || self.has_room(range, to)) {
+            Progress::Waits | Progress::Lacks(..) => {}
             Progress::Begins => self.begin_move(now, number, to, orders),
             Progress::Cannot(why) => {
-                let name = self.prefix(number);
-                orders.push(Order::Say(Event::Stays { range: name, pages: None, why }));
                 if let Some(range) = self.ranges.get_mut(&number) {
-                    range.request(now, None);
+                    range.request(None);
                 }
+                self.give_up(now, number, None, why, orders);
             }
         }
     }
@@ -262,46 +285,94 @@ impl Ranges {
         let splits = self.ranges.get(&number).map_or_else(Vec::new, |range| range.splits.clone());
         for split in splits {
             let Some(range) = self.ranges.get(&number) else { return };
+            let is_there = range.machine.record.home == split.to && range.machine.record.moving.is_none();
             let has_room = range.is_at(split.to) || self.spare(split.to) >= split.pages * PAGE_BYTES;
-            let why = match self.progress(now, range, split.to, has_room) {
-                Progress::Waits => continue,
-                Progress::Begins => None,
-                Progress::Cannot(why) => Some(why),
-            };
             let others = range.splits.iter().filter(|of| **of != split).copied().collect();
-            let requested_at = range.requested_at;
+            let progress = match is_there {
+                true => None,
+                false => Some(self.progress(now, (number, Some(split.first)), split.to, has_room)),
+            };
+            if matches!(progress, Some(Progress::Waits | Progress::Lacks(..))) {
+                continue;
+            }
             if let Some(range) = self.ranges.get_mut(&number) {
                 // The record that names the part shows that the request is fulfilled.
-                range.request_splits(requested_at, others);
+                range.request_splits(others);
             }
-            let why = why.or_else(|| {
-                let is_split = self.split(now, number, split, orders);
-                (!is_split).then(|| {
-                    "no number is left for another part, or no incarnation of the range; let parts come home".to_owned()
-                })
-            });
+            let why = match progress {
+                Some(Progress::Cannot(why)) => Some(why),
+                Some(Progress::Begins) if !self.split(now, number, split, orders) => Some(
+                    "no number is left for another part, or no incarnation of the range; let parts come home"
+                        .to_owned(),
+                ),
+                _ => None,
+            };
             if let Some(why) = why {
-                let (range, pages) = (self.prefix(number), Some((split.first, split.end() - 1)));
-                orders.push(Order::Say(Event::Stays { range, pages, why }));
+                self.give_up(now, number, Some((split.first, split.end() - 1)), why, orders);
             }
         }
     }
 
-    /// The next step of a request about a range, or about pages of it.
-    fn progress(&self, now: Nanoseconds, range: &Range, to: Host, has_room: bool) -> Progress {
+    /// Says that a request was given up, after the record without it.
+    pub(super) fn give_up(
+        &mut self,
+        now: Nanoseconds,
+        number: Host,
+        pages: Option<(u64, u64)>,
+        why: String,
+        orders: &mut Vec<Order>,
+    ) {
+        let event = Event::Stays { range: self.prefix(number), pages, why };
+        if let Some(range) = self.ranges.get_mut(&number) {
+            range.give_up(now, event, &mut self.next_ticket, orders);
+        }
+    }
+
+    /// The next step of a request about a range, or about pages of it. What is lacking for long makes it impossible.
+    fn progress(
+        &mut self,
+        now: Nanoseconds,
+        (number, first): (Host, Option<u64>),
+        to: Host,
+        has_room: bool,
+    ) -> Progress {
+        let Some(range) = self.ranges.get(&number) else { return Progress::Waits };
+        let next = self.next_step(now, range, to, has_room);
+        let Some(range) = self.ranges.get_mut(&number) else { return next };
+        match next {
+            Progress::Lacks(why, is_unready) => {
+                let (since, was_unready) = range.hindered.entry(first).or_insert((now, false));
+                *was_unready |= is_unready;
+                if now >= *since + REQUESTED.nanoseconds() {
+                    Progress::Cannot(why)
+                } else {
+                    Progress::Lacks(why, is_unready)
+                }
+            }
+            // A server that did not get ready is asked again: that it may now says nothing.
+            Progress::Begins => {
+                range.hindered.retain(|of, (_, was_unready)| *of != first || *was_unready);
+                next
+            }
+            next => next,
+        }
+    }
+
+    fn next_step(&self, now: Nanoseconds, range: &Range, to: Host, has_room: bool) -> Progress {
         let host = self.prefix(to);
-        // A server that did not get ready is asked again later.
-        let is_shunned = range.shunned.contains_key(&to);
         match () {
             () if range.begins_at.is_some() => Progress::Cannot("the range is being reset".to_owned()),
             () if self.is_drained(to) => Progress::Cannot(format!("server {host} is being drained")),
             () if self.is_gone(now, to) => Progress::Cannot(format!("nothing is heard of server {host}")),
-            () if self.is_there(to) && range.is_firm() && has_room && !is_shunned => Progress::Begins,
-            () if now < range.requested_at + REQUESTED.nanoseconds() => Progress::Waits,
-            () if !range.is_served() => Progress::Cannot("there is no home".to_owned()),
-            () if !has_room => Progress::Cannot(format!("server {host} has no room; give it more --backup-memory")),
-            () if is_shunned => Progress::Cannot(format!("server {host} did not get ready")),
-            () => Progress::Waits,
+            // It is about to be heard, or to count as gone.
+            () if !self.is_there(to) => Progress::Waits,
+            () if !range.is_served() => Progress::Lacks("there is no home".to_owned(), false),
+            () if range.shunned.contains_key(&to) => Progress::Lacks(format!("server {host} did not get ready"), true),
+            () if !range.is_firm() => Progress::Waits,
+            () if !has_room => {
+                Progress::Lacks(format!("server {host} has no room; give it more --backup-memory"), false)
+            }
+            () => Progress::Begins,
         }
     }
 }

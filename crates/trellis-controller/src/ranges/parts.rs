@@ -21,6 +21,7 @@ use trellis_fabric_protocol::wire::address::PARTS_FROM;
 use super::policy::{Next, Purpose};
 use super::range::Range;
 use super::{Order, Ranges, placed};
+use crate::event::Event;
 use crate::records::{Goal, SplitRecord};
 
 /// How long a part may be at the home of its range before it is merged.
@@ -84,7 +85,7 @@ impl Ranges {
     /// Moves a part to the home of its range, to be merged.
     pub(super) fn let_come_home(&mut self, now: Nanoseconds, part: Host, orders: &mut Vec<Order>) {
         if let Some(range) = self.ranges.get_mut(&part).filter(|range| !range.is_mute) {
-            range.request(now, Some(Goal::Merge));
+            range.request(Some(Goal::Merge));
             range.write_requests(now, &mut self.next_ticket, orders);
             self.plan(now, part, orders);
         }
@@ -92,8 +93,14 @@ impl Ranges {
 
     /// The home of a range asks for a part back because it needs all pages of an object.
     pub(super) fn wanted_back(&mut self, now: Nanoseconds, range: Host, part: Host, orders: &mut Vec<Order>) {
-        if self.ranges.get(&range).is_some_and(|range| range.part(part).is_some()) {
-            self.let_come_home(now, part, orders);
+        if self.ranges.get(&range).is_none_or(|range| range.part(part).is_none()) {
+            return;
+        }
+        let goes = self.ranges.get(&part).is_some_and(|part| matches!(part.goal, Some(Goal::Host(_))) && !part.is_mute);
+        self.let_come_home(now, part, orders);
+        if goes {
+            let why = "the home of their range needs them for an object; they come home".to_owned();
+            self.give_up(now, part, None, why, orders);
         }
     }
 
@@ -191,6 +198,10 @@ impl Ranges {
         let over: Vec<Host> =
             self.ranges.range(PARTS_FROM..).filter(|(_, part)| is_over(part)).map(|(number, _)| *number).collect();
         for number in over {
+            if self.ranges.get(&number).is_some_and(|part| matches!(part.goal, Some(Goal::Host(_)))) {
+                let (range, why) = (self.prefix(number), "its range begins without content".to_owned());
+                orders.push(Order::Say(Event::Stays { range, pages: None, why }));
+            }
             self.parts.end(&mut self.ranges, number);
             orders.push(Order::Forget(number));
         }

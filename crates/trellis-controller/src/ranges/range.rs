@@ -68,8 +68,9 @@ pub(super) struct Range {
     pub(super) goal: Option<Goal>,
     /// Its pages that are to be split off, as requested.
     pub(super) splits: Vec<SplitRecord>,
-    /// When the latest of these was requested, or this controller began to lead.
-    pub(super) requested_at: Nanoseconds,
+    /// Since when a request could not go on, and whether because the server did not get ready; by the first of the
+    /// pages, or `None` for the range.
+    pub(super) hindered: BTreeMap<Option<u64>, (Nanoseconds, bool)>,
     /// Whether they have changed since a record with them was queued.
     has_new_requests: bool,
     /// For a part that was merged, or whose range is being reset: nothing more is sent about it.
@@ -127,7 +128,7 @@ impl Range {
             within: record.within.map(|WithinRecord { range, first, since }| Within { range, first, since }),
             goal: record.goal,
             splits: record.splits.clone(),
-            requested_at: now,
+            hindered: BTreeMap::new(),
             has_new_requests: false,
             is_mute: false,
             is_new_to_backups: !machine.record.parts.is_empty(),
@@ -329,8 +330,11 @@ impl Range {
         let record = self.machine.record.clone();
         // The record that names the new home shows that the request is fulfilled.
         if self.goal == Some(Goal::Host(record.home)) && record.moving.is_none() {
-            self.request(now, None);
+            self.request(None);
         }
+        let begins_empty = record.begins_empty && !before.begins_empty;
+        // Requests were about what the range had before.
+        let given_up = if begins_empty { self.take_requests() } else { Vec::new() };
         let name = prefix(settings, self.number);
         let home = prefix(settings, before.home);
         let hosts = |hosts: &[Host]| hosts.iter().map(|host| prefix(settings, *host)).collect();
@@ -340,7 +344,7 @@ impl Range {
             let silence = Duration::from_nanos(settings.timing.home_lease);
             orders.push(Order::Say(Event::Silent { range: name, home, silence, complete }));
         }
-        if record.begins_empty && !before.begins_empty {
+        if begins_empty {
             self.pages = self.blank_pages.filter(|_| self.within.is_none()).unwrap_or(self.pages);
         }
         for effect in effects.drain(..) {
@@ -372,6 +376,10 @@ impl Range {
         }
         self.effects = effects;
         self.tell_changes(now, was_open, &before, settings);
+        for pages in given_up {
+            let why = "the range begins without content".to_owned();
+            self.queue.push_back(Pending::Say(Event::Stays { range: name, pages, why }));
+        }
     }
 
     /// The record to be written.
@@ -659,22 +667,42 @@ impl Range {
     }
 
     /// Sets the requested destination. It is written with the next decision, or by [`Range::write_requests`].
-    pub(super) fn request(&mut self, now: Nanoseconds, goal: Option<Goal>) {
-        self.requested_at = now;
+    pub(super) fn request(&mut self, goal: Option<Goal>) {
         if self.goal != goal {
             self.goal = goal;
             self.has_new_requests = true;
+            self.hindered.remove(&None);
             self.introducing.take_if(|introducing| introducing.purpose == Purpose::Move);
         }
     }
 
     /// Sets the pages that are to be split off. It is written like [`Range::request`].
-    pub(super) fn request_splits(&mut self, now: Nanoseconds, splits: Vec<SplitRecord>) {
-        self.requested_at = now;
+    pub(super) fn request_splits(&mut self, splits: Vec<SplitRecord>) {
         if self.splits != splits {
+            self.hindered.retain(|first, _| {
+                let is_same = |split: &&SplitRecord| Some(split.first) == *first && splits.contains(split);
+                first.is_none() || self.splits.iter().any(|split| is_same(&split))
+            });
             self.splits = splits;
             self.has_new_requests = true;
         }
+    }
+
+    /// Takes all requests away; returns what they were about: pages, or the range.
+    fn take_requests(&mut self) -> Vec<Option<(u64, u64)>> {
+        let is_whole = matches!(self.goal, Some(Goal::Host(_)));
+        let of_splits = self.splits.iter().map(|split| Some((split.first, split.end() - 1)));
+        let all = of_splits.chain(is_whole.then_some(None)).collect();
+        self.request(None);
+        self.request_splits(Vec::new());
+        all
+    }
+
+    /// Writes the requests, of which one was given up, and says that afterwards.
+    pub(super) fn give_up(&mut self, now: Nanoseconds, event: Event, next_ticket: &mut u64, orders: &mut Vec<Order>) {
+        self.write();
+        self.queue.push_back(Pending::Say(event));
+        self.flush(now, next_ticket, orders);
     }
 
     /// Whether a move was requested that is neither fulfilled nor given up, or that is not written.

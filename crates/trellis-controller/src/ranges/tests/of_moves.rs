@@ -152,7 +152,7 @@ fn a_server_that_does_not_get_ready_is_asked_again_and_then_given_up() {
     assert!(world.says("8::/48 did not take it") + world.says("9::/48 did not take it") > 1, "{:?}", world.said);
     assert_eq!(world.says("it stays where it is"), 0, "{:?}", world.said);
     world.run(11_000);
-    assert_eq!(world.says("it stays where it is, because server"), 1, "{:?}", world.said);
+    assert_eq!(world.says("did not get ready"), 1, "{:?}", world.said);
     assert_eq!((world.range(7).goal, world.range(7).home), (None, 7));
 }
 
@@ -168,4 +168,66 @@ fn a_server_that_is_gone_gets_nothing() {
     world.run(3_000);
     assert_eq!(world.says("it stays where it is, because nothing is heard of server"), 1, "{:?}", world.said);
     assert_eq!((world.range(7).goal, world.range(7).home), (None, 7));
+}
+
+#[test]
+fn a_move_that_is_carried_out_is_not_given_up() {
+    let (mut world, other) = three();
+    world.loses_copies = true;
+    world.order(|ranges, now, orders| ranges.move_range(now, 7, other, orders));
+    world.until(2, "it moves", |world| world.range(7).moving == Some(other));
+    world.order(|ranges, _, orders| ranges.drain(other, true, 41, orders));
+    world.run(200);
+    assert_eq!((world.says("it stays where it is"), world.range(7).goal), (0, Some(Goal::Host(other))));
+    world.loses_copies = false;
+    world.until(10, "it went, and left the drained server again", |world| {
+        world.range(7).home != other && world.ranges.is_calm()
+    });
+    assert_eq!(world.says("it stays where it is"), 0, "{:?}", world.said);
+}
+
+#[test]
+fn a_range_that_begins_without_content_has_no_requests() {
+    let mut world = World::new(0);
+    [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(500);
+    world.refusing.extend([8, 9]);
+    world.order(|ranges, now, orders| ranges.move_range(now, 7, 8, orders));
+    world.move_pages(7, 9, 2, 3).expect("it can be");
+    world.serve(7, 100);
+    world.until(3, "it was reset", |world| world.range(7).is_served && world.range(7).incarnation > 1);
+    assert_eq!((world.range(7).goal, &world.written[&7].splits[..]), (None, &[][..]));
+    assert!(world.has_said("7::/48: it stays where it is, because the range begins without content"));
+    assert!(world.has_said("7::/48: pages 2 to 4 stay where they are, because the range begins without content"));
+}
+
+#[test]
+fn pages_that_are_needed_at_home_go_nowhere_and_that_is_said() {
+    let (mut world, other) = three();
+    world.move_pages(7, other, 2, 3).expect("it can be");
+    world.until(3, "they went", |world| world.parts(7).iter().any(|part| part.3 == other) && world.ranges.is_calm());
+    let part = world.parts(7)[0].0;
+    world.serve(10, 100);
+    world.run(500);
+    world.refusing.insert(10);
+    world.order(|ranges, now, orders| ranges.move_range(now, part, 10, orders));
+    world.servers.get_mut(&7).expect("it is there").wants_back = [(7, part)].into();
+    world.until(3, "they come home", |world| world.written[&part].goal == Some(Goal::Merge));
+    assert_eq!(world.says("because the home of their range needs them for an object"), 1, "{:?}", world.said);
+    world.until(5, "they are home", |world| world.parts(7).is_empty());
+}
+
+#[test]
+fn a_new_leader_knows_the_room_that_it_has_given_away() {
+    let mut world = World::new(0);
+    world.serve(7, 0);
+    world.serve(8, PAGES);
+    world.run(300);
+    world.loses_copies = true;
+    world.order(|ranges, now, orders| ranges.move_range(now, 7, 8, orders));
+    world.run(100);
+    world.restart_controller();
+    world.loses_copies = false;
+    world.until(20, "it went", |world| world.range(7).home == 8 && world.ranges.is_calm());
+    assert_eq!(world.says("has no room"), 0, "{:?}", world.said);
 }
