@@ -219,6 +219,8 @@ pub(crate) fn measure(nodes: usize, samples: usize, common: &Common) -> Result<V
         ("region_bytes", region_bytes.to_string()),
         ("page_bytes", PAGE_BYTES.to_string()),
         ("prefetch_pages_max", "1".to_owned()),
+        // Signs of life are messages, too.
+        ("silence_seconds_max", "3600".to_owned()),
         ("coherence", "dynamic(forward)".to_owned()),
     ];
     let found = ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()?;

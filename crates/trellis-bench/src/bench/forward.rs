@@ -49,6 +49,8 @@ pub(crate) fn run(arguments: &ForwardArguments) -> Ending {
         ("region_bytes", (2 * samples * PAGE_BYTES).max(64 << 10).to_string()),
         ("page_bytes", PAGE_BYTES.to_string()),
         ("prefetch_pages_max", "1".to_owned()),
+        // Signs of life are messages, too.
+        ("silence_seconds_max", "3600".to_owned()),
         ("coherence", "dynamic(forward)".to_owned()),
     ];
     let found = ClusterPlan { nodes: NODES, common, settings, task: &task, with_connection: false }.run::<Value>()?;
