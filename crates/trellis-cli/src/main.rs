@@ -10,6 +10,7 @@ mod controller;
 mod doctor;
 mod lab;
 mod leave;
+mod manual;
 mod pages;
 mod serve;
 mod store;
@@ -19,7 +20,7 @@ mod waits;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 #[cfg(not(feature = "bench"))]
 use trellis_command::exit;
 use trellis_command::{ending, report, run, terminal};
@@ -41,7 +42,8 @@ Examples:
   trellis lab up --clients 3 --servers 3  hosts and a switch on this machine, to try networks with
 
 Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure; 71 refused by the operating system; \
-74 a file cannot be read or written; 78 configuration refused; 126 and 127 the program cannot be executed or found; \
+74 a file cannot be read or written; 78 configuration refused; 124 the time of `--timeout` is over; 126 and 127 the program \
+cannot be executed or found; \
 `run` ends with the status of the node that failed, or 128 + its signal.";
 
 /// Shared memory across processes and machines
@@ -84,6 +86,10 @@ enum Command {
     Controller(controller::ControllerArguments),
     Switch(switch::SwitchArguments),
     Lab(lab::LabArguments),
+    Completions(manual::CompletionsArguments),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Manual(manual::ManualArguments),
     /// The process that keeps a lab
     #[command(hide = true)]
     LabKeeper {
@@ -139,6 +145,8 @@ fn main() -> ExitCode {
         Command::Controller(arguments) => controller::controller(&arguments),
         Command::Switch(arguments) => switch::switch(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
+        Command::Completions(arguments) => manual::completions(&arguments, CommandLine::command()),
+        Command::Manual(arguments) => manual::manual(&arguments, CommandLine::command()),
         Command::LabKeeper { order } => lab::keeper::keep(&order),
         #[cfg(feature = "bench")]
         Command::BenchNode { task } => trellis_bench::run_node(&task),
@@ -157,7 +165,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -48,6 +48,32 @@ fn help_is_broken_where_a_line_is_full() {
 }
 
 #[test]
+fn shells_and_manuals_know_every_command() {
+    let folder = Folder::new();
+    let ended = start_command(&["manual", &folder.argument("manual")]).finish();
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), ""), "{ended:?}");
+    let mut pages: Vec<String> = fs::read_dir(folder.file("manual"))
+        .expect("a folder")
+        .map(|entry| entry.expect("a page").file_name().to_string_lossy().into_owned())
+        .collect();
+    pages.sort();
+    for page in ["trellis.1", "trellis-run.1", "trellis-controller-move.1", "trellis-completions.1"] {
+        assert!(pages.iter().any(|name| name == page), "{page}: {pages:?}");
+    }
+    assert!(!pages.iter().any(|name| name.contains("manual") || name.contains("keeper")), "hidden ones: {pages:?}");
+    let run = fs::read_to_string(folder.file("manual").join("trellis-run.1")).expect("a page");
+    for part in [".SH EXAMPLES", "\\-\\-nodes", ".TH trellis"] {
+        assert!(run.contains(part), "{part}: {run}");
+    }
+    for (shell, part) in [("bash", "complete -F"), ("zsh", "#compdef trellis"), ("fish", "complete -c trellis")] {
+        let script = start_command(&["completions", shell]).finish().stdout;
+        assert!(script.contains(part) && script.contains("reproduce"), "{shell}: {script}");
+    }
+    let ended = start_command(&["completions", "cmd.exe"]).finish();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+}
+
+#[test]
 fn bench_fault_reports_the_floor_and_every_kind_of_fault() {
     if !catcher_works("bench_fault_reports_the_floor_and_every_kind_of_fault", "signal") {
         return;

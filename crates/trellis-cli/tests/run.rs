@@ -214,6 +214,19 @@ fn a_run_can_be_stopped_and_continued() {
 }
 
 #[test]
+fn a_run_that_takes_too_long_is_ended_and_says_what_its_nodes_did() {
+    let run = start(&["-n", "2", "--timeout", "300ms", "sh", "-c", "trap '' TERM; sleep 600 & wait; wait"]).finish();
+    assert_eq!(run.code, Some(124), "{run:?}");
+    for part in ["the 300ms of --timeout are over: node 0 (pid ", "; node 1 (pid ", " was in no cluster"] {
+        assert!(run.stderr.contains(part), "{part}: {run:?}");
+    }
+    let run = start(&["--timeout", "1h", "sh", "-c", "exit 3"]).finish();
+    assert_eq!(run.code, Some(3), "a run that ends before is like any other: {run:?}");
+    let refused = start(&["--timeout", "soon", "true"]).finish();
+    assert!(refused.code == Some(2) && refused.stderr.contains("is no time; write a number with ms, s, min or h"));
+}
+
+#[test]
 fn the_program_starts_with_no_signal_blocked() {
     let run = start(&["sh", "-c", "grep SigBlk /proc/self/status"]).finish();
     assert!(run.stdout.contains("0000000000000000"), "{}", run.stdout);

@@ -130,7 +130,7 @@ fn what_does_not_fit_a_controller_is_one_sentence() {
         (&["--device", "lo", "--in-kernel", "off"], 78, "leave out --device or --in-kernel off"),
         (&["--port", "0"], 2, "0 is not in 1..=65535"),
         (&["--controller", "0xc8", "--home-lease", "1ms"], 78, "give 10 ms or more"),
-        (&["--controller", "0xc8", "--home-lease", "soon"], 2, "write milliseconds or seconds"),
+        (&["--controller", "0xc8", "--home-lease", "soon"], 2, "write a number with ms, s, min or h"),
         (&["--backup-memory", "1GiB"], 2, "--controller"),
         (&["--home-lease", "1s"], 2, "--controller"),
     ] {

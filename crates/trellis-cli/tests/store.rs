@@ -5,12 +5,13 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use trellis_testing::{Folder, Need, compiled, skip};
 
-use support::start_command;
+use support::{signal, start_command};
 
 /// The address of a durable store in this folder.
 fn durable(folder: &Folder) -> String {
@@ -49,6 +50,26 @@ impl Drop for Front {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn a_service_manager_hears_when_a_store_is_served_and_when_it_ends() {
+    let folder = Folder::new();
+    let path = folder.file("manager");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("a time");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+    command.args(["store", "serve", "--resp", "127.0.0.1:0", "--store", "embedded:"]).env("NOTIFY_SOCKET", &path);
+    let mut child = command.stdout(Stdio::null()).spawn().expect("the command can be started");
+    let heard = || {
+        let mut bytes = [0; 64];
+        let length = manager.recv(&mut bytes).expect("a report");
+        String::from_utf8_lossy(&bytes[..length]).trim().to_owned()
+    };
+    assert_eq!(heard(), "READY=1");
+    signal(child.id() as i32, libc::SIGTERM);
+    assert_eq!(heard(), "STOPPING=1");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]

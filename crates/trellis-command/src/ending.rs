@@ -20,6 +20,17 @@ enum Stop {
     Remains(Box<dyn FnOnce() + Send>),
 }
 
+/// Tells a service manager that started this process that it serves from now on (sd_notify(3): `READY=1`). Without one,
+/// nothing happens.
+pub fn say_ready() {
+    say_state(sd_notify::NotifyState::Ready);
+}
+
+fn say_state(state: sd_notify::NotifyState<'_>) {
+    // A manager that cannot be told must not keep the service from serving, or from ending.
+    let _ = sd_notify::notify(false, &[state]);
+}
+
 /// Waits for the signals; it holds the effect of the first one.
 pub struct Ends(Arc<Mutex<Option<Stop>>>);
 
@@ -55,6 +66,7 @@ impl Ends {
             };
             let stop = known.lock().unwrap_or_else(PoisonError::into_inner).take().filter(|_| is_first);
             if let Some(Stop::Service(stop)) = stop {
+                say_state(sd_notify::NotifyState::Stopping);
                 stop();
             } else {
                 if let Some(Stop::Remains(remove)) = stop {

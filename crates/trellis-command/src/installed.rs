@@ -39,11 +39,16 @@ fn own_folder() -> Option<PathBuf> {
     command.parent().map(Path::to_owned)
 }
 
+/// Places relative to the folder of this command; some distributions keep libraries of 64 bits apart.
+fn beside_command(places: &[&str]) -> Vec<PathBuf> {
+    own_folder().map(|own| places.iter().map(|place| own.join(place)).collect()).unwrap_or_default()
+}
+
 /// The folder with the pass and the runtime archives.
 pub fn compiler_folder() -> Result<PathBuf, Failure> {
     let candidates: Vec<PathBuf> = match std::env::var_os("TRELLIS_COMPILER_DIRECTORY") {
         Some(told) => vec![told.into()],
-        None => own_folder().map(|own| vec![own.join("trellis"), own.join("../lib/trellis")]).unwrap_or_default(),
+        None => beside_command(&["trellis", "../lib/trellis", "../lib64/trellis"]),
     };
     candidates
         .iter()
@@ -66,7 +71,7 @@ pub fn compiler_folder() -> Result<PathBuf, Failure> {
 fn library_folders() -> Vec<PathBuf> {
     match std::env::var_os("TRELLIS_LIBRARY_DIRECTORY") {
         Some(told) => vec![told.into()],
-        None => own_folder().map(|own| vec![own.clone(), own.join("../lib")]).unwrap_or_default(),
+        None => beside_command(&["", "../lib", "../lib64"]),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod scratch;
 pub mod size;
 pub mod svg;
 pub mod terminal;
+pub mod time;
 
 pub use trellis_output::{exit, files};
 
@@ -26,6 +27,7 @@ pub const WAITS: &[Deadline] = &[
     supervise::NODES,
     supervise::DECIDE,
     supervise::FAILING,
+    supervise::TIMEOUT,
     supervise::TERMINATE,
     supervise::ASKED,
     supervise::LEFTOVER,

@@ -18,6 +18,8 @@ pub const SYSTEM: u8 = 71;
 pub const FILE: u8 = 74;
 /// The configuration is refused.
 pub const CONFIGURATION: u8 = 78;
+/// The time that the caller gave is over, as with timeout(1).
+pub const TIMED_OUT: u8 = 124;
 /// The program was found and cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The program was not found.

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{checks, dependencies, documents, matrix, optional, pages, pure, setup, spelling, step, tidy};
+use crate::{checks, dependencies, documents, matrix, optional, package, pages, pure, setup, spelling, step, tidy};
 
 /// Runs every check.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -28,6 +28,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut test = workspace.command(&words[0]);
     step::command(&format!("the README's test command: {}", words.join(" ")), test.args(&words[1..]))?;
     documents::run(workspace, None)?;
+    package::check(workspace)?;
     optional::check(workspace)?;
     step::step("protocols: mutants, explorations, swarms, litmus tests, histories", || checks::run(workspace))?;
     matrix::run(workspace, true, None)?;

@@ -105,13 +105,24 @@ fn region_bytes(elements: u64) -> u64 {
 pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[String]) -> Result<()> {
     let built = features::build_release(workspace, features)?;
     let prefix = workspace.root.join(prefix);
-    programs::install_library(&built, Profile::Release, &prefix)?;
+    install_built(workspace, &built, &prefix)?;
+    let with = if features.is_empty() { String::new() } else { format!(", with {}", features.join(", ")) };
+    println!(
+        "installed {}, the library and its headers{with}; what debuggers need is beside, in .debug",
+        prefix.join("bin/trellis").display()
+    );
+    Ok(())
+}
+
+/// The same with what was built already, in silence.
+pub(crate) fn install_built(workspace: &Workspace, built: &Workspace, prefix: &Path) -> Result<()> {
+    programs::install_library(built, Profile::Release, prefix)?;
     for library in [&format!("libtrellis.so.{}", env!("CARGO_PKG_VERSION")), install::CALLS] {
         programs::separate_symbols(&prefix.join("lib").join(library))?;
     }
     // Users who do not compile for a store need no clang.
     match setup::ensure(setup::PASS) {
-        Ok(()) => compiler::install(workspace, &prefix)?,
+        Ok(()) => compiler::install(workspace, prefix)?,
         Err(error) => eprintln!("    left out: `trellis cc` and the library of `trellis store run`: {error:#}"),
     }
     let command = prefix.join("bin/trellis");
@@ -121,13 +132,7 @@ pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[St
     std::fs::copy(built.trellis(), &unfinished)
         .and_then(|_| std::fs::rename(&unfinished, &command))
         .with_context(|| format!("cannot write {}", command.display()))?;
-    programs::separate_symbols(&command)?;
-    let with = if features.is_empty() { String::new() } else { format!(", with {}", features.join(", ")) };
-    println!(
-        "installed {}, the library and its headers{with}; what debuggers need is beside, in .debug",
-        command.display()
-    );
-    Ok(())
+    programs::separate_symbols(&command)
 }
 
 fn number(value: f64) -> String {

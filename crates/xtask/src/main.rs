@@ -1,5 +1,5 @@
 //! The tasks of the project, subcommands of `cargo xtask`: setup, demo, test, ci, documents, matrix, soak, tidy,
-//! pages, bench, install.
+//! pages, bench, install, package.
 //!
 //! Promises: every long step reports on standard error what it does and how long it took; results go to standard
 //! output. A task never changes anything outside the target folder, except `setup` (system packages), `install` (the
@@ -19,6 +19,7 @@ mod install;
 mod load;
 mod matrix;
 mod optional;
+mod package;
 mod pages;
 mod programs;
 mod pure;
@@ -84,6 +85,9 @@ enum Task {
         /// name peers ten times.
         #[arg(long, conflicts_with = "minutes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
         load: Option<u32>,
+        /// With --load, only these test programs ten times, or `suite` for the whole suite.
+        #[arg(long, requires = "load", value_delimiter = ',', value_name = "PROGRAM,...")]
+        only: Vec<String>,
     },
     /// Run only the checks of the files: sizes, openings, unsafe code, links. Takes a second.
     Tidy,
@@ -111,6 +115,12 @@ enum Task {
         #[arg(long, value_delimiter = ',', value_name = "FEATURE,...")]
         features: Vec<String>,
     },
+    /// Make what people install: an archive with an installer, a .deb, an .rpm, and an archive of symbols.
+    Package {
+        /// From the ordinary release build, which is larger and names paths of this machine; for tests.
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -133,11 +143,14 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Ci => ci::run(&workspace),
         Task::Documents { only } => documents::run(&workspace, only.as_deref()),
         Task::Matrix { quick, minutes } => matrix::run(&workspace, quick, minutes),
-        Task::Soak { load: Some(count), .. } => load::run(&workspace, count),
+        Task::Soak { load: Some(count), only, .. } => load::run(&workspace, count, &only),
         Task::Soak { minutes, .. } => soak::run(&workspace, minutes),
         Task::Tidy => tidy::check(&workspace.root),
         Task::Pages => pages::write(&workspace.root),
         Task::Bench { runs, no_record, only } => bench::run(&workspace, runs, !no_record, &only),
         Task::Install { prefix, features } => demo::install_under(&workspace, &prefix, &features),
+        Task::Package { quick } => {
+            package::run(&workspace, quick).map(|made| made.iter().for_each(|file| println!("{}", file.display())))
+        }
     }
 }

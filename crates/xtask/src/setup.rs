@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{spelling, step};
+use crate::{package, spelling, step};
 
 /// A program, a library that pkg-config knows, a file or a Python module, and the Debian package that provides it.
 #[derive(Clone, Copy)]
@@ -70,6 +70,10 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "file:/usr/sbin/ovs-vswitchd", package: "openvswitch-switch" },
     KERNEL_HEADERS,
+    package::RPM,
+    package::SHLIBDEPS,
+    package::UNITS,
+    package::MANUAL,
     spelling::PYTHON,
 ];
 

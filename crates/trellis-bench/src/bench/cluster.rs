@@ -118,6 +118,7 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             output: Output::Kept,
             inherited: ends.iter().map(|end| vec![*end]).collect(),
             with_stdin: false,
+            time_max: None,
         };
         let neighbours = Neighbours::start(self.common.neighbours)?;
         let made = run::launch(&plan)?;

@@ -20,7 +20,7 @@ pub(super) struct Scale {
     #[arg(long, default_value = "all")]
     protocol: String,
     /// Numbers of nodes, separated by commas.
-    #[arg(long, value_delimiter = ',', default_values_t = scale::Options::default().nodes)]
+    #[arg(long, value_delimiter = ',', default_value = "2,4,8,16,32,64,128,256,512,1024")]
     nodes: Vec<u16>,
     /// What the nodes do; by default all workloads.
     #[arg(long, value_enum)]

@@ -11,9 +11,9 @@ use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 
 use super::{Named, Which, host, named, other_version, refused};
 use crate::pages::{Pages, pages};
-use crate::serve::time;
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::say;
+use trellis_command::time::time;
 
 /// How often progress is polled.
 const LOOK: Duration = Duration::from_millis(100);
@@ -174,7 +174,7 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
         let status = status(&mut controller)?;
         let found = status.ranges.iter().find(|status| status.range == range);
         let Some(found) = found else { return Err(refused(format!("range {range:#x} is gone"))) };
-        if found.home == host && found.is_served {
+        if found.home == host && found.is_served && found.goal.is_none() && found.moving.is_none() {
             say!("range {range:#x}: home is host {host:#x} after {:.2} s", began.elapsed().as_secs_f64());
             return Ok(exit::FINE);
         }

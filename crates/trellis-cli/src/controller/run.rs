@@ -12,7 +12,7 @@ use trellis_store::StoreError;
 use trellis_switch::control::{At, Remote};
 
 use super::{Named, host, prefix};
-use trellis_command::ending::Ends;
+use trellis_command::ending::{Ends, say_ready};
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::announce;
 
@@ -38,13 +38,13 @@ pub(super) struct RunArguments {
     #[arg(long, value_name = "SOCKET", env = "TRELLIS_SWITCH")]
     switch: Option<String>,
     /// How long a lease of a page lasts unless it is renewed; the same at all servers
-    #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "2s")]
+    #[arg(long, value_name = "TIME", value_parser = trellis_command::time::time, default_value = "2s")]
     lease_term: Duration,
     /// How long a home answers without a message from the controller; the same at all servers
-    #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "500ms")]
+    #[arg(long, value_name = "TIME", value_parser = trellis_command::time::time, default_value = "500ms")]
     home_lease: Duration,
     /// How long a leading controller may be silent before another one takes over
-    #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "2s")]
+    #[arg(long, value_name = "TIME", value_parser = trellis_command::time::time, default_value = "2s")]
     leader_term: Duration,
     /// Move ranges and pages automatically from busy servers to others, and pages to the hosts that request them
     #[arg(long)]
@@ -123,6 +123,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         Ok::<_, Failure>((controller, move || stop.stop()))
     })?;
     announce(format_args!("controller {prefix} at port {port}, records in {name}, {told}, control {shown}"));
+    say_ready();
     let ended = controller.run(&mut |event| announce(format_args!("{event}")));
     ended.map_err(|error| Failure::new(exit::SYSTEM, format!("the socket at port {port} fails: {error}")))?;
     Ok(exit::FINE)

@@ -9,9 +9,11 @@ use clap::{Args, ValueEnum};
 use trellis::remote::{HostPrefix, PORT, RemoteError, Server, ServerMemory, ServerOptions, Stop};
 
 use crate::controller::{Named, named};
+use trellis_command::ending::say_ready;
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::size::size;
 use trellis_command::terminal::{announce, notice};
+use trellis_command::time::time;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -91,15 +93,6 @@ enum InKernel {
     Off,
 }
 
-/// Parses a number of milliseconds or seconds; not zero.
-pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1000)];
-    let given = units.iter().find_map(|(unit, milliseconds)| Some((text.strip_suffix(unit)?, milliseconds)));
-    let number = given.and_then(|(number, unit)| number.trim().parse::<u64>().ok()?.checked_mul(*unit));
-    let why = || "is no time; write milliseconds or seconds, such as 500ms or 2s".to_owned();
-    number.filter(|number| *number > 0).map(Duration::from_millis).ok_or_else(why)
-}
-
 fn prefix(text: &str) -> Result<HostPrefix, String> {
     text.parse().map_err(|why: trellis_fabric_protocol::wire::address::NotAnAddress| why.to_string())
 }
@@ -125,6 +118,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
     // Standard output is for readers that wait until clients can connect.
     server.on_event(|event| notice(format_args!("{event}")));
     announce(format_args!("serving {memory} bytes as {prefix} at port {port}, {who}"));
+    say_ready();
     server.serve(&Stop::default()).map_err(failure)?;
     Ok(exit::FINE)
 }

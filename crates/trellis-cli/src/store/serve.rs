@@ -9,7 +9,7 @@ use clap::Args;
 use trellis_store::resp::{Options, Server};
 
 use super::Which;
-use trellis_command::ending::Ends;
+use trellis_command::ending::{Ends, say_ready};
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::announce;
 
@@ -65,6 +65,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ending {
     });
     let running = running.map_err(refused)?;
     announce(format_args!("listening on {}", running.address()));
+    say_ready();
     running.wait();
     Ok(exit::FINE)
 }

@@ -18,7 +18,7 @@ use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 #[cfg(feature = "openflow")]
 use super::external::{ConnectionMethod, connect};
 use super::{default_socket, failure};
-use trellis_command::ending::Ends;
+use trellis_command::ending::{Ends, say_ready};
 use trellis_command::exit::{self, Ending, Failure};
 use trellis_command::terminal::announce;
 
@@ -108,6 +108,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         }
     });
     serves.map_err(|_| Failure::system("start a thread"))?;
+    say_ready();
     // Only a signal ends it.
     let _ = is_over.recv();
     file.remove();

@@ -4,6 +4,8 @@
 //! program then ends: with status 70, another one, or an uncaught exception. Such an end is a consequence. It must
 //! never hide the node that was lost, which may itself have ended with status 70 or 0.
 
+use std::time::Duration;
+
 use crate::exit;
 use crate::run::signals;
 
@@ -114,6 +116,18 @@ pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
     text + &the_others(nodes, cause)
 }
 
+/// The sentence about a run whose time is over: what the nodes did then.
+pub(super) fn late_sentence(nodes: &[Seen], time: Duration) -> String {
+    let did: Vec<String> = (0..nodes.len())
+        .filter(|&node| nodes[node].was_told_to_end)
+        .map(|node| match &nodes[node].doing {
+            Some(doing) => format!("{} was {doing}", named(nodes, node)),
+            None => format!("{} was in no cluster", named(nodes, node)),
+        })
+        .collect();
+    format!("the {time:?} of --timeout are over: {}", did.join("; "))
+}
+
 fn stopped_sentence(nodes: &[Seen], cause: usize, stopped: usize) -> String {
     let words =
         nodes[cause].last_words.as_ref().map(|words| format!(": {}", without_signature(words, number(nodes, cause))));
@@ -194,6 +208,20 @@ pub(super) fn the_others(nodes: &[Seen], cause: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_whose_time_is_over_says_what_each_node_did() {
+        let told = |node, doing: Option<&str>| Seen {
+            was_told_to_end: true,
+            doing: doing.map(str::to_owned),
+            ..seen(node, Some(Ended::Exited(0)), node)
+        };
+        let nodes = [told(0, Some("waiting at barrier 7")), told(1, None), seen(2, Some(Ended::Exited(0)), 0)];
+        assert_eq!(
+            late_sentence(&nodes, Duration::from_secs(90)),
+            "the 90s of --timeout are over: node 0 (pid 4710) was waiting at barrier 7; node 1 (pid 4711) was in no cluster"
+        );
+    }
 
     fn seen(node: usize, ended: Option<Ended>, order: usize) -> Seen {
         Seen { pid: 4710 + node as i32, ended, order, ..Seen::default() }

@@ -25,6 +25,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ use trellis::launch;
 
 use crate::exit::{self, Ending, Failure};
 use crate::terminal;
+use crate::time::time;
 use cause::Seen;
 use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
@@ -75,7 +77,8 @@ other machine.
 Standard input goes to node 0; the other nodes read from /dev/null.
 
 Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure; \
-78 configuration refused; 126 program cannot be executed; 127 program not found; 2 wrong command line.";
+78 configuration refused; 124 the time of --timeout is over; 126 program cannot be executed; 127 program not found; \
+2 wrong command line.";
 
 /// Start the nodes of a cluster on this host
 #[derive(Debug, Args)]
@@ -118,6 +121,9 @@ pub struct RunArguments {
     /// Memory of a node for pages of memory servers, for example 64MiB
     #[arg(long, value_name = "SIZE")]
     cache: Option<String>,
+    /// End the run after this time, for example 10min, and say what each node did
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    timeout: Option<Duration>,
     /// How many processes may join while the cluster runs; prints the command for it
     #[arg(long, value_name = "N", conflicts_with = "join")]
     joiners_max: Option<usize>,
@@ -163,6 +169,8 @@ pub struct Plan {
     pub inherited: Vec<Vec<RawFd>>,
     /// Whether node 0 gets this process's standard input.
     pub with_stdin: bool,
+    /// After this time the nodes are ended.
+    pub time_max: Option<Duration>,
 }
 
 /// The results of a run.
@@ -225,6 +233,7 @@ impl RunArguments {
             output,
             inherited: Vec::new(),
             with_stdin: true,
+            time_max: self.timeout,
         };
         Ok((plan, joining))
     }
@@ -283,9 +292,9 @@ fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Res
     }
     let record = wiring.record.take();
     drop(wiring);
-    let finished = supervisor.supervise()?;
+    let finished = supervisor.supervise(plan.time_max)?;
     let is_record_wanted = record.as_deref() != review;
-    let ending = ending_of(&finished, is_record_wanted);
+    let ending = ending_of(&finished, is_record_wanted, plan.time_max);
     let counters = finished.statuses.iter().map(NodeStatus::counters).collect();
     Ok(Made { stdout: finished.stdout, counters, record, ending })
 }
@@ -518,13 +527,16 @@ pub fn ask_to_leave(node: &JoinedNode) -> Result<bool, Failure> {
 }
 
 /// The exit code of the run, or the sentence about the first cause of its failure.
-fn ending_of(finished: &Finished, is_record_wanted: bool) -> Ending {
+fn ending_of(finished: &Finished, is_record_wanted: bool, time_max: Option<Duration>) -> Ending {
     let seen: &[Seen] = &finished.seen;
     if let Some(cause) = cause::first_cause(seen) {
         // Status 0 is no failure: the cluster failed because of a node that ended too early.
         let ended = seen[cause].ended.filter(|ended| ended.is_failure());
         let code = ended.map_or(exit::CLUSTER, cause::Ended::exit_code);
         return Err(Failure::new(code, cause::sentence(seen, cause)));
+    }
+    if let Some(time) = time_max.filter(|_| finished.is_late) {
+        return Err(Failure::new(exit::TIMED_OUT, cause::late_sentence(seen, time)));
     }
     match &finished.unwritten {
         // Like a program in a pipe whose reader goes away: the status of SIGPIPE, without a message.

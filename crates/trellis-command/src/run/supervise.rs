@@ -45,6 +45,14 @@ pub(crate) const FAILING: Deadline = Deadline {
     then: "the first node that ended badly is named",
     tested: "crates/trellis-cli/tests/run.rs a_node_that_failed_and_has_not_ended_yet_is_the_cause",
 };
+/// What the caller allows the whole run.
+pub(crate) const TIMEOUT: Deadline = Deadline {
+    who: LAUNCHER,
+    waits_for: "its nodes, if the caller gives a time",
+    limit: Limit::Other("`--timeout`"),
+    then: "SIGTERM to all nodes, exit status 124, and a sentence about what each of them did",
+    tested: "crates/trellis-cli/tests/run.rs a_run_that_takes_too_long_is_ended_and_says_what_its_nodes_did",
+};
 /// How long nodes have between SIGTERM and SIGKILL.
 pub(crate) const TERMINATE: Deadline = Deadline {
     who: LAUNCHER,
@@ -111,6 +119,9 @@ pub(super) struct Supervisor<'a> {
     endings: usize,
     asked_by: Option<i32>,
     asked_count: usize,
+    /// When the time of the run is over, if it is limited, and whether it is.
+    ends_at: Option<Instant>,
+    is_late: bool,
     unwritten: Option<io::Error>,
     /// The socket for `trellis leave`, and the address of the cluster, if the processes join one.
     requests: Option<(Requests, String)>,
@@ -124,6 +135,8 @@ pub(super) struct Finished {
     pub(super) stdout: Vec<Vec<u8>>,
     /// The signal that asked the run to end.
     pub(super) asked_by: Option<i32>,
+    /// Whether it was ended because its time was over.
+    pub(super) is_late: bool,
     /// Why the launcher's output could not be written completely: its reader went away, or the disk is full.
     pub(super) unwritten: Option<io::Error>,
 }
@@ -162,6 +175,8 @@ impl<'a> Supervisor<'a> {
             endings: 0,
             asked_by: None,
             asked_count: 0,
+            ends_at: None,
+            is_late: false,
             unwritten: None,
             requests: None,
         }
@@ -198,11 +213,12 @@ impl<'a> Supervisor<'a> {
     /// Ends the nodes that were started, after one could not be.
     pub(super) fn abandon(mut self) -> Result<(), Failure> {
         self.kill();
-        self.supervise().map(|_| ())
+        self.supervise(None).map(|_| ())
     }
 
-    /// Runs until all nodes, and all processes that they started, have ended.
-    pub(super) fn supervise(mut self) -> Result<Finished, Failure> {
+    /// Runs until all nodes, and all processes that they started, have ended; ends them after this time.
+    pub(super) fn supervise(mut self, time_max: Option<Duration>) -> Result<Finished, Failure> {
+        self.ends_at = time_max.and_then(|time| Instant::now().checked_add(time));
         while self.nodes.iter().any(|node| node.seen.ended.is_none()) {
             self.wait(self.deadline())?;
             self.advance();
@@ -213,7 +229,8 @@ impl<'a> Supervisor<'a> {
 
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Running | Stage::Killed => None,
+            Stage::Running => self.ends_at,
+            Stage::Killed => None,
             Stage::Deciding(at) | Stage::Failing(at) | Stage::Asked(at) | Stage::Terminating(at) => Some(at),
         }
     }
@@ -370,6 +387,10 @@ impl<'a> Supervisor<'a> {
     fn advance(&mut self) {
         let now = Instant::now();
         match self.stage {
+            Stage::Running if self.ends_at.is_some_and(|at| now >= at) => {
+                self.is_late = true;
+                self.terminate(now);
+            }
             Stage::Running | Stage::Deciding(_) | Stage::Failing(_) => self.look_for_cause(now),
             Stage::Asked(at) if now >= at || self.unwritten.is_some() => self.terminate(now),
             Stage::Terminating(at) if now >= at => self.kill(),
@@ -480,6 +501,7 @@ impl<'a> Supervisor<'a> {
             statuses: Vec::new(),
             stdout: Vec::new(),
             asked_by: self.asked_by,
+            is_late: self.is_late,
             unwritten: self.unwritten,
         };
         for mut node in self.nodes {

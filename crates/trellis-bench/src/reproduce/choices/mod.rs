@@ -37,11 +37,11 @@ pub(crate) struct ChoicesArguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     /// Rows of the matrices of table 1
-    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', default_values_t = [256, 512, 1024],
+    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', default_value = "256,512,1024",
           value_parser = clap::value_parser!(u32).range(1..=16_384))]
     sizes: Vec<u32>,
     /// Nodes of table 1, in addition to one
-    #[arg(long, value_name = "NODES,…", value_delimiter = ',', default_values_t = [2],
+    #[arg(long, value_name = "NODES,…", value_delimiter = ',', default_value = "2",
           value_parser = clap::value_parser!(u8).range(2..=64))]
     nodes: Vec<u8>,
     /// The largest buffer of table 2

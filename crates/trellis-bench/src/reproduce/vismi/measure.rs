@@ -187,6 +187,7 @@ fn on_nodes(
         output: Output::Kept,
         inherited: Vec::new(),
         with_stdin: false,
+        time_max: None,
     };
     let made = run::launch(&plan)?;
     let printed = made.stdout.first().map(Vec::as_slice).unwrap_or_default();

@@ -50,7 +50,7 @@ pub(crate) struct VismiArguments {
     #[arg(long, value_enum, value_name = "PROGRAM,…", value_delimiter = ',')]
     program: Vec<Program>,
     /// Numbers of nodes
-    #[arg(long, value_name = "NODES,…", value_delimiter = ',', default_values_t = [1, 2, 4],
+    #[arg(long, value_name = "NODES,…", value_delimiter = ',', default_value = "1,2,4",
           value_parser = clap::value_parser!(u8).range(1..=64))]
     nodes: Vec<u8>,
     /// Small sizes that take a moment, instead of the paper's

@@ -229,11 +229,12 @@ impl Sources {
     /// The sources if this folder is the prefix of an installation, and if it is a repository.
     fn candidates(command: &Path, above: &Path) -> [Sources; 2] {
         let shared = above.join("share/trellis");
+        let mut libraries = ["lib", "lib64"].into_iter().map(|folder| above.join(folder).join("libtrellis.so"));
         let installed = Sources {
             programs: shared.join("parmacs"),
             macros: shared,
             headers: above.join("include"),
-            library: above.join("lib/libtrellis.so"),
+            library: libraries.find(|library| library.exists()).unwrap_or_else(|| above.join("lib/libtrellis.so")),
         };
         let repository = Sources {
             programs: above.join("examples/parmacs"),

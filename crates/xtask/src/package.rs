@@ -1,0 +1,452 @@
+//! `cargo xtask package`: what people install: an archive with an installer, a `.deb` and an `.rpm`, all from one tree.
+//!
+//! Promises: the same commit gives the same bytes with the same Rust on the same distribution: files have the time of
+//! the commit and no owner, and no path of the building machine is in them. Nothing is packed that is not in the tree of
+//! `cargo xtask install`, the manual pages, the completions, the units, and the documents that a package must have.
+//! Symbols for debuggers are an archive of their own. It must never write outside the target folder.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup::{self, Needed};
+use crate::step;
+use crate::workspace::Workspace;
+use crate::{demo, features};
+
+/// Builds `.rpm` files.
+pub(crate) const RPM: Needed = Needed::new("rpmbuild", "rpm");
+/// Finds the packages whose libraries a program needs.
+pub(crate) const SHLIBDEPS: Needed = Needed::new("dpkg-shlibdeps", "dpkg-dev");
+/// Checks units.
+pub(crate) const UNITS: Needed = Needed::new("systemd-analyze", "systemd");
+/// Formats manual pages.
+pub(crate) const MANUAL: Needed = Needed::new("groff", "groff");
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The shells, and where their completions lie below the prefix.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/trellis"),
+    ("zsh", "share/zsh/site-functions/_trellis"),
+    ("fish", "share/fish/vendor_completions.d/trellis.fish"),
+];
+/// Folders that no other package has.
+const OWN_FOLDERS: [&str; 6] =
+    ["include/trellis", "include/libivy", "lib64/trellis", "lib64/cmake/Trellis", "share/trellis", "share/doc/trellis"];
+/// Documents of the repository, and their places below the prefix.
+const DOCUMENTS: [(&str, &str); 4] = [
+    ("README.md", "share/doc/trellis/README.md"),
+    ("CHANGELOG.md", "share/doc/trellis/CHANGELOG.md"),
+    ("LICENSE-MIT", "share/doc/trellis/LICENSE-MIT"),
+    ("LICENSE-APACHE", "share/doc/trellis/LICENSE-APACHE"),
+];
+
+/// Makes everything in `package` of the target folder, and returns the files. `is_quick`: from the ordinary release
+/// build, as tests do, instead of a build of its own that is smaller and names no path of this machine.
+pub(crate) fn run(workspace: &Workspace, is_quick: bool) -> Result<Vec<PathBuf>> {
+    setup::ensure(setup::NEEDED)?;
+    let folder = workspace.target.join("package");
+    let tree = folder.join("tree");
+    for old in [&tree, &folder.join("rpm")] {
+        if old.exists() {
+            fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
+        }
+    }
+    let built = if is_quick { features::build_release(workspace, &[])? } else { build(workspace, &folder)? };
+    let time = time_of_commit(workspace)?;
+    let prefix = tree.join("usr");
+    step::step("put the tree together", || {
+        demo::install_built(workspace, &built, &prefix)?;
+        accompany(workspace, &built, &prefix)?;
+        settle(&tree)
+    })?;
+    let architecture = step::output(Command::new("dpkg").arg("--print-architecture"))?.trim().to_owned();
+    let name = format!("trellis-{VERSION}-linux-{}", std::env::consts::ARCH);
+    let symbols = folder.join(format!("{name}-symbols.tar.gz"));
+    step::step("symbols", || pack_symbols(&prefix, &symbols, &time))?;
+    let archive = folder.join(format!("{name}.tar.gz"));
+    step::step("archive", || pack_archive(workspace, &prefix, &folder.join(&name), &archive, &time))?;
+    let deb = folder.join(format!("trellis_{VERSION}_{architecture}.deb"));
+    step::step("deb", || pack_deb(workspace, &tree, &architecture, &deb, &time))?;
+    let rpm = step::step("rpm", || pack_rpm(workspace, &tree, &folder, &time))?;
+    Ok(vec![archive, deb, rpm, symbols])
+}
+
+/// Makes the packages twice, compares them, and uses what they bring, as far as that changes nothing on this machine.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    let sums = |made: &[PathBuf]| step::output(Command::new("sha256sum").args(made));
+    let before = sums(&run(workspace, true)?)?;
+    let made = run(workspace, true)?;
+    if sums(&made)? != before {
+        bail!("the packages of one build differ: {before}");
+    }
+    let [archive, deb, rpm, _] = &made[..] else { bail!("there are {} packages", made.len()) };
+    let folder = workspace.target.join("package/check");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    let has = |list: &str, file: &str| match list.lines().any(|line| line.ends_with(file)) {
+        true => Ok(()),
+        false => bail!("{file} is not in the package: {list}"),
+    };
+    step::step("what the packages have", || {
+        let list = step::output(Command::new("rpm").args(["-q", "-p", "-l"]).arg(rpm))?;
+        ["/usr/lib64/libtrellis.so", "/usr/bin/trellis"].iter().try_for_each(|file| has(&list, file))?;
+        step::run(Command::new("dpkg-deb").arg("-x").arg(deb).arg(folder.join("deb")))?;
+        let root = folder.join("deb");
+        let units = files(&root.join("usr/lib/systemd/system"))?;
+        step::output(
+            Command::new("systemd-analyze")
+                .args(["verify", "--man=no", "--recursive-errors=no"])
+                .arg(root_option(&root))
+                .args(&units),
+        )?;
+        for page in files(&root.join("usr/share/man/man1"))? {
+            let text = step::output(Command::new("gzip").args(["-d", "-c"]).arg(&page))?;
+            let plain = folder.join("page");
+            write(&plain, text.as_bytes())?;
+            let mut format = Command::new("groff");
+            let warnings =
+                format.args(["-man", "-Kutf8", "-Tutf8", "-ww", "-Wbreak", "-z"]).arg(&plain).output()?.stderr;
+            if !warnings.is_empty() {
+                bail!("{}: {}", page.display(), String::from_utf8_lossy(&warnings));
+            }
+        }
+        step::run(Command::new("bash").arg("-n").arg(root.join("usr").join(COMPLETIONS[0].1)))
+    })?;
+    step::step("the archive: install, compile, run, remove", || {
+        let mut shell = Command::new("sh");
+        shell.args(["-e", "-c", TRY_ARCHIVE, "sh"]).arg(archive).current_dir(&folder);
+        shell.arg(workspace.root.join("examples/hello/hello.cpp"));
+        step::output(&mut shell).map(drop)
+    })?;
+    if !setup::is_root()? {
+        eprintln!("    SKIPPED the .deb on a copy of this system (root): only root can make one");
+        return Ok(fs::remove_dir_all(&folder)?);
+    }
+    step::step("the .deb on a copy of this system: install, doctor, compile, run, remove", || {
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-e", "-c", TRY_DEB, "sh"]).arg(deb);
+        shell.current_dir(&folder);
+        step::output(shell.arg(workspace.root.join("examples/hello/hello.cpp"))).map(drop)
+    })?;
+    Ok(fs::remove_dir_all(&folder)?)
+}
+
+/// Installs the archive `$1` under a prefix, compiles the program `$2` with what pkg-config says, runs it on two nodes,
+/// and removes everything again.
+const TRY_ARCHIVE: &str = r#"
+tar -xzf "$1"
+installer=$(echo "$PWD"/trellis-*/install.sh)
+"$installer" --prefix "$PWD/prefix" >&2
+export PKG_CONFIG_PATH="$PWD/prefix/lib/pkgconfig"
+c++ -std=c++20 -O2 "$2" $(pkg-config --cflags --libs trellis) -o hello
+prefix/bin/trellis run -n 2 ./hello >&2
+"$installer" --uninstall --prefix "$PWD/prefix" >&2
+left=$(find prefix ! -type d)
+[ -z "$left" ] || { echo "left behind: $left" >&2; exit 1; }
+"#;
+
+/// Installs the package `$1` on a copy of this system that ends with the process, and does the same with it.
+const TRY_DEB: &str = r#"
+copy=$(mktemp -d "$PWD/copy.XXXXXX")
+trap 'umount -R -l "$copy" 2>/dev/null || :; rmdir "$copy"' EXIT
+mount -t tmpfs none "$copy"
+mkdir "$copy/upper" "$copy/work" "$copy/root"
+mount -t overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" none "$copy/root"
+mount -t proc none "$copy/root/proc"
+mount --rbind /dev "$copy/root/dev"
+mkdir -p "$copy/root/tmp/try"
+cp "$1" "$copy/root/tmp/try/trellis.deb"
+cp "$2" "$copy/root/tmp/try/hello.cpp"
+chroot "$copy/root" sh -e -c '
+    cd /tmp/try
+    ip link set lo up
+    dpkg -i trellis.deb
+    trellis doctor
+    c++ -std=c++20 -O2 hello.cpp $(pkg-config --cflags --libs trellis) -o hello
+    trellis run -n 2 ./hello
+    [ -e /usr/share/man/man1/trellis-run.1.gz ]
+    [ -z "$(dpkg --verify trellis)" ]
+    dpkg -r trellis
+    [ ! -e /usr/bin/trellis ]' >&2
+"#;
+
+/// The option of systemd-analyze(1) for units below a folder.
+fn root_option(root: &Path) -> std::ffi::OsString {
+    let mut option = std::ffi::OsString::from("--root=");
+    option.push(root);
+    option
+}
+
+/// A build in a folder of its own, with the whole program optimised at once.
+fn build(workspace: &Workspace, folder: &Path) -> Result<Workspace> {
+    let built = Workspace { root: workspace.root.clone(), target: folder.join("build") };
+    let cargo_home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"))?;
+    let from_to = [
+        (workspace.root.display().to_string(), "/trellis"),
+        (built.target.display().to_string(), "/build"),
+        (cargo_home, "/cargo"),
+    ];
+    let flags: Vec<String> = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}")).collect();
+    let mut build = built.cargo();
+    build.args(["build", "--release", "--locked", "-p", "trellis-cli"]);
+    let prepared = |build: &mut Command| {
+        build.env("CARGO_TARGET_DIR", &built.target).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        build.env("CARGO_PROFILE_RELEASE_LTO", "fat").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
+    };
+    prepared(&mut build);
+    step::command("build the command for the packages", &mut build)?;
+    // Only what is nothing but a shared library can be optimised as a whole.
+    for library in ["trellis-c", "trellis-calls"] {
+        let mut build = built.cargo();
+        build.args(["rustc", "--release", "--locked", "-p", library, "--lib", "--crate-type", "cdylib"]);
+        prepared(&mut build);
+        step::command(&format!("build {library} for the packages"), &mut build)?;
+    }
+    Ok(built)
+}
+
+/// Adds manual pages, completions, units and documents.
+fn accompany(workspace: &Workspace, built: &Workspace, prefix: &Path) -> Result<()> {
+    let command = built.trellis();
+    let manual = prefix.join("share/man/man1");
+    // Defaults that follow from the builder's environment are not the reader's.
+    step::run(Command::new(&command).arg("manual").arg(&manual).env_remove("XDG_RUNTIME_DIR"))?;
+    for page in files(&manual)? {
+        step::run(Command::new("gzip").args(["-9", "-n"]).arg(&page))?;
+    }
+    for (shell, place) in COMPLETIONS {
+        let script = step::output(Command::new(&command).args(["completions", shell]))?;
+        write(&prefix.join(place), script.as_bytes())?;
+    }
+    for unit in files(&workspace.root.join("packaging/systemd"))? {
+        let name = unit.file_name().unwrap_or_default();
+        write(&prefix.join("lib/systemd/system").join(name), &fs::read(&unit)?)?;
+    }
+    for (document, place) in DOCUMENTS {
+        write(&prefix.join(place), &fs::read(workspace.root.join(document))?)?;
+    }
+    Ok(())
+}
+
+/// Modes that do not depend on the building user's umask.
+fn settle(tree: &Path) -> Result<()> {
+    for entry in walk(tree)? {
+        let about = fs::symlink_metadata(&entry)?;
+        if about.is_symlink() {
+            continue;
+        }
+        let runs = about.is_dir() || about.permissions().mode() & 0o100 != 0;
+        fs::set_permissions(&entry, fs::Permissions::from_mode(if runs { 0o755 } else { 0o644 }))?;
+    }
+    Ok(())
+}
+
+/// Moves what only debuggers need into an archive of its own.
+fn pack_symbols(prefix: &Path, archive: &Path, time: &str) -> Result<()> {
+    let folders = ["bin/.debug", "lib/.debug"];
+    step::run(tar(time).arg("-cf").arg(archive).arg("-C").arg(prefix).args(folders))?;
+    for folder in folders {
+        fs::remove_dir_all(prefix.join(folder))?;
+    }
+    Ok(())
+}
+
+/// The archive: a folder with the tree, the installer, and the list of files for it.
+fn pack_archive(workspace: &Workspace, prefix: &Path, folder: &Path, archive: &Path, time: &str) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    step::run(Command::new("cp").arg("-a").arg(prefix).arg(folder))?;
+    // Only a system has units.
+    fs::remove_dir_all(folder.join("lib/systemd"))?;
+    let list: String = below(folder)?.iter().map(|file| format!("{file}\n")).collect();
+    write(&folder.join("files"), list.as_bytes())?;
+    fs::copy(workspace.root.join("packaging/install.sh"), folder.join("install.sh"))?;
+    fs::set_permissions(folder.join("install.sh"), fs::Permissions::from_mode(0o755))?;
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { bail!("the archive has no name") };
+    settle(folder)?;
+    step::run(tar(time).arg("-cf").arg(archive).arg("-C").arg(parent).arg(name))?;
+    Ok(fs::remove_dir_all(folder)?)
+}
+
+/// The `.deb` (deb(5)); its dependencies are those that `dpkg-shlibdeps` finds.
+fn pack_deb(workspace: &Workspace, tree: &Path, architecture: &str, deb: &Path, time: &str) -> Result<()> {
+    let text = fs::read_to_string(workspace.root.join("packaging/debian/control.in"))?;
+    // As dpkg-gencontrol(1) counts: files in whole KiB, everything else as one.
+    let kib = |entry: &PathBuf| match fs::symlink_metadata(entry) {
+        Ok(about) if about.is_file() => about.len().div_ceil(1024),
+        _ => 1,
+    };
+    let installed_kib: u64 = walk(tree)?.iter().map(kib).sum();
+    let about = tree.join("DEBIAN");
+    fs::create_dir_all(&about)?;
+    let control = text
+        .replace("@VERSION@", VERSION)
+        .replace("@ARCHITECTURE@", architecture)
+        .replace("@KIB@", &installed_kib.to_string())
+        .replace("@DEPENDS@", &dependencies(tree, deb)?);
+    write(&about.join("control"), control.as_bytes())?;
+    write(&about.join("triggers"), b"activate-noawait ldconfig\n")?;
+    let sums = checksums(tree)?;
+    write(&about.join("md5sums"), sums.as_bytes())?;
+    for script in ["prerm", "postinst", "postrm"] {
+        let file = about.join(script);
+        fs::copy(workspace.root.join("packaging/debian").join(script), &file)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+    }
+    let completions = ["share/zsh/site-functions/_trellis", "share/zsh/vendor-completions/_trellis"];
+    let [ordinary, of_debian] = completions.map(|place| tree.join("usr").join(place));
+    fs::create_dir_all(of_debian.parent().unwrap_or(tree))?;
+    fs::rename(&ordinary, &of_debian)?;
+    fs::remove_dir(ordinary.parent().unwrap_or(tree))?;
+    settle(tree)?;
+    let mut build = Command::new("dpkg-deb");
+    build.args(["--root-owner-group", "-Zxz", "--build"]).arg(tree).arg(deb).env("SOURCE_DATE_EPOCH", time);
+    set_times(tree, time)?;
+    step::output(&mut build)?;
+    fs::create_dir_all(ordinary.parent().unwrap_or(tree))?;
+    fs::rename(&of_debian, &ordinary)?;
+    fs::remove_dir(of_debian.parent().unwrap_or(tree))?;
+    Ok(fs::remove_dir_all(&about)?)
+}
+
+/// The packages of Debian whose libraries the command and the library need.
+fn dependencies(tree: &Path, deb: &Path) -> Result<String> {
+    let source = deb.with_extension("source");
+    write(&source.join("debian/control"), b"Source: trellis\n\nPackage: trellis\nArchitecture: any\n")?;
+    let library = format!("usr/lib/libtrellis.so.{VERSION}");
+    let mut find = Command::new("dpkg-shlibdeps");
+    find.current_dir(&source).args(["-O", "--ignore-missing-info", "-xtrellis"]);
+    let found = step::output(find.args(["usr/bin/trellis", library.as_str()].map(|file| tree.join(file))))?;
+    fs::remove_dir_all(&source)?;
+    let found = found.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
+    Ok(found.context("dpkg-shlibdeps names no packages")?.trim().to_owned())
+}
+
+/// The checksums by which dpkg verifies what it has installed.
+fn checksums(tree: &Path) -> Result<String> {
+    let is_plain = |file: &String| !file.starts_with("DEBIAN/") && !tree.join(file).is_symlink();
+    let files: Vec<String> = below(tree)?.into_iter().filter(is_plain).collect();
+    step::output(Command::new("md5sum").args(files).current_dir(tree))
+}
+
+/// The `.rpm`, with libraries where 64-bit systems of this kind look for them.
+fn pack_rpm(workspace: &Workspace, tree: &Path, folder: &Path, time: &str) -> Result<PathBuf> {
+    let top = folder.join("rpm");
+    let own = top.join("tree");
+    fs::create_dir_all(&top)?;
+    step::run(Command::new("cp").arg("-a").arg(tree).arg(&own))?;
+    fs::create_dir_all(own.join("usr/lib64"))?;
+    for entry in fs::read_dir(own.join("usr/lib"))? {
+        let entry = entry?;
+        if entry.file_name() != "systemd" {
+            fs::rename(entry.path(), own.join("usr/lib64").join(entry.file_name()))?;
+        }
+    }
+    // What names the folder of the library names the other one.
+    for file in ["pkgconfig/trellis.pc", "pkgconfig/libivy.pc", "cmake/Trellis/TrellisConfig.cmake"] {
+        let file = own.join("usr/lib64").join(file);
+        let text = fs::read_to_string(&file)?;
+        let moved = text.replace("prefix}/lib\n", "prefix}/lib64\n").replace("prefix}/lib/", "prefix}/lib64/");
+        if moved == text {
+            bail!("{} names no folder of libraries", file.display());
+        }
+        fs::write(&file, moved)?;
+    }
+    let folders = OWN_FOLDERS.map(|folder| own.join("usr").join(folder));
+    let is_own = |entry: &PathBuf| entry.is_dir() && folders.iter().any(|folder| entry.starts_with(folder));
+    let of_package = walk(&own)?.into_iter().filter(is_own);
+    let owned =
+        of_package.filter_map(|entry| Some(format!("%dir \"/{}\"\n", entry.strip_prefix(&own).ok()?.display())));
+    let list: String = owned.chain(below(&own)?.iter().map(|file| format!("\"/{file}\"\n"))).collect();
+    write(&top.join("files"), list.as_bytes())?;
+    let spec = fs::read_to_string(workspace.root.join("packaging/rpm/trellis.spec.in"))?
+        .replace("@VERSION@", VERSION)
+        .replace("@TREE@", &own.display().to_string())
+        .replace("@FILES@", &top.join("files").display().to_string());
+    write(&top.join("trellis.spec"), spec.as_bytes())?;
+    set_times(&own, time)?;
+    let mut build = Command::new("rpmbuild");
+    build.args(["-bb", "--quiet", "--define"]).arg(format!("_topdir {}", top.display()));
+    // What was stripped stays as it is, and the package names neither this machine nor this hour.
+    for define in [
+        "debug_package %{nil}",
+        "__os_install_post %{nil}",
+        "_build_id_links none",
+        "_buildhost localhost",
+        "use_source_date_epoch_as_buildtime 1",
+        "clamp_mtime_to_source_date_epoch 1",
+    ] {
+        build.args(["--define", define]);
+    }
+    step::output(build.arg(top.join("trellis.spec")).env("SOURCE_DATE_EPOCH", time))?;
+    let made = walk(&top.join("RPMS"))?.into_iter().find(|file| file.extension().is_some_and(|end| end == "rpm"));
+    let made = made.context("rpmbuild made no package")?;
+    let rpm = folder.join(made.file_name().unwrap_or_default());
+    fs::rename(&made, &rpm)?;
+    fs::remove_dir_all(&top)?;
+    Ok(rpm)
+}
+
+/// The time of the commit in seconds since 1970, or the one that the caller gives (reproducible-builds.org).
+fn time_of_commit(workspace: &Workspace) -> Result<String> {
+    if let Ok(time) = std::env::var("SOURCE_DATE_EPOCH") {
+        return Ok(time);
+    }
+    let mut log = workspace.command("git");
+    let time = step::output(log.args(["log", "-1", "--format=%ct"]));
+    let time = time.context("this is no clone of the repository; set SOURCE_DATE_EPOCH to the time of the release")?;
+    Ok(time.trim().to_owned())
+}
+
+/// `tar` with the same result for the same files.
+fn tar(time: &str) -> Command {
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", "--use-compress-program"]);
+    tar.arg("gzip -n").arg(format!("--mtime=@{time}"));
+    tar
+}
+
+/// Gives every file this time: rpm and dpkg only cut times that are later.
+fn set_times(tree: &Path, time: &str) -> Result<()> {
+    let all = walk(tree)?;
+    step::run(Command::new("touch").args(["--no-dereference", "--date"]).arg(format!("@{time}")).args(all))
+}
+
+fn write(file: &Path, bytes: &[u8]) -> Result<()> {
+    fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
+    fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The files directly in a folder, in order.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("{} cannot be read", folder.display()))?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.sort();
+    Ok(files)
+}
+
+/// Everything in a folder, folders first.
+fn walk(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = vec![folder.to_owned()];
+    for entry in files(folder)? {
+        match entry.is_dir() && !entry.is_symlink() {
+            true => all.extend(walk(&entry)?),
+            false => all.push(entry),
+        }
+    }
+    Ok(all)
+}
+
+/// The files and links in a folder, relative to it.
+fn below(folder: &Path) -> Result<Vec<String>> {
+    let is_file = |entry: &PathBuf| entry.is_symlink() || !entry.is_dir();
+    let relative = |entry: PathBuf| entry.strip_prefix(folder).map(|file| file.display().to_string()).ok();
+    Ok(walk(folder)?.into_iter().filter(is_file).filter_map(relative).collect())
+}
