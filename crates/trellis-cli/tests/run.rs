@@ -217,7 +217,7 @@ fn a_run_can_be_stopped_and_continued() {
 fn a_run_that_takes_too_long_is_ended_and_says_what_its_nodes_did() {
     let run = start(&["-n", "2", "--timeout", "300ms", "sh", "-c", "trap '' TERM; sleep 600 & wait; wait"]).finish();
     assert_eq!(run.code, Some(124), "{run:?}");
-    for part in ["the 300ms of --timeout are over: node 0 (pid ", "; node 1 (pid ", " was in no cluster"] {
+    for part in ["the run took longer than --timeout 300ms: node 0 (pid ", "; node 1 (pid ", " was in no cluster"] {
         assert!(run.stderr.contains(part), "{part}: {run:?}");
     }
     let run = start(&["--timeout", "1h", "sh", "-c", "exit 3"]).finish();

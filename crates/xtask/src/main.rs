@@ -116,11 +116,7 @@ enum Task {
         features: Vec<String>,
     },
     /// Make what people install: an archive with an installer, a .deb, an .rpm, and an archive of symbols.
-    Package {
-        /// From the ordinary release build, which is larger and names paths of this machine; for tests.
-        #[arg(long)]
-        quick: bool,
-    },
+    Package,
 }
 
 fn main() -> ExitCode {
@@ -149,8 +145,8 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Pages => pages::write(&workspace.root),
         Task::Bench { runs, no_record, only } => bench::run(&workspace, runs, !no_record, &only),
         Task::Install { prefix, features } => demo::install_under(&workspace, &prefix, &features),
-        Task::Package { quick } => {
-            package::run(&workspace, quick).map(|made| made.iter().for_each(|file| println!("{}", file.display())))
+        Task::Package => {
+            package::run(&workspace).map(|made| made.iter().for_each(|file| println!("{}", file.display())))
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `cargo xtask package`: what people install: an archive with an installer, a `.deb` and an `.rpm`, all from one tree.
 //!
-//! Promises: the same commit gives the same bytes with the same Rust on the same distribution: files have the time of
-//! the commit and no owner, and no path of the building machine is in them. Nothing is packed that is not in the tree of
+//! Promises: the same release build gives the same bytes: files have the time of the commit and no owner. Nothing is packed that is not in the tree of
 //! `cargo xtask install`, the manual pages, the completions, the units, and the documents that a package must have.
 //! Symbols for debuggers are an archive of their own. It must never write outside the target folder.
 
@@ -44,9 +43,8 @@ const DOCUMENTS: [(&str, &str); 4] = [
     ("LICENSE-APACHE", "share/doc/trellis/LICENSE-APACHE"),
 ];
 
-/// Makes everything in `package` of the target folder, and returns the files. `is_quick`: from the ordinary release
-/// build, as tests do, instead of a build of its own that is smaller and names no path of this machine.
-pub(crate) fn run(workspace: &Workspace, is_quick: bool) -> Result<Vec<PathBuf>> {
+/// Makes everything from the release build, in `package` of the target folder, and returns the files.
+pub(crate) fn run(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     setup::ensure(setup::NEEDED)?;
     let folder = workspace.target.join("package");
     let tree = folder.join("tree");
@@ -55,7 +53,7 @@ pub(crate) fn run(workspace: &Workspace, is_quick: bool) -> Result<Vec<PathBuf>>
             fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
         }
     }
-    let built = if is_quick { features::build_release(workspace, &[])? } else { build(workspace, &folder)? };
+    let built = features::build_release(workspace, &[])?;
     let time = time_of_commit(workspace)?;
     let prefix = tree.join("usr");
     step::step("put the tree together", || {
@@ -75,11 +73,11 @@ pub(crate) fn run(workspace: &Workspace, is_quick: bool) -> Result<Vec<PathBuf>>
     Ok(vec![archive, deb, rpm, symbols])
 }
 
-/// Makes the packages twice, compares them, and uses what they bring, as far as that changes nothing on this machine.
+/// Makes the packages twice, compares them, and tries what they contain without a change to this machine.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let sums = |made: &[PathBuf]| step::output(Command::new("sha256sum").args(made));
-    let before = sums(&run(workspace, true)?)?;
-    let made = run(workspace, true)?;
+    let before = sums(&run(workspace)?)?;
+    let made = run(workspace)?;
     if sums(&made)? != before {
         bail!("the packages of one build differ: {before}");
     }
@@ -181,34 +179,6 @@ fn root_option(root: &Path) -> std::ffi::OsString {
     let mut option = std::ffi::OsString::from("--root=");
     option.push(root);
     option
-}
-
-/// A build in a folder of its own, with the whole program optimised at once.
-fn build(workspace: &Workspace, folder: &Path) -> Result<Workspace> {
-    let built = Workspace { root: workspace.root.clone(), target: folder.join("build") };
-    let cargo_home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"))?;
-    let from_to = [
-        (workspace.root.display().to_string(), "/trellis"),
-        (built.target.display().to_string(), "/build"),
-        (cargo_home, "/cargo"),
-    ];
-    let flags: Vec<String> = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}")).collect();
-    let mut build = built.cargo();
-    build.args(["build", "--release", "--locked", "-p", "trellis-cli"]);
-    let prepared = |build: &mut Command| {
-        build.env("CARGO_TARGET_DIR", &built.target).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-        build.env("CARGO_PROFILE_RELEASE_LTO", "fat").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
-    };
-    prepared(&mut build);
-    step::command("build the command for the packages", &mut build)?;
-    // Only what is nothing but a shared library can be optimised as a whole.
-    for library in ["trellis-c", "trellis-calls"] {
-        let mut build = built.cargo();
-        build.args(["rustc", "--release", "--locked", "-p", library, "--lib", "--crate-type", "cdylib"]);
-        prepared(&mut build);
-        step::command(&format!("build {library} for the packages"), &mut build)?;
-    }
-    Ok(built)
 }
 
 /// Adds manual pages, completions, units and documents.
@@ -349,7 +319,7 @@ fn pack_rpm(workspace: &Workspace, tree: &Path, folder: &Path, time: &str) -> Re
             fs::rename(entry.path(), own.join("usr/lib64").join(entry.file_name()))?;
         }
     }
-    // What names the folder of the library names the other one.
+    // These files name the folder of the libraries.
     for file in ["pkgconfig/trellis.pc", "pkgconfig/libivy.pc", "cmake/Trellis/TrellisConfig.cmake"] {
         let file = own.join("usr/lib64").join(file);
         let text = fs::read_to_string(&file)?;
@@ -374,7 +344,7 @@ fn pack_rpm(workspace: &Workspace, tree: &Path, folder: &Path, time: &str) -> Re
     set_times(&own, time)?;
     let mut build = Command::new("rpmbuild");
     build.args(["-bb", "--quiet", "--define"]).arg(format!("_topdir {}", top.display()));
-    // What was stripped stays as it is, and the package names neither this machine nor this hour.
+    // The files are stripped already. The package must not contain the build host or the time of the build.
     for define in [
         "debug_package %{nil}",
         "__os_install_post %{nil}",

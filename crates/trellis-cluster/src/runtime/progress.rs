@@ -336,7 +336,7 @@ impl Polling<'_> {
         self.has_role = progress.change_role(SLEEPING, POLLING);
         drop(place);
         if self.has_role {
-            // What called before is looked at before this thread reports that it polls: it calls no more.
+            // Frames that called earlier are received before this thread reports that it polls, so they do not call again.
             self.node.receive();
             self.is_silent = self.node.link.set_polling(true);
             self.polls = true;
@@ -554,7 +554,7 @@ impl Node {
         if !self.progress.take_role() {
             return self.progress.leave_link_to_another();
         }
-        // What called before is looked at before this thread reports that it polls: it calls no more.
+        // Frames that called earlier are received before this thread reports that it polls, so they do not call again.
         self.receive();
         self.link.set_polling(true);
         let mut poll_limit = PollLimit::new(self);

@@ -116,7 +116,7 @@ pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
     text + &the_others(nodes, cause)
 }
 
-/// The sentence about a run whose time is over: what the nodes did then.
+/// The sentence about a run that took too long. It says what the nodes did at that time.
 pub(super) fn late_sentence(nodes: &[Seen], time: Duration) -> String {
     let did: Vec<String> = (0..nodes.len())
         .filter(|&node| nodes[node].was_told_to_end)
@@ -125,7 +125,7 @@ pub(super) fn late_sentence(nodes: &[Seen], time: Duration) -> String {
             None => format!("{} was in no cluster", named(nodes, node)),
         })
         .collect();
-    format!("the {time:?} of --timeout are over: {}", did.join("; "))
+    format!("the run took longer than --timeout {time:?}: {}", did.join("; "))
 }
 
 fn stopped_sentence(nodes: &[Seen], cause: usize, stopped: usize) -> String {
@@ -219,7 +219,7 @@ mod tests {
         let nodes = [told(0, Some("waiting at barrier 7")), told(1, None), seen(2, Some(Ended::Exited(0)), 0)];
         assert_eq!(
             late_sentence(&nodes, Duration::from_secs(90)),
-            "the 90s of --timeout are over: node 0 (pid 4710) was waiting at barrier 7; node 1 (pid 4711) was in no cluster"
+            "the run took longer than --timeout 90s: node 0 (pid 4710) was waiting at barrier 7; node 1 (pid 4711) was in no cluster"
         );
     }
 

@@ -45,7 +45,7 @@ pub(crate) const FAILING: Deadline = Deadline {
     then: "the first node that ended badly is named",
     tested: "crates/trellis-cli/tests/run.rs a_node_that_failed_and_has_not_ended_yet_is_the_cause",
 };
-/// What the caller allows the whole run.
+/// The time that the caller allows for the whole run.
 pub(crate) const TIMEOUT: Deadline = Deadline {
     who: LAUNCHER,
     waits_for: "its nodes, if the caller gives a time",

@@ -32,7 +32,7 @@ enum Progress {
     Begins,
     /// None: something is under way.
     Waits,
-    /// None: this is lacking; it may come. The flag says that the server did not get ready.
+    /// None: this is lacking and may come. The flag is set if the server did not get ready.
     Lacks(String, bool),
     /// It is given up, for this reason.
     Cannot(String),
@@ -328,7 +328,8 @@ impl Ranges {
         }
     }
 
-    /// The next step of a request about a range, or about pages of it. What is lacking for long makes it impossible.
+    /// The next step of a request about a range, or about pages of it. A request that lacks something for
+    /// [`REQUESTED`] is given up. The result is never [`Progress::Lacks`].
     fn progress(
         &mut self,
         now: Nanoseconds,
@@ -343,13 +344,9 @@ impl Ranges {
             Progress::Lacks(why, is_unready) => {
                 let (since, was_unready) = range.hindered.entry(first).or_insert((now, false));
                 *was_unready |= is_unready;
-                if now >= *since + REQUESTED.nanoseconds() {
-                    Progress::Cannot(why)
-                } else {
-                    Progress::Lacks(why, is_unready)
-                }
+                if now >= *since + REQUESTED.nanoseconds() { Progress::Cannot(why) } else { Progress::Waits }
             }
-            // A server that did not get ready is asked again: that it may now says nothing.
+            // A server that did not get ready is asked again, and the time of its request goes on.
             Progress::Begins => {
                 range.hindered.retain(|of, (_, was_unready)| *of != first || *was_unready);
                 next

@@ -48,7 +48,7 @@ impl Stage {
     }
 }
 
-/// What passed between this node and a peer. Bytes count headers and bodies.
+/// Counters of the frames between this node and a peer. Bytes count headers and bodies.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     frames_in: AtomicU64,
@@ -246,7 +246,7 @@ impl<T> Roster<T> {
         std::mem::take(&mut *arrivals)
     }
 
-    /// What all links count: the refusals.
+    /// The counters of refusals, which all links have.
     pub(super) fn statistics(&self) -> LinkStatistics {
         LinkStatistics {
             unauthenticated_refused: self.unauthenticated.load(Ordering::Relaxed),

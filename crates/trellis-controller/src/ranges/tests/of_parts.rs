@@ -102,7 +102,7 @@ fn every_write_may_be_the_last_of_a_controller() {
                 world.move_pages(7, to, 2, 3).expect("it can be");
                 world.run(4_000);
                 let is_over = world.deaths == 0;
-                // What was requested is written with the first decision, and goes to its end.
+                // The request is written with the first decision, and every later leader completes it.
                 let parts = world.parts(7);
                 assert!(parts.len() <= 1 && parts.iter().all(|part| (part.1, part.2) == (2, 3)), "{parts:?}");
                 world.until(20, "it is at rest", |world| {

@@ -26,8 +26,8 @@
 //!
 //! A node that no thread polls marks each ring as *sleeping*. A writer into such a ring removes the mark and signals
 //! the node's wake-up descriptor, an event descriptor that [`Link::readiness`] watches. Marking costs a store only if
-//! it changes something, and is omitted while a thread polls continuously: otherwise every frame would cost its sender a system
-//! call that wakes no one.
+//! it changes something, and is omitted while a thread polls continuously: otherwise every frame would cost its sender
+//! a system call that wakes no one.
 //!
 //! # Locks
 //!
