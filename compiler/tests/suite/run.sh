@@ -52,7 +52,8 @@ cell() {
     else
         local forget=
         [ "$mode" = line ] && ! grep -qE 'pthread|thread>' "$source" && forget=3
-        TRELLIS_DOUBLE_FORGET=$forget timeout 60 "${run[@]}" "$work/$name" argument > "$work/$name.printed" 2> "$work/$name.errors"
+        # Processor time, which does not depend on what else runs; a program that only waits is ended, too.
+        TRELLIS_DOUBLE_FORGET=$forget prlimit --cpu=60 timeout 1200 "${run[@]}" "$work/$name" argument > "$work/$name.printed" 2> "$work/$name.errors"
         code=$?
         [ $code -eq 0 ] && cmp -s "$work/$name.printed" "$work/$group.native" && return 0
         echo "FAILED $name: status $code"
