@@ -14,10 +14,12 @@
 
 #![deny(unsafe_code)]
 
+mod interfaces;
 pub mod links;
 mod random;
 pub mod wrap;
 
+pub use interfaces::interfaces;
 #[cfg(feature = "fabric")]
 pub use links::fabric::{Fabric, FabricError, FabricOptions};
 pub use links::in_process::{InProcess, mesh};

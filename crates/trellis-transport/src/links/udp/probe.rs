@@ -5,7 +5,7 @@
 //! It must never judge the network. A multicast that comes back to its host only shows that the host's kernel carries
 //! multicasts. Whether switches do between two hosts is found out by a cluster, at its start.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use trellis_base::{Deadline, Limit};
 
@@ -40,8 +40,11 @@ pub struct Interface {
 ///
 /// If the system does not list its interfaces.
 pub fn try_multicast() -> std::io::Result<Vec<Interface>> {
-    let all = sockets::interfaces()?;
-    Ok(all.into_iter().map(|(name, address)| Interface { name, address, multicast: try_one(address) }).collect())
+    let of_ipv4 = |(name, address)| match address {
+        IpAddr::V4(address) => Some(Interface { name, address, multicast: try_one(address) }),
+        IpAddr::V6(_) => None,
+    };
+    Ok(crate::interfaces()?.into_iter().filter_map(of_ipv4).collect())
 }
 
 fn try_one(interface: Ipv4Addr) -> Result<(), String> {

@@ -197,34 +197,6 @@ pub(super) fn local_v4(socket: RawFd) -> Option<Ipv4Addr> {
     }
 }
 
-/// The names and IPv4 addresses of the interfaces that are up.
-pub(super) fn interfaces() -> io::Result<Vec<(String, Ipv4Addr)>> {
-    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` is writable; the list is freed below.
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut all = Vec::new();
-    let mut next = first;
-    // SAFETY: each entry is valid until the list is freed, and the last one's `ifa_next` is null.
-    while let Some(entry) = unsafe { next.as_ref() } {
-        next = entry.ifa_next;
-        // SAFETY: an address begins with its family.
-        let family = unsafe { entry.ifa_addr.as_ref() }.map(|address| i32::from(address.sa_family));
-        if family != Some(libc::AF_INET) || entry.ifa_flags & libc::IFF_UP as u32 == 0 {
-            continue;
-        }
-        // SAFETY: the family tells the kind of address; the name ends with a zero.
-        let (address, name) = unsafe {
-            (entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned(), std::ffi::CStr::from_ptr(entry.ifa_name))
-        };
-        all.push((name.to_string_lossy().into_owned(), Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes())));
-    }
-    // SAFETY: returned by `getifaddrs`, and freed once; nothing of it is kept.
-    unsafe { libc::freeifaddrs(first) };
-    Ok(all)
-}
-
 /// A socket whose datagrams go to a group, through the interface with this address. They do not leave its network (a
 /// time to live of 1), and are also delivered to other sockets of this host.
 pub(super) fn multicast_sender(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Descriptor> {
