@@ -56,7 +56,7 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::RunArguments),
+    Run(Box<run::RunArguments>),
     Leave(leave::LeaveArguments),
     Doctor(doctor::DoctorArguments),
     #[cfg(feature = "bench")]
@@ -90,6 +90,8 @@ enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Manual(manual::ManualArguments),
+    #[command(hide = true)]
+    Agent(run::hosts::AgentArguments),
     /// The process that keeps a lab
     #[command(hide = true)]
     LabKeeper {
@@ -123,7 +125,7 @@ fn parsed() -> CommandLine {
 fn main() -> ExitCode {
     ending::take_file_limits_as_errors();
     let ending = match parsed().command {
-        Command::Run(arguments) => run::run(arguments),
+        Command::Run(arguments) => run::run(*arguments),
         Command::Leave(arguments) => leave::leave(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         #[cfg(feature = "bench")]
@@ -147,6 +149,7 @@ fn main() -> ExitCode {
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments, CommandLine::command()),
         Command::Manual(arguments) => manual::manual(&arguments, CommandLine::command()),
+        Command::Agent(arguments) => run::hosts::agent(&arguments),
         Command::LabKeeper { order } => lab::keeper::keep(&order),
         #[cfg(feature = "bench")]
         Command::BenchNode { task } => trellis_bench::run_node(&task),

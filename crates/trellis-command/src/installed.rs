@@ -110,11 +110,15 @@ pub fn preloaded(libraries: &[PathBuf], others: Option<OsString>) -> OsString {
 
 /// Finds a program as `execvp(3)` does.
 pub fn in_path(name: &OsStr) -> Option<PathBuf> {
+    in_folders(name, std::env::var_os("PATH").as_deref())
+}
+
+/// The same, in the folders of another PATH.
+pub fn in_folders(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name));
     }
-    let folders = std::env::var_os("PATH")?;
-    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+    std::env::split_paths(path?).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// The libraries that are loaded before a program whose heap lies in a store; an error names a missing one.

@@ -19,7 +19,7 @@ pub mod time;
 
 pub use trellis_output::{exit, files};
 
-use run::{requests, supervise};
+use run::{hosts, requests, supervise};
 use trellis_base::Deadline;
 
 /// The waits of this crate.
@@ -34,4 +34,8 @@ pub const WAITS: &[Deadline] = &[
     supervise::LEFTOVER_FAILED,
     requests::REQUEST,
     requests::ANSWER,
+    hosts::START,
+    hosts::REACH,
+    hosts::END,
+    hosts::LAUNCHER,
 ];

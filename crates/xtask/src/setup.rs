@@ -68,6 +68,9 @@ pub(crate) const NEEDED: &[Needed] = &[
     PROTOBUF,
     PROTOBUF_TYPES,
     Needed { program: "ip", package: "iproute2" },
+    Needed { program: "ssh", package: "openssh-client" },
+    // It may be outside of PATH.
+    Needed { program: "file:/usr/sbin/sshd", package: "openssh-server" },
     Needed { program: "file:/usr/sbin/ovs-vswitchd", package: "openvswitch-switch" },
     KERNEL_HEADERS,
     package::RPM,

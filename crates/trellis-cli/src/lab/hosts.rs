@@ -281,6 +281,10 @@ pub(super) fn down(arguments: &DownArguments) -> Ending {
     if let Some(prefix) = lab.hosts.iter().find_map(of_host) {
         forget_sockets(prefix.cluster);
     }
+    if let Some((_, folder)) = &lab.ssh {
+        // The keys serve nobody any more.
+        let _ = fs::remove_dir_all(folder);
+    }
     say!("lab {}: down", lab.name);
     Ok(exit::FINE)
 }
@@ -324,6 +328,7 @@ mod tests {
             faults: String::new(),
             is_without_switch: false,
             refused: 0,
+            ssh: None,
             hosts: vec![host],
         };
         let text = table(&lab, &[vec![7, 8]]);

@@ -13,6 +13,7 @@ use trellis_switch::{Counters, Faults, SwitchError};
 
 use super::failure;
 use super::messages::{self, Answer, Description, HostDescription, Order, Report, Request, TIMEOUT};
+use super::ssh::Ssh;
 use trellis_command::exit::{self, Ending, Failure};
 
 /// The lab, and the settings that a restarted switch gets again.
@@ -22,6 +23,7 @@ struct Kept {
     lease: Option<Duration>,
     rootless: bool,
     refusals: Refusals,
+    ssh: Option<Ssh>,
 }
 
 /// Runs the hidden subcommand.
@@ -65,9 +67,12 @@ fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
     faults_of(&order.faults)?;
     let lab = Lab::up(&plan).map_err(|error| failure(&error))?;
     let lease = order.lease_milliseconds.map(Duration::from_millis);
-    let kept =
-        Kept { lab, faults: order.faults, lease, rootless: order.rootless, refusals: Refusals::new("lab", None) };
+    let (faults, rootless) = (order.faults, order.rootless);
+    let mut kept = Kept { lab, faults, lease, rootless, refusals: Refusals::new("lab", None), ssh: None };
     prepare(&kept)?;
+    if order.has_ssh {
+        kept.ssh = Some(Ssh::start(&kept.lab)?);
+    }
     Ok((kept, listener))
 }
 
@@ -138,6 +143,7 @@ fn describe(kept: &Kept) -> Result<Description, SwitchError> {
         faults: kept.faults.clone(),
         is_without_switch: lab.running().is_err(),
         refused: kept.refusals.count() + lab.control().refused(),
+        ssh: kept.ssh.as_ref().map(|ssh| (ssh.command(), ssh.folder().to_owned())),
         hosts: lab.hosts().iter().map(|host| describe_host(lab, host)).collect::<Result<_, _>>()?,
     })
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use trellis_base::{Deadline, Limit};
@@ -35,6 +36,7 @@ pub(super) struct Order {
     pub(super) lease_milliseconds: Option<u64>,
     pub(super) faults: String,
     pub(super) rootless: bool,
+    pub(super) has_ssh: bool,
 }
 
 /// A keeper's report that the lab is up, or why it is not.
@@ -75,6 +77,8 @@ pub(super) struct Description {
     pub(super) is_without_switch: bool,
     /// Requests of other users, or that were not understood.
     pub(super) refused: u64,
+    /// The command with which its hosts reach each other, and the folder with the keys.
+    pub(super) ssh: Option<(String, PathBuf)>,
     pub(super) hosts: Vec<HostDescription>,
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod hosts;
 pub(crate) mod keeper;
 pub(crate) mod messages;
 mod run;
+pub(crate) mod ssh;
 pub(crate) mod up;
 
 use clap::{Args, Subcommand};
@@ -25,6 +26,10 @@ Examples:
                                           without rights over the machine, on a bad network
   trellis lab run c1 -- ping -c 1 -I fd00:1:1::1 fd00:1:1001::1
                                           a command in a host; `status` lists the addresses
+  trellis lab up --clients 4 --servers 0 --ssh
+                                          hosts with ssh, for `trellis run --hosts`
+  trellis lab run c1 -- sh -c '$TRELLIS_LAB_SSH c2 hostname'
+                                          the command that reaches them
   trellis lab status --json               hosts, addresses, processes, counters
   trellis lab partition c1,s1 c2          c1 and s1 see each other, c2 nobody, the rest each other
   trellis lab partition --heal            everybody reaches everybody

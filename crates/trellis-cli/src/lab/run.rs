@@ -20,7 +20,8 @@ use trellis_command::exit::{self, Ending, Failure};
 /// Run a command in a host
 ///
 /// Its environment has the lab in TRELLIS_LAB, its host in TRELLIS_LAB_HOST, the host's addresses in TRELLIS_PREFIX
-/// and TRELLIS_LAB_ADDRESS, and a connection to the switch in TRELLIS_SWITCH.
+/// and TRELLIS_LAB_ADDRESS, a connection to the switch in TRELLIS_SWITCH, and in a lab with ssh the command that reaches
+/// the other hosts in TRELLIS_LAB_SSH.
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     #[command(flatten)]
@@ -42,6 +43,9 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     command.args(&arguments.command[1..]);
     command.env("TRELLIS_LAB", &lab.name).env("TRELLIS_LAB_HOST", &host.name);
     command.env("TRELLIS_PREFIX", &host.prefix).env("TRELLIS_LAB_ADDRESS", &host.address);
+    if let Some((ssh, _)) = &lab.ssh {
+        command.env("TRELLIS_LAB_SSH", ssh);
+    }
     let switch = space::hand_down(&mut command, switch);
     command.env("TRELLIS_SWITCH", switch);
     space::end_with_us(&mut command);

@@ -59,6 +59,9 @@ pub(super) struct UpArguments {
     /// Room for redirects in the switch
     #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS, value_parser = value_parser!(u32).range(1..))]
     redirects: u32,
+    /// Start an ssh server in each host, for what starts programs on other machines; needs root and openssh-server
+    #[arg(long, conflicts_with = "rootless")]
+    ssh: bool,
     /// Use no root rights, even if there are some: everything runs in a user namespace
     #[arg(long)]
     rootless: bool,
@@ -78,6 +81,9 @@ impl UpArguments {
             return Err(Failure::new(exit::CONFIGURATION, sentence));
         }
         kind.built().map_err(|error| failure(&error))?;
+        if self.ssh && rootless {
+            return Err(Failure::new(exit::SYSTEM, "--ssh needs root: an ssh server changes its user"));
+        }
         Ok(Order {
             name: self.which.name.clone(),
             socket: socket_name(&self.which.name),
@@ -90,6 +96,7 @@ impl UpArguments {
             lease_milliseconds: self.lease,
             faults: self.faults.clone(),
             rootless,
+            has_ssh: self.ssh,
         })
     }
 }

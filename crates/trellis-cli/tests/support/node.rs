@@ -13,6 +13,7 @@ pub(crate) fn act(role: &str) {
     match role {
         "sum" => sum(&cluster),
         "count" => count_until_stopped(&cluster),
+        "pace" => keep_pace(&cluster),
         "late" => come_late(&cluster),
         "share" => share_a_page(&cluster),
         "hold" => hold_a_lock(&cluster),
@@ -57,6 +58,14 @@ fn sum(cluster: &Cluster) {
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     println!("sum {}", numbers.iter().sum::<u64>());
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
+}
+
+/// The nodes wait for each other for some seconds, again and again.
+fn keep_pace(cluster: &Cluster) {
+    for _ in 0..40 {
+        cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Long enough to be most of the phase, whatever else happens in it.

@@ -38,8 +38,13 @@ pub const FILE_VARIABLE: &str = "TRELLIS_CONFIG";
 /// What the name of a key's environment variable begins with.
 pub const VARIABLE_PREFIX: &str = "TRELLIS_";
 
+/// Whether a variable of the environment is a key of the configuration.
+pub fn is_key_variable(name: &str) -> bool {
+    name.strip_prefix(VARIABLE_PREFIX).is_some_and(|name| key(&name.to_ascii_lowercase()).is_some())
+}
+
 /// What `trellis lab run` says to a command beside keys.
-const LAB_VARIABLES: &[&str] = &["TRELLIS_LAB", "TRELLIS_LAB_HOST", "TRELLIS_LAB_ADDRESS"];
+const LAB_VARIABLES: &[&str] = &["TRELLIS_LAB", "TRELLIS_LAB_HOST", "TRELLIS_LAB_ADDRESS", "TRELLIS_LAB_SSH"];
 
 /// Everything a node is told before it starts. The fields are the keys of the reference page.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -334,6 +334,24 @@ impl StatusPage {
         Ok(page)
     }
 
+    /// The bytes of the page, for a launcher on another host.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
+    }
+
+    /// Replaces the page by the bytes of another one; what is missing stays. Nobody else may write it.
+    pub fn replace(&self, bytes: &[u8]) {
+        for (word, bytes) in self.words().iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// The page as words: an activity is one of them, and is never torn.
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is this long, page-aligned, consists of atomics, and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.shared.as_ptr().cast(), PAGE_BYTES / size_of::<u64>()) }
+    }
+
     /// The descriptor to hand over; it is closed in programs that this process starts unless they are given it.
     pub fn descriptor(&self) -> RawFd {
         self.descriptor.as_raw_fd()

@@ -6,20 +6,29 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::exit;
 use crate::run::signals;
 
 /// How a node ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Ended {
     Exited(i32),
-    Killed { signal: i32, core: bool },
+    Killed {
+        signal: i32,
+        core: bool,
+    },
+    /// Its host was lost, and how it ended is not known.
+    Lost,
 }
 
 /// One node, as the launcher observed it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) pid: i32,
+    /// The host on which it runs, if hosts were named.
+    pub(super) host: Option<String>,
     /// Its number, if it has one: for nodes that started the cluster, the index in the list.
     pub(super) number: Option<usize>,
     /// Whether it joins a cluster that others started.
@@ -50,6 +59,7 @@ impl Ended {
         match self {
             Ended::Exited(status) => status as u8,
             Ended::Killed { signal, .. } => 128 + signal as u8,
+            Ended::Lost => exit::CLUSTER,
         }
     }
 }
@@ -108,7 +118,7 @@ pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
         return stopped_sentence(nodes, cause, stopped);
     }
     let mut text = format!("{} {}{}", named(nodes, cause), how(ended), doing(&nodes[cause]));
-    let is_of_cluster = is_consequence || ended == Ended::Exited(exit::CLUSTER.into());
+    let is_of_cluster = is_consequence || ended == Ended::Lost || ended == Ended::Exited(exit::CLUSTER.into());
     if let Some(words) = nodes[cause].last_words.as_ref().filter(|_| is_of_cluster) {
         text.push_str(": ");
         text.push_str(&without_signature(words, number(nodes, cause)));
@@ -156,7 +166,13 @@ fn named(nodes: &[Seen], node: usize) -> String {
     if seen.joins && seen.number.is_none() {
         return format!("the process that should join (pid {})", seen.pid);
     }
-    format!("node {} (pid {})", number(nodes, node), seen.pid)
+    let number = number(nodes, node);
+    match &seen.host {
+        // Its host was lost before it said the number of the process.
+        Some(host) if seen.pid == 0 => format!("node {number} (on {host})"),
+        Some(host) => format!("node {number} (pid {} on {host})", seen.pid),
+        None => format!("node {number} (pid {})", seen.pid),
+    }
 }
 
 fn number(nodes: &[Seen], node: usize) -> usize {
@@ -176,6 +192,7 @@ fn how(ended: Ended) -> String {
         Ended::Killed { signal, core } => {
             format!("was killed by {}{}", signals::name(signal), if core { " (core dumped)" } else { "" })
         }
+        Ended::Lost => "was lost with its host".to_owned(),
     }
 }
 
@@ -294,6 +311,18 @@ mod tests {
             sentence(&nodes, 0),
             "node 0 (pid 4710) exited with status 70 (cluster failure) while waiting in barrier 1: node 1 was silent for 10 s"
         );
+    }
+
+    #[test]
+    fn a_lost_host_is_named_with_the_reason() {
+        let mut nodes = vec![seen(0, Some(Ended::Exited(70)), 0), seen(1, Some(Ended::Lost), 1)];
+        nodes[0].blames = Some(1);
+        nodes[1].host = Some("b".to_owned());
+        nodes[1].last_words = Some("it has said nothing for 10 s".to_owned());
+        assert_eq!(first_cause(&nodes), Some(1));
+        let expected = "node 1 (pid 4711 on b) was lost with its host: it has said nothing for 10 s";
+        assert_eq!(sentence(&nodes, 1), expected);
+        assert_eq!(Ended::Lost.exit_code(), 70);
     }
 
     #[test]

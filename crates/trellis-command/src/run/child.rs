@@ -8,9 +8,14 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{WaitOptions, WaitStatus};
+use trellis::launch;
 
 use crate::exit::{self, Failure};
+use crate::run::cause::Ended;
+use crate::run::status::NodeStatus;
 
 /// One node to start.
 pub(super) struct NodeCommand<'a> {
@@ -19,6 +24,9 @@ pub(super) struct NodeCommand<'a> {
     pub(super) program: &'a OsStr,
     pub(super) arguments: &'a [OsString],
     pub(super) environment: Vec<(String, OsString)>,
+    /// Where the node listens; a process that joins a cluster has no such socket, and no number.
+    pub(super) socket: Option<&'a OwnedFd>,
+    pub(super) secret: Option<&'a [u8; 32]>,
     /// Descriptors that the node keeps, with the same numbers.
     pub(super) inherited: Vec<RawFd>,
     pub(super) stdin: Stdio,
@@ -44,12 +52,34 @@ pub(super) struct Running {
 }
 
 impl NodeCommand<'_> {
-    /// Starts the node. When this returns, the program has been executed: a missing program is an error here.
-    pub(super) fn spawn(self) -> Result<Running, Failure> {
+    /// Starts the node with its socket, its secret and a status page. When this returns, the program has been executed: a
+    /// missing program is an error here.
+    pub(super) fn start(mut self) -> Result<(Running, NodeStatus), Failure> {
+        let status = NodeStatus::create()?;
+        let secret = self.secret.map(|secret| pipe_holding(secret)).transpose()?;
+        let handed_over = [
+            (launch::LISTEN_FD_VARIABLE, self.socket.map(AsRawFd::as_raw_fd)),
+            (launch::SECRET_FD_VARIABLE, secret.as_ref().map(AsRawFd::as_raw_fd)),
+            (launch::STATUS_FD_VARIABLE, Some(status.descriptor())),
+        ];
+        let mut tell = |name: &str, value: i64| self.environment.push((name.to_owned(), value.to_string().into()));
+        if self.socket.is_some() {
+            tell(launch::NODE_VARIABLE, self.node as i64);
+        }
+        for (name, descriptor) in handed_over {
+            if let Some(descriptor) = descriptor {
+                tell(name, descriptor.into());
+                self.inherited.push(descriptor);
+            }
+        }
+        Ok((self.spawn()?, status))
+    }
+
+    fn spawn(self) -> Result<Running, Failure> {
         let mut command = Command::new(self.program);
         command.args(self.arguments.iter().map(|argument| substitute(argument, self.node, self.nodes)));
         command.envs(self.environment);
-        command.stdin(self.stdin).process_group(0);
+        command.stdin(self.stdin);
         match self.output {
             NodeOutput::Inherited => {}
             NodeOutput::Pipes => {
@@ -59,18 +89,55 @@ impl NodeCommand<'_> {
                 command.stdout(stdout).stderr(stderr);
             }
         }
-        let inherited = self.inherited;
-        // SAFETY: getpid has no conditions.
-        let launcher = unsafe { libc::getpid() };
-        // SAFETY: the closure makes async-signal-safe system calls only and allocates nothing.
-        unsafe { command.pre_exec(move || bind_to_launcher(launcher, &inherited)) };
-        let mut child = command.spawn().map_err(|error| not_started(self.program, &error))?;
-        Ok(Running {
+        bind(&mut command, self.inherited);
+        command.spawn().map(Running::from).map_err(|error| not_started(self.program, &error))
+    }
+}
+
+impl From<Child> for Running {
+    fn from(mut child: Child) -> Running {
+        Running {
             pid: child.id() as i32,
             stdin: child.stdin.take().map(OwnedFd::from),
             stdout: child.stdout.take().map(OwnedFd::from),
             stderr: child.stderr.take().map(OwnedFd::from),
-        })
+        }
+    }
+}
+
+/// Gives a command a process group of its own, and ends it with this process. It keeps these descriptors.
+pub(super) fn bind(command: &mut Command, inherited: Vec<RawFd>) {
+    // SAFETY: getpid has no conditions.
+    let launcher = unsafe { libc::getpid() };
+    command.process_group(0);
+    // SAFETY: the closure makes async-signal-safe system calls only and allocates nothing.
+    unsafe { command.pre_exec(move || bind_to_launcher(launcher, &inherited)) };
+}
+
+/// Sends a signal to the process group of a node that was not reaped, so that the group cannot be another's.
+pub(super) fn signal_group(pid: i32, signal: i32) {
+    // SAFETY: kill takes plain integers.
+    unsafe { libc::kill(-pid, signal) };
+}
+
+/// What became of a child.
+pub(super) enum Change {
+    Stopped(bool),
+    Ended(Ended),
+}
+
+/// The next child that ended, stopped or continued, if any.
+pub(super) fn next_change() -> Option<(i32, Change)> {
+    let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
+    let (pid, status) = rustix::process::wait(options).ok()??;
+    Some((pid.as_raw_nonzero().get(), change_of(status)))
+}
+
+fn change_of(status: WaitStatus) -> Change {
+    match (status.terminating_signal(), status.exit_status()) {
+        (Some(signal), _) => Change::Ended(Ended::Killed { signal, core: libc::WCOREDUMP(status.as_raw()) }),
+        (_, Some(status)) => Change::Ended(Ended::Exited(status)),
+        _ => Change::Stopped(status.stopped()),
     }
 }
 
@@ -111,7 +178,7 @@ pub(super) fn substitute(argument: &OsStr, node: usize, nodes: usize) -> OsStrin
 }
 
 /// The sentence and the shell's exit code for a program that could not be executed.
-fn not_started(program: &OsStr, error: &io::Error) -> Failure {
+pub(super) fn not_started(program: &OsStr, error: &io::Error) -> Failure {
     let shown = Path::new(program).display();
     let exists_here = Path::new(program).exists();
     let is_path = program.to_string_lossy().contains('/');
@@ -196,6 +263,8 @@ mod tests {
                 program: OsStr::new(program),
                 arguments: &[],
                 environment: Vec::new(),
+                socket: None,
+                secret: None,
                 inherited: Vec::new(),
                 stdin: Stdio::null(),
                 output: NodeOutput::Inherited,

@@ -5,6 +5,12 @@
 //! The numbers that it lists are then different from ours, and must never be mistaken for them.
 
 use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::run::supervise::{LEFTOVER, LEFTOVER_FAILED};
+
+/// How often it is looked whether something is left.
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// Makes this process the parent of orphans that its nodes leave behind.
 pub(super) fn adopt_orphans() {
@@ -12,14 +18,44 @@ pub(super) fn adopt_orphans() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
 }
 
+/// Ends what the nodes left running. After a failure it is asked to end at once, otherwise after a while.
+pub(super) struct Sweep {
+    terminate_at: Instant,
+    kill_at: Instant,
+    is_terminated: bool,
+}
+
+impl Sweep {
+    pub(super) fn new(has_failed: bool) -> Sweep {
+        let (grace, timeout) =
+            if has_failed { (Duration::ZERO, LEFTOVER_FAILED.time()) } else { (LEFTOVER.time(), LEFTOVER.time()) };
+        let terminate_at = Instant::now() + grace;
+        Sweep { terminate_at, kill_at: terminate_at + timeout, is_terminated: false }
+    }
+
+    /// Does what the time calls for, or kills at once if that is urgent; returns whether nothing is left but `excepted`.
+    pub(super) fn step(&mut self, excepted: i32, is_urgent: bool) -> bool {
+        let left = children_except(excepted);
+        let now = Instant::now();
+        if now >= self.kill_at || is_urgent {
+            signal(&left, libc::SIGKILL);
+        } else if now >= self.terminate_at && !self.is_terminated {
+            signal(&left, libc::SIGTERM);
+            signal(&left, libc::SIGCONT);
+            self.is_terminated = true;
+        }
+        left.is_empty()
+    }
+}
+
 /// The children of this process other than `excepted`.
-pub(super) fn children_except(excepted: i32) -> Vec<i32> {
+fn children_except(excepted: i32) -> Vec<i32> {
     let listed = listed_children().unwrap_or_else(scanned_children);
     listed.into_iter().filter_map(number_here).filter(|pid| *pid != excepted).collect()
 }
 
 /// Sends a signal to each process.
-pub(super) fn signal(pids: &[i32], signal: i32) {
+fn signal(pids: &[i32], signal: i32) {
     for pid in pids {
         // SAFETY: kill takes plain integers; each pid is our own unreaped child.
         unsafe { libc::kill(*pid, signal) };

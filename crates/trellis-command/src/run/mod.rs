@@ -7,6 +7,7 @@ mod cause;
 mod child;
 mod descendants;
 mod guard;
+pub mod hosts;
 mod joining;
 mod memory;
 mod output;
@@ -21,8 +22,8 @@ pub(crate) mod supervise;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{TcpListener, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -38,7 +39,9 @@ use crate::time::time;
 use cause::Seen;
 use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
+use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments};
 use joining::{Joining, SecretFile};
+use output::Destination;
 use requests::{Answer, Request, Requests};
 use review::Review;
 use signals::Signals;
@@ -59,6 +62,7 @@ pub enum OutputMode {
 const EXAMPLES: &str = "\
 Examples:
   trellis run -n 4 ./psort --input numbers.bin --output sorted.bin
+  trellis run --hosts a,b:2,user@c ./program
   trellis run -n 2 --set region_bytes=1GiB --stats -- ./program --verbose
   trellis run -n 4 --home memory-server --cache 64MiB ./psort --input in.bin --output out.bin
   trellis run -n 3 --output files --output-directory logs ./program part-{node}-of-{nodes}
@@ -66,6 +70,11 @@ Examples:
   trellis run -n 2 --record record ./program && trellis report record
 
 `{node}` and `{nodes}` in the program's arguments become the node's number and the number of nodes.
+
+With --hosts the nodes run on other machines, as node 1 of host b in `[1 b] …`. `ssh` must reach them without a question, and \
+the same version of trellis must be there; a host that is this machine needs no ssh. The program is started in the same \
+directory there, with the variables of a login and of -x; the secret travels through ssh.
+
 A cluster that others may join, and a process that joins it; its output has the prefix `[+0]`:
   trellis run -n 3 --joiners-max 2 ./program
   trellis run --join 127.0.0.1:4711 --secret-file /run/user/1000/trellis-4242.secret ./program
@@ -84,9 +93,20 @@ Exit codes: 0 every node ended well; the failed node's own status, or 128 + its 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArguments {
-    /// Number of nodes; with --join, of processes that join
-    #[arg(short = 'n', long = "nodes", default_value_t = 1, value_name = "N")]
-    nodes: usize,
+    /// Number of nodes, 1 if nothing else says it; with --join, of processes that join
+    #[arg(short = 'n', long = "nodes", value_name = "N")]
+    nodes: Option<usize>,
+    #[command(flatten)]
+    hosts: HostsArguments,
+    /// Give the nodes this variable, with the value that it has here if none is given; may be repeated
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
+    variables: Vec<String>,
+    /// Give the nodes the variables of this file, in lines of NAME=VALUE
+    #[arg(long, value_name = "FILE")]
+    env_file: Option<PathBuf>,
+    /// Start the program in this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    chdir: Option<PathBuf>,
     /// Configuration file: trellis.toml or libivy's JSON
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -162,6 +182,12 @@ pub struct Plan {
     pub config: Option<PathBuf>,
     /// Configuration keys and values, passed in the environment.
     pub settings: Vec<(String, String)>,
+    /// Further variables of the nodes.
+    pub variables: Vec<(String, OsString)>,
+    /// The hosts of the nodes, if they are not this one.
+    pub hosts: Option<Hosts>,
+    /// The working directory of the nodes, if it is not that of this process.
+    pub directory: Option<PathBuf>,
     /// What happens to the output of the nodes.
     pub output: Output,
     /// Descriptors of this process that each node keeps with the same numbers; one list per node, missing lists are
@@ -189,6 +215,11 @@ pub struct Made {
 pub fn run(arguments: RunArguments) -> Ending {
     let review = Review::of(&arguments);
     let (plan, joining) = arguments.into_plan()?;
+    if let Some(directory) = plan.directory.as_ref().filter(|_| plan.hosts.is_none()) {
+        std::env::set_current_dir(directory).map_err(|error| {
+            Failure::new(exit::FILE, format!("cannot go to the directory {}: {error}", directory.display()))
+        })?;
+    }
     let made = launch_and_join(&plan, &joining, review.as_ref().and_then(Review::folder))?;
     if let Some(review) = review {
         // If it cannot be written, the run is over all the same.
@@ -222,17 +253,28 @@ impl RunArguments {
             OutputMode::Raw => Output::Raw,
             OutputMode::Files => Output::Files(existing_directory(&self.output_directory)?),
         };
-        let joining = Joining { join: self.join, secret_file: self.secret_file };
+        let hosts = self.hosts.read(self.nodes)?;
+        let env_file = self.env_file.as_deref().map(|file| {
+            let unreadable = |error| Failure::new(exit::FILE, format!("--env-file {}: {error}", file.display()));
+            fs::read_to_string(file).map_err(unreadable)
+        });
+        let variables = hosts::environment::variables(env_file.transpose()?.as_deref(), &self.variables)?;
+        // Names of files count from here, also if the nodes are started elsewhere.
+        let secret_file = self.secret_file.map(|file| std::path::absolute(&file).unwrap_or(file));
+        let joining = Joining { join: self.join, secret_file };
         let mut program = self.program.into_iter();
         let plan = Plan {
-            nodes: self.nodes,
+            nodes: hosts.as_ref().map_or(self.nodes.unwrap_or(1), Hosts::nodes),
             program: program.next().unwrap_or_default(),
             arguments: program.collect(),
             config: self.config.as_deref().map(readable_file).transpose()?,
             settings,
+            variables,
+            with_stdin: hosts.as_ref().is_none_or(|hosts| !hosts.took_stdin),
+            hosts,
+            directory: self.chdir,
             output,
             inherited: Vec::new(),
-            with_stdin: true,
             time_max: self.timeout,
         };
         Ok((plan, joining))
@@ -270,33 +312,88 @@ fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Res
     }
     // Before there is anything that a signal could leave behind, and until that is gone.
     let signals = Signals::block()?;
-    let mut wiring = Wiring::new(plan, joining, review)?;
-    // Removed when this call ends, however it ends.
-    let _secret_file = wiring.secret_file.take();
     let requests = joining.join.is_some().then(Requests::listen).transpose()?;
     descendants::adopt_orphans();
     let guard = Guard::start()?;
+    let fleet = plan.hosts.as_ref().map(|hosts| connect(plan, hosts, joining, &signals, &guard)).transpose()?;
+    let mut wiring = Wiring::new(plan, joining, review, fleet.as_ref().map(Fleet::addresses))?;
+    // Removed when this call ends, however it ends.
+    let _secret_file = wiring.secret_file.take();
     let _memory = wiring.memory.as_ref().map(memory::Place::serve).transpose()?;
     let mut supervisor = Supervisor::new(&signals, &guard);
     if let (Some(address), Some(requests)) = (&joining.join, requests) {
         supervisor.serve(requests, address);
     }
-    for node in 0..plan.nodes {
-        match start(plan, &wiring, node) {
-            Ok((running, status)) => supervisor.adopt(running, status, plan.output.treatment()),
-            Err(failure) => {
-                supervisor.abandon()?;
-                return Err(failure);
+    let record = wiring.record.take();
+    if let Some(mut fleet) = fleet {
+        fleet.start(assignment(plan, &wiring, record.is_some())?);
+        let destination = |host: &str, node, stream| plan.output.destination(host, node, stream);
+        supervisor.adopt_fleet(fleet, plan.with_stdin, record.clone(), destination)?;
+    } else {
+        for node in 0..plan.nodes {
+            match start(plan, &wiring, node) {
+                Ok((running, status)) => supervisor.adopt(running, status, plan.output.treatment()),
+                Err(failure) => {
+                    supervisor.abandon()?;
+                    return Err(failure);
+                }
             }
         }
     }
-    let record = wiring.record.take();
     drop(wiring);
     let finished = supervisor.supervise(plan.time_max)?;
     let is_record_wanted = record.as_deref() != review;
     let ending = ending_of(&finished, is_record_wanted, plan.time_max);
     let counters = finished.statuses.iter().map(NodeStatus::counters).collect();
     Ok(Made { stdout: finished.stdout, counters, record, ending })
+}
+
+/// Starts the agents of other hosts.
+fn connect(plan: &Plan, hosts: &Hosts, joining: &Joining, signals: &Signals, guard: &Guard) -> Result<Fleet, Failure> {
+    // Their addresses are not known yet; the rest of the configuration is checked before any host is asked.
+    let unknown: Vec<String> = (1..=plan.nodes).map(|port| format!("127.0.0.1:{port}")).collect();
+    let read = check_configuration(plan, joining, &unknown.join(","))?;
+    if read.is_leased() && read.memory_servers.is_empty() {
+        let sentence = "--hosts and a region at memory servers: start the servers with `trellis serve`, and name them with \
+                        --memory-server";
+        return Err(Failure::new(exit::CONFIGURATION, sentence));
+    }
+    let here = || std::env::current_dir().map_err(|_| Failure::system("find the working directory"));
+    let common = Common {
+        program: plan.program.clone(),
+        search_path: plan.variables.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.clone()),
+        directory: match &plan.directory {
+            None if hosts.copies => None,
+            None => Some(here()?),
+            Some(given) => Some(std::path::absolute(given).unwrap_or_else(|_| given.clone())),
+        },
+        has_datagrams: read.link == LinkKind::Udp,
+        silence: Duration::from_secs(read.silence_seconds_max),
+    };
+    Fleet::connect(hosts, &common, signals, guard)
+}
+
+/// What the agents of other hosts need to start the nodes.
+fn assignment(plan: &Plan, wiring: &Wiring, has_record: bool) -> Result<Assignment, Failure> {
+    // The configuration of this process counts there, too, except what describes the host.
+    let counts_there = |name: &str| config::is_key_variable(name) && name != "TRELLIS_PREFIX";
+    let mut environment: Vec<(String, OsString)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| counts_there(name))
+        .collect();
+    environment.extend(wiring.environment.iter().filter(|(name, _)| name != config::FILE_VARIABLE).cloned());
+    let file = plan.config.clone().or_else(|| std::env::var_os(config::FILE_VARIABLE).map(PathBuf::from));
+    let unreadable = |error| Failure::new(exit::CONFIGURATION, format!("the configuration cannot be read: {error}"));
+    Ok(Assignment {
+        nodes: plan.nodes,
+        arguments: plan.arguments.clone(),
+        environment,
+        configuration: file.map(fs::read).transpose().map_err(unreadable)?,
+        secret: wiring.secret,
+        preload: wiring.preload,
+        has_stdin: plan.with_stdin,
+        has_record,
+    })
 }
 
 /// What all nodes of a run have in common.
@@ -311,22 +408,34 @@ struct Wiring {
     record: Option<PathBuf>,
     /// Where the run's own memory server is.
     memory: Option<memory::Place>,
+    /// Whether the program gets the library for system calls, and the user hears why it does not.
+    preload: Option<bool>,
 }
 
 impl Wiring {
-    fn new(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Result<Wiring, Failure> {
+    /// `elsewhere` is where the nodes listen, if they are on other hosts.
+    fn new(
+        plan: &Plan,
+        joining: &Joining,
+        review: Option<&Path>,
+        elsewhere: Option<Vec<String>>,
+    ) -> Result<Wiring, Failure> {
         let secret = joining.secret()?;
+        let is_elsewhere = elsewhere.is_some();
         // A process that joins listens where it reaches the cluster, which it finds out itself.
-        let listening = if joining.join.is_some() { 0 } else { plan.nodes };
-        let (mut sockets, mut addresses) = bind_all(listening, LinkKind::Tcp)?;
+        let listening = if joining.join.is_some() || is_elsewhere { 0 } else { plan.nodes };
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let (mut sockets, bound) = bind_all(listening, local, false)?;
+        let mut addresses = elsewhere.unwrap_or(bound);
         let mut listed = addresses.join(",");
         let read = check_configuration(plan, joining, &listed)?;
-        let memory = memory::Place::for_run(&read, plan.nodes)?;
-        if read.link == LinkKind::Udp || memory.as_ref().is_some_and(|memory| memory.has_moved) {
-            (sockets, addresses) = bind_all(listening, read.link)?;
+        let memory = if is_elsewhere { None } else { memory::Place::for_run(&read, plan.nodes)? };
+        let is_udp = read.link == LinkKind::Udp && !is_elsewhere;
+        if is_udp || memory.as_ref().is_some_and(|memory| memory.has_moved) {
+            (sockets, addresses) = bind_all(listening, local, is_udp)?;
             listed = addresses.join(",");
         }
-        let mut environment = Vec::new();
+        let mut environment = plan.variables.clone();
         if joining.join.is_none() {
             environment.push((launch::NODES_VARIABLE.to_owned(), OsString::from(listed)));
         }
@@ -341,7 +450,12 @@ impl Wiring {
             }
         }
         let record = read.record.clone().or(review.map(Path::to_owned));
-        preload::add(&read, &plan.program, &mut environment);
+        let preload = preload::wanted(&read);
+        if let Some(says) = preload.filter(|_| !is_elsewhere)
+            && let Some(notice) = preload::add(says, &plan.program, &mut environment)
+        {
+            trellis_output::lines::report(format_args!("{notice}"));
+        }
         if let Some(memory) = &memory {
             tell(&mut environment, "memory_server", &memory.of_server().to_string());
             environment.push((launch::MEMORY_ENDS_VARIABLE.to_owned(), OsString::from("1")));
@@ -351,7 +465,7 @@ impl Wiring {
             None if joining.join.is_none() => Some(child::fresh_secret()?),
             given => given,
         };
-        let mut wiring = Wiring { sockets, secret, secret_file: None, environment, record, memory };
+        let mut wiring = Wiring { sockets, secret, secret_file: None, environment, record, memory, preload };
         if let (true, Some(secret)) = (read.joiners_max > 0 && joining.join.is_none(), secret) {
             if !is_given {
                 wiring.secret_file = Some(SecretFile::write(&secret)?);
@@ -375,31 +489,24 @@ fn say_how_to_join(address: &str, secret_file: &Path) {
     ));
 }
 
-fn no_port(error: &std::io::Error) -> Failure {
-    Failure::new(
-        exit::SYSTEM,
-        format!("cannot listen on 127.0.0.1: {error}; see `trellis doctor` for the limits of this machine"),
-    )
-}
-
-/// Makes sockets for this many nodes; returns their addresses, too.
-fn bind_all(nodes: usize, link: LinkKind) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
+/// Makes sockets for this many nodes at an address of this machine; returns their addresses, too.
+fn bind_all(nodes: usize, address: IpAddr, has_datagrams: bool) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
     let bind = || -> std::io::Result<(OwnedFd, String)> {
-        Ok(match link {
-            LinkKind::Auto | LinkKind::Tcp | LinkKind::Shm | LinkKind::Fabric => {
-                let listener = TcpListener::bind("127.0.0.1:0")?;
-                let address = listener.local_addr()?;
-                (listener.into(), address.to_string())
-            }
-            LinkKind::Udp => {
-                let socket = UdpSocket::bind("127.0.0.1:0")?;
-                let address = socket.local_addr()?;
-                (socket.into(), address.to_string())
-            }
-        })
+        if has_datagrams {
+            let socket = UdpSocket::bind((address, 0))?;
+            let address = socket.local_addr()?;
+            return Ok((socket.into(), address.to_string()));
+        }
+        let listener = TcpListener::bind((address, 0))?;
+        let address = listener.local_addr()?;
+        Ok((listener.into(), address.to_string()))
     };
     let bound: std::io::Result<Vec<_>> = (0..nodes).map(|_| bind()).collect();
-    Ok(bound.map_err(|error| no_port(&error))?.into_iter().unzip())
+    let refused = |error| {
+        let hint = "see `trellis doctor` for the limits of this machine";
+        Failure::new(exit::SYSTEM, format!("cannot listen on {address}: {error}; {hint}"))
+    };
+    Ok(bound.map_err(refused)?.into_iter().unzip())
 }
 
 /// Reads the configuration as the nodes will, so that a mistake is reported once and before anything starts.
@@ -426,41 +533,23 @@ fn check_configuration(plan: &Plan, joining: &Joining, addresses: &str) -> Resul
 
 /// Starts one node.
 fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStatus), Failure> {
-    let status = NodeStatus::create()?;
-    let secret = wiring.secret.as_ref().map(|secret| child::pipe_holding(secret)).transpose()?;
-    let socket = wiring.sockets.get(node);
-    let handed_over = [
-        (launch::LISTEN_FD_VARIABLE, socket.map(AsRawFd::as_raw_fd)),
-        (launch::SECRET_FD_VARIABLE, secret.as_ref().map(AsRawFd::as_raw_fd)),
-        (launch::STATUS_FD_VARIABLE, Some(status.descriptor())),
-    ];
-    let mut inherited: Vec<RawFd> = handed_over.iter().filter_map(|(_, descriptor)| *descriptor).collect();
     let mut environment = wiring.environment.clone();
     if let Some(memory) = &wiring.memory {
         tell(&mut environment, "prefix", &memory.of_node(node).to_string());
     }
-    let mut tell = |name: &str, value: i64| environment.push((name.to_owned(), value.to_string().into()));
-    if socket.is_some() {
-        tell(launch::NODE_VARIABLE, node as i64);
-    }
-    for (name, descriptor) in handed_over {
-        if let Some(descriptor) = descriptor {
-            tell(name, descriptor.into());
-        }
-    }
-    inherited.extend(plan.inherited.get(node).into_iter().flatten());
     let command = NodeCommand {
         node,
         nodes: plan.nodes,
         program: &plan.program,
         arguments: &plan.arguments,
         environment,
-        inherited,
+        socket: wiring.sockets.get(node),
+        secret: wiring.secret.as_ref(),
+        inherited: plan.inherited.get(node).cloned().unwrap_or_default(),
         stdin: if node == 0 && plan.with_stdin { stdin::for_node_zero() } else { Stdio::null() },
         output: plan.output.of_node(node)?,
     };
-    let running = command.spawn()?;
-    Ok((running, status))
+    command.start()
 }
 
 impl Output {
@@ -476,6 +565,15 @@ impl Output {
                 };
                 Ok(NodeOutput::Files(create("out")?, create("err")?))
             }
+        }
+    }
+
+    /// Where a stream of a node on another host goes.
+    fn destination(&self, host: &str, node: usize, stream: usize) -> Result<Destination, Failure> {
+        match (self, self.of_node(node)?) {
+            (_, NodeOutput::Files(stdout, stderr)) => Ok(Destination::File(if stream == 0 { stdout } else { stderr })),
+            (Output::Raw, _) => Ok(Destination::Raw { outlet: stream }),
+            _ => Ok(self.treatment().destination(&format!("{node} {host}"), node, stream)),
         }
     }
 
@@ -529,11 +627,17 @@ pub fn ask_to_leave(node: &JoinedNode) -> Result<bool, Failure> {
 /// The exit code of the run, or the sentence about the first cause of its failure.
 fn ending_of(finished: &Finished, is_record_wanted: bool, time_max: Option<Duration>) -> Ending {
     let seen: &[Seen] = &finished.seen;
+    if let Some(failure) = &finished.refused {
+        return Err(failure.clone());
+    }
     if let Some(cause) = cause::first_cause(seen) {
         // Status 0 is no failure: the cluster failed because of a node that ended too early.
         let ended = seen[cause].ended.filter(|ended| ended.is_failure());
         let code = ended.map_or(exit::CLUSTER, cause::Ended::exit_code);
         return Err(Failure::new(code, cause::sentence(seen, cause)));
+    }
+    if let Some(failure) = &finished.incomplete {
+        return Err(failure.clone());
     }
     if let Some(time) = time_max.filter(|_| finished.is_late) {
         return Err(Failure::new(exit::TIMED_OUT, cause::late_sentence(seen, time)));

@@ -4,8 +4,11 @@
 //! Reading stops while [`PENDING_BYTES_MAX`] wait for a slow reader, so that a node feels the same back-pressure as
 //! without the launcher.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
 
 /// The most bytes that may wait for a slow reader of the launcher's output; beyond that, the nodes are not read.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
@@ -71,60 +74,75 @@ impl LineCutter {
 pub(super) enum Destination {
     /// Lines with a prefix, to the launcher's standard output (0) or standard error (1).
     Lines { cutter: LineCutter, outlet: usize },
+    /// As they are, to the launcher's standard output (0) or standard error (1).
+    Raw { outlet: usize },
+    /// As they are, to a file.
+    File(File),
     /// Kept whole, for the command itself.
     Kept(Vec<u8>),
 }
 
-/// The reading end of one node's standard output or standard error.
-pub(super) struct Stream {
-    descriptor: OwnedFd,
-    pub(super) destination: Destination,
-}
-
-impl Stream {
-    pub(super) fn new(descriptor: OwnedFd, destination: Destination) -> Stream {
-        set_non_blocking(descriptor.as_raw_fd());
-        Stream { descriptor, destination }
-    }
-
-    pub(super) fn descriptor(&self) -> RawFd {
-        self.descriptor.as_raw_fd()
-    }
-
-    /// Whether the destination of its bytes has room.
+impl Destination {
+    /// Whether there is room for more.
     pub(super) fn has_room(&self, outlets: &[Outlet; 2]) -> bool {
-        match &self.destination {
-            Destination::Lines { outlet, .. } => outlets[*outlet].has_room(),
-            Destination::Kept(_) => true,
+        match self {
+            Destination::Lines { outlet, .. } | Destination::Raw { outlet } => outlets[*outlet].has_room(),
+            Destination::File(_) | Destination::Kept(_) => true,
         }
     }
 
-    /// Reads once; `false` at the end of the stream.
-    pub(super) fn pump(&mut self, outlets: &mut [Outlet; 2]) -> bool {
-        let mut buffer = [0u8; 16 * 1024];
-        // SAFETY: the buffer is valid for its length.
-        let got = unsafe { libc::read(self.descriptor.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
-        if got < 0 {
-            let error = io::Error::last_os_error().kind();
-            return matches!(error, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-        }
-        match &mut self.destination {
-            Destination::Lines { cutter, outlet } if got == 0 => cutter.end(&mut outlets[*outlet].pending),
-            Destination::Lines { cutter, outlet } => {
-                cutter.feed(&buffer[..got as usize], &mut outlets[*outlet].pending);
-            }
-            Destination::Kept(bytes) => bytes.extend_from_slice(&buffer[..got as usize]),
+    /// Takes bytes; none of them means the end of the stream.
+    pub(super) fn take(&mut self, bytes: &[u8], outlets: &mut [Outlet; 2]) -> io::Result<()> {
+        match self {
+            Destination::Lines { cutter, outlet } if bytes.is_empty() => cutter.end(&mut outlets[*outlet].pending),
+            Destination::Lines { cutter, outlet } => cutter.feed(bytes, &mut outlets[*outlet].pending),
+            Destination::Raw { outlet } => outlets[*outlet].pending.extend_from_slice(bytes),
+            Destination::File(file) => file.write_all(bytes)?,
+            Destination::Kept(kept) => kept.extend_from_slice(bytes),
         }
         outlets.iter_mut().for_each(Outlet::forget_if_closed);
-        got > 0
+        Ok(())
     }
 
     /// The bytes that were kept for the command.
     pub(super) fn into_kept(self) -> Vec<u8> {
-        match self.destination {
+        match self {
             Destination::Kept(bytes) => bytes,
-            Destination::Lines { .. } => Vec::new(),
+            Destination::Lines { .. } | Destination::Raw { .. } | Destination::File(_) => Vec::new(),
         }
+    }
+}
+
+/// One stream of a node.
+pub(super) struct Stream {
+    /// Where its bytes are read; `None` if an agent sends them.
+    descriptor: Option<OwnedFd>,
+    pub(super) destination: Destination,
+}
+
+impl Stream {
+    pub(super) fn new(descriptor: Option<OwnedFd>, destination: Destination) -> Stream {
+        if let Some(descriptor) = &descriptor {
+            set_non_blocking(descriptor.as_raw_fd());
+        }
+        Stream { descriptor, destination }
+    }
+
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        self.descriptor.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Reads once; `false` at the end of the stream.
+    pub(super) fn pump(&mut self, outlets: &mut [Outlet; 2]) -> io::Result<bool> {
+        let Some(descriptor) = &self.descriptor else { return Ok(true) };
+        let mut buffer = [0u8; 16 * 1024];
+        let got = match rustix::io::read(descriptor, &mut buffer) {
+            Ok(got) => got,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(true),
+            Err(_) => 0,
+        };
+        self.destination.take(&buffer[..got], outlets)?;
+        Ok(got > 0)
     }
 }
 
@@ -144,7 +162,7 @@ impl Outlet {
     }
 
     /// Output that nobody reads is still taken from the nodes, so that they can end.
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.closed || self.pending.len() - self.written < PENDING_BYTES_MAX
     }
 

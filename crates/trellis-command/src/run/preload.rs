@@ -16,21 +16,27 @@ use trellis::config::{Catch, Config};
 
 use crate::installed;
 
-/// Adds the library to a node's environment, if it helps the program; says so, if it would have helped another.
-pub(super) fn add(config: &Config, program: &OsStr, environment: &mut Vec<(String, OsString)>) {
-    if config.catch == Catch::Handler || config.is_leased() {
-        return;
-    }
+/// Whether the nodes of a cluster get the library, if it helps their program: then, whether the user hears of it if it
+/// does not.
+pub(super) fn wanted(config: &Config) -> Option<bool> {
+    let is_wanted = config.catch != Catch::Handler && !config.is_leased();
+    is_wanted.then_some(config.catch == Catch::Auto)
+}
+
+/// Adds the library to a node's environment, if it helps the program; returns the sentence for the user, if it would
+/// have helped another.
+pub(super) fn add(says: bool, program: &OsStr, environment: &mut Vec<(String, OsString)>) -> Option<String> {
     match library(program) {
         Ok(library) => {
-            let others = std::env::var_os("LD_PRELOAD");
+            let given = environment.iter().rfind(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| value.clone());
+            let others = given.or_else(|| std::env::var_os("LD_PRELOAD"));
             environment.push(("LD_PRELOAD".to_owned(), installed::preloaded(&[library], others)));
+            None
         }
-        Err(why) if config.catch == Catch::Auto => trellis_output::lines::report(format_args!(
-            "faults of {} are served by another thread, which is slower (catch = \"handler\"): {why}",
-            Path::new(program).display()
-        )),
-        Err(_) => {}
+        Err(why) => says.then(|| {
+            let program = Path::new(program).display();
+            format!("faults of {program} are served by another thread, which is slower (catch = \"handler\"): {why}")
+        }),
     }
 }
 
@@ -77,6 +83,17 @@ fn reason<'data>(contents: impl ReadRef<'data>) -> Option<&'static str> {
         [&b"libasan.so"[..], b"libtsan.so", b"libhwasan.so", b"liblsan.so"].iter().any(|name| library.starts_with(name))
     });
     sanitizer.then_some("it is linked with a sanitizer, which has to be the first library that is loaded")
+}
+
+/// The libraries that a program names, whose contents these are; none if it is a script.
+pub(super) fn libraries(contents: &[u8]) -> Vec<&[u8]> {
+    let named = || {
+        let header = FileHeader64::<Endianness>::parse(contents).ok()?;
+        needed(header, header.endian().ok()?, contents)
+    };
+    let names = named().unwrap_or_default();
+    // Each name ends with a zero.
+    names.into_iter().filter_map(|name| name.split(|byte| *byte == 0).next()).collect()
 }
 
 /// The libraries that a program names.

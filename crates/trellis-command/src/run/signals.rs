@@ -2,7 +2,7 @@
 //!
 //! The previous mask is restored when `Signals` is dropped. A signal that nobody has read by then has no effect.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::ending::is_ignored;
 use crate::exit::Failure;
@@ -23,6 +23,12 @@ const FORWARDED: [i32; 8] = [
 /// after one of them is ended.
 pub(super) fn asks_to_end(signal: i32) -> bool {
     matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP)
+}
+
+/// Stops this process until it is continued, so that a shell takes the terminal back.
+pub(super) fn stop_this_process() {
+    // SAFETY: getpid and kill on our own process.
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
 }
 
 /// The descriptor from which signals are read, and the mask to restore.
@@ -76,6 +82,12 @@ impl Signals {
             let got = libc::read(self.descriptor.as_raw_fd(), (&raw mut information).cast(), bytes);
             (got == bytes as isize).then_some(information.ssi_signo as i32)
         }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }
 

@@ -27,6 +27,16 @@ impl NodeStatus {
         self.page.descriptor()
     }
 
+    /// The bytes of the page, for a launcher on another host.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.page.bytes()
+    }
+
+    /// Replaces the page by the bytes of one on another host.
+    pub(super) fn replace(&self, bytes: &[u8]) {
+        self.page.replace(bytes);
+    }
+
     /// Asks the node to leave.
     pub(super) fn request_leave(&self) {
         self.page.request_leave();
@@ -47,6 +57,11 @@ impl NodeStatus {
     /// Whether the node could not write its record.
     pub(super) fn has_lost_its_record(&self) -> bool {
         self.page.has_lost_record()
+    }
+
+    /// Notes that the node's record could not be brought here.
+    pub(super) fn set_lost_record(&self) {
+        self.page.set_lost_record();
     }
 
     /// The node's counters; `None` if it never joined a cluster.

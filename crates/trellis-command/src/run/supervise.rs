@@ -3,17 +3,23 @@
 //! One thread, one `poll`, no sleep without a deadline. A failed run is over within two seconds: SIGTERM at once,
 //! SIGKILL after [`TERMINATE`]. When the loop returns, no process that a node started is left.
 
-use std::io;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use trellis_base::{Deadline, Limit};
+use trellis_output::files::{self, Unfinished};
 
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::run::JoinedNode;
 use crate::run::cause::{self, Ended, Seen};
-use crate::run::child::Running;
-use crate::run::descendants;
+use crate::run::child::{self, Change, Running};
+use crate::run::descendants::{self, Sweep};
 use crate::run::guard::Guard;
+use crate::run::hosts::{Fleet, Order, Report};
 use crate::run::output::{Destination, LineCutter, Outlet, Stream};
 use crate::run::requests::{Answer, Request, Requests};
 use crate::run::signals::{self, Signals};
@@ -86,6 +92,9 @@ pub(crate) const LEFTOVER_FAILED: Deadline = Deadline {
     tested: "crates/trellis-cli/tests/run.rs what_refuses_to_end_after_a_failed_run_is_killed",
 };
 
+/// How often nodes on other hosts that may be to blame are looked at.
+const SHOW: Duration = Duration::from_millis(100);
+
 /// The stage of ending the nodes.
 enum Stage {
     Running,
@@ -97,7 +106,8 @@ enum Stage {
     Asked(Instant),
     /// SIGTERM was sent; SIGKILL follows.
     Terminating(Instant),
-    Killed,
+    /// SIGKILL was sent; nodes of other hosts that are not heard of by then count as lost.
+    Killed(Instant),
 }
 
 /// A node under supervision.
@@ -106,6 +116,8 @@ struct Node {
     status: NodeStatus,
     streams: [Option<Stream>; 2],
     kept: [Vec<u8>; 2],
+    /// The place of its agent, if it is on a host that was named.
+    agent: Option<usize>,
 }
 
 /// The state of the launcher while it supervises.
@@ -125,6 +137,19 @@ pub(super) struct Supervisor<'a> {
     unwritten: Option<io::Error>,
     /// The socket for `trellis leave`, and the address of the cluster, if the processes join one.
     requests: Option<(Requests, String)>,
+    /// The agents of other hosts.
+    fleet: Fleet,
+    /// Why an agent could not start its nodes.
+    refused: Option<Failure>,
+    /// Where records of nodes on other hosts are written, and those that were begun.
+    records: Option<PathBuf>,
+    begun_records: BTreeMap<usize, Unfinished>,
+    /// Why output or a record of a node that ended well is not here.
+    incomplete: Option<Failure>,
+    /// When the nodes that may be to blame are looked at again.
+    shows_at: Instant,
+    /// What agents had to say to the user.
+    noticed: BTreeSet<String>,
 }
 
 /// How the run ended.
@@ -139,6 +164,10 @@ pub(super) struct Finished {
     pub(super) is_late: bool,
     /// Why the launcher's output could not be written completely: its reader went away, or the disk is full.
     pub(super) unwritten: Option<io::Error>,
+    /// Why nodes could not be started on another host.
+    pub(super) refused: Option<Failure>,
+    /// Why output or a record of a node that ended well is not here.
+    pub(super) incomplete: Option<Failure>,
 }
 
 /// How the streams of a node are treated.
@@ -146,6 +175,18 @@ pub(super) struct Finished {
 pub(super) struct Treatment {
     pub(super) keep_stdout: bool,
     pub(super) colour: [bool; 2],
+}
+
+impl Treatment {
+    /// Where a stream of a node goes whose lines get this label.
+    pub(super) fn destination(self, label: &str, node: usize, stream: usize) -> Destination {
+        if stream == 0 && self.keep_stdout {
+            Destination::Kept(Vec::new())
+        } else {
+            let cutter = LineCutter::labelled(label, node, self.colour[stream]);
+            Destination::Lines { cutter, outlet: stream }
+        }
+    }
 }
 
 impl Node {
@@ -179,6 +220,13 @@ impl<'a> Supervisor<'a> {
             is_late: false,
             unwritten: None,
             requests: None,
+            fleet: Fleet::default(),
+            refused: None,
+            records: None,
+            begun_records: BTreeMap::new(),
+            incomplete: None,
+            shows_at: Instant::now(),
+            noticed: BTreeSet::new(),
         }
     }
 
@@ -194,20 +242,47 @@ impl<'a> Supervisor<'a> {
         self.guard.watch_group(running.pid);
         let joins = self.requests.is_some();
         let label = if joins { format!("+{node}") } else { node.to_string() };
-        let stream = |descriptor: Option<_>, outlet: usize| {
-            let destination = if outlet == 0 && treatment.keep_stdout {
-                Destination::Kept(Vec::new())
-            } else {
-                Destination::Lines { cutter: LineCutter::labelled(&label, node, treatment.colour[outlet]), outlet }
-            };
-            descriptor.map(|descriptor| Stream::new(descriptor, destination))
+        let stream = |descriptor: Option<_>, stream: usize| {
+            let destination = treatment.destination(&label, node, stream);
+            descriptor.map(|descriptor| Stream::new(Some(descriptor), destination))
         };
         let streams = [stream(running.stdout, 0), stream(running.stderr, 1)];
         if running.stdin.is_some() {
             self.relay = Relay::new(running.stdin);
         }
         let seen = Seen { pid: running.pid, joins, ..Seen::default() };
-        self.nodes.push(Node { seen, status, streams, kept: [Vec::new(), Vec::new()] });
+        self.nodes.push(Node { seen, status, streams, kept: [Vec::new(), Vec::new()], agent: None });
+    }
+
+    /// Takes charge of agents that start their nodes. `destination` says where a stream of a node on a host goes, and
+    /// `records` where their records are written.
+    pub(super) fn adopt_fleet(
+        &mut self,
+        fleet: Fleet,
+        has_stdin: bool,
+        records: Option<PathBuf>,
+        destination: impl Fn(&str, usize, usize) -> Result<Destination, Failure>,
+    ) -> Result<(), Failure> {
+        for (place, host, nodes) in fleet.places() {
+            for node in nodes {
+                let stream = |stream| destination(&host, node, stream).map(|to| Some(Stream::new(None, to)));
+                self.nodes.push(Node {
+                    seen: Seen { host: Some(host.clone()), ..Seen::default() },
+                    status: NodeStatus::create()?,
+                    streams: [stream(0)?, stream(1)?],
+                    kept: [Vec::new(), Vec::new()],
+                    agent: Some(place),
+                });
+            }
+        }
+        if let Some(folder) = &records {
+            super::existing_directory(folder)?;
+        }
+        (self.fleet, self.records) = (fleet, records);
+        if has_stdin {
+            self.relay = Relay::to_agent();
+        }
+        Ok(())
     }
 
     /// Ends the nodes that were started, after one could not be.
@@ -228,11 +303,15 @@ impl<'a> Supervisor<'a> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.stage {
+        let of_stage = match self.stage {
             Stage::Running => self.ends_at,
-            Stage::Killed => None,
             Stage::Deciding(at) | Stage::Failing(at) | Stage::Asked(at) | Stage::Terminating(at) => Some(at),
-        }
+            Stage::Killed(at) => self.fleet.beats_at().map(|_| at),
+        };
+        let is_deciding = matches!(self.stage, Stage::Deciding(_) | Stage::Failing(_));
+        let shows_at = self.fleet.beats_at().filter(|_| is_deciding).map(|_| self.shows_at);
+        let of_fleet = [self.fleet.beats_at(), self.fleet.silent_at(self.is_ending()), shows_at];
+        of_fleet.into_iter().chain([of_stage]).flatten().min()
     }
 
     /// Sleeps until something happens or the deadline passes, and processes what happened.
@@ -242,10 +321,14 @@ impl<'a> Supervisor<'a> {
             descriptors.push(interest(outlet.descriptor, libc::POLLOUT));
         }
         for stream in self.nodes.iter().flat_map(|node| node.streams.iter().flatten()) {
-            if stream.has_room(&self.outlets) {
-                descriptors.push(interest(stream.descriptor(), libc::POLLIN));
+            if let Some(descriptor) = stream.descriptor()
+                && stream.destination.has_room(&self.outlets)
+            {
+                descriptors.push(interest(descriptor, libc::POLLIN));
             }
         }
+        let of_fleet = self.fleet.watched();
+        descriptors.extend(of_fleet.map(|(pipe, flags)| interest(pipe.as_raw_fd(), flags.bits() as i16)));
         if let Some((requests, _)) = &self.requests {
             descriptors.push(interest(requests.descriptor(), libc::POLLIN));
         }
@@ -269,6 +352,10 @@ impl<'a> Supervisor<'a> {
         {
             self.relay.pump();
         }
+        if let Some(bytes) = self.relay.take() {
+            // Node 0 is the first one of the first host.
+            self.fleet.order(0, &Order::Input, &bytes);
+        }
         for outlet in &mut self.outlets {
             if outlet.wants_to_write() && is_ready(outlet.descriptor, libc::POLLOUT) {
                 let written = outlet.write_some();
@@ -278,8 +365,15 @@ impl<'a> Supervisor<'a> {
         self.pump_streams(|descriptor| is_ready(descriptor, libc::POLLIN));
         let is_asked =
             self.requests.as_ref().is_some_and(|(requests, _)| is_ready(requests.descriptor(), libc::POLLIN));
+        for (place, report, body) in self.fleet.pump() {
+            self.take_report(place, report, &body);
+        }
+        if self.outlets.iter().all(Outlet::has_room) {
+            self.fleet.say_taken();
+        }
         // Nodes that have ended are reaped before the answer, which must not name them.
         self.take_signals();
+        self.look_after_fleet(Instant::now());
         if is_asked {
             self.answer_requests();
         }
@@ -289,15 +383,153 @@ impl<'a> Supervisor<'a> {
     fn pump_streams(&mut self, is_ready: impl Fn(i32) -> bool) {
         for node in &mut self.nodes {
             for (slot, kept) in node.streams.iter_mut().zip(&mut node.kept) {
-                if let Some(stream) = slot
-                    && is_ready(stream.descriptor())
-                    && !stream.pump(&mut self.outlets)
-                    && let Some(ended) = slot.take()
-                {
-                    *kept = ended.into_kept();
+                let Some(stream) = slot.as_mut().filter(|stream| stream.descriptor().is_some_and(&is_ready)) else {
+                    continue;
+                };
+                let goes_on = stream.pump(&mut self.outlets).unwrap_or_else(|error| {
+                    self.unwritten.get_or_insert(error);
+                    false
+                });
+                if let Some(ended) = slot.take_if(|_| !goes_on) {
+                    *kept = ended.destination.into_kept();
                 }
             }
         }
+    }
+
+    fn take_report(&mut self, place: usize, report: Report, body: &[u8]) {
+        // An agent speaks of its own nodes only.
+        if report.node().is_some_and(|node| self.nodes.get(node).is_none_or(|node| node.agent != Some(place))) {
+            return;
+        }
+        match report {
+            Report::Started(pids) => {
+                let own = self.nodes.iter_mut().filter(|node| node.agent == Some(place));
+                own.zip(pids).for_each(|(node, pid)| node.seen.pid = pid);
+                self.fleet.started(place);
+            }
+            Report::Output { node, stream } => {
+                self.fleet.came(place, body.len());
+                self.take_output(node, stream, body);
+            }
+            Report::InputTaken(bytes) => self.relay.taken(bytes),
+            Report::Stopped { node, is_stopped } => self.note(node, Change::Stopped(is_stopped)),
+            Report::Ended { node, ended } => {
+                self.nodes[node].status.replace(body);
+                self.note(node, Change::Ended(ended));
+            }
+            Report::Shown { node } => self.nodes[node].status.replace(body),
+            Report::Record { node } => self.write_record(node, body),
+            Report::RecordLost { node } => {
+                self.begun_records.remove(&node);
+                self.nodes[node].status.set_lost_record();
+            }
+            Report::Refused { code, sentence } => {
+                let host = self.fleet.host(place);
+                self.refused.get_or_insert(Failure::new(code, format!("host {host}: {sentence}")));
+                // Those that were not started never will be.
+                self.lose_nodes(place, "it could not be started", |node| node.seen.pid == 0);
+            }
+            Report::Notice(sentence) => {
+                // Most hosts have the same to say.
+                if self.noticed.insert(sentence.clone()) {
+                    let host = self.fleet.host(place);
+                    trellis_output::lines::report(format_args!("host {host}: {sentence}"));
+                }
+            }
+            Report::Finished => {
+                self.fleet.finished(place);
+                self.lose_nodes(place, "its agent has ended it", |_| true);
+                self.close_streams(place);
+                self.finish_records(place);
+            }
+            Report::Prepared(_) | Report::Reached(_) | Report::Beat => {}
+        }
+    }
+
+    /// Whether nodes are being ended because the run has failed, or should end.
+    fn is_ending(&self) -> bool {
+        matches!(self.stage, Stage::Terminating(_) | Stage::Killed(_))
+    }
+
+    fn take_output(&mut self, number: usize, stream: usize, body: &[u8]) {
+        let node = &mut self.nodes[number];
+        let Some(slot) = node.streams.get_mut(stream) else { return };
+        if let Some(open) = slot
+            && let Err(error) = open.destination.take(body, &mut self.outlets)
+        {
+            self.unwritten.get_or_insert(error);
+        }
+        if let Some(ended) = slot.take_if(|_| body.is_empty()) {
+            node.kept[stream] = ended.destination.into_kept();
+        }
+    }
+
+    fn write_record(&mut self, number: usize, body: &[u8]) {
+        let Some(folder) = self.records.as_ref().filter(|_| !self.nodes[number].status.has_lost_its_record()) else {
+            return;
+        };
+        let path = trellis::record::Record::path(folder, number);
+        let begun = match self.begun_records.entry(number) {
+            Entry::Occupied(begun) => Ok(begun.into_mut()),
+            Entry::Vacant(place) => Unfinished::begin(&path, files::MODE).map(|file| place.insert(file)),
+        };
+        if let Err(error) = begun.and_then(|begun| begun.file().write_all(body)) {
+            self.lose_record(number, &error);
+        }
+    }
+
+    fn lose_record(&mut self, number: usize, error: &io::Error) {
+        self.begun_records.remove(&number);
+        self.nodes[number].status.set_lost_record();
+        trellis_output::lines::report(format_args!("the record of node {number} cannot be written: {error}"));
+    }
+
+    /// Gives the records of a host's nodes their names.
+    fn finish_records(&mut self, place: usize) {
+        for number in 0..self.nodes.len() {
+            if self.nodes[number].agent == Some(place)
+                && let Some(Err(error)) = self.begun_records.remove(&number).map(Unfinished::finish)
+            {
+                self.lose_record(number, &error);
+            }
+        }
+    }
+
+    /// Notes that nodes of a host are lost.
+    fn lose_nodes(&mut self, place: usize, why: &str, which: impl Fn(&Node) -> bool) {
+        for number in 0..self.nodes.len() {
+            let node = &mut self.nodes[number];
+            if node.agent == Some(place) && node.seen.ended.is_none() && which(node) {
+                self.note(number, Change::Ended(Ended::Lost));
+                self.nodes[number].seen.last_words = Some(why.to_owned());
+            }
+        }
+    }
+
+    /// Says that the launcher is there, and notes which hosts are not.
+    fn look_after_fleet(&mut self, now: Instant) {
+        self.fleet.beat(now);
+        for (place, why) in self.fleet.lost(now, self.is_ending()) {
+            self.lose_nodes(place, &why, |_| true);
+            if self.close_streams(place) || self.records.is_some() {
+                let host = self.fleet.host(place);
+                let sentence = format!("host {host}: output of its nodes, or a record, is missing: {why}");
+                self.incomplete.get_or_insert(Failure::new(exit::CLUSTER, sentence));
+            }
+        }
+    }
+
+    /// Closes the streams of the nodes of a host; returns whether any was open.
+    fn close_streams(&mut self, place: usize) -> bool {
+        let mut was_open = false;
+        for number in 0..self.nodes.len() {
+            if self.nodes[number].agent == Some(place) {
+                was_open |= self.nodes[number].streams.iter().any(Option::is_some);
+                (0..2).for_each(|stream| self.take_output(number, stream, b""));
+            }
+        }
+        was_open
     }
 
     /// Answers requests to list the joined nodes, or to ask one to leave.
@@ -321,11 +553,9 @@ impl<'a> Supervisor<'a> {
             match signal {
                 libc::SIGCHLD => {}
                 libc::SIGTSTP => {
-                    self.signal_all(libc::SIGTSTP);
-                    // The launcher stops, too, so that the shell takes the terminal back; SIGCONT is forwarded
-                    // afterwards.
-                    // SAFETY: getpid and kill on our own process.
-                    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+                    self.signal_here(libc::SIGTSTP);
+                    // The launcher stops, too; SIGCONT is forwarded afterwards.
+                    self.fleet.stop();
                 }
                 signal if signals::asks_to_end(signal) => self.asked(signal),
                 signal => self.signal_all(signal),
@@ -353,28 +583,25 @@ impl<'a> Supervisor<'a> {
 
     /// Records every child that ended or stopped.
     fn reap(&mut self) {
-        loop {
-            let mut status = 0;
-            // SAFETY: waitpid fills the one integer that it gets.
-            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
-            if pid <= 0 {
-                return;
+        while let Some((pid, change)) = child::next_change() {
+            let is_it = |node: &Node| node.agent.is_none() && node.seen.pid == pid && node.seen.ended.is_none();
+            match self.nodes.iter().position(is_it) {
+                Some(number) => self.note(number, change),
+                // What carries a connection; else the guard, or a process that a node left behind and the kernel gave
+                // to us.
+                None => self.fleet.note(pid, &change),
             }
-            let Some(node) = self.nodes.iter_mut().find(|node| node.seen.pid == pid && node.seen.ended.is_none())
-            else {
-                continue; // the guard, or a process that a node left behind and the kernel gave to us
-            };
-            if libc::WIFSTOPPED(status) || libc::WIFCONTINUED(status) {
-                // Changes by the launcher's own later SIGCONT are not recorded.
-                if !node.seen.was_told_to_end {
-                    node.seen.stopped = libc::WIFSTOPPED(status);
-                }
-            } else {
-                let ended = if libc::WIFSIGNALED(status) {
-                    Ended::Killed { signal: libc::WTERMSIG(status), core: libc::WCOREDUMP(status) }
-                } else {
-                    Ended::Exited(libc::WEXITSTATUS(status))
-                };
+        }
+    }
+
+    /// Records what became of a node.
+    fn note(&mut self, number: usize, change: Change) {
+        let node = &mut self.nodes[number];
+        match change {
+            // Changes by the launcher's own later SIGCONT are not recorded.
+            Change::Stopped(is_stopped) if !node.seen.was_told_to_end => node.seen.stopped = is_stopped,
+            Change::Stopped(_) => {}
+            Change::Ended(ended) => {
                 node.seen.ended = Some(ended);
                 node.status.describe(&mut node.seen);
                 node.seen.order = self.endings;
@@ -391,15 +618,22 @@ impl<'a> Supervisor<'a> {
                 self.is_late = true;
                 self.terminate(now);
             }
-            Stage::Running | Stage::Deciding(_) | Stage::Failing(_) => self.look_for_cause(now),
+            Stage::Running | Stage::Deciding(_) | Stage::Failing(_) => {
+                if !matches!(self.stage, Stage::Running) && now >= self.shows_at {
+                    self.fleet.order_all(&Order::Show);
+                    self.shows_at = now + SHOW;
+                }
+                self.look_for_cause(now);
+            }
             Stage::Asked(at) if now >= at || self.unwritten.is_some() => self.terminate(now),
             Stage::Terminating(at) if now >= at => self.kill(),
-            Stage::Asked(_) | Stage::Terminating(_) | Stage::Killed => {}
+            Stage::Killed(at) if now >= at => self.fleet.abandon(),
+            Stage::Asked(_) | Stage::Terminating(_) | Stage::Killed(_) => {}
         }
     }
 
     fn look_for_cause(&mut self, now: Instant) {
-        if self.unwritten.is_some() {
+        if self.unwritten.is_some() || self.refused.is_some() {
             return self.terminate(now);
         }
         let seen: Vec<Seen> = self.nodes.iter().map(|node| node.seen.clone()).collect();
@@ -410,16 +644,23 @@ impl<'a> Supervisor<'a> {
             Stage::Deciding(_) if is_consequence && self.is_failing(&seen, cause) => {
                 self.stage = Stage::Failing(now + FAILING.time());
             }
-            Stage::Running if is_consequence && seen.len() > 1 => self.stage = Stage::Deciding(now + DECIDE.time()),
+            Stage::Running if is_consequence && seen.len() > 1 => {
+                self.shows_at = now;
+                self.stage = Stage::Deciding(now + DECIDE.time());
+            }
             _ => self.terminate(now),
         }
     }
 
-    /// Whether the node that this one blames still runs, and has said that it failed.
+    /// Whether the node that this one blames still runs, and has said that it failed, or its host says nothing any more.
     fn is_failing(&self, seen: &[Seen], consequence: usize) -> bool {
         let Some(node) = cause::blamed(seen, consequence).filter(|&node| seen[node].ended.is_none()) else {
             return false;
         };
+        if self.nodes[node].agent.is_some_and(|agent| self.fleet.is_unheard(agent, Instant::now())) {
+            // Its host has vanished, or is about to be heard of again.
+            return true;
+        }
         let mut now = seen[node].clone();
         self.nodes[node].status.describe(&mut now);
         now.last_words.is_some() && !now.is_consequence(node)
@@ -437,7 +678,9 @@ impl<'a> Supervisor<'a> {
     fn kill(&mut self) {
         self.mark_told();
         self.signal_all(libc::SIGKILL);
-        self.stage = Stage::Killed;
+        if !matches!(self.stage, Stage::Killed(_)) {
+            self.stage = Stage::Killed(Instant::now() + TERMINATE.time());
+        }
     }
 
     fn mark_told(&mut self) {
@@ -450,34 +693,31 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Signals the process group of every running node.
-    fn signal_all(&self, signal: i32) {
-        for node in self.nodes.iter().filter(|node| node.seen.ended.is_none()) {
-            // SAFETY: kill takes plain integers. The node is not reaped yet, so its group cannot be another's.
-            unsafe { libc::kill(-node.seen.pid, signal) };
+    fn signal_all(&mut self, signal: i32) {
+        self.signal_here(signal);
+        self.fleet.order_all(&Order::Signal(signal));
+    }
+
+    fn signal_here(&self, signal: i32) {
+        for node in self.nodes.iter().filter(|node| node.agent.is_none() && node.seen.ended.is_none()) {
+            child::signal_group(node.seen.pid, signal);
         }
     }
 
     /// Ends what the nodes left running, and forwards the last of the output.
     fn sweep(&mut self) -> Result<(), Failure> {
-        let failed = !matches!(self.stage, Stage::Running);
-        let (grace, timeout) =
-            if failed { (Duration::ZERO, LEFTOVER_FAILED.time()) } else { (LEFTOVER.time(), LEFTOVER.time()) };
-        let (terminate_at, kill_at) = (Instant::now() + grace, Instant::now() + grace + timeout);
-        let mut terminated = false;
-        loop {
-            let left = descendants::children_except(self.guard.pid());
-            if left.is_empty() {
-                break;
+        let has_failed = !matches!(self.stage, Stage::Running);
+        self.fleet.order_all(&Order::Finish { has_failed });
+        while !self.fleet.is_finished() {
+            if self.asked_count > 1 {
+                self.fleet.abandon();
             }
-            let now = Instant::now();
-            if now >= kill_at || self.asked_count > 1 {
-                descendants::signal(&left, libc::SIGKILL);
-            } else if now >= terminate_at && !terminated {
-                descendants::signal(&left, libc::SIGTERM);
-                descendants::signal(&left, libc::SIGCONT);
-                terminated = true;
-            }
-            self.wait(Some(now + Duration::from_millis(20)))?;
+            let until = [self.fleet.beats_at(), self.fleet.silent_at(self.is_ending())];
+            self.wait(until.into_iter().flatten().min())?;
+        }
+        let mut sweep = Sweep::new(has_failed);
+        while !sweep.step(self.guard.pid(), self.asked_count > 1) {
+            self.wait(Some(Instant::now() + descendants::LOOK))?;
         }
         self.flush()
     }
@@ -503,9 +743,11 @@ impl<'a> Supervisor<'a> {
             asked_by: self.asked_by,
             is_late: self.is_late,
             unwritten: self.unwritten,
+            refused: self.refused,
+            incomplete: self.incomplete,
         };
         for mut node in self.nodes {
-            if !node.seen.was_told_to_end {
+            if !node.seen.was_told_to_end && node.seen.ended != Some(Ended::Lost) {
                 node.status.describe(&mut node.seen);
             }
             let [stdout, _] = node.kept;

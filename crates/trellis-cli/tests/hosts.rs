@@ -1,0 +1,494 @@
+//! `trellis run --hosts`, on hosts of a lab that reach each other by the system's ssh.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Run, command, in_role, signal, start, start_role, wait_until};
+use trellis_testing::{Folder, Need, skip};
+
+/// A lab whose hosts have an ssh server; it ends with this value.
+struct Lab {
+    name: String,
+    ssh: String,
+}
+
+impl Lab {
+    /// `None`, with the reason, where there can be none.
+    fn up(test: &str, hosts: usize) -> Option<Lab> {
+        let is_root = Command::new("id").arg("-u").output().expect("id").stdout == b"0\n";
+        if !is_root {
+            skip(test, Need::Root, "an ssh server needs it");
+            return None;
+        }
+        if !fs::exists("/usr/sbin/sshd").unwrap_or(false) {
+            skip(test, Need::Program, "openssh-server is not installed");
+            return None;
+        }
+        static LABS: AtomicU32 = AtomicU32::new(0);
+        let name = format!("hosts-{}-{}", std::process::id(), LABS.fetch_add(1, Ordering::Relaxed));
+        let mut lab = Lab { name, ssh: String::new() };
+        let output = lab.ask("up", &["--clients", &hosts.to_string(), "--servers", "0", "--ssh"]);
+        assert!(output.status.success(), "{}", told(&output));
+        lab.ssh = lab.status()["ssh"][0].as_str().expect("a command").to_owned();
+        Some(lab)
+    }
+
+    fn task(&self, task: &str, arguments: &[&str]) -> Command {
+        let mut command = command(&["lab", task, "--lab", &self.name]);
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn ask(&self, task: &str, arguments: &[&str]) -> Output {
+        self.task(task, arguments).output().expect("the command can be started")
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_slice(&self.ask("status", &["--json"]).stdout).expect("JSON")
+    }
+
+    /// How many processes run on each host, without its ssh server: that keeps a connection until the network says that
+    /// it is lost.
+    fn processes(&self) -> Vec<usize> {
+        let status = self.status();
+        let is_ssh = |process: &Value| {
+            let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+            name.starts_with("sshd")
+        };
+        let count = |host: &Value| {
+            let processes = host["processes"].as_array().expect("processes");
+            processes.iter().filter(|process| !is_ssh(process)).count()
+        };
+        status["hosts"].as_array().expect("hosts").iter().map(count).collect()
+    }
+
+    /// Waits until nothing is left on any host.
+    fn wait_until_quiet(&self) {
+        wait_until("nothing is left on any host", || self.processes().iter().all(|count| *count == 0));
+    }
+
+    /// `trellis run` with these options, in host c1.
+    fn run(&self, options: &[&str]) -> Command {
+        let mut command = self.task("run", &["c1", "--", env!("CARGO_BIN_EXE_trellis"), "run", "--ssh", &self.ssh]);
+        command.args(options);
+        command
+    }
+
+    /// The same with this executable as the nodes, in a role.
+    fn start_role(&self, role: &str, options: &[&str]) -> Run {
+        let mut command = self.run(options);
+        command.args(["-x", &format!("CLI_TEST_ROLE={role}"), "-x", "RUST_BACKTRACE=0", "--"]);
+        in_role(&mut command, role);
+        command.env_remove("CLI_TEST_ROLE");
+        Run::start(command)
+    }
+
+    /// Sends a signal to a node that said its number in the lab's process namespace.
+    fn signal_node(&self, run: &Run, node: usize, signal: &str) {
+        let pid = run.node_pid(node).to_string();
+        let output = self.ask("run", &["c1", "--", "kill", &format!("-{signal}"), &pid]);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // A test that fails may have no lab any more.
+        let _ = self.ask("down", &[]);
+    }
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The `trellis run` that a `trellis lab run` started.
+fn launcher_in(run: &Run) -> i32 {
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).expect("Linux lists them");
+    children.split_whitespace().next().expect("it runs its command").parse().expect("a number")
+}
+
+#[test]
+fn nodes_on_several_hosts_share_memory() {
+    let Some(lab) = Lab::up("nodes_on_several_hosts_share_memory", 3) else { return };
+    let run = lab.start_role("sum", &["--hosts", "c1,c2:2,c3"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for line in ["[0 c1] sum 6", "[1 c2] sum 6", "[2 c2] sum 6", "[3 c3] sum 6"] {
+        assert!(run.stdout.contains(line), "{line}: {run:?}");
+    }
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn nodes_run_in_the_same_place_with_the_variables_that_were_given() {
+    let Some(lab) = Lab::up("nodes_run_in_the_same_place", 2) else { return };
+    let folder = Folder::new();
+    fs::write(folder.file("hosts"), "# two\nc1 slots=1\nc2:1\n").expect("it is ours");
+    fs::write(folder.file("variables"), "COLOUR=blue green\n").expect("it is ours");
+    let script = "echo \"$(hostname) $(pwd) $COLOUR $SHAPE {node}/{nodes}\"; echo complaint >&2";
+    let mut command = lab.run(&["--hostfile", "hosts", "--env-file", "variables", "-x", "SHAPE", "sh", "-c", script]);
+    command.current_dir(folder.path()).env("SHAPE", "round");
+    let run = Run::start(command).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let place = folder.path().display();
+    assert!(run.stdout.contains(&format!("[1 c2] c2 {place} blue green round 1/2\n")), "{run:?}");
+    assert!(run.stderr.contains("[0 c1] complaint\n") && run.stderr.contains("[1 c2] complaint\n"), "{run:?}");
+
+    let elsewhere = Run::start(lab.run(&["--hosts", "c2", "--chdir", "/nowhere", "true"])).finish();
+    assert_eq!(elsewhere.code, Some(74), "{elsewhere:?}");
+    assert!(elsewhere.stderr.contains("host c2: cannot go to the directory /nowhere"), "{elsewhere:?}");
+    let text = folder.file("variables").display().to_string();
+    let denied = Run::start(lab.run(&["--hosts", "c1,c2", &text])).finish();
+    assert_eq!(denied.code, Some(126), "{denied:?}");
+    assert!(denied.stderr.contains(&format!("program `{text}` may not be executed")), "{denied:?}");
+    lab.wait_until_quiet();
+    let missing = Run::start(lab.run(&["--hosts", "c1,c2", "./no-such-program"])).finish();
+    assert_eq!(missing.code, Some(127), "{missing:?}");
+    assert!(missing.stderr.contains("host c2: program `./no-such-program` was not found"), "{missing:?}");
+}
+
+#[test]
+fn a_program_is_copied_to_hosts_and_removed_from_them() {
+    let Some(lab) = Lab::up("a_program_is_copied_to_hosts", 2) else { return };
+    let folder = Folder::new();
+    let script = "#!/bin/sh\necho \"$(hostname) runs $0\"; stat -c 'mode %a' $0\n# and much more\n";
+    let program = folder.file("program");
+    // More than one piece.
+    fs::write(&program, script.to_owned() + &"#".repeat(300_000)).expect("it is ours");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let mut command = lab.run(&["--hosts", "c1,c2", "--copy", "./program"]);
+    command.current_dir(folder.path());
+    let run = Run::start(command).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let line = run.stdout.lines().find(|line| line.starts_with("[1 c2] c2 runs /")).expect("node 1 wrote it");
+    let copy = std::path::Path::new(line.rsplit(' ').next().expect("a path"));
+    assert!(copy.ends_with("program") && !copy.starts_with(folder.path()), "{line}");
+    assert!(run.stdout.contains("[0 c1] mode 700\n"), "{run:?}");
+    assert!(!copy.exists() && !copy.parent().expect("a folder").exists(), "{line}");
+    let run = lab.start_role("sum", &["--hosts", "c1,c2", "--copy"]).finish();
+    assert!(run.code == Some(0) && run.stdout.contains("[1 c2] sum 1"), "{run:?}");
+}
+
+#[test]
+fn standard_input_goes_to_node_zero_on_its_host() {
+    let Some(lab) = Lab::up("standard_input_goes_to_node_zero", 2) else { return };
+    let folder = Folder::new();
+    // More than may be on its way at once.
+    let text: String = (0..200_000).map(|line| format!("line {line}\n")).collect();
+    fs::write(folder.file("input"), &text).expect("it is ours");
+    let mut command = lab.run(&["--hosts", "c2,c1", "--output", "raw", "sh", "-c", "sleep 0.2; cat"]);
+    command.stdin(fs::File::open(folder.file("input")).expect("it was written"));
+    let run = Run::start(command).finish();
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stdout == text, "{} bytes of {}", run.stdout.len(), text.len());
+    // A node that does not read keeps nobody waiting.
+    let mut command = lab.run(&["--hosts", "c2,c1", "true"]);
+    command.stdin(fs::File::open(folder.file("input")).expect("it was written"));
+    assert_eq!(Run::start(command).finish().code, Some(0));
+}
+
+#[test]
+fn a_reader_that_pauses_for_long_loses_nothing() {
+    let Some(lab) = Lab::up("a_reader_that_pauses", 2) else { return };
+    let script =
+        "i=0; while [ $i -lt 30000 ]; do echo \"line $i of some length, so that pipes fill\"; i=$((i + 1)); done";
+    let mut command = lab.run(&["--hosts", "c1,c2", "--set", "silence_seconds_max=2", "sh", "-c", script]);
+    let mut child = command.spawn().expect("it starts");
+    // Longer than anybody may be silent.
+    std::thread::sleep(Duration::from_secs(4));
+    let mut text = String::new();
+    let output = child.stdout.as_mut().expect("it was asked for");
+    std::io::Read::read_to_string(output, &mut text).expect("it is text");
+    assert!(child.wait().expect("it ends").success(), "{} bytes", text.len());
+    assert_eq!(text.lines().count(), 60_000);
+    assert!(text.contains("[1 c2] line 29999 of some length"));
+}
+
+#[test]
+fn files_and_records_of_all_hosts_are_here() {
+    let Some(lab) = Lab::up("files_and_records_of_all_hosts", 2) else { return };
+    let folder = Folder::new();
+    let (files, record) = (folder.file("files").display().to_string(), folder.file("record").display().to_string());
+    let options =
+        ["--hosts", "c1,c2", "--output", "files", "--output-directory", &files, "--record", &record, "--stats"];
+    let run = lab.start_role("sum", &options).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let written = fs::read_to_string(folder.file("files").join("node-1.out")).expect("node 1 wrote");
+    assert!(written.contains("sum 1\n"), "{written}");
+    assert!(run.stderr.contains("node 0          node 1"), "{run:?}");
+    let report = command(&["report", &record]).output().expect("the command can be started");
+    assert!(report.status.success(), "{}", told(&report));
+    assert_eq!(fs::read_dir(&record).expect("a folder").filter_map(Result::ok).count(), 3, "two records and a report");
+}
+
+#[test]
+fn a_node_that_fails_is_named_with_its_host() {
+    let Some(lab) = Lab::up("a_node_that_fails_is_named", 2) else { return };
+    let run = lab.start_role("exit", &["--hosts", "c1,c2"]).finish();
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(
+        run.stderr.contains("trellis: node 1 (pid ") && run.stderr.contains(" on c2) exited with status 1"),
+        "{run:?}"
+    );
+    let mut run = lab.start_role("barrier", &["--hosts", "c1,c2"]);
+    run.wait_for_output("up", 2);
+    lab.signal_node(&run, 1, "KILL");
+    let run = run.finish();
+    assert_eq!(run.code, Some(128 + libc::SIGKILL), "{run:?}");
+    assert!(run.stderr.contains(" on c2) was killed by SIGKILL"), "{run:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn a_signal_to_the_launcher_ends_everything_everywhere() {
+    let Some(lab) = Lab::up("a_signal_to_the_launcher", 3) else { return };
+    let mut run = lab.start_role("barrier", &["--hosts", "c1,c2,c3"]);
+    run.wait_for_output("up", 3);
+    signal(run.pid(), libc::SIGTERM);
+    let ended = run.finish();
+    assert_eq!(ended.code, Some(128 + libc::SIGTERM), "{ended:?}");
+    assert!(ended.stderr.contains("interrupted by SIGTERM"), "{ended:?}");
+    lab.wait_until_quiet();
+    // What ignores it, and what it started, is killed.
+    let script = "trap '' TERM; sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
+    let mut run = Run::start(lab.run(&["--hosts", "c2,c3", "sh", "-c", script]));
+    run.wait_for_output("up", 2);
+    signal(run.pid(), libc::SIGTERM);
+    assert_eq!(run.finish().code, Some(128 + libc::SIGTERM));
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn a_killed_launcher_leaves_nothing_on_any_host() {
+    let Some(lab) = Lab::up("a_killed_launcher_leaves_nothing", 3) else { return };
+    let mut run = lab.start_role("barrier", &["--hosts", "c1,c2,c3"]);
+    run.wait_for_output("up", 3);
+    signal(launcher_in(&run), libc::SIGKILL);
+    assert_eq!(run.finish().code, Some(128 + libc::SIGKILL));
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn an_agent_ends_its_nodes_when_the_launcher_says_nothing_any_more() {
+    let Some(lab) = Lab::up("an_agent_ends_its_nodes", 2) else { return };
+    let mut run = lab.start_role("barrier", &["--hosts", "c2", "-n", "2", "--set", "silence_seconds_max=2"]);
+    run.wait_for_output("up", 2);
+    let launcher = launcher_in(&run);
+    signal(launcher, libc::SIGSTOP);
+    wait_until("the agent has ended its nodes", || lab.processes()[1] == 0);
+    signal(launcher, libc::SIGCONT);
+    let run = run.finish();
+    assert_ne!(run.code, Some(0), "{run:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn a_run_on_several_hosts_can_be_stopped_for_long_and_continued() {
+    let Some(lab) = Lab::up("a_run_can_be_stopped_for_long", 2) else { return };
+    let mut run = lab.start_role("pace", &["--hosts", "c1,c2", "--set", "silence_seconds_max=2"]);
+    run.wait_for_output("up", 2);
+    let launcher = launcher_in(&run);
+    signal(launcher, libc::SIGTSTP);
+    wait_until("it is stopped", || support::state(launcher) == Some('T'));
+    // Longer than anybody may be silent.
+    std::thread::sleep(Duration::from_secs(5));
+    signal(launcher, libc::SIGCONT);
+    let run = run.finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+}
+
+#[test]
+fn a_host_that_vanishes_ends_the_run_with_its_name() {
+    let Some(lab) = Lab::up("a_host_that_vanishes", 3) else { return };
+    let mut run = lab.start_role("barrier", &["--hosts", "c1,c2,c3", "--set", "silence_seconds_max=2"]);
+    run.wait_for_output("up", 3);
+    assert!(lab.ask("partition", &["c1,c2", "c3"]).status.success());
+    let run = run.finish();
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.stderr.lines().last().is_some_and(|line| line.contains(" on c3)")), "{run:?}");
+    // Its agent hears nothing, either.
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_named_before_anything_starts() {
+    let Some(lab) = Lab::up("a_host_that_cannot_be_reached", 2) else { return };
+    let run = Run::start(lab.run(&["--hosts", "c2,nowhere.invalid", "echo", "started"])).finish();
+    assert_eq!(run.code, Some(71), "{run:?}");
+    assert!(run.stderr.contains("trellis: host nowhere.invalid: ssh: Could not resolve hostname"), "{run:?}");
+    assert!(!run.stdout.contains("started"), "{run:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
+fn a_firewall_between_two_hosts_is_named() {
+    let Some(lab) = Lab::up("a_firewall_between_two_hosts", 3) else { return };
+    let status = lab.status();
+    let prefix = status["hosts"][2]["prefix"].as_str().expect("a prefix");
+    let closed = lab.ask("run", &["c2", "--", "ip", "-6", "route", "add", "unreachable", prefix]);
+    assert!(closed.status.success(), "{}", told(&closed));
+    let run = Run::start(lab.run(&["--hosts", "c2,c3", "echo", "started"])).finish();
+    assert_eq!(run.code, Some(71), "{run:?}");
+    assert!(run.stderr.contains("host c2 does not reach host c3 at ["), "{run:?}");
+    assert!(run.stderr.contains("open the firewall between them"), "{run:?}");
+    assert!(!run.stdout.contains("started"), "{run:?}");
+}
+
+/// A command in place of ssh, which says this.
+fn other_ssh(folder: &Folder, script: &str) -> String {
+    let path = folder.file("ssh");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("it is ours");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    path.display().to_string()
+}
+
+#[test]
+fn a_host_with_another_version_or_without_the_command_is_named() {
+    let folder = Folder::new();
+    let said = |script: &str| {
+        let ssh = other_ssh(&folder, script);
+        let run = start(&["--hosts", "far", "--ssh", &ssh, "true"]).finish();
+        assert_eq!(run.code, Some(71), "{run:?}");
+        run.stderr
+    };
+    let greeting = |version: &str, architecture: &str| {
+        format!(
+            "printf Welcome; echo; echo 'trellis-agent {{\"version\":\"{version}\",\"architecture\":\"{architecture}\",\
+             \"own_address\":null,\"launcher_address\":null}}'; cat"
+        )
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    let other = said(&greeting("0.0.7", "x86_64"));
+    assert!(other.contains(&format!("host far: it has version 0.0.7 of trellis, and this is {own}")), "{other}");
+    let other = said(&greeting(own, "riscv64"));
+    assert!(other.contains("host far: it is of architecture riscv64"), "{other}");
+    let none = said("echo 'sh: 1: exec: trellis: not found' >&2; exit 127");
+    assert!(none.contains("host far: no trellis can be run there, neither at /"), "{none}");
+    assert!(none.contains("install the same version: sh: 1: exec: trellis: not found"), "{none}");
+    let other = said("echo 'trellis: cannot execute binary file: Exec format error' >&2; exit 126");
+    assert!(other.contains("host far: its trellis cannot be run; it may be of another architecture: "), "{other}");
+    let denied = said("echo 'me@far: Permission denied (publickey).' >&2; exit 255");
+    assert!(denied.contains("host far: me@far: Permission denied (publickey).; `/"), "{denied}");
+    assert!(denied.contains(" far true` must succeed without a question"), "{denied}");
+    let noise = said("yes");
+    assert!(noise.contains("host far: its login prints too much"), "{noise}");
+}
+
+#[test]
+fn the_secret_is_in_no_argument_and_in_no_variable_of_an_agent() {
+    let folder = Folder::new();
+    // The agent is started here, with everything that it gets on another host written down.
+    let log = folder.file("log").display().to_string();
+    let script = format!(
+        "echo \"$*\" >> {log}; env >> {log}; shift $(($# - 1)); SSH_CONNECTION='127.0.0.1 1 127.0.0.1 22' sh -c \"$1\""
+    );
+    let ssh = other_ssh(&folder, &script);
+    let secret = folder.file("secret");
+    fs::write(&secret, [b'Q'; 32]).expect("it is ours");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let secret = secret.display().to_string();
+    let run = start(&["--hosts", "far", "--ssh", &ssh, "--secret-file", &secret, "-x", "TOKEN=abc", "env"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.stdout.contains("[0 far] TOKEN=abc\n"), "{run:?}");
+    let log = fs::read_to_string(&log).expect("it was written");
+    assert!(!log.contains("QQQQ") && !log.contains("abc"), "{log}");
+}
+
+#[test]
+fn options_that_need_hosts_say_so() {
+    for (options, sentence) in [
+        (&["--network", "lo"][..], "--network needs hosts"),
+        (&["--hosts", "a:0"], "--hosts: `0` in `a:0` is no number of nodes"),
+        (&["--hosts", "a:2", "-n", "3"], "-n 3: the 1 hosts have 2 slots"),
+        (&["--hostfile", "/nonexistent"], "--hostfile /nonexistent: cannot be read"),
+        (&["--hosts", "localhost", "--home", "memory-server"], "name them with --memory-server"),
+    ] {
+        let run = start(&[options, &["true"]].concat()).finish();
+        assert_ne!(run.code, Some(0), "{run:?}");
+        assert!(run.stderr.contains(sentence), "{run:?}");
+    }
+}
+
+#[test]
+fn this_machine_needs_no_ssh() {
+    let run = start(&["--hosts", "localhost:2", "sh", "-c", "echo $TRELLIS_NODES"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.stdout.contains("[1 localhost] 127.0.0.1:"), "{run:?}");
+    // Who says how it is reached means it.
+    let run = start(&["--hosts", "localhost", "--ssh", "false", "true"]).finish();
+    assert_eq!(run.code, Some(71), "{run:?}");
+}
+
+#[test]
+fn a_start_that_is_refused_ends_the_run() {
+    // A program that is there and cannot be executed is found when it is started.
+    let folder = Folder::new();
+    let program = folder.file("program");
+    fs::write(&program, "#!/no/such/interpreter\n").expect("it is ours");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let program = program.display().to_string();
+    for more in [&["--stats"][..], &[]] {
+        let run = start(&[&["--hosts", "localhost:2"], more, &[&program]].concat()).finish();
+        assert_eq!(run.code, Some(126), "{run:?}");
+        assert!(
+            run.stderr.contains("host localhost: program `/") && run.stderr.contains("names an interpreter"),
+            "{run:?}"
+        );
+    }
+}
+
+#[test]
+fn an_agent_that_is_lost_before_all_output_came_is_named() {
+    let folder = Folder::new();
+    let agent = folder.file("agent").display().to_string();
+    // What the node leaves running writes later, and its agent is killed before that.
+    let script = format!("(sleep 0.2; kill -9 $(cat {agent}); sleep 60; echo late) & exit 0");
+    let ssh = other_ssh(
+        &folder,
+        &format!("shift $(($# - 1)); echo $$ > {agent}; SSH_CONNECTION='127.0.0.1 1 127.0.0.1 22' exec sh -c \"$1\""),
+    );
+    let run = start(&["--hosts", "far", "--ssh", &ssh, "sh", "-c", &script]).finish();
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(
+        run.stderr.contains("host far: output of its nodes, or a record, is missing: its connection ended"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn the_shortest_silence_is_long_enough_for_those_who_are_there() {
+    let run = start_role("pace", &["--hosts", "localhost:2", "--set", "silence_seconds_max=1"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+}
+
+#[test]
+fn the_variable_path_and_a_directory_count_as_on_this_host() {
+    let folder = Folder::new();
+    let program = folder.file("only-here");
+    fs::create_dir(folder.file("inside")).expect("it is ours");
+    fs::write(&program, "#!/bin/sh\npwd\n").expect("it is ours");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    for hosts in [&["--hosts", "localhost"][..], &[]] {
+        let path = format!("PATH={}:/usr/bin:/bin", folder.path().display());
+        let mut command = command(&["run"]);
+        command.args(hosts).args(["-x", &path, "--chdir", "inside", "only-here"]);
+        command.current_dir(folder.path()).stdin(Stdio::null());
+        let run = Run::start(command).finish();
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(run.stdout.ends_with(&format!("{}\n", folder.file("inside").display())), "{run:?}");
+    }
+}
+
+#[test]
+#[ignore = "a role that tests start"]
+fn acts_as_a_node_when_started_as_one() {
+    if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
+        support::node::act(&role);
+    }
+}

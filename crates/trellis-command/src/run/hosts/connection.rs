@@ -1,0 +1,346 @@
+//! The launcher's end of the connection to one agent: the `ssh` that carries it, and what is known about its host.
+//!
+//! Promises: no call waits. What `ssh` or the agent complained about is part of the sentence about its end.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::Instant;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use super::dialogue::{BODY_BYTES_MAX, Frames, GREETING, Greeting, Order, Outgoing, Report};
+use super::list::Host;
+use crate::exit::{self, Failure};
+use crate::run::cause::Ended;
+use crate::run::child::{self, Running};
+use crate::run::output::set_non_blocking;
+
+/// What a login may print before the agent greets.
+const PREAMBLE_BYTES_MAX: usize = 64 << 10;
+/// What is kept of the complaints of `ssh` and of the agent.
+const COMPLAINTS_BYTES_MAX: usize = 4 << 10;
+
+/// A file for a host: its name, and its contents, which all hosts share.
+pub(super) type Upload = (OsString, Rc<Vec<u8>>);
+
+/// The connection to an agent.
+pub(crate) struct Connection {
+    pub(super) host: Host,
+    /// Whether the agent runs on the machine of the launcher.
+    pub(super) is_here: bool,
+    /// The numbers of the nodes there.
+    pub(super) nodes: Range<usize>,
+    /// The process that carries the connection.
+    pub(super) pid: i32,
+    to_agent: Option<OwnedFd>,
+    from_agent: Option<OwnedFd>,
+    complaints_from: Option<OwnedFd>,
+    outgoing: Outgoing,
+    /// How much output came that nobody has taken yet.
+    pub(super) untaken: usize,
+    /// Files that the host still lacks, and how far the first one is sent.
+    uploads: VecDeque<Upload>,
+    sent: usize,
+    /// When something went to the agent or came from it.
+    pub(super) moved: Instant,
+    frames: Frames,
+    /// What came before the greeting.
+    preamble: Vec<u8>,
+    pub(super) greeting: Option<Greeting>,
+    complaints: Vec<u8>,
+    /// When the agent was heard last.
+    pub(super) heard: Instant,
+    /// How the process that carries the connection ended.
+    pub(super) ended: Option<Ended>,
+    /// Why the agent cannot do what it should.
+    pub(super) failure: Option<Failure>,
+    /// Where the nodes listen.
+    pub(super) addresses: Vec<String>,
+    /// The nodes of other hosts that were not reached from here; `None` before that is known.
+    pub(super) unreachable: Option<Vec<(usize, String)>>,
+    /// Whether its nodes were started.
+    pub(super) has_started: bool,
+    pub(super) has_finished: bool,
+    /// How the user reaches the host.
+    ssh: String,
+}
+
+/// Whether this name is one of the machine on which the launcher runs.
+fn is_here(host: &Host) -> bool {
+    let system = rustix::system::uname();
+    let own = system.nodename().to_string_lossy();
+    let short = own.split('.').next().unwrap_or_default();
+    ["localhost", "127.0.0.1", "::1", &own, short].contains(&host.target.as_str())
+}
+
+/// The words after `ssh` that start an agent on a host: at the path of this command, else where PATH has one.
+fn remote_command() -> String {
+    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("trellis"));
+    let own = own.to_string_lossy().replace('\'', "'\\''");
+    format!("exec sh -c 'test -x \"$0\" && exec \"$0\" agent; exec trellis agent' '{own}'")
+}
+
+impl Connection {
+    /// Starts an agent: with `ssh`, or directly on this machine.
+    pub(super) fn open(host: Host, nodes: Range<usize>, ssh: Option<&str>) -> Result<Connection, Failure> {
+        // Who says how hosts are reached means it.
+        let is_here = ssh.is_none() && is_here(&host);
+        let ssh = ssh.unwrap_or("ssh");
+        let mut command = if is_here {
+            let mut command = Command::new("/proc/self/exe");
+            command.arg("agent").env_remove("SSH_CONNECTION");
+            command
+        } else {
+            // The shell takes the user's words apart. Options of the user come first, and ssh takes the first.
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("exec {ssh} \"$@\""), "trellis", "-T", "-oBatchMode=yes"]);
+            // A connection of the user that several logins share is used, but never made, and so never ended.
+            command.args(["-oConnectTimeout=10", "-oControlMaster=no", "-oRemoteCommand=none"]);
+            command.args(["-oClearAllForwardings=yes", &host.target, &remote_command()]);
+            command
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        child::bind(&mut command, Vec::new());
+        let started = command.spawn().map_err(|error| {
+            Failure::new(exit::SYSTEM, format!("cannot start an agent for host {}: {error}", host.name()))
+        })?;
+        let Running { pid, stdin, stdout, stderr } = started.into();
+        for pipe in [&stdin, &stdout, &stderr].into_iter().flatten() {
+            set_non_blocking(pipe.as_raw_fd());
+        }
+        Ok(Connection {
+            host,
+            is_here,
+            nodes,
+            pid,
+            to_agent: stdin,
+            from_agent: stdout,
+            complaints_from: stderr,
+            outgoing: Outgoing::default(),
+            untaken: 0,
+            has_started: false,
+            uploads: VecDeque::new(),
+            sent: 0,
+            moved: Instant::now(),
+            frames: Frames::default(),
+            preamble: Vec::new(),
+            greeting: None,
+            complaints: Vec::new(),
+            heard: Instant::now(),
+            ended: None,
+            failure: None,
+            addresses: Vec::new(),
+            unreachable: None,
+            has_finished: false,
+            ssh: ssh.to_owned(),
+        })
+    }
+
+    /// Sends an order, with bytes that belong to it.
+    pub(super) fn order(&mut self, order: &Order, body: &[u8]) {
+        if self.to_agent.is_some() {
+            self.outgoing.say(order, body);
+        }
+    }
+
+    /// Sends files, when there is nothing else to send.
+    pub(super) fn upload(&mut self, files: impl Iterator<Item = Upload>) {
+        self.uploads.extend(files);
+    }
+
+    /// Whether all files are on their way.
+    pub(super) fn has_uploaded(&self) -> bool {
+        self.uploads.is_empty() && self.is_flushed()
+    }
+
+    fn send_next_piece(&mut self) {
+        let Some((name, contents)) = self.uploads.front() else { return };
+        let rest = &contents[self.sent..];
+        let piece = &rest[..rest.len().min(BODY_BYTES_MAX)];
+        self.outgoing.say(&Order::Copy(name.clone()), piece);
+        self.sent += piece.len();
+        if piece.len() == rest.len() {
+            self.sent = 0;
+            self.uploads.pop_front();
+        }
+    }
+
+    /// Whether everything that was sent is on its way.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty() || self.to_agent.is_none()
+    }
+
+    /// Whether nothing more is to be learned from it.
+    pub(super) fn is_over(&self) -> bool {
+        self.from_agent.is_none() && self.ended.is_some()
+    }
+
+    /// The descriptors to wait for.
+    pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let has_more = !self.outgoing.is_empty() || !self.uploads.is_empty();
+        let output = self.to_agent.as_ref().filter(|_| has_more);
+        let output = output.map(|pipe| (pipe.as_fd(), PollFlags::OUT));
+        let inputs = [&self.from_agent, &self.complaints_from].into_iter().flatten();
+        inputs.map(|pipe| (pipe.as_fd(), PollFlags::IN)).chain(output)
+    }
+
+    /// Writes and reads what can be, and returns what the agent said.
+    pub(super) fn pump(&mut self) -> Vec<(Report, Vec<u8>)> {
+        self.write();
+        self.read_complaints();
+        self.read()
+    }
+
+    pub(super) fn write(&mut self) {
+        if self.outgoing.is_empty() {
+            self.send_next_piece();
+        }
+        while let Some(pipe) = self.to_agent.as_ref().filter(|_| !self.outgoing.is_empty()) {
+            match self.outgoing.write(pipe) {
+                Ok(true) => self.moved = Instant::now(),
+                Ok(false) => return,
+                // Its end is seen where it is read.
+                Err(_) => self.to_agent = None,
+            }
+        }
+    }
+
+    fn read_complaints(&mut self) {
+        let Some(pipe) = &self.complaints_from else { return };
+        let mut buffer = [0; 4096];
+        match rustix::io::read(pipe, &mut buffer) {
+            Ok(0) => self.complaints_from = None,
+            Ok(count) => {
+                self.complaints.extend_from_slice(&buffer[..count]);
+                let excess = self.complaints.len().saturating_sub(COMPLAINTS_BYTES_MAX);
+                self.complaints.drain(..excess);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.complaints_from = None,
+        }
+    }
+
+    fn read(&mut self) -> Vec<(Report, Vec<u8>)> {
+        let Some(pipe) = &self.from_agent else { return Vec::new() };
+        let mut buffer = [0; 64 << 10];
+        match rustix::io::read(pipe, &mut buffer) {
+            Ok(0) => self.from_agent = None,
+            Ok(count) => {
+                self.heard = Instant::now();
+                self.moved = self.heard;
+                self.take(&buffer[..count]);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.from_agent = None,
+        }
+        let mut reports = Vec::new();
+        loop {
+            match self.frames.next() {
+                Ok(Some(report)) => reports.push(report),
+                Ok(None) => return reports,
+                Err(sentence) => {
+                    self.from_agent = None;
+                    self.fail(exit::SYSTEM, &sentence);
+                    return reports;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        if self.greeting.is_some() {
+            return self.frames.feed(bytes);
+        }
+        self.preamble.extend_from_slice(bytes);
+        let starts = |line: &[u8]| line.starts_with(GREETING.as_bytes());
+        let mut from = 0;
+        while let Some(length) = self.preamble[from..].iter().position(|byte| *byte == b'\n') {
+            let line = &self.preamble[from..from + length];
+            if starts(line) {
+                let text = String::from_utf8_lossy(&line[GREETING.len()..]).into_owned();
+                let rest = self.preamble.split_off(from + length + 1);
+                self.frames.feed(&rest);
+                return self.greeted(&text);
+            }
+            from += length + 1;
+        }
+        if self.preamble.len() > PREAMBLE_BYTES_MAX {
+            self.from_agent = None;
+            self.fail(exit::SYSTEM, "its login prints too much; see what `ssh` with `true` as the command prints");
+        }
+    }
+
+    fn greeted(&mut self, text: &str) {
+        let (own, here) = (env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+        match serde_json::from_str::<Greeting>(text) {
+            Ok(greeting) if greeting.version != own => {
+                let sentence = format!(
+                    "it has version {} of trellis, and this is {own}; install the same version on both",
+                    greeting.version
+                );
+                self.fail(exit::SYSTEM, &sentence);
+            }
+            Ok(greeting) if greeting.architecture != here => {
+                let sentence = format!(
+                    "it is of architecture {}, and this machine is of {here}; the nodes of a cluster share one",
+                    greeting.architecture
+                );
+                self.fail(exit::SYSTEM, &sentence);
+            }
+            Ok(greeting) => self.greeting = Some(greeting),
+            Err(_) => self.fail(exit::SYSTEM, "it has another version of trellis; install the same one"),
+        }
+    }
+
+    /// Notes why this host cannot take part; the first reason stays.
+    pub(super) fn fail(&mut self, code: u8, sentence: &str) {
+        let sentence = format!("host {}: {sentence}", self.host.name());
+        self.failure.get_or_insert(Failure::new(code, sentence));
+    }
+
+    /// Why the connection is over, without the name of the host.
+    pub(super) fn why_over(&self) -> String {
+        let complaints = String::from_utf8_lossy(&self.complaints);
+        // ssh ends its lines as terminals want them.
+        let last = complaints.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+        let or = |why: String| if last.is_empty() { why } else { format!("{why}: {last}") };
+        let login = format!("`{} {} true` must succeed without a question", self.ssh, self.host.target);
+        let own = || std::env::current_exe().unwrap_or_default();
+        match self.ended {
+            Some(Ended::Exited(127)) if self.greeting.is_none() => or(format!(
+                "no trellis can be run there, neither at {} nor from PATH; install the same version",
+                own().display()
+            )),
+            Some(Ended::Exited(126)) if self.greeting.is_none() => {
+                or("its trellis cannot be run; it may be of another architecture".to_owned())
+            }
+            Some(Ended::Exited(2)) if complaints.contains("unrecognized subcommand") => {
+                "it has an older version of trellis; install the same one".to_owned()
+            }
+            Some(Ended::Exited(255)) if self.greeting.is_none() && last.is_empty() => login,
+            Some(Ended::Exited(255)) if self.greeting.is_none() => format!("{last}; {login}"),
+            Some(Ended::Exited(status)) if status != 255 => or(format!("its agent ended with status {status}")),
+            _ => or("its connection ended".to_owned()),
+        }
+    }
+
+    /// Gives the connection up.
+    pub(super) fn drop_it(&mut self) {
+        (self.to_agent, self.from_agent, self.complaints_from) = (None, None, None);
+        // An agent ends with its standard input, and takes what it made along.
+        if self.ended.is_none() && !self.is_here {
+            child::signal_group(self.pid, libc::SIGKILL);
+        }
+    }
+
+    /// Ends the dialogue; what carried it ends by itself.
+    pub(super) fn close(&mut self) {
+        self.to_agent = None;
+    }
+}

@@ -1,0 +1,287 @@
+//! What a launcher and its agent on a host say to each other, over the agent's standard input and output.
+//!
+//! The agent begins with one line of text, so that whatever a login prints before it can be skipped, and so that agents
+//! of other versions can be told apart. After that line both sides send frames: the length of a message, the length of
+//! the bytes that belong to it, the message as JSON, and these bytes. Lengths are 32 bits, little-endian.
+//!
+//! Both sides are of the same version (the launcher checks that), so nothing here has to be compatible.
+//!
+//! Promises: a frame is handed out whole, and a length beyond the limits is an error, not an allocation.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::run::cause::Ended;
+
+/// The agent's first line begins with this.
+pub(super) const GREETING: &str = "trellis-agent ";
+/// The longest message: the arguments and the environment of a program are in one (execve(2) limits them to a quarter
+/// of the stack, which is 2 MiB by default; JSON writes a byte with up to four characters).
+const MESSAGE_BYTES_MAX: usize = 32 << 20;
+/// The most bytes that follow a message.
+pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
+/// How many bytes of standard input may be on their way to node 0, and of output on their way from an agent.
+pub(crate) const ON_THEIR_WAY_BYTES_MAX: usize = 256 << 10;
+
+/// The agent's first line.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Greeting {
+    /// The version of its command.
+    pub(super) version: String,
+    /// The architecture for which it was built.
+    pub(super) architecture: String,
+    /// The address at which it was reached, if ssh said that.
+    pub(super) own_address: Option<IpAddr>,
+    /// The address from which the launcher came, if ssh said that.
+    pub(super) launcher_address: Option<IpAddr>,
+}
+
+/// What an agent must know before anything is started.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Preparation {
+    /// The numbers of its nodes.
+    pub(super) nodes: Range<usize>,
+    /// The address at which they listen.
+    pub(super) address: IpAddr,
+    /// The network in which they listen instead, as a prefix or the name of an interface.
+    pub(super) network: Option<String>,
+    /// Whether the nodes use datagrams.
+    pub(super) has_datagrams: bool,
+    /// The working directory of the program; without it, that of a login.
+    pub(super) directory: Option<PathBuf>,
+    pub(super) program: OsString,
+    /// Whether the program was copied, under the last part of its name.
+    pub(super) is_copied: bool,
+    /// Where the program is looked for, if the user gave the nodes another PATH than that of a login.
+    pub(super) search_path: Option<OsString>,
+    /// The launcher counts as gone after it has been silent for so long.
+    pub(super) silence_seconds: u64,
+}
+
+/// What the nodes of a host run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Assignment {
+    /// How many nodes there are on all hosts.
+    pub(crate) nodes: usize,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) environment: Vec<(String, OsString)>,
+    /// The text of the configuration file.
+    pub(crate) configuration: Option<Vec<u8>>,
+    pub(crate) secret: Option<[u8; 32]>,
+    /// Whether the program gets the library for system calls, and whether the user hears why it does not.
+    pub(crate) preload: Option<bool>,
+    /// Whether node 0, if it is here, gets standard input.
+    pub(crate) has_stdin: bool,
+    /// Whether the nodes' records are wanted.
+    pub(crate) has_record: bool,
+}
+
+/// What the launcher says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// The bytes that follow are the next ones of this file, which the nodes need.
+    Copy(OsString),
+    /// Make the sockets of the nodes.
+    Prepare(Preparation),
+    /// Try to connect to these nodes of other hosts.
+    Reach(Vec<(usize, String)>),
+    /// Start the nodes.
+    Start(Box<Assignment>),
+    /// Send a signal to the nodes that run. After SIGTSTP the launcher is silent until SIGCONT.
+    Signal(i32),
+    /// Report the status pages of the nodes that run.
+    Show,
+    /// The bytes that follow are standard input of node 0; none of them means its end.
+    Input,
+    /// So many bytes of output were taken by who reads them.
+    OutputTaken(usize),
+    /// End what the nodes left running, hand the records over, and end.
+    Finish { has_failed: bool },
+    /// The launcher is there.
+    Beat,
+}
+
+/// What an agent says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// Where its nodes listen.
+    Prepared(Vec<String>),
+    /// The nodes that it could not reach, each with the reason.
+    Reached(Vec<(usize, String)>),
+    /// The nodes run; these are their process numbers.
+    Started(Vec<i32>),
+    /// It cannot do what was asked for.
+    Refused { code: u8, sentence: String },
+    /// A sentence for the user.
+    Notice(String),
+    /// The bytes that follow are output of a node; none of them means its end. Stream 0 is standard output.
+    Output { node: usize, stream: usize },
+    /// So many bytes of standard input were taken by node 0; `None` if it wants no more.
+    InputTaken(Option<usize>),
+    /// A node was stopped, or continued.
+    Stopped { node: usize, is_stopped: bool },
+    /// A node ended; its status page follows.
+    Ended { node: usize, ended: Ended },
+    /// The status page of a running node follows.
+    Shown { node: usize },
+    /// The bytes that follow are the next ones of a node's record.
+    Record { node: usize },
+    /// A node's record cannot be read.
+    RecordLost { node: usize },
+    /// Nothing is left of the nodes.
+    Finished,
+    /// The agent is there.
+    Beat,
+}
+
+impl Report {
+    /// The node that it is about, if it is about one.
+    pub(crate) fn node(&self) -> Option<usize> {
+        match self {
+            Report::Output { node, .. }
+            | Report::Stopped { node, .. }
+            | Report::Ended { node, .. }
+            | Report::Shown { node }
+            | Report::Record { node }
+            | Report::RecordLost { node } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+/// How often each side says that it is there: several times within the time that it may be silent.
+pub(super) fn beat(silence: Duration) -> Duration {
+    Duration::from_secs(1).min(silence / 4)
+}
+
+/// Frames on their way to the other side.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    bytes: Vec<u8>,
+    /// How many bytes at the front are written: moving the rest after every write would cost more.
+    written: usize,
+}
+
+impl Outgoing {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// How many bytes wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    pub(super) fn say<T: Serialize>(&mut self, message: &T, body: &[u8]) {
+        encode(message, body, &mut self.bytes);
+    }
+
+    pub(super) fn say_line(&mut self, line: &str) {
+        self.bytes.extend_from_slice(line.as_bytes());
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.written = 0;
+    }
+
+    /// Writes what a descriptor that does not block accepts; returns whether it accepted anything.
+    pub(super) fn write(&mut self, into: impl AsFd) -> Result<bool, Errno> {
+        match rustix::io::write(into, &self.bytes[self.written..]) {
+            Ok(count) => {
+                self.written += count;
+                if self.written == self.bytes.len() {
+                    self.clear();
+                } else if self.written >= ON_THEIR_WAY_BYTES_MAX {
+                    self.bytes.drain(..self.written);
+                    self.written = 0;
+                }
+                Ok(count > 0)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Appends a frame.
+fn encode<T: Serialize>(message: &T, body: &[u8], into: &mut Vec<u8>) {
+    let text = serde_json::to_vec(message).expect("messages are plain data with keys that are text");
+    debug_assert!(body.len() <= BODY_BYTES_MAX);
+    into.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    into.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    into.extend_from_slice(&text);
+    into.extend_from_slice(body);
+}
+
+/// Takes bytes as they come, and hands out frames.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    bytes: Vec<u8>,
+    /// How many bytes at the front were handed out.
+    taken: usize,
+}
+
+impl Frames {
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next frame, if it is here. The error says what is wrong with it.
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<u8>)>, String> {
+        let rest = &self.bytes[self.taken..];
+        let length = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?) as usize);
+        let (Some(message), Some(body)) = (length(0), length(4)) else { return Ok(None) };
+        if message > MESSAGE_BYTES_MAX || body > BODY_BYTES_MAX {
+            return Err(format!("a message of {message} bytes with {body} more is too long"));
+        }
+        let Some(frame) = rest.get(8..8 + message + body) else { return Ok(None) };
+        let (text, body) = frame.split_at(message);
+        let read = serde_json::from_slice(text).map_err(|error| format!("a message is not understood: {error}"))?;
+        let body = body.to_vec();
+        self.taken += 8 + text.len() + body.len();
+        Ok(Some((read, body)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_arrive_whole_in_whatever_pieces_they_come() {
+        let mut bytes = Vec::new();
+        encode(&Report::Output { node: 3, stream: 1 }, b"hello\n", &mut bytes);
+        encode(&Report::Beat, b"", &mut bytes);
+        let mut frames = Frames::default();
+        let mut seen = Vec::new();
+        for byte in bytes {
+            frames.feed(&[byte]);
+            while let Some((report, body)) = frames.next::<Report>().expect("it is well formed") {
+                seen.push((format!("{report:?}"), body));
+            }
+        }
+        let expected = [("Output { node: 3, stream: 1 }", &b"hello\n"[..]), ("Beat", b"")];
+        assert_eq!(seen, expected.map(|(report, body)| (report.to_owned(), body.to_vec())));
+    }
+
+    #[test]
+    fn a_frame_that_claims_too_much_is_an_error() {
+        let mut frames = Frames::default();
+        frames.feed(&[0xff; 8]);
+        assert!(frames.next::<Report>().unwrap_err().contains("too long"));
+        let mut frames = Frames::default();
+        frames.feed(&[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}']);
+        assert!(frames.next::<Report>().unwrap_err().contains("not understood"));
+    }
+}

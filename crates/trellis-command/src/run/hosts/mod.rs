@@ -1,0 +1,525 @@
+//! The hosts of a run: `trellis run --hosts a,b:4 ./program`.
+//!
+//! The launcher starts an agent on each host, over `ssh`, and talks with it over the agent's standard input and output.
+//! The agent starts the nodes and reports what becomes of them. All decisions about a run stay with the launcher.
+//!
+//! Promises: no program starts before every host has answered, has its sockets, and was reached from the others. A host
+//! that cannot take part is named with the reason. The secret and the environment travel in the dialogue, never in
+//! arguments. When the launcher ends, however that happens, the agents end what they started.
+
+mod agent;
+mod connection;
+mod copied;
+mod dialogue;
+pub(crate) mod environment;
+mod list;
+pub(crate) mod network;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use trellis_base::{Deadline, Limit};
+
+use super::child::{self, Change};
+use super::guard::Guard;
+use super::signals::{self, Signals};
+use crate::exit::{self, Failure};
+use connection::Connection;
+use dialogue::Preparation;
+use list::Host;
+
+pub(crate) use agent::LAUNCHER;
+pub use agent::{AgentArguments, agent};
+pub(super) use dialogue::{Assignment, ON_THEIR_WAY_BYTES_MAX, Order, Report};
+pub(crate) use network::REACH;
+
+/// How long the start of the agents may take.
+pub(crate) const START: Deadline = Deadline {
+    who: "`trellis run --hosts`",
+    waits_for: "the agent of each host, to answer",
+    limit: Limit::seconds(30),
+    then: "exit status 71, with the names of the hosts; a program that is being sent counts as an answer",
+    tested: "crates/trellis-command/src/run/hosts/mod.rs a_host_that_does_not_answer_is_named",
+};
+/// How long an agent that should end its nodes may say nothing.
+pub(crate) const END: Deadline = Deadline {
+    who: "`trellis run --hosts`",
+    waits_for: "an agent that was told to end its nodes, to say anything",
+    limit: Limit::seconds(3),
+    then: "its nodes count as lost; their host ends them by itself",
+    tested: "crates/trellis-cli/tests/hosts.rs a_host_that_vanishes_ends_the_run_with_its_name",
+};
+/// How long orders may take to leave before the launcher stops itself.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// The options of `trellis run` about hosts.
+#[derive(Debug, Args)]
+pub(super) struct HostsArguments {
+    /// Run the nodes on these hosts, reached by ssh: a,b:4,user@c; `:4` is how many nodes a host takes
+    #[arg(long, value_name = "HOST[:N][,HOST…]", conflicts_with = "join", help_heading = "Hosts")]
+    hosts: Option<String>,
+    /// The same from a file, a host in each line, as `host slots=4`; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "join"], help_heading = "Hosts")]
+    hostfile: Option<PathBuf>,
+    /// How many nodes each host takes
+    #[arg(long, value_name = "N", help_heading = "Hosts")]
+    nodes_per_host: Option<usize>,
+    /// The command that reaches a host, with its options, for example 'ssh -p 2222'; without it this machine needs none
+    #[arg(long, value_name = "COMMAND", help_heading = "Hosts")]
+    ssh: Option<String>,
+    /// Send the program, and libraries of ours that it needs, to each host, where it is removed after the run; it starts in
+    /// the directory of a login unless --chdir names one
+    #[arg(long, help_heading = "Hosts")]
+    copy: bool,
+    /// The network in which the nodes talk, where hosts have several: a prefix such as 10.1.0.0/16, or an interface
+    #[arg(long, value_name = "NETWORK", help_heading = "Hosts")]
+    network: Option<String>,
+}
+
+/// Which nodes run on which hosts, and how these are reached.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    placed: Vec<(Host, Range<usize>)>,
+    ssh: Option<String>,
+    network: Option<String>,
+    /// Whether the program is sent to the hosts.
+    pub(super) copies: bool,
+    /// Whether the list of hosts was read from standard input, which is then at its end.
+    pub(super) took_stdin: bool,
+}
+
+impl HostsArguments {
+    /// The hosts of a run, if some are named.
+    pub(super) fn read(self, nodes: Option<usize>) -> Result<Option<Hosts>, Failure> {
+        let usage = |sentence: String| Failure::new(exit::USAGE, sentence);
+        let listed = match (&self.hosts, &self.hostfile) {
+            (Some(text), _) => list::in_list(text).map_err(|why| usage(format!("--hosts: {why}")))?,
+            (None, Some(file)) => {
+                let name = file.display();
+                let text = text_of(file)
+                    .map_err(|error| Failure::new(exit::FILE, format!("--hostfile {name}: cannot be read: {error}")))?;
+                list::in_file(&text).map_err(|why| usage(format!("--hostfile {name}: {why}")))?
+            }
+            (None, None) => {
+                let alone = [
+                    ("--nodes-per-host", self.nodes_per_host.is_some()),
+                    ("--network", self.network.is_some()),
+                    ("--copy", self.copy),
+                    ("--ssh", self.ssh.is_some()),
+                ];
+                return match alone.iter().find(|(_, is_given)| *is_given) {
+                    Some((option, _)) => Err(usage(format!("{option} needs hosts; name them with --hosts"))),
+                    None => Ok(None),
+                };
+            }
+        };
+        let placed = list::placed(listed, nodes, self.nodes_per_host).map_err(usage)?;
+        let took_stdin = self.hostfile.is_some_and(|file| file.as_os_str() == "-");
+        Ok(Some(Hosts { placed, ssh: self.ssh, network: self.network, copies: self.copy, took_stdin }))
+    }
+}
+
+fn text_of(file: &PathBuf) -> std::io::Result<String> {
+    let mut text = String::new();
+    if file.as_os_str() == "-" {
+        std::io::stdin().read_to_string(&mut text)?;
+    } else {
+        text = std::fs::read_to_string(file)?;
+    }
+    Ok(text)
+}
+
+impl Hosts {
+    /// How many nodes there are on all hosts.
+    pub(super) fn nodes(&self) -> usize {
+        self.placed.last().map_or(0, |(_, nodes)| nodes.end)
+    }
+}
+
+/// The agents of a run.
+#[derive(Default)]
+pub(super) struct Fleet {
+    connections: Vec<Connection>,
+    beats_at: Option<Instant>,
+    /// How long an agent may be silent.
+    silence: Duration,
+}
+
+/// What all hosts are told before the nodes are started.
+pub(super) struct Common {
+    pub(super) program: OsString,
+    pub(super) search_path: Option<OsString>,
+    pub(super) directory: Option<PathBuf>,
+    pub(super) has_datagrams: bool,
+    pub(super) silence: Duration,
+}
+
+impl Fleet {
+    /// Starts an agent on each host, has it make the sockets of its nodes, and sees whether these can be reached.
+    pub(super) fn connect(hosts: &Hosts, common: &Common, signals: &Signals, guard: &Guard) -> Result<Fleet, Failure> {
+        let mut fleet = Fleet { silence: common.silence, ..Fleet::default() };
+        let connected = fleet.connect_all(hosts, common, signals, guard);
+        if connected.is_err() {
+            // Agents that have started no node end with their standard input.
+            fleet.connections.iter_mut().for_each(Connection::drop_it);
+        }
+        connected.map(|()| fleet)
+    }
+
+    fn connect_all(&mut self, hosts: &Hosts, common: &Common, signals: &Signals, guard: &Guard) -> Result<(), Failure> {
+        for (host, nodes) in &hosts.placed {
+            let connection = Connection::open(host.clone(), nodes.clone(), hosts.ssh.as_deref())?;
+            guard.watch_group(connection.pid);
+            self.connections.push(connection);
+        }
+        self.until(signals, START.time(), "greet", |connection| connection.greeting.is_some())?;
+        self.beats_at = Some(Instant::now());
+        let addresses = self.addresses_of_hosts(hosts.network.is_some())?;
+        if hosts.copies {
+            let files = copied::files(&common.program)?;
+            self.connections.iter_mut().for_each(|connection| connection.upload(files.iter().cloned()));
+            self.until(signals, START.time(), "take the program", Connection::has_uploaded)?;
+        }
+        for (connection, address) in self.connections.iter_mut().zip(addresses) {
+            let preparation = Preparation {
+                nodes: connection.nodes.clone(),
+                address,
+                network: hosts.network.clone(),
+                has_datagrams: common.has_datagrams,
+                directory: common.directory.clone(),
+                program: common.program.clone(),
+                is_copied: hosts.copies,
+                search_path: common.search_path.clone(),
+                silence_seconds: common.silence.as_secs(),
+            };
+            connection.order(&Order::Prepare(preparation), b"");
+        }
+        self.until(signals, START.time(), "make its sockets", |connection| !connection.addresses.is_empty())?;
+        if common.has_datagrams {
+            return Ok(());
+        }
+        let addresses = self.addresses();
+        for connection in &mut self.connections {
+            let others = addresses.iter().cloned().enumerate().filter(|(node, _)| !connection.nodes.contains(node));
+            connection.order(&Order::Reach(others.collect()), b"");
+        }
+        self.until(signals, START.time(), "reach the others", |connection| connection.unreachable.is_some())?;
+        self.complain_about_firewalls(&addresses)
+    }
+
+    /// The address of each host, as the others see it.
+    fn addresses_of_hosts(&self, has_network: bool) -> Result<Vec<IpAddr>, Failure> {
+        let greetings = || self.connections.iter().filter_map(|connection| connection.greeting.as_ref());
+        // This machine, as the first other host sees it.
+        let here = greetings().find_map(|greeting| greeting.launcher_address).unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let mut addresses = Vec::new();
+        for (connection, greeting) in self.connections.iter().zip(greetings()) {
+            let there = greeting.own_address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+            addresses.push(if connection.is_here { here } else { there });
+        }
+        let local = addresses.iter().position(IpAddr::is_loopback);
+        if let Some(local) = local.filter(|_| !has_network && !addresses.iter().all(IpAddr::is_loopback)) {
+            let sentence = format!(
+                "host {}: it was reached at {}, where the others cannot reach it; name the network of the hosts with \
+                 --network",
+                self.connections[local].host.name(),
+                addresses[local]
+            );
+            return Err(Failure::new(exit::CONFIGURATION, sentence));
+        }
+        Ok(addresses)
+    }
+
+    fn complain_about_firewalls(&self, addresses: &[String]) -> Result<(), Failure> {
+        let mut sentence = String::new();
+        for connection in &self.connections {
+            let Some((node, why)) = connection.unreachable.iter().flatten().next() else { continue };
+            let other = self.connections.iter().find(|other| other.nodes.contains(node));
+            let other = other.map_or("?", |other| other.host.name());
+            let separator = if sentence.is_empty() { "" } else { "; " };
+            let (name, address) = (connection.host.name(), &addresses[*node]);
+            // Writing to a string does not fail.
+            let _ = write!(sentence, "{separator}host {name} does not reach host {other} at {address}: {why}");
+        }
+        if sentence.is_empty() {
+            return Ok(());
+        }
+        sentence.push_str("; open the firewall between them, or name another network with --network");
+        Err(Failure::new(exit::SYSTEM, sentence))
+    }
+
+    /// Where the nodes of all hosts listen, in the order of their numbers.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        self.connections.iter().flat_map(|connection| connection.addresses.iter().cloned()).collect()
+    }
+
+    /// Talks with the agents until all have done something, or some cannot.
+    fn until(
+        &mut self,
+        signals: &Signals,
+        limit: Duration,
+        what: &str,
+        is_done: impl Fn(&Connection) -> bool,
+    ) -> Result<(), Failure> {
+        let end = Instant::now() + limit;
+        let is_decided = |connection: &Connection| is_done(connection) || connection.failure.is_some();
+        while !self.connections.iter().all(is_decided) {
+            if Instant::now() >= end {
+                for connection in self.connections.iter_mut().filter(|connection| !is_decided(connection)) {
+                    let name = &connection.host.target;
+                    let sentence =
+                        format!("its agent did not {what} within {limit:?}; see what `ssh {name} true` does");
+                    connection.fail(exit::SYSTEM, &sentence);
+                }
+                break;
+            }
+            self.wait(signals, end)?;
+        }
+        let failures = || self.connections.iter().filter_map(|connection| connection.failure.as_ref());
+        let Some(first) = failures().next() else { return Ok(()) };
+        let sentences: Vec<&str> = failures().map(|failure| failure.sentence.as_str()).collect();
+        Err(Failure::new(first.code, sentences.join("; ")))
+    }
+
+    fn wait(&mut self, signals: &Signals, until: Instant) -> Result<(), Failure> {
+        let mut polled: Vec<PollFd<'_>> = vec![PollFd::new(signals, PollFlags::IN)];
+        polled.extend(self.watched().map(|(pipe, flags)| PollFd::from_borrowed_fd(pipe, flags)));
+        let until = self.beats_at.map_or(until, |beats_at| until.min(beats_at));
+        match poll(&mut polled, network::timespec_until(Some(until)).as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Failure::new(exit::SYSTEM, format!("cannot wait for the hosts: {error}"))),
+        }
+        self.beat(Instant::now());
+        while let Some(signal) = signals.next() {
+            if signal == libc::SIGTSTP {
+                self.stop();
+            }
+            if signals::asks_to_end(signal) {
+                let sentence = format!("interrupted by {} before the nodes were started", signals::name(signal));
+                return Err(Failure::new(128 + signal as u8, sentence));
+            }
+        }
+        for (place, report, _) in self.pump() {
+            let connection = &mut self.connections[place];
+            match report {
+                Report::Prepared(addresses) => connection.addresses = addresses,
+                Report::Reached(unreachable) => connection.unreachable = Some(unreachable),
+                Report::Refused { code, sentence } => connection.fail(code, &sentence),
+                _ => {}
+            }
+        }
+        while let Some((pid, change)) = child::next_change() {
+            self.note(pid, &change);
+        }
+        for connection in self.connections.iter_mut().filter(|connection| connection.is_over()) {
+            let why = connection.why_over();
+            connection.fail(exit::SYSTEM, &why);
+        }
+        Ok(())
+    }
+
+    /// Starts the nodes on all hosts.
+    pub(super) fn start(&mut self, assignment: Assignment) {
+        self.order_all(&Order::Start(Box::new(assignment)));
+        self.resume();
+    }
+
+    /// Each place of a connection with the name of its host and the numbers of its nodes.
+    pub(super) fn places(&self) -> Vec<(usize, String, Range<usize>)> {
+        let all = self.connections.iter().enumerate();
+        all.map(|(place, connection)| (place, connection.host.name().to_owned(), connection.nodes.clone())).collect()
+    }
+
+    /// The descriptors to wait for.
+    pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        self.connections.iter().flat_map(Connection::watched)
+    }
+
+    /// What the agents said, each with the place of its connection.
+    pub(super) fn pump(&mut self) -> Vec<(usize, Report, Vec<u8>)> {
+        let mut all = Vec::new();
+        for (place, connection) in self.connections.iter_mut().enumerate() {
+            all.extend(connection.pump().into_iter().map(|(report, body)| (place, report, body)));
+        }
+        all
+    }
+
+    /// Notes what became of a child, if it carries a connection.
+    pub(super) fn note(&mut self, pid: i32, change: &Change) {
+        let connection = self.connections.iter_mut().find(|one| one.pid == pid && one.ended.is_none());
+        if let (Some(connection), Change::Ended(ended)) = (connection, change) {
+            connection.ended = Some(*ended);
+        }
+    }
+
+    /// Sends an order to one agent.
+    pub(super) fn order(&mut self, place: usize, order: &Order, body: &[u8]) {
+        self.connections[place].order(order, body);
+    }
+
+    /// Sends an order to all agents.
+    pub(super) fn order_all(&mut self, order: &Order) {
+        self.connections.iter_mut().for_each(|connection| connection.order(order, b""));
+    }
+
+    /// Says that the launcher is there, if it is time for that.
+    pub(super) fn beat(&mut self, now: Instant) {
+        if self.beats_at.is_some_and(|at| now >= at) {
+            self.order_all(&Order::Beat);
+            self.beats_at = Some(now + dialogue::beat(self.silence));
+        }
+    }
+
+    /// When the launcher must say again that it is there.
+    pub(super) fn beats_at(&self) -> Option<Instant> {
+        self.beats_at
+    }
+
+    /// The places of agents that are lost, each with the reason: their connection is over, or they were silent for long.
+    /// `is_ending` is whether they were told to end their nodes.
+    pub(super) fn lost(&mut self, now: Instant, is_ending: bool) -> Vec<(usize, String)> {
+        let mut lost = Vec::new();
+        for (place, connection) in self.connections.iter_mut().enumerate() {
+            if connection.has_finished {
+                continue;
+            }
+            let silence = limit_of_silence(connection, self.silence, is_ending);
+            if connection.is_over() {
+                lost.push((place, connection.why_over()));
+            } else if now >= connection.heard + silence {
+                lost.push((place, format!("it has said nothing for {} s", silence.as_secs())));
+                connection.drop_it();
+            } else {
+                continue;
+            }
+            connection.has_finished = true;
+        }
+        lost
+    }
+
+    /// Notes that nothing is left of the nodes of a host.
+    pub(super) fn finished(&mut self, place: usize) {
+        self.connections[place].has_finished = true;
+        self.connections[place].close();
+    }
+
+    /// Whether nothing is left of any node.
+    pub(super) fn is_finished(&self) -> bool {
+        self.connections.iter().all(|connection| connection.has_finished)
+    }
+
+    /// Gives up the agents that have not finished; they count as lost when what carries the connection has ended.
+    pub(super) fn abandon(&mut self) {
+        let unfinished = self.connections.iter_mut().filter(|connection| !connection.has_finished);
+        unfinished.for_each(Connection::drop_it);
+    }
+
+    /// The name of a host.
+    pub(super) fn host(&self, place: usize) -> &str {
+        self.connections[place].host.name()
+    }
+
+    /// Says to the agents that output was taken, of which nothing waits any more.
+    pub(super) fn say_taken(&mut self) {
+        for connection in self.connections.iter_mut().filter(|connection| connection.untaken > 0) {
+            let taken = std::mem::take(&mut connection.untaken);
+            connection.order(&Order::OutputTaken(taken), b"");
+        }
+    }
+
+    /// Notes that output came from an agent.
+    pub(super) fn came(&mut self, place: usize, bytes: usize) {
+        self.connections[place].untaken += bytes;
+    }
+
+    /// Notes that an agent has started its nodes.
+    pub(super) fn started(&mut self, place: usize) {
+        self.connections[place].has_started = true;
+    }
+
+    /// Whether an agent was not heard when it should have been.
+    pub(super) fn is_unheard(&self, place: usize, now: Instant) -> bool {
+        now >= self.connections[place].heard + 2 * dialogue::beat(self.silence)
+    }
+
+    /// When the next agent counts as lost if it goes on to say nothing.
+    pub(super) fn silent_at(&self, is_ending: bool) -> Option<Instant> {
+        let open = self.connections.iter().filter(|connection| !connection.has_finished);
+        open.map(|connection| connection.heard + limit_of_silence(connection, self.silence, is_ending)).min()
+    }
+
+    /// Stops this process, as the terminal asked for, after everything else was stopped.
+    pub(super) fn stop(&mut self) {
+        self.order_all(&Order::Signal(libc::SIGTSTP));
+        self.flush();
+        signals::stop_this_process();
+        self.order_all(&Order::Signal(libc::SIGCONT));
+        self.resume();
+    }
+
+    /// Sends what is to be sent, before the launcher stops itself.
+    fn flush(&mut self) {
+        let end = Instant::now() + FLUSH;
+        loop {
+            self.connections.iter_mut().for_each(Connection::write);
+            if Instant::now() >= end || self.connections.iter().all(Connection::is_flushed) {
+                return;
+            }
+            let to_agents = self.watched().filter(|(_, flags)| *flags == PollFlags::OUT);
+            let mut polled: Vec<PollFd<'_>> =
+                to_agents.map(|(pipe, flags)| PollFd::from_borrowed_fd(pipe, flags)).collect();
+            // Whatever it says, the next turn tries again until the time is over.
+            let _ = poll(&mut polled, network::timespec_until(Some(end)).as_ref());
+        }
+    }
+
+    /// After a time in which the launcher did not listen: nobody was silent meanwhile.
+    fn resume(&mut self) {
+        let now = Instant::now();
+        for connection in &mut self.connections {
+            (connection.heard, connection.moved) = (now, now);
+        }
+    }
+}
+
+/// How long an agent may be silent: less when its nodes are being ended after a failure, more while it starts them.
+fn limit_of_silence(connection: &Connection, silence: Duration, is_ending: bool) -> Duration {
+    match (is_ending, connection.has_started) {
+        (true, _) => END.time().min(silence),
+        (false, true) => silence,
+        (false, false) => START.time().max(silence),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_answer_is_named() {
+        let signals = Signals::block().expect("signals");
+        let mut fleet = Fleet::default();
+        for (name, ssh) in [("silent", "sleep 600; #"), ("talking", "echo 'trellis-agent {}'; sleep 600; #")] {
+            let host = list::in_list(name).expect("a name").remove(0);
+            // `exec` runs the first command alone.
+            let ssh = format!("sh -c \"{}\"", ssh.trim_end_matches("; #"));
+            fleet.connections.push(Connection::open(host, 0..1, Some(&ssh)).expect("it starts"));
+        }
+        let limit = Duration::from_millis(300);
+        let late = fleet.until(&signals, limit, "greet", |connection| connection.greeting.is_some());
+        let sentence = late.expect_err("nobody answers").sentence;
+        let expected = "host silent: its agent did not greet within 300ms; see what `ssh silent true` does; host talking: it \
+                        has another version of trellis; install the same one";
+        assert_eq!(sentence, expected);
+        fleet.connections.iter_mut().for_each(Connection::drop_it);
+    }
+}
