@@ -10,6 +10,7 @@ pub(crate) mod events;
 pub(crate) mod fault;
 pub(crate) mod figures;
 mod forward;
+mod hosts;
 mod idle;
 mod jacobi;
 mod least_squares;
@@ -45,6 +46,7 @@ pub(crate) enum Benchmark {
     Barrier(synchronisation::BarrierArguments),
     Speed(speed::SpeedArguments),
     Start(start::StartArguments),
+    Hosts(hosts::HostsArguments),
     Stream(stream::StreamArguments),
     Idle(idle::IdleArguments),
     Memory(idle::MemoryArguments),
@@ -74,6 +76,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Barrier(arguments) => synchronisation::barrier(arguments),
         Benchmark::Speed(arguments) => speed::run(arguments),
         Benchmark::Start(arguments) => start::run(arguments),
+        Benchmark::Hosts(arguments) => hosts::run(arguments),
         Benchmark::Stream(arguments) => stream::run(arguments),
         Benchmark::Idle(arguments) => idle::run(arguments),
         Benchmark::Memory(arguments) => idle::memory(arguments),

@@ -238,6 +238,26 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "hosts",
+        arguments: &["--hosts", "4"],
+        figures: &[
+            figure(
+                "beyond_login_ms",
+                "first line of a program on 4 hosts, beyond ssh's logins (ms)",
+                Target::AtMost(600.0),
+            ),
+            figure("login_ms_p50", "one login to each of 4 hosts (ms)", Target::None),
+        ],
+    },
+    Benchmark {
+        name: "hosts",
+        arguments: &["--hosts", "16", "--rounds", "5"],
+        figures: &[
+            figure("beyond_login_ms", "first line of a program on 16 hosts, beyond ssh's logins (ms)", Target::None),
+            figure("login_ms_p50", "one login to each of 16 hosts (ms)", Target::None),
+        ],
+    },
+    Benchmark {
         name: "idle",
         arguments: &["--nodes", "2"],
         figures: &[figure("cpu_percent_max", "idle cluster, busiest node (% of one core)", Target::Below(1.0))],
