@@ -444,6 +444,57 @@ fn a_start_that_is_refused_ends_the_run() {
 }
 
 #[test]
+fn a_host_without_room_for_the_region_is_named_before_anything_starts() {
+    let folder = Folder::new();
+    let ssh = other_ssh(
+        &folder,
+        "shift $(($# - 1)); ulimit -v 3000000; SSH_CONNECTION='127.0.0.1 1 127.0.0.1 22' exec sh -c \"$1\"",
+    );
+    let run = start(&["--hosts", "far", "--ssh", &ssh, "--set", "region_bytes=2GiB", "echo", "started"]).finish();
+    assert_eq!(run.code, Some(71), "{run:?}");
+    assert!(run.stderr.contains("host far: its nodes cannot have the region: region_bytes: "), "{run:?}");
+    assert!(run.stderr.contains("(`ulimit -v`)") && !run.stdout.contains("started"), "{run:?}");
+}
+
+#[test]
+fn output_is_shown_of_the_nodes_that_were_chosen_and_written_of_all() {
+    let folder = Folder::new();
+    let files = folder.path().display().to_string();
+    for hosts in [&["--hosts", "localhost:3"][..], &["-n", "3"]] {
+        let options = ["--output", "tee", "--output-directory", &files, "--show", "0,2-5", "echo", "node {node}"];
+        let run = start(&[hosts, &options].concat()).finish();
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(run.stdout.contains("node 0\n") && run.stdout.contains("node 2\n"), "{run:?}");
+        assert!(!run.stdout.contains("node 1\n"), "{run:?}");
+        assert_eq!(fs::read_to_string(folder.file("node-1.out")).expect("it was written"), "node 1\n");
+        assert_eq!(fs::read_to_string(folder.file("node-2.out")).expect("it was written"), "node 2\n");
+    }
+    let wrong = start(&["--show", "a", "true"]).finish();
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("`a` is no node"), "{wrong:?}");
+}
+
+#[test]
+fn standard_input_goes_to_all_nodes_that_want_it() {
+    let Some(lab) = Lab::up("standard_input_goes_to_all_nodes", 2) else { return };
+    let folder = Folder::new();
+    let text: String = (0..100_000).map(|line| format!("line {line}\n")).collect();
+    fs::write(folder.file("input"), &text).expect("it is ours");
+    let input = || fs::File::open(folder.file("input")).expect("it was written");
+    let script = "if [ {node} = 1 ]; then head -1 > /dev/null; echo enough; else sleep 0.{node}; cksum; fi";
+    let sums = |run: &support::Ended| run.stdout.lines().filter(|line| line.ends_with(&text.len().to_string())).count();
+    let mut command = lab.run(&["--hosts", "c1:2,c2:2", "--input", "all", "sh", "-c", script]);
+    command.stdin(input());
+    let run = Run::start(command).finish();
+    assert!(run.code == Some(0) && sums(&run) == 3 && run.stdout.contains("enough"), "{run:?}");
+    let mut command = support::command(&["run", "-n", "4", "--input", "all", "sh", "-c", script]);
+    command.stdin(input());
+    let run = Run::start(command).finish();
+    assert!(run.code == Some(0) && sums(&run) == 3 && run.stdout.contains("enough"), "{run:?}");
+    let none = start(&["-n", "2", "--input", "none", "cksum"]).with_input("text").finish();
+    assert!(none.stdout.contains("[0] 4294967295 0\n"), "{none:?}");
+}
+
+#[test]
 fn an_agent_that_is_lost_before_all_output_came_is_named() {
     let folder = Folder::new();
     let agent = folder.file("agent").display().to_string();

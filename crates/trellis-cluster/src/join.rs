@@ -330,6 +330,24 @@ fn make_region(config: &Config, is_launched: bool) -> Result<trellis_memory::Reg
     Ok(region)
 }
 
+/// Sees whether so many nodes of this machine can have the region of a configuration, and keeps nothing of it.
+///
+/// # Errors
+///
+/// The sentence that a node would end with.
+pub fn try_region(config: &Config, nodes: usize) -> Result<(), String> {
+    // What is reserved in full would be filled.
+    let lazy = Config { reserve: config::Reserve::Lazy, ..config.clone() };
+    make_region(&lazy, true).map_err(|error| error.to_string())?;
+    if config.reserve != config::Reserve::Full {
+        return Ok(());
+    }
+    trellis_memory::can_hold(config.region_bytes.saturating_mul(nodes)).map_err(|limit| {
+        let place = config.place_of("reserve");
+        format!("{place}: {nodes} nodes reserve their region in full, and {limit}; use fewer nodes there, or a smaller region")
+    })
+}
+
 /// Which key the memory was refused for.
 fn refused_region(config: &Config, source: trellis_memory::RegionError) -> JoinError {
     use trellis_memory::RegionError::{

@@ -20,6 +20,7 @@ pub mod waits;
 pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};
 pub use heap::{Heap, HeapError, HeapStatistics, Home, Padding};
+pub use join::try_region;
 pub use ranges::{RangeGuard, ToProtocol};
 pub use synchronisation::Atomic;
 /// Which protocols there are, and how they combine.

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::bench::raw_link::Connection;
 use trellis_command::exit::{self, Failure};
+use trellis_command::run::stdin::InputMode;
 use trellis_command::run::{self, Output, Plan};
 
 /// In place of an assignment: computes until the command ends.
@@ -120,7 +121,8 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             directory: None,
             output: Output::Kept,
             inherited: ends.iter().map(|end| vec![*end]).collect(),
-            with_stdin: false,
+            shown: None,
+            input: InputMode::None,
             time_max: None,
         };
         let neighbours = Neighbours::start(self.common.neighbours)?;

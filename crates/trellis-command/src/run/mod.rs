@@ -16,16 +16,16 @@ pub(crate) mod requests;
 mod review;
 mod signals;
 mod status;
-mod stdin;
+pub mod stdin;
 pub(crate) mod supervise;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -41,12 +41,13 @@ use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
 use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments};
 use joining::{Joining, SecretFile};
-use output::Destination;
+use output::{Destination, LineCutter};
 use requests::{Answer, Request, Requests};
 use review::Review;
 use signals::Signals;
 use status::NodeStatus;
-use supervise::{Finished, Supervisor, Treatment};
+use stdin::InputMode;
+use supervise::{Finished, Supervisor};
 
 /// Where the nodes' output goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,6 +58,8 @@ pub enum OutputMode {
     Raw,
     /// Each node writes to `node-<i>.out` and `node-<i>.err`
     Files,
+    /// Like prefix, and into the same files as well
+    Tee,
 }
 
 const EXAMPLES: &str = "\
@@ -83,7 +86,7 @@ With --home memory-server the region lies at memory servers (`trellis serve`). W
 itself and, unless this machine takes the server's addresses as its own, a network of its own, in which the program sees no \
 other machine.
 
-Standard input goes to node 0; the other nodes read from /dev/null.
+Standard input goes to node 0, unless --input says otherwise; the other nodes read from /dev/null.
 
 Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure; \
 78 configuration refused; 124 the time of --timeout is over; 126 program cannot be executed; 127 program not found; \
@@ -116,9 +119,15 @@ pub struct RunArguments {
     /// Where the nodes' output goes
     #[arg(long, value_enum, default_value_t = OutputMode::Prefix, value_name = "MODE")]
     output: OutputMode,
-    /// The directory for the files of `--output files`
+    /// The directory for the files of `--output files` and `--output tee`
     #[arg(long, value_name = "DIRECTORY", default_value = "trellis-output")]
     output_directory: PathBuf,
+    /// Show the output of these nodes only, for example 0,4-7; files get that of all
+    #[arg(long, value_name = "NODES", value_parser = |text: &str| node_numbers(text).map(Nodes))]
+    show: Option<Nodes>,
+    /// Who gets standard input
+    #[arg(long, value_enum, default_value_t = InputMode::First, value_name = "MODE")]
+    input: InputMode,
     /// Write each node's record into this directory; `trellis report DIRECTORY` draws it
     #[arg(long, value_name = "DIRECTORY")]
     record: Option<PathBuf>,
@@ -158,6 +167,10 @@ pub struct RunArguments {
     program: Vec<OsString>,
 }
 
+/// Numbers of nodes.
+#[derive(Debug, Clone)]
+pub struct Nodes(Vec<Range<usize>>);
+
 /// How the nodes' output is treated.
 pub enum Output {
     /// Every line begins with its node.
@@ -166,6 +179,8 @@ pub enum Output {
     Raw,
     /// Each node writes to files in this folder.
     Files(PathBuf),
+    /// Every line begins with its node, and the bytes go to files in this folder, too.
+    Tee(PathBuf),
     /// Standard output is kept for the command itself; standard error is prefixed.
     Kept,
 }
@@ -193,10 +208,18 @@ pub struct Plan {
     /// Descriptors of this process that each node keeps with the same numbers; one list per node, missing lists are
     /// empty.
     pub inherited: Vec<Vec<RawFd>>,
-    /// Whether node 0 gets this process's standard input.
-    pub with_stdin: bool,
+    /// The nodes whose output is shown; all of them, if it is `None`.
+    pub shown: Option<Nodes>,
+    /// Who gets this process's standard input.
+    pub input: InputMode,
     /// After this time the nodes are ended.
     pub time_max: Option<Duration>,
+}
+
+impl Plan {
+    fn shows(&self, node: usize) -> bool {
+        self.shown.as_ref().is_none_or(|Nodes(shown)| shown.iter().any(|range| range.contains(&node)))
+    }
 }
 
 /// The results of a run.
@@ -252,6 +275,7 @@ impl RunArguments {
             OutputMode::Prefix => Output::Prefix,
             OutputMode::Raw => Output::Raw,
             OutputMode::Files => Output::Files(existing_directory(&self.output_directory)?),
+            OutputMode::Tee => Output::Tee(existing_directory(&self.output_directory)?),
         };
         let hosts = self.hosts.read(self.nodes)?;
         let env_file = self.env_file.as_deref().map(|file| {
@@ -270,10 +294,11 @@ impl RunArguments {
             config: self.config.as_deref().map(readable_file).transpose()?,
             settings,
             variables,
-            with_stdin: hosts.as_ref().is_none_or(|hosts| !hosts.took_stdin),
+            input: if hosts.as_ref().is_some_and(|hosts| hosts.took_stdin) { InputMode::None } else { self.input },
             hosts,
             directory: self.chdir,
             output,
+            shown: self.show,
             inherited: Vec::new(),
             time_max: self.timeout,
         };
@@ -326,13 +351,18 @@ fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Res
     }
     let record = wiring.record.take();
     if let Some(mut fleet) = fleet {
-        fleet.start(assignment(plan, &wiring, record.is_some())?);
-        let destination = |host: &str, node, stream| plan.output.destination(host, node, stream);
-        supervisor.adopt_fleet(fleet, plan.with_stdin, record.clone(), destination)?;
+        fleet.assign(&assignment(plan, &wiring, record.is_some())?, &signals)?;
+        fleet.start();
+        let destinations = |host: &str, node: usize| {
+            plan.output.destinations(Some(host), &format!("{node} {host}"), node, plan.shows(node))
+        };
+        supervisor.adopt_fleet(fleet, &plan.input.nodes(plan.nodes), record.clone(), destinations)?;
     } else {
         for node in 0..plan.nodes {
-            match start(plan, &wiring, node) {
-                Ok((running, status)) => supervisor.adopt(running, status, plan.output.treatment()),
+            let label = if joining.join.is_some() { format!("+{node}") } else { node.to_string() };
+            let destinations = plan.output.destinations(None, &label, node, plan.shows(node));
+            match destinations.and_then(|destinations| Ok((start(plan, &wiring, node)?, destinations))) {
+                Ok(((running, status), destinations)) => supervisor.adopt(running, status, destinations),
                 Err(failure) => {
                     supervisor.abandon()?;
                     return Err(failure);
@@ -391,7 +421,7 @@ fn assignment(plan: &Plan, wiring: &Wiring, has_record: bool) -> Result<Assignme
         configuration: file.map(fs::read).transpose().map_err(unreadable)?,
         secret: wiring.secret,
         preload: wiring.preload,
-        has_stdin: plan.with_stdin,
+        input_nodes: plan.input.nodes(plan.nodes),
         has_record,
     })
 }
@@ -546,43 +576,76 @@ fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStat
         socket: wiring.sockets.get(node),
         secret: wiring.secret.as_ref(),
         inherited: plan.inherited.get(node).cloned().unwrap_or_default(),
-        stdin: if node == 0 && plan.with_stdin { stdin::for_node_zero() } else { Stdio::null() },
-        output: plan.output.of_node(node)?,
+        stdin: plan.input.of_node(node),
+        output: plan.output.of_node(node, plan.shows(node))?,
     };
     command.start()
 }
 
 impl Output {
-    fn of_node(&self, node: usize) -> Result<NodeOutput, Failure> {
+    /// Where a node on this host writes.
+    fn of_node(&self, node: usize, is_shown: bool) -> Result<NodeOutput, Failure> {
         match self {
-            Output::Prefix | Output::Kept => Ok(NodeOutput::Pipes),
-            Output::Raw => Ok(NodeOutput::Inherited),
-            Output::Files(directory) => {
-                let create = |ending: &str| {
-                    let path = directory.join(format!("node-{node}.{ending}"));
-                    File::create(&path)
-                        .map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", path.display())))
-                };
-                Ok(NodeOutput::Files(create("out")?, create("err")?))
+            Output::Raw if is_shown => Ok(NodeOutput::Inherited),
+            Output::Files(folder) => {
+                let [stdout, stderr] = files_of(folder, node)?;
+                Ok(NodeOutput::Files(stdout, stderr))
             }
+            Output::Prefix | Output::Raw | Output::Tee(_) | Output::Kept => Ok(NodeOutput::Pipes),
         }
     }
 
-    /// Where a stream of a node on another host goes.
-    fn destination(&self, host: &str, node: usize, stream: usize) -> Result<Destination, Failure> {
-        match (self, self.of_node(node)?) {
-            (_, NodeOutput::Files(stdout, stderr)) => Ok(Destination::File(if stream == 0 { stdout } else { stderr })),
-            (Output::Raw, _) => Ok(Destination::Raw { outlet: stream }),
-            _ => Ok(self.treatment().destination(&format!("{node} {host}"), node, stream)),
+    /// Where the streams of a node go that the launcher gets; `host` is its host if hosts were named.
+    fn destinations(
+        &self,
+        host: Option<&str>,
+        label: &str,
+        node: usize,
+        is_shown: bool,
+    ) -> Result<[Destination; 2], Failure> {
+        let colours = [terminal::colour_wanted(&std::io::stdout()), terminal::colour_wanted(&std::io::stderr())];
+        let shown = [0, 1].map(|stream| match self {
+            Output::Kept if stream == 0 => Destination::Kept(Vec::new()),
+            Output::Files(_) => Destination::Nowhere,
+            _ if !is_shown => Destination::Nowhere,
+            Output::Raw => Destination::Raw { outlet: stream },
+            Output::Prefix | Output::Tee(_) | Output::Kept => {
+                Destination::Lines { cutter: LineCutter::labelled(label, node, colours[stream]), outlet: stream }
+            }
+        });
+        match self {
+            Output::Tee(folder) => with_files(folder, node, shown),
+            // On this host they write there themselves.
+            Output::Files(folder) if host.is_some() => with_files(folder, node, shown),
+            _ => Ok(shown),
         }
     }
+}
 
-    fn treatment(&self) -> Treatment {
-        Treatment {
-            keep_stdout: matches!(self, Output::Kept),
-            colour: [terminal::colour_wanted(&std::io::stdout()), terminal::colour_wanted(&std::io::stderr())],
-        }
-    }
+fn with_files(folder: &Path, node: usize, shown: [Destination; 2]) -> Result<[Destination; 2], Failure> {
+    let ([stdout, stderr], [out, err]) = (files_of(folder, node)?, shown);
+    Ok([Destination::File(stdout, Box::new(out)), Destination::File(stderr, Box::new(err))])
+}
+
+/// The files for standard output and standard error of a node.
+fn files_of(folder: &Path, node: usize) -> Result<[File; 2], Failure> {
+    let create = |ending: &str| {
+        let path = folder.join(format!("node-{node}.{ending}"));
+        File::create(&path)
+            .map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", path.display())))
+    };
+    Ok([create("out")?, create("err")?])
+}
+
+/// Reads numbers of nodes such as `0,4-7`.
+fn node_numbers(text: &str) -> Result<Vec<Range<usize>>, String> {
+    let range = |word: &str| {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse::<usize>().ok()?);
+        (first <= last).then_some(first..last + 1)
+    };
+    let parse = |word: &str| range(word).ok_or_else(|| format!("`{word}` is no node; write numbers, as in 0,4-7"));
+    text.split(',').map(parse).collect()
 }
 
 /// A process that joined a cluster, as its launcher describes it.

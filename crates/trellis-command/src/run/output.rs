@@ -76,8 +76,10 @@ pub(super) enum Destination {
     Lines { cutter: LineCutter, outlet: usize },
     /// As they are, to the launcher's standard output (0) or standard error (1).
     Raw { outlet: usize },
-    /// As they are, to a file.
-    File(File),
+    /// As they are, to a file; and elsewhere, too.
+    File(File, Box<Destination>),
+    /// To nobody.
+    Nowhere,
     /// Kept whole, for the command itself.
     Kept(Vec<u8>),
 }
@@ -87,7 +89,8 @@ impl Destination {
     pub(super) fn has_room(&self, outlets: &[Outlet; 2]) -> bool {
         match self {
             Destination::Lines { outlet, .. } | Destination::Raw { outlet } => outlets[*outlet].has_room(),
-            Destination::File(_) | Destination::Kept(_) => true,
+            Destination::File(_, also) => also.has_room(outlets),
+            Destination::Nowhere | Destination::Kept(_) => true,
         }
     }
 
@@ -97,7 +100,11 @@ impl Destination {
             Destination::Lines { cutter, outlet } if bytes.is_empty() => cutter.end(&mut outlets[*outlet].pending),
             Destination::Lines { cutter, outlet } => cutter.feed(bytes, &mut outlets[*outlet].pending),
             Destination::Raw { outlet } => outlets[*outlet].pending.extend_from_slice(bytes),
-            Destination::File(file) => file.write_all(bytes)?,
+            Destination::File(file, also) => {
+                file.write_all(bytes)?;
+                also.take(bytes, outlets)?;
+            }
+            Destination::Nowhere => {}
             Destination::Kept(kept) => kept.extend_from_slice(bytes),
         }
         outlets.iter_mut().for_each(Outlet::forget_if_closed);
@@ -108,7 +115,7 @@ impl Destination {
     pub(super) fn into_kept(self) -> Vec<u8> {
         match self {
             Destination::Kept(bytes) => bytes,
-            Destination::Lines { .. } | Destination::Raw { .. } | Destination::File(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use crate::run::child::{self, Change, Running};
 use crate::run::descendants::{self, Sweep};
 use crate::run::guard::Guard;
 use crate::run::hosts::{Fleet, Order, Report};
-use crate::run::output::{Destination, LineCutter, Outlet, Stream};
+use crate::run::output::{Destination, Outlet, Stream};
 use crate::run::requests::{Answer, Request, Requests};
 use crate::run::signals::{self, Signals};
 use crate::run::status::NodeStatus;
@@ -170,25 +171,6 @@ pub(super) struct Finished {
     pub(super) incomplete: Option<Failure>,
 }
 
-/// How the streams of a node are treated.
-#[derive(Clone, Copy)]
-pub(super) struct Treatment {
-    pub(super) keep_stdout: bool,
-    pub(super) colour: [bool; 2],
-}
-
-impl Treatment {
-    /// Where a stream of a node goes whose lines get this label.
-    pub(super) fn destination(self, label: &str, node: usize, stream: usize) -> Destination {
-        if stream == 0 && self.keep_stdout {
-            Destination::Kept(Vec::new())
-        } else {
-            let cutter = LineCutter::labelled(label, node, self.colour[stream]);
-            Destination::Lines { cutter, outlet: stream }
-        }
-    }
-}
-
 impl Node {
     /// The description in the list of `trellis leave`.
     fn described(&self, cluster: &str) -> JoinedNode {
@@ -211,7 +193,7 @@ impl<'a> Supervisor<'a> {
             signals,
             guard,
             outlets: [Outlet::new(libc::STDOUT_FILENO), Outlet::new(libc::STDERR_FILENO)],
-            relay: Relay::new(None),
+            relay: Relay::default(),
             stage: Stage::Running,
             endings: 0,
             asked_by: None,
@@ -237,39 +219,36 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Takes charge of a node that was just started.
-    pub(super) fn adopt(&mut self, running: Running, status: NodeStatus, treatment: Treatment) {
-        let node = self.nodes.len();
+    pub(super) fn adopt(&mut self, running: Running, status: NodeStatus, destinations: [Destination; 2]) {
         self.guard.watch_group(running.pid);
-        let joins = self.requests.is_some();
-        let label = if joins { format!("+{node}") } else { node.to_string() };
-        let stream = |descriptor: Option<_>, stream: usize| {
-            let destination = treatment.destination(&label, node, stream);
-            descriptor.map(|descriptor| Stream::new(Some(descriptor), destination))
-        };
-        let streams = [stream(running.stdout, 0), stream(running.stderr, 1)];
-        if running.stdin.is_some() {
-            self.relay = Relay::new(running.stdin);
+        let [stdout, stderr] = destinations;
+        let stream = |pipe: Option<_>, to| pipe.map(|pipe| Stream::new(Some(pipe), to));
+        let streams = [stream(running.stdout, stdout), stream(running.stderr, stderr)];
+        if let Some(pipe) = running.stdin {
+            self.relay.add(pipe);
         }
-        let seen = Seen { pid: running.pid, joins, ..Seen::default() };
+        let seen = Seen { pid: running.pid, joins: self.requests.is_some(), ..Seen::default() };
         self.nodes.push(Node { seen, status, streams, kept: [Vec::new(), Vec::new()], agent: None });
     }
 
-    /// Takes charge of agents that start their nodes. `destination` says where a stream of a node on a host goes, and
+    /// Takes charge of agents that start their nodes. `destinations` says where the streams of a node on a host go, and
     /// `records` where their records are written.
     pub(super) fn adopt_fleet(
         &mut self,
         fleet: Fleet,
-        has_stdin: bool,
+        input_nodes: &Range<usize>,
         records: Option<PathBuf>,
-        destination: impl Fn(&str, usize, usize) -> Result<Destination, Failure>,
+        destinations: impl Fn(&str, usize) -> Result<[Destination; 2], Failure>,
     ) -> Result<(), Failure> {
         for (place, host, nodes) in fleet.places() {
+            if nodes.clone().any(|node| input_nodes.contains(&node)) {
+                self.relay.add_agent(place);
+            }
             for node in nodes {
-                let stream = |stream| destination(&host, node, stream).map(|to| Some(Stream::new(None, to)));
                 self.nodes.push(Node {
                     seen: Seen { host: Some(host.clone()), ..Seen::default() },
                     status: NodeStatus::create()?,
-                    streams: [stream(0)?, stream(1)?],
+                    streams: destinations(&host, node)?.map(|to| Some(Stream::new(None, to))),
                     kept: [Vec::new(), Vec::new()],
                     agent: Some(place),
                 });
@@ -279,9 +258,6 @@ impl<'a> Supervisor<'a> {
             super::existing_directory(folder)?;
         }
         (self.fleet, self.records) = (fleet, records);
-        if has_stdin {
-            self.relay = Relay::to_agent();
-        }
         Ok(())
     }
 
@@ -332,9 +308,8 @@ impl<'a> Supervisor<'a> {
         if let Some((requests, _)) = &self.requests {
             descriptors.push(interest(requests.descriptor(), libc::POLLIN));
         }
-        if let Some((descriptor, event)) = self.relay.interest() {
-            descriptors.push(interest(descriptor, event));
-        }
+        let of_relay = self.relay.interests();
+        descriptors.extend(of_relay.iter().map(|(descriptor, event)| interest(*descriptor, *event)));
         let timeout_ms = deadline.map_or(-1, |deadline| {
             // Rounded up, so that one sleep reaches a deadline, and not a series of empty ones.
             deadline.saturating_duration_since(Instant::now()).as_millis().min(60_000) as i32 + 1
@@ -347,14 +322,11 @@ impl<'a> Supervisor<'a> {
         let is_ready = |descriptor: i32, event: i16| {
             descriptors.iter().any(|entry| entry.fd == descriptor && entry.events == event && entry.revents != 0)
         };
-        if let Some((descriptor, event)) = self.relay.interest()
-            && is_ready(descriptor, event)
-        {
+        if of_relay.iter().any(|(descriptor, event)| is_ready(*descriptor, *event)) {
             self.relay.pump();
         }
-        if let Some(bytes) = self.relay.take() {
-            // Node 0 is the first one of the first host.
-            self.fleet.order(0, &Order::Input, &bytes);
+        while let Some((places, bytes)) = self.relay.take() {
+            places.into_iter().for_each(|place| self.fleet.order(place, &Order::Input, &bytes));
         }
         for outlet in &mut self.outlets {
             if outlet.wants_to_write() && is_ready(outlet.descriptor, libc::POLLOUT) {
@@ -412,7 +384,7 @@ impl<'a> Supervisor<'a> {
                 self.fleet.came(place, body.len());
                 self.take_output(node, stream, body);
             }
-            Report::InputTaken(bytes) => self.relay.taken(bytes),
+            Report::InputTaken(bytes) => self.relay.taken(place, bytes),
             Report::Stopped { node, is_stopped } => self.note(node, Change::Stopped(is_stopped)),
             Report::Ended { node, ended } => {
                 self.nodes[node].status.replace(body);
@@ -443,7 +415,7 @@ impl<'a> Supervisor<'a> {
                 self.close_streams(place);
                 self.finish_records(place);
             }
-            Report::Prepared(_) | Report::Reached(_) | Report::Beat => {}
+            Report::Prepared(_) | Report::Reached(_) | Report::Assigned | Report::Beat => {}
         }
     }
 

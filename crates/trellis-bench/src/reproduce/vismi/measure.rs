@@ -11,6 +11,7 @@ use super::programs::{Built, Program, Said, Way};
 use crate::bench::cluster::Common;
 use crate::bench::figures::p50;
 use trellis_command::exit::{self, Failure};
+use trellis_command::run::stdin::InputMode;
 use trellis_command::run::{self, Output, Plan};
 use trellis_command::terminal::Progress;
 
@@ -189,7 +190,8 @@ fn on_nodes(
         directory: None,
         output: Output::Kept,
         inherited: Vec::new(),
-        with_stdin: false,
+        shown: None,
+        input: InputMode::None,
         time_max: None,
     };
     let made = run::launch(&plan)?;

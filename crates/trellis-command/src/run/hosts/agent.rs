@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use trellis::config;
+use trellis::config::{self, Sources};
 use trellis::record::Record;
 use trellis_base::{Deadline, Limit};
 
@@ -37,6 +37,7 @@ use crate::run::output::set_non_blocking;
 use crate::run::preload;
 use crate::run::signals::{self, Signals};
 use crate::run::status::NodeStatus;
+use crate::run::stdin::InputPipe;
 use crate::run::supervise::TERMINATE;
 use crate::scratch::Scratch;
 
@@ -97,14 +98,6 @@ enum Stage {
     Finishing(Sweep),
 }
 
-/// The way from the launcher's standard input to node 0.
-#[derive(Default)]
-struct Input {
-    pipe: Option<OwnedFd>,
-    pending: Vec<u8>,
-    is_at_end: bool,
-}
-
 struct Agent<'a> {
     signals: &'a Signals,
     guard: &'a Guard,
@@ -115,6 +108,7 @@ struct Agent<'a> {
     /// Whether the launcher still reads and writes.
     has_launcher: bool,
     preparation: Option<Preparation>,
+    assignment: Option<Assignment>,
     sockets: Vec<OwnedFd>,
     scratch: Option<Scratch>,
     /// Files that are being copied.
@@ -123,7 +117,10 @@ struct Agent<'a> {
     /// Records that are handed over.
     records: VecDeque<(usize, File)>,
     nodes: Vec<Node>,
-    input: Input,
+    /// The way from the launcher's standard input to the nodes that get it.
+    inputs: Vec<InputPipe>,
+    /// How many bytes of it the launcher knows to be taken.
+    input_taken: usize,
     stage: Stage,
     /// When the launcher was heard last; `None` while it is stopped.
     heard: Option<Instant>,
@@ -140,13 +137,15 @@ impl<'a> Agent<'a> {
             on_its_way: 0,
             has_launcher: true,
             preparation: None,
+            assignment: None,
             sockets: Vec::new(),
             scratch: None,
             copied: BTreeMap::new(),
             has_record: false,
             records: VecDeque::new(),
             nodes: Vec::new(),
-            input: Input::default(),
+            inputs: Vec::new(),
+            input_taken: 0,
             stage: Stage::Serving,
             heard: Some(Instant::now()),
             beats_at: Instant::now(),
@@ -229,9 +228,8 @@ impl<'a> Agent<'a> {
         if self.has_launcher && !self.outgoing.is_empty() {
             watched.push((Source::Output, rustix::stdio::stdout(), PollFlags::OUT));
         }
-        if let Some(pipe) = self.input.pipe.as_ref().filter(|_| !self.input.pending.is_empty()) {
-            watched.push((Source::Input, pipe.as_fd(), PollFlags::OUT));
-        }
+        let inputs = self.inputs.iter().filter(|input| input.is_waiting());
+        watched.extend(inputs.map(|input| (Source::Input, input.descriptor(), PollFlags::OUT)));
         if self.on_its_way < ON_THEIR_WAY_BYTES_MAX || !self.has_launcher {
             for (place, node) in self.nodes.iter().enumerate() {
                 for (stream, pipe) in node.streams.iter().enumerate() {
@@ -284,7 +282,8 @@ impl<'a> Agent<'a> {
             Order::Copy(name) => self.copy(name, &body)?,
             Order::Prepare(preparation) => self.prepare(preparation)?,
             Order::Reach(nodes) => self.say(&Report::Reached(network::unreachable(&nodes)), b""),
-            Order::Start(assignment) => self.start(&assignment)?,
+            Order::Assign(assignment) => self.assign(*assignment)?,
+            Order::Start => self.start()?,
             Order::Signal(signal) => {
                 self.signal_all(signal);
                 match signal {
@@ -299,14 +298,14 @@ impl<'a> Agent<'a> {
                     self.say(&Report::Shown { node }, &page);
                 }
             }
-            Order::Input if body.is_empty() => self.input.is_at_end = true,
-            Order::Input => self.input.pending.extend_from_slice(&body),
+            Order::Input => {
+                self.inputs.iter_mut().for_each(|input| input.give(&body));
+                self.feed();
+            }
             Order::Finish { has_failed } => self.stage = Stage::Finishing(Sweep::new(has_failed)),
             Order::OutputTaken(bytes) => self.on_its_way = self.on_its_way.saturating_sub(bytes),
             Order::Beat => {}
         }
-        // It may be at its end, or ready already.
-        self.feed();
         Ok(())
     }
 
@@ -366,11 +365,10 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    fn start(&mut self, assignment: &Assignment) -> Result<(), Failure> {
-        let Some(preparation) = self.preparation.clone() else {
-            return Err(Failure::new(exit::SYSTEM, "the launcher starts nodes that it has not prepared"));
-        };
-        let mut environment = assignment.environment.clone();
+    /// Completes the environment of the nodes, and tries whether their region can be had.
+    fn assign(&mut self, mut assignment: Assignment) -> Result<(), Failure> {
+        let Some(preparation) = self.preparation.clone() else { return Err(out_of_order()) };
+        let environment = &mut assignment.environment;
         if let Some(configuration) = &assignment.configuration {
             let file = self.scratch()?.file("configuration");
             std::fs::write(&file, configuration)
@@ -389,6 +387,23 @@ impl<'a> Agent<'a> {
             let folder = self.scratch()?.path().to_owned();
             environment.push((format!("{}RECORD", config::VARIABLE_PREFIX), folder.into_os_string()));
         }
+        let mut sources = Sources::new().process_environment();
+        for (name, value) in environment.iter().filter(|(name, _)| name.starts_with(config::VARIABLE_PREFIX)) {
+            sources = sources.variable(name, value.to_string_lossy());
+        }
+        let read = sources.load_for_all().map_err(|error| Failure::new(exit::CONFIGURATION, error.to_string()))?;
+        trellis::try_region(&read, preparation.nodes.len())
+            .map_err(|why| Failure::new(exit::SYSTEM, format!("its nodes cannot have the region: {why}")))?;
+        self.assignment = Some(assignment);
+        self.say(&Report::Assigned, b"");
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), Failure> {
+        let (Some(preparation), Some(assignment)) = (self.preparation.clone(), self.assignment.take()) else {
+            return Err(out_of_order());
+        };
+        let mut environment = assignment.environment;
         let notice = assignment.preload.and_then(|says| preload::add(says, &preparation.program, &mut environment));
         if let Some(notice) = notice {
             self.say(&Report::Notice(notice), b"");
@@ -399,7 +414,7 @@ impl<'a> Agent<'a> {
                 .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot prepare the nodes' sockets: {error}")))?;
         }
         for (number, socket) in preparation.nodes.clone().zip(&sockets) {
-            let has_stdin = number == 0 && assignment.has_stdin;
+            let has_stdin = assignment.input_nodes.contains(&number);
             let command = NodeCommand {
                 node: number,
                 nodes: assignment.nodes,
@@ -415,12 +430,8 @@ impl<'a> Agent<'a> {
             let (running, status) = command.start()?;
             self.guard.watch_group(running.pid);
             let streams = [running.stdout, running.stderr];
-            for pipe in streams.iter().chain([&running.stdin]).flatten() {
-                set_non_blocking(pipe.as_raw_fd());
-            }
-            if has_stdin {
-                self.input.pipe = running.stdin;
-            }
+            streams.iter().flatten().for_each(|pipe| set_non_blocking(pipe.as_raw_fd()));
+            self.inputs.extend(running.stdin.map(InputPipe::new));
             self.nodes.push(Node { number, pid: running.pid, status, streams, is_running: true });
         }
         let pids = self.nodes.iter().map(|node| node.pid).collect();
@@ -485,30 +496,17 @@ impl<'a> Agent<'a> {
         self.say(&Report::Output { node: number, stream }, &buffer[..count]);
     }
 
-    /// Passes standard input on to node 0.
+    /// Passes standard input on to the nodes that get it. The slowest of them decides how much is taken.
     fn feed(&mut self) {
-        let Input { pipe, pending, is_at_end } = &mut self.input;
-        let Some(open) = pipe else {
-            pending.clear();
+        if self.inputs.is_empty() {
             return;
-        };
-        let taken = match rustix::io::write(&*open, pending) {
-            Ok(count) => {
-                pending.drain(..count);
-                (count > 0).then_some(Some(count))
-            }
-            Err(Errno::AGAIN | Errno::INTR) => None,
-            // Node 0 closed its standard input: nobody wants the rest.
-            Err(_) => {
-                *pipe = None;
-                Some(None)
-            }
-        };
-        if *is_at_end && pending.is_empty() {
-            *pipe = None;
         }
-        if let Some(taken) = taken {
-            self.say(&Report::InputTaken(taken), b"");
+        self.inputs.retain_mut(InputPipe::pump);
+        let taken = self.inputs.iter().map(|input| input.taken).min();
+        let more = taken.map(|taken| taken - self.input_taken);
+        self.input_taken = taken.unwrap_or(self.input_taken);
+        if more != Some(0) {
+            self.say(&Report::InputTaken(more), b"");
         }
     }
 
@@ -606,4 +604,8 @@ impl<'a> Agent<'a> {
         }
         true
     }
+}
+
+fn out_of_order() -> Failure {
+    Failure::new(exit::SYSTEM, "the launcher gives orders in another order than this version knows")
 }

@@ -64,6 +64,8 @@ pub(crate) struct Connection {
     pub(super) addresses: Vec<String>,
     /// The nodes of other hosts that were not reached from here; `None` before that is known.
     pub(super) unreachable: Option<Vec<(usize, String)>>,
+    /// Whether the agent knows what its nodes run, and has room for them.
+    pub(super) is_assigned: bool,
     /// Whether its nodes were started.
     pub(super) has_started: bool,
     pub(super) has_finished: bool,
@@ -124,6 +126,7 @@ impl Connection {
             complaints_from: stderr,
             outgoing: Outgoing::default(),
             untaken: 0,
+            is_assigned: false,
             has_started: false,
             uploads: VecDeque::new(),
             sent: 0,

@@ -28,7 +28,7 @@ pub(super) const GREETING: &str = "trellis-agent ";
 const MESSAGE_BYTES_MAX: usize = 32 << 20;
 /// The most bytes that follow a message.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
-/// How many bytes of standard input may be on their way to node 0, and of output on their way from an agent.
+/// How many bytes of standard input may be on their way to an agent, and of output on their way from an agent.
 pub(crate) const ON_THEIR_WAY_BYTES_MAX: usize = 256 << 10;
 
 /// The agent's first line.
@@ -78,8 +78,8 @@ pub(crate) struct Assignment {
     pub(crate) secret: Option<[u8; 32]>,
     /// Whether the program gets the library for system calls, and whether the user hears why it does not.
     pub(crate) preload: Option<bool>,
-    /// Whether node 0, if it is here, gets standard input.
-    pub(crate) has_stdin: bool,
+    /// The nodes that get standard input.
+    pub(crate) input_nodes: Range<usize>,
     /// Whether the nodes' records are wanted.
     pub(crate) has_record: bool,
 }
@@ -93,13 +93,15 @@ pub(crate) enum Order {
     Prepare(Preparation),
     /// Try to connect to these nodes of other hosts.
     Reach(Vec<(usize, String)>),
+    /// Keep what the nodes run, and see whether they have memory here.
+    Assign(Box<Assignment>),
     /// Start the nodes.
-    Start(Box<Assignment>),
+    Start,
     /// Send a signal to the nodes that run. After SIGTSTP the launcher is silent until SIGCONT.
     Signal(i32),
     /// Report the status pages of the nodes that run.
     Show,
-    /// The bytes that follow are standard input of node 0; none of them means its end.
+    /// The bytes that follow are standard input; none of them means its end.
     Input,
     /// So many bytes of output were taken by who reads them.
     OutputTaken(usize),
@@ -116,6 +118,8 @@ pub(crate) enum Report {
     Prepared(Vec<String>),
     /// The nodes that it could not reach, each with the reason.
     Reached(Vec<(usize, String)>),
+    /// It can start its nodes.
+    Assigned,
     /// The nodes run; these are their process numbers.
     Started(Vec<i32>),
     /// It cannot do what was asked for.
@@ -124,7 +128,7 @@ pub(crate) enum Report {
     Notice(String),
     /// The bytes that follow are output of a node; none of them means its end. Stream 0 is standard output.
     Output { node: usize, stream: usize },
-    /// So many bytes of standard input were taken by node 0; `None` if it wants no more.
+    /// So many bytes of standard input were taken by the nodes; `None` if they want no more.
     InputTaken(Option<usize>),
     /// A node was stopped, or continued.
     Stopped { node: usize, is_stopped: bool },

@@ -312,6 +312,7 @@ impl Fleet {
             let connection = &mut self.connections[place];
             match report {
                 Report::Prepared(addresses) => connection.addresses = addresses,
+                Report::Assigned => connection.is_assigned = true,
                 Report::Reached(unreachable) => connection.unreachable = Some(unreachable),
                 Report::Refused { code, sentence } => connection.fail(code, &sentence),
                 _ => {}
@@ -327,9 +328,20 @@ impl Fleet {
         Ok(())
     }
 
+    /// Says to all hosts what their nodes run, and sees whether these have memory there.
+    pub(super) fn assign(&mut self, assignment: &Assignment, signals: &Signals) -> Result<(), Failure> {
+        self.order_all(&Order::Assign(Box::new(assignment.clone())));
+        let assigned =
+            self.until(signals, START.time(), "make room for the region", |connection| connection.is_assigned);
+        if assigned.is_err() {
+            self.connections.iter_mut().for_each(Connection::drop_it);
+        }
+        assigned
+    }
+
     /// Starts the nodes on all hosts.
-    pub(super) fn start(&mut self, assignment: Assignment) {
-        self.order_all(&Order::Start(Box::new(assignment)));
+    pub(super) fn start(&mut self) {
+        self.order_all(&Order::Start);
         self.resume();
     }
 
