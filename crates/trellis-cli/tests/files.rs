@@ -12,14 +12,15 @@ use support::{Ended, Run, signal, wait_until};
 use trellis_testing::Folder;
 
 /// The rows without files here: made only by a node that a user starts, by a switch with interfaces of its own, on file
-/// systems of few machines, or by commands that take minutes. Tests of `secret.rs`, `sockets.rs`, `files.rs` and
+/// systems of few machines, by commands that take minutes, or outside of this folder. Tests of `secret.rs`, `sockets.rs`, `files.rs` and
 /// `scratch.rs` check their modes.
-const ELSEWHERE: [&str; 5] = [
+const ELSEWHERE: [&str; 6] = [
     "secret of a user, for nodes that are started by hand",
     "socket of a switch",
     "result that is not complete, where the file system has no files without names (`O_TMPFILE`, open(2)); elsewhere only while it replaces another one",
     "YCSB, as `trellis reproduce kv` builds it",
-    "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`, of `trellis run --stats` and `--advise`",
+    "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`, of `trellis run --stats` and `--advise`, of an agent with what `--copy` and `--config` sent and with records, of `trellis lab up --ssh` with the lab's keys",
+    "the empty folder that sshd(8) needs, of `trellis lab up --ssh`",
 ];
 
 /// A folder for everything that commands make.

@@ -327,6 +327,35 @@ fn a_host_that_cannot_be_reached_is_named_before_anything_starts() {
 }
 
 #[test]
+fn doctor_measures_the_way_between_all_hosts_and_names_those_that_are_not_there() {
+    let Some(lab) = Lab::up("doctor_measures_the_way", 3) else { return };
+    let status = lab.status();
+    let prefix = status["hosts"][2]["prefix"].as_str().expect("a prefix");
+    let closed = lab.ask("run", &["c2", "--", "ip", "-6", "route", "add", "unreachable", prefix]);
+    assert!(closed.status.success(), "{}", told(&closed));
+    let doctor = |more: &[&str]| {
+        let mut command = lab.task("run", &["c1", "--", env!("CARGO_BIN_EXE_trellis"), "doctor", "--ssh", &lab.ssh]);
+        command.args(more);
+        Run::start(command).finish()
+    };
+    let found = doctor(&["--hosts", "c1,c2,c3,nowhere.invalid", "--json"]);
+    assert_eq!(found.code, Some(1), "{found:?}");
+    let survey: Value = serde_json::from_str(&found.stdout).expect("JSON");
+    assert!(
+        survey["failures"][0].as_str().is_some_and(|failure| failure.starts_with("host nowhere.invalid: ")),
+        "{survey}"
+    );
+    let way = |from: usize, to: usize| &survey["hosts"][from]["ways"][to];
+    assert!(way(0, 1)["round_trip_us"].as_f64().is_some_and(|time| time > 0.0), "{survey}");
+    assert!(way(2, 0)["bytes_per_second"].as_f64().is_some_and(|bytes| bytes > 0.0), "{survey}");
+    assert!(way(1, 1).is_null() && way(1, 2)["why"].is_string(), "{survey}");
+    let fine = doctor(&["--hosts", "c1,c2"]);
+    assert_eq!(fine.code, Some(0), "{fine:?}");
+    assert!(fine.stdout.contains("round trip (us), from the host of the row to that of the column"), "{fine:?}");
+    lab.wait_until_quiet();
+}
+
+#[test]
 fn a_firewall_between_two_hosts_is_named() {
     let Some(lab) = Lab::up("a_firewall_between_two_hosts", 3) else { return };
     let status = lab.status();

@@ -336,12 +336,12 @@ fn make_region(config: &Config, is_launched: bool) -> Result<trellis_memory::Reg
 ///
 /// The sentence that a node would end with.
 pub fn try_region(config: &Config, nodes: usize) -> Result<(), String> {
+    if config.reserve != config::Reserve::Full {
+        return make_region(config, true).map(drop).map_err(|error| error.to_string());
+    }
     // What is reserved in full would be filled.
     let lazy = Config { reserve: config::Reserve::Lazy, ..config.clone() };
     make_region(&lazy, true).map_err(|error| error.to_string())?;
-    if config.reserve != config::Reserve::Full {
-        return Ok(());
-    }
     trellis_memory::can_hold(config.region_bytes.saturating_mul(nodes)).map_err(|limit| {
         let place = config.place_of("reserve");
         format!("{place}: {nodes} nodes reserve their region in full, and {limit}; use fewer nodes there, or a smaller region")

@@ -2,6 +2,7 @@
 //!
 //! Inspects, tries and reports, and changes nothing. Every advice names the file or the setting.
 
+mod hosts;
 mod remote_memory;
 
 use std::fmt::Write;
@@ -18,13 +19,15 @@ use trellis_store::stores::{KINDS, StoreKind};
 use trellis_command::chart::byte_text;
 use trellis_command::exit::{self, Ending};
 use trellis_command::installed;
+use trellis_command::run::hosts::{HostsArguments, survey};
 
 const EXAMPLES: &str = "\
 Examples:
   trellis doctor
   trellis doctor --json | jq .catch
+  trellis doctor --hosts a,b,c            what each host has, and how fast the ways are
 
-Exit codes: 0 Trellis works here; 1 nothing works here.";
+Exit codes: 0 Trellis works here, or on all hosts; 1 nothing works here, or a host cannot take part.";
 
 /// Show what this machine offers, which catcher is used and why, and what would make it faster
 #[derive(Debug, Args)]
@@ -33,6 +36,8 @@ pub(crate) struct DoctorArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    hosts: HostsArguments,
     /// Join two hosts with a switch of this kind, and end; `doctor` starts itself with it
     #[arg(long, hide = true)]
     try_switch: Option<String>,
@@ -42,6 +47,9 @@ pub(crate) struct DoctorArguments {
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
     if let Some(kind) = &arguments.try_switch {
         return remote_memory::try_switch(kind);
+    }
+    if let Some(survey) = survey(&arguments.hosts)? {
+        return hosts::show(&survey, arguments.json);
     }
     let capabilities = Capabilities { calls: calls(), ..probe() };
     let machine = Machine::look();

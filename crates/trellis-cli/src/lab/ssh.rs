@@ -1,7 +1,8 @@
 //! An ssh server in every host of a lab, so that what starts programs on other machines can be tried in it.
 //!
 //! Promises: the servers and the keys serve this lab alone, and end with it. The folder with the keys is the user's alone;
-//! `down` removes it, and if the lab ends in another way, the next lab does. It must never read or change the user's own
+//! `down` removes it, and if the lab ends in another way, the next lab with ssh does. Only the empty folder that sshd(8)
+//! needs on every machine stays. It must never read or change the user's own
 //! keys and settings.
 
 use std::fs;

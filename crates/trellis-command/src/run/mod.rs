@@ -39,7 +39,7 @@ use crate::time::time;
 use cause::Seen;
 use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
-use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments};
+use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments, PlacingArguments};
 use joining::{Joining, SecretFile};
 use output::{Destination, LineCutter};
 use requests::{Answer, Request, Requests};
@@ -75,8 +75,8 @@ Examples:
 `{node}` and `{nodes}` in the program's arguments become the node's number and the number of nodes.
 
 With --hosts the nodes run on other machines, as node 1 of host b in `[1 b] …`. `ssh` must reach them without a question, and \
-the same version of trellis must be there; a host that is this machine needs no ssh. The program is started in the same \
-directory there, with the variables of a login and of -x; the secret travels through ssh.
+the same version of trellis must be there; a host that is this machine needs no ssh. Without --copy the program is \
+started in the same directory there, with the variables of a login and of -x; the secret travels through ssh.
 
 A cluster that others may join, and a process that joins it; its output has the prefix `[+0]`:
   trellis run -n 3 --joiners-max 2 ./program
@@ -88,11 +88,12 @@ other machine.
 
 Standard input goes to node 0, unless --input says otherwise; the other nodes read from /dev/null.
 
-Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure; \
-78 configuration refused; 124 the time of --timeout is over; 126 program cannot be executed; 127 program not found; \
+Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure, or a lost host; \
+71 a host cannot take part, or the system refuses something; 74 a file cannot be read or written; 78 configuration \
+refused; 124 the time of --timeout is over; 126 program cannot be executed; 127 program not found; \
 2 wrong command line.";
 
-/// Start the nodes of a cluster on this host
+/// Start the nodes of a cluster, on this host or on others
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArguments {
@@ -101,6 +102,8 @@ pub struct RunArguments {
     nodes: Option<usize>,
     #[command(flatten)]
     hosts: HostsArguments,
+    #[command(flatten)]
+    placing: PlacingArguments,
     /// Give the nodes this variable, with the value that it has here if none is given; may be repeated
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
     variables: Vec<String>,
@@ -157,7 +160,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "N", conflicts_with = "join")]
     joiners_max: Option<usize>,
     /// Join the running cluster that has a node at this address, instead of starting one
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["hosts", "hostfile"])]
     join: Option<String>,
     /// The file with the cluster's secret (mode 0600); without it a cluster gets a new secret
     #[arg(long, value_name = "FILE")]
@@ -277,7 +280,7 @@ impl RunArguments {
             OutputMode::Files => Output::Files(existing_directory(&self.output_directory)?),
             OutputMode::Tee => Output::Tee(existing_directory(&self.output_directory)?),
         };
-        let hosts = self.hosts.read(self.nodes)?;
+        let hosts = self.hosts.read(self.nodes, &self.placing)?;
         let env_file = self.env_file.as_deref().map(|file| {
             let unreadable = |error| Failure::new(exit::FILE, format!("--env-file {}: {error}", file.display()));
             fs::read_to_string(file).map_err(unreadable)
@@ -699,11 +702,11 @@ fn ending_of(finished: &Finished, is_record_wanted: bool, time_max: Option<Durat
         let code = ended.map_or(exit::CLUSTER, cause::Ended::exit_code);
         return Err(Failure::new(code, cause::sentence(seen, cause)));
     }
-    if let Some(failure) = &finished.incomplete {
-        return Err(failure.clone());
-    }
     if let Some(time) = time_max.filter(|_| finished.is_late) {
         return Err(Failure::new(exit::TIMED_OUT, cause::late_sentence(seen, time)));
+    }
+    if let Some(failure) = finished.incomplete.as_ref().filter(|_| finished.asked_by.is_none()) {
+        return Err(failure.clone());
     }
     match &finished.unwritten {
         // Like a program in a pipe whose reader goes away: the status of SIGPIPE, without a message.

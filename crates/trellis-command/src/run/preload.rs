@@ -26,7 +26,9 @@ pub(super) fn wanted(config: &Config) -> Option<bool> {
 /// Adds the library to a node's environment, if it helps the program; returns the sentence for the user, if it would
 /// have helped another.
 pub(super) fn add(says: bool, program: &OsStr, environment: &mut Vec<(String, OsString)>) -> Option<String> {
-    match library(program) {
+    let of_node = environment.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+    let path = of_node.or_else(|| std::env::var_os("PATH"));
+    match library(program, path.as_deref()) {
         Ok(library) => {
             let given = environment.iter().rfind(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| value.clone());
             let others = given.or_else(|| std::env::var_os("LD_PRELOAD"));
@@ -41,8 +43,9 @@ pub(super) fn add(says: bool, program: &OsStr, environment: &mut Vec<(String, Os
 }
 
 /// The library; the error says why this program does not get it.
-fn library(program: &OsStr) -> Result<std::path::PathBuf, String> {
-    let file = installed::in_path(program).filter(|file| file.is_file()).and_then(|file| File::open(file).ok());
+fn library(program: &OsStr, path: Option<&OsStr>) -> Result<std::path::PathBuf, String> {
+    let file =
+        installed::in_folders(program, path).filter(|file| file.is_file()).and_then(|file| File::open(file).ok());
     // Only the parts that are looked at are read: most of a large program is debug symbols.
     let contents = file.map(ReadCache::new);
     // What is no program of this kind is a script, whose interpreter gets the library, or fails when it is started.

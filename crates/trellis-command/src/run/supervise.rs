@@ -1,7 +1,7 @@
 //! The launcher's loop: waits for nodes, signals and output at once, and ends everything when one node fails.
 //!
 //! One thread, one `poll`, no sleep without a deadline. A failed run is over within two seconds: SIGTERM at once,
-//! SIGKILL after [`TERMINATE`]. When the loop returns, no process that a node started is left.
+//! SIGKILL after [`TERMINATE`]. Only a host that does not answer is waited for longer (`hosts::END`). When the loop returns, no process that a node started is left.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,7 +145,7 @@ pub(super) struct Supervisor<'a> {
     /// Where records of nodes on other hosts are written, and those that were begun.
     records: Option<PathBuf>,
     begun_records: BTreeMap<usize, Unfinished>,
-    /// Why output or a record of a node that ended well is not here.
+    /// Why output or a record of a node is not here.
     incomplete: Option<Failure>,
     /// When the nodes that may be to blame are looked at again.
     shows_at: Instant,
@@ -167,7 +167,7 @@ pub(super) struct Finished {
     pub(super) unwritten: Option<io::Error>,
     /// Why nodes could not be started on another host.
     pub(super) refused: Option<Failure>,
-    /// Why output or a record of a node that ended well is not here.
+    /// Why output or a record of a node is not here.
     pub(super) incomplete: Option<Failure>,
 }
 
@@ -282,7 +282,7 @@ impl<'a> Supervisor<'a> {
         let of_stage = match self.stage {
             Stage::Running => self.ends_at,
             Stage::Deciding(at) | Stage::Failing(at) | Stage::Asked(at) | Stage::Terminating(at) => Some(at),
-            Stage::Killed(at) => self.fleet.beats_at().map(|_| at),
+            Stage::Killed(at) => Some(at).filter(|at| *at > Instant::now() && self.fleet.beats_at().is_some()),
         };
         let is_deciding = matches!(self.stage, Stage::Deciding(_) | Stage::Failing(_));
         let shows_at = self.fleet.beats_at().filter(|_| is_deciding).map(|_| self.shows_at);
@@ -410,12 +410,18 @@ impl<'a> Supervisor<'a> {
                 }
             }
             Report::Finished => {
+                self.relay.taken(place, None);
                 self.fleet.finished(place);
                 self.lose_nodes(place, "its agent has ended it", |_| true);
                 self.close_streams(place);
                 self.finish_records(place);
             }
-            Report::Prepared(_) | Report::Reached(_) | Report::Assigned | Report::Beat => {}
+            Report::Prepared(_)
+            | Report::Reached(_)
+            | Report::Surveyed(_)
+            | Report::Measured(_)
+            | Report::Assigned
+            | Report::Beat => {}
         }
     }
 
@@ -483,6 +489,7 @@ impl<'a> Supervisor<'a> {
     fn look_after_fleet(&mut self, now: Instant) {
         self.fleet.beat(now);
         for (place, why) in self.fleet.lost(now, self.is_ending()) {
+            self.relay.taken(place, None);
             self.lose_nodes(place, &why, |_| true);
             if self.close_streams(place) || self.records.is_some() {
                 let host = self.fleet.host(place);
@@ -680,8 +687,9 @@ impl<'a> Supervisor<'a> {
     fn sweep(&mut self) -> Result<(), Failure> {
         let has_failed = !matches!(self.stage, Stage::Running);
         self.fleet.order_all(&Order::Finish { has_failed });
+        let asked_before = self.asked_count;
         while !self.fleet.is_finished() {
-            if self.asked_count > 1 {
+            if self.asked_count > asked_before || asked_before > 1 {
                 self.fleet.abandon();
             }
             let until = [self.fleet.beats_at(), self.fleet.silent_at(self.is_ending())];
@@ -691,12 +699,13 @@ impl<'a> Supervisor<'a> {
         while !sweep.step(self.guard.pid(), self.asked_count > 1) {
             self.wait(Some(Instant::now() + descendants::LOOK))?;
         }
-        self.flush()
+        self.flush(asked_before)
     }
 
     /// Reads the nodes' pipes, which no process holds any more, to the end and writes everything.
-    fn flush(&mut self) -> Result<(), Failure> {
-        let asked_before = self.asked_count;
+    ///
+    /// A signal since `asked_before` were counted ends this.
+    fn flush(&mut self, asked_before: usize) -> Result<(), Failure> {
         loop {
             let open = self.nodes.iter().any(|node| node.streams.iter().any(Option::is_some));
             let waiting = self.outlets.iter().any(Outlet::wants_to_write);

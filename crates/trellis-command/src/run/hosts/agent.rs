@@ -27,7 +27,7 @@ use super::dialogue::{
     self, Assignment, BODY_BYTES_MAX, Frames, GREETING, Greeting, ON_THEIR_WAY_BYTES_MAX, Order, Outgoing, Preparation,
     Report,
 };
-use super::network;
+use super::{network, survey};
 use crate::exit::{self, Ending, Failure};
 use crate::installed;
 use crate::run::child::{self, Change, NodeCommand, NodeOutput};
@@ -282,6 +282,14 @@ impl<'a> Agent<'a> {
             Order::Copy(name) => self.copy(name, &body)?,
             Order::Prepare(preparation) => self.prepare(preparation)?,
             Order::Reach(nodes) => self.say(&Report::Reached(network::unreachable(&nodes)), b""),
+            Order::Survey => {
+                self.say(&Report::Surveyed(Box::new(survey::facts())), b"");
+                // No process is forked any more after this.
+                std::mem::take(&mut self.sockets).into_iter().for_each(|socket| {
+                    std::thread::spawn(|| survey::answer(socket));
+                });
+            }
+            Order::Measure(address) => self.say(&Report::Measured(survey::measure(&address)), b""),
             Order::Assign(assignment) => self.assign(*assignment)?,
             Order::Start => self.start()?,
             Order::Signal(signal) => {

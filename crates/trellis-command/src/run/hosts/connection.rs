@@ -14,7 +14,7 @@ use std::time::Instant;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use super::dialogue::{BODY_BYTES_MAX, Frames, GREETING, Greeting, Order, Outgoing, Report};
+use super::dialogue::{BODY_BYTES_MAX, Facts, Frames, GREETING, Greeting, Order, Outgoing, Pair, Report};
 use super::list::Host;
 use crate::exit::{self, Failure};
 use crate::run::cause::Ended;
@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     sent: usize,
     /// When something went to the agent or came from it.
     pub(super) moved: Instant,
+    /// When the launcher was continued last.
+    pub(super) resumed: Instant,
     frames: Frames,
     /// What came before the greeting.
     preamble: Vec<u8>,
@@ -64,6 +66,9 @@ pub(crate) struct Connection {
     pub(super) addresses: Vec<String>,
     /// The nodes of other hosts that were not reached from here; `None` before that is known.
     pub(super) unreachable: Option<Vec<(usize, String)>>,
+    /// What `trellis doctor` asked for.
+    pub(super) facts: Option<Facts>,
+    pub(super) measured: Option<Result<Pair, String>>,
     /// Whether the agent knows what its nodes run, and has room for them.
     pub(super) is_assigned: bool,
     /// Whether its nodes were started.
@@ -126,11 +131,14 @@ impl Connection {
             complaints_from: stderr,
             outgoing: Outgoing::default(),
             untaken: 0,
+            facts: None,
+            measured: None,
             is_assigned: false,
             has_started: false,
             uploads: VecDeque::new(),
             sent: 0,
             moved: Instant::now(),
+            resumed: Instant::now(),
             frames: Frames::default(),
             preamble: Vec::new(),
             greeting: None,
@@ -160,6 +168,20 @@ impl Connection {
     /// Whether all files are on their way.
     pub(super) fn has_uploaded(&self) -> bool {
         self.uploads.is_empty() && self.is_flushed()
+    }
+
+    pub(super) fn is_uploading(&self) -> bool {
+        !self.has_uploaded()
+    }
+
+    /// The command that shows whether the host can be reached; `None` for this machine.
+    pub(super) fn login(&self) -> Option<String> {
+        (!self.is_here).then(|| format!("{} {} true", self.ssh, self.host.target))
+    }
+
+    /// Forgets what was complained about: it was not the reason for anything.
+    pub(super) fn forget_complaints(&mut self) {
+        self.complaints.clear();
     }
 
     fn send_next_piece(&mut self) {
@@ -313,7 +335,7 @@ impl Connection {
         // ssh ends its lines as terminals want them.
         let last = complaints.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
         let or = |why: String| if last.is_empty() { why } else { format!("{why}: {last}") };
-        let login = format!("`{} {} true` must succeed without a question", self.ssh, self.host.target);
+        let login = format!("`{}` must succeed without a question", self.login().unwrap_or_default());
         let own = || std::env::current_exe().unwrap_or_default();
         match self.ended {
             Some(Ended::Exited(127)) if self.greeting.is_none() => or(format!(

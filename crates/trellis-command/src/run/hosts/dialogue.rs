@@ -84,6 +84,25 @@ pub(crate) struct Assignment {
     pub(crate) has_record: bool,
 }
 
+/// What a host has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    pub(crate) cores: usize,
+    pub(crate) memory_bytes: u64,
+    pub(crate) kernel: String,
+    /// The catcher that its nodes use, or why there is none.
+    pub(crate) catcher: Result<String, String>,
+}
+
+/// The way from one host to another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// A round trip of one byte over TCP, in microseconds; the median.
+    pub round_trip_us: f64,
+    /// What one stream of TCP carries, in bytes a second.
+    pub bytes_per_second: f64,
+}
+
 /// What the launcher says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Order {
@@ -93,6 +112,10 @@ pub(crate) enum Order {
     Prepare(Preparation),
     /// Try to connect to these nodes of other hosts.
     Reach(Vec<(usize, String)>),
+    /// Say what the host has, and answer those who measure the way to it.
+    Survey,
+    /// Measure the way to the agent that answers at this address.
+    Measure(String),
     /// Keep what the nodes run, and see whether they have memory here.
     Assign(Box<Assignment>),
     /// Start the nodes.
@@ -118,28 +141,48 @@ pub(crate) enum Report {
     Prepared(Vec<String>),
     /// The nodes that it could not reach, each with the reason.
     Reached(Vec<(usize, String)>),
+    Surveyed(Box<Facts>),
+    Measured(Result<Pair, String>),
     /// It can start its nodes.
     Assigned,
     /// The nodes run; these are their process numbers.
     Started(Vec<i32>),
     /// It cannot do what was asked for.
-    Refused { code: u8, sentence: String },
+    Refused {
+        code: u8,
+        sentence: String,
+    },
     /// A sentence for the user.
     Notice(String),
     /// The bytes that follow are output of a node; none of them means its end. Stream 0 is standard output.
-    Output { node: usize, stream: usize },
+    Output {
+        node: usize,
+        stream: usize,
+    },
     /// So many bytes of standard input were taken by the nodes; `None` if they want no more.
     InputTaken(Option<usize>),
     /// A node was stopped, or continued.
-    Stopped { node: usize, is_stopped: bool },
+    Stopped {
+        node: usize,
+        is_stopped: bool,
+    },
     /// A node ended; its status page follows.
-    Ended { node: usize, ended: Ended },
+    Ended {
+        node: usize,
+        ended: Ended,
+    },
     /// The status page of a running node follows.
-    Shown { node: usize },
+    Shown {
+        node: usize,
+    },
     /// The bytes that follow are the next ones of a node's record.
-    Record { node: usize },
+    Record {
+        node: usize,
+    },
     /// A node's record cannot be read.
-    RecordLost { node: usize },
+    RecordLost {
+        node: usize,
+    },
     /// Nothing is left of the nodes.
     Finished,
     /// The agent is there.

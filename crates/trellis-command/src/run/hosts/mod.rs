@@ -14,6 +14,7 @@ mod dialogue;
 pub(crate) mod environment;
 mod list;
 pub(crate) mod network;
+mod survey;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -30,6 +31,7 @@ use rustix::io::Errno;
 use trellis_base::{Deadline, Limit};
 
 use super::child::{self, Change};
+use super::descendants;
 use super::guard::Guard;
 use super::signals::{self, Signals};
 use crate::exit::{self, Failure};
@@ -39,8 +41,10 @@ use list::Host;
 
 pub(crate) use agent::LAUNCHER;
 pub use agent::{AgentArguments, agent};
+pub use dialogue::Pair;
 pub(super) use dialogue::{Assignment, ON_THEIR_WAY_BYTES_MAX, Order, Report};
 pub(crate) use network::REACH;
+pub use survey::{Survey, SurveyedHost, survey};
 
 /// How long the start of the agents may take.
 pub(crate) const START: Deadline = Deadline {
@@ -61,28 +65,33 @@ pub(crate) const END: Deadline = Deadline {
 /// How long orders may take to leave before the launcher stops itself.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// The options of `trellis run` about hosts.
-#[derive(Debug, Args)]
-pub(super) struct HostsArguments {
-    /// Run the nodes on these hosts, reached by ssh: a,b:4,user@c; `:4` is how many nodes a host takes
-    #[arg(long, value_name = "HOST[:N][,HOST…]", conflicts_with = "join", help_heading = "Hosts")]
+/// The options that name hosts, and how they are reached.
+#[derive(Debug, Clone, Args)]
+pub struct HostsArguments {
+    /// Use these hosts, reached by ssh: a,b:4,user@c; `:4` is how many nodes a host takes
+    #[arg(long, value_name = "HOST[:N][,HOST…]", help_heading = "Hosts")]
     hosts: Option<String>,
     /// The same from a file, a host in each line, as `host slots=4`; `-` is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "join"], help_heading = "Hosts")]
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts", help_heading = "Hosts")]
     hostfile: Option<PathBuf>,
-    /// How many nodes each host takes
-    #[arg(long, value_name = "N", help_heading = "Hosts")]
-    nodes_per_host: Option<usize>,
     /// The command that reaches a host, with its options, for example 'ssh -p 2222'; without it this machine needs none
     #[arg(long, value_name = "COMMAND", help_heading = "Hosts")]
     ssh: Option<String>,
+    /// The network in which the nodes talk, where hosts have several: a prefix such as 10.1.0.0/16, or an interface
+    #[arg(long, value_name = "NETWORK", help_heading = "Hosts")]
+    network: Option<String>,
+}
+
+/// The options about what happens on hosts.
+#[derive(Debug, Args)]
+pub(super) struct PlacingArguments {
+    /// How many nodes each host takes
+    #[arg(long, value_name = "N", help_heading = "Hosts")]
+    nodes_per_host: Option<usize>,
     /// Send the program, and libraries of ours that it needs, to each host, where it is removed after the run; it starts in
     /// the directory of a login unless --chdir names one
     #[arg(long, help_heading = "Hosts")]
     copy: bool,
-    /// The network in which the nodes talk, where hosts have several: a prefix such as 10.1.0.0/16, or an interface
-    #[arg(long, value_name = "NETWORK", help_heading = "Hosts")]
-    network: Option<String>,
 }
 
 /// Which nodes run on which hosts, and how these are reached.
@@ -99,8 +108,18 @@ pub struct Hosts {
 
 impl HostsArguments {
     /// The hosts of a run, if some are named.
-    pub(super) fn read(self, nodes: Option<usize>) -> Result<Option<Hosts>, Failure> {
-        let usage = |sentence: String| Failure::new(exit::USAGE, sentence);
+    pub(super) fn read(self, nodes: Option<usize>, placing: &PlacingArguments) -> Result<Option<Hosts>, Failure> {
+        let Some(listed) = self.listed()? else {
+            let alone = [("--nodes-per-host", placing.nodes_per_host.is_some()), ("--copy", placing.copy)];
+            return needs_hosts(&alone).map(|()| None);
+        };
+        let placed = list::placed(listed, nodes, placing.nodes_per_host).map_err(usage)?;
+        let took_stdin = self.hostfile.is_some_and(|file| file.as_os_str() == "-");
+        Ok(Some(Hosts { placed, ssh: self.ssh, network: self.network, copies: placing.copy, took_stdin }))
+    }
+
+    /// The hosts that are named, if some are.
+    fn listed(&self) -> Result<Option<Vec<Host>>, Failure> {
         let listed = match (&self.hosts, &self.hostfile) {
             (Some(text), _) => list::in_list(text).map_err(|why| usage(format!("--hosts: {why}")))?,
             (None, Some(file)) => {
@@ -110,22 +129,24 @@ impl HostsArguments {
                 list::in_file(&text).map_err(|why| usage(format!("--hostfile {name}: {why}")))?
             }
             (None, None) => {
-                let alone = [
-                    ("--nodes-per-host", self.nodes_per_host.is_some()),
-                    ("--network", self.network.is_some()),
-                    ("--copy", self.copy),
-                    ("--ssh", self.ssh.is_some()),
-                ];
-                return match alone.iter().find(|(_, is_given)| *is_given) {
-                    Some((option, _)) => Err(usage(format!("{option} needs hosts; name them with --hosts"))),
-                    None => Ok(None),
-                };
+                needs_hosts(&[("--network", self.network.is_some()), ("--ssh", self.ssh.is_some())])?;
+                return Ok(None);
             }
         };
-        let placed = list::placed(listed, nodes, self.nodes_per_host).map_err(usage)?;
-        let took_stdin = self.hostfile.is_some_and(|file| file.as_os_str() == "-");
-        Ok(Some(Hosts { placed, ssh: self.ssh, network: self.network, copies: self.copy, took_stdin }))
+        Ok(Some(listed))
     }
+}
+
+/// An error if one of these options is given, which mean nothing without hosts.
+fn needs_hosts(options: &[(&str, bool)]) -> Result<(), Failure> {
+    match options.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(usage(format!("{option} needs hosts; name them with --hosts"))),
+        None => Ok(()),
+    }
+}
+
+fn usage(sentence: String) -> Failure {
+    Failure::new(exit::USAGE, sentence)
 }
 
 fn text_of(file: &PathBuf) -> std::io::Result<String> {
@@ -169,19 +190,33 @@ impl Fleet {
         let mut fleet = Fleet { silence: common.silence, ..Fleet::default() };
         let connected = fleet.connect_all(hosts, common, signals, guard);
         if connected.is_err() {
-            // Agents that have started no node end with their standard input.
-            fleet.connections.iter_mut().for_each(Connection::drop_it);
+            fleet.give_up();
         }
         connected.map(|()| fleet)
     }
 
     fn connect_all(&mut self, hosts: &Hosts, common: &Common, signals: &Signals, guard: &Guard) -> Result<(), Failure> {
-        for (host, nodes) in &hosts.placed {
-            let connection = Connection::open(host.clone(), nodes.clone(), hosts.ssh.as_deref())?;
+        self.open(&hosts.placed, hosts.ssh.as_deref(), guard)?;
+        self.until(signals, START.time(), "greet", |connection| connection.greeting.is_some())?;
+        self.prepare(hosts, common, signals)?;
+        if common.has_datagrams {
+            return Ok(());
+        }
+        self.reach(signals)?;
+        self.complain_about_firewalls(&self.addresses())
+    }
+
+    fn open(&mut self, placed: &[(Host, Range<usize>)], ssh: Option<&str>, guard: &Guard) -> Result<(), Failure> {
+        for (host, nodes) in placed {
+            let connection = Connection::open(host.clone(), nodes.clone(), ssh)?;
             guard.watch_group(connection.pid);
             self.connections.push(connection);
         }
-        self.until(signals, START.time(), "greet", |connection| connection.greeting.is_some())?;
+        Ok(())
+    }
+
+    /// Has each agent make the sockets of its nodes.
+    fn prepare(&mut self, hosts: &Hosts, common: &Common, signals: &Signals) -> Result<(), Failure> {
         self.beats_at = Some(Instant::now());
         let addresses = self.addresses_of_hosts(hosts.network.is_some())?;
         if hosts.copies {
@@ -203,17 +238,17 @@ impl Fleet {
             };
             connection.order(&Order::Prepare(preparation), b"");
         }
-        self.until(signals, START.time(), "make its sockets", |connection| !connection.addresses.is_empty())?;
-        if common.has_datagrams {
-            return Ok(());
-        }
+        self.until(signals, START.time(), "make its sockets", |connection| !connection.addresses.is_empty())
+    }
+
+    /// Has each agent try whether it reaches the sockets of the others.
+    fn reach(&mut self, signals: &Signals) -> Result<(), Failure> {
         let addresses = self.addresses();
         for connection in &mut self.connections {
             let others = addresses.iter().cloned().enumerate().filter(|(node, _)| !connection.nodes.contains(node));
             connection.order(&Order::Reach(others.collect()), b"");
         }
-        self.until(signals, START.time(), "reach the others", |connection| connection.unreachable.is_some())?;
-        self.complain_about_firewalls(&addresses)
+        self.until(signals, START.time(), "reach the others", |connection| connection.unreachable.is_some())
     }
 
     /// The address of each host, as the others see it.
@@ -270,17 +305,18 @@ impl Fleet {
         what: &str,
         is_done: impl Fn(&Connection) -> bool,
     ) -> Result<(), Failure> {
-        let end = Instant::now() + limit;
+        let begin = Instant::now();
         let is_decided = |connection: &Connection| is_done(connection) || connection.failure.is_some();
-        while !self.connections.iter().all(is_decided) {
-            if Instant::now() >= end {
-                for connection in self.connections.iter_mut().filter(|connection| !is_decided(connection)) {
-                    let name = &connection.host.target;
-                    let sentence =
-                        format!("its agent did not {what} within {limit:?}; see what `ssh {name} true` does");
-                    connection.fail(exit::SYSTEM, &sentence);
-                }
-                break;
+        // A large program on a slow network is no reason to give up, as long as it moves.
+        let end_of = |connection: &Connection| {
+            let last = if connection.is_uploading() { connection.moved.max(begin) } else { begin };
+            last.max(connection.resumed) + limit
+        };
+        while let Some(end) = self.connections.iter().filter(|one| !is_decided(one)).map(end_of).min() {
+            let now = Instant::now();
+            for connection in self.connections.iter_mut().filter(|one| !is_decided(one) && now >= end_of(one)) {
+                let login = connection.login().map(|login| format!("; see what `{login}` does")).unwrap_or_default();
+                connection.fail(exit::SYSTEM, &format!("its agent did not {what} within {limit:?}{login}"));
             }
             self.wait(signals, end)?;
         }
@@ -312,7 +348,12 @@ impl Fleet {
             let connection = &mut self.connections[place];
             match report {
                 Report::Prepared(addresses) => connection.addresses = addresses,
-                Report::Assigned => connection.is_assigned = true,
+                Report::Surveyed(facts) => connection.facts = Some(*facts),
+                Report::Measured(measured) => connection.measured = Some(measured),
+                Report::Assigned => {
+                    connection.is_assigned = true;
+                    connection.forget_complaints();
+                }
                 Report::Reached(unreachable) => connection.unreachable = Some(unreachable),
                 Report::Refused { code, sentence } => connection.fail(code, &sentence),
                 _ => {}
@@ -334,9 +375,22 @@ impl Fleet {
         let assigned =
             self.until(signals, START.time(), "make room for the region", |connection| connection.is_assigned);
         if assigned.is_err() {
-            self.connections.iter_mut().for_each(Connection::drop_it);
+            self.give_up();
         }
         assigned
+    }
+
+    /// Ends agents that have started no node. They end with their standard input; that of this machine would be killed
+    /// with this process, so it is waited for.
+    fn give_up(&mut self) {
+        let end = Instant::now() + FLUSH;
+        self.connections.iter_mut().for_each(Connection::drop_it);
+        while Instant::now() < end && self.connections.iter().any(|one| one.is_here && one.ended.is_none()) {
+            std::thread::sleep(descendants::LOOK);
+            while let Some((pid, change)) = child::next_change() {
+                self.note(pid, &change);
+            }
+        }
     }
 
     /// Starts the nodes on all hosts.
@@ -498,7 +552,7 @@ impl Fleet {
     fn resume(&mut self) {
         let now = Instant::now();
         for connection in &mut self.connections {
-            (connection.heard, connection.moved) = (now, now);
+            (connection.heard, connection.resumed) = (now, now);
         }
     }
 }
@@ -529,8 +583,8 @@ mod tests {
         let limit = Duration::from_millis(300);
         let late = fleet.until(&signals, limit, "greet", |connection| connection.greeting.is_some());
         let sentence = late.expect_err("nobody answers").sentence;
-        let expected = "host silent: its agent did not greet within 300ms; see what `ssh silent true` does; host talking: it \
-                        has another version of trellis; install the same one";
+        let expected = "host silent: its agent did not greet within 300ms; see what `sh -c \"sleep 600\" silent true` does; \
+                        host talking: it has another version of trellis; install the same one";
         assert_eq!(sentence, expected);
         fleet.connections.iter_mut().for_each(Connection::drop_it);
     }
