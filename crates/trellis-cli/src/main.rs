@@ -18,6 +18,7 @@ mod switch;
 #[cfg(test)]
 mod waits;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -72,7 +73,7 @@ enum Command {
     LeftOut {
         /// Whatever follows
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<std::ffi::OsString>,
+        arguments: Vec<OsString>,
     },
     /// Run programs with their heap in a key-value store, and inspect or serve stores
     #[command(subcommand, after_help = store::stores_of_this_build())]
@@ -116,10 +117,22 @@ enum Command {
 
 /// Parses the command line. Help is a result like any other: if it cannot be written, the error is reported.
 fn parsed() -> CommandLine {
-    CommandLine::try_parse().unwrap_or_else(|answer| match answer.print() {
+    CommandLine::try_parse_from(as_ours(std::env::args_os())).unwrap_or_else(|answer| match answer.print() {
         Err(error) if !answer.use_stderr() => terminal::end_unwritten(&error),
         _ => std::process::exit(answer.exit_code()),
     })
+}
+
+/// `trellis run -np 4` is what users of mpirun(1) type: the first option of `run` may be written like this. Later ones may
+/// belong to the program.
+fn as_ours(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.collect();
+    if arguments.get(1).is_some_and(|command| command == "run")
+        && let Some(first) = arguments.get_mut(2).filter(|first| *first == "-np")
+    {
+        *first = "-n".into();
+    }
+    arguments
 }
 
 fn main() -> ExitCode {
@@ -168,6 +181,16 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_of_nodes_may_be_written_as_for_mpirun() {
+        let ours = |line: &[&str]| as_ours(line.iter().map(OsString::from));
+        assert_eq!(
+            ours(&["trellis", "run", "-np", "4", "./program", "-np"]),
+            ["trellis", "run", "-n", "4", "./program", "-np"]
+        );
+        assert_eq!(ours(&["trellis", "lab", "-np"]), ["trellis", "lab", "-np"]);
+    }
 
     #[test]
     fn the_command_line_is_consistent() {
