@@ -449,7 +449,7 @@ fn this_machine_needs_no_ssh() {
     let run = start(&["--hosts", "localhost:2", "sh", "-c", "echo $TRELLIS_NODES"]).finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stdout.contains("[1 localhost] 127.0.0.1:"), "{run:?}");
-    // Who says how it is reached means it.
+    // `--ssh` applies to this machine, too.
     let run = start(&["--hosts", "localhost", "--ssh", "false", "true"]).finish();
     assert_eq!(run.code, Some(71), "{run:?}");
 }
@@ -527,7 +527,7 @@ fn standard_input_goes_to_all_nodes_that_want_it() {
 fn an_agent_that_is_lost_before_all_output_came_is_named() {
     let folder = Folder::new();
     let agent = folder.file("agent").display().to_string();
-    // What the node leaves running writes later, and its agent is killed before that.
+    // A process that the node leaves running would write later. The agent is killed before that.
     let script = format!("(sleep 0.2; kill -9 $(cat {agent}); sleep 60; echo late) & exit 0");
     let ssh = other_ssh(
         &folder,

@@ -339,7 +339,7 @@ pub fn try_region(config: &Config, nodes: usize) -> Result<(), String> {
     if config.reserve != config::Reserve::Full {
         return make_region(config, true).map(drop).map_err(|error| error.to_string());
     }
-    // What is reserved in full would be filled.
+    // `reserve = "full"` would fill the whole region.
     let lazy = Config { reserve: config::Reserve::Lazy, ..config.clone() };
     make_region(&lazy, true).map_err(|error| error.to_string())?;
     trellis_memory::can_hold(config.region_bytes.saturating_mul(nodes)).map_err(|limit| {

@@ -1,7 +1,7 @@
 //! `trellis bench hosts`: how long `trellis run --hosts` takes until the program runs, beyond what ssh itself takes.
 //!
-//! Promises: the hosts are those of a lab with the system's ssh, and end with the benchmark. What is timed is the command
-//! as a user types it. The yardstick is one login to each host, all at once, from the same host.
+//! Promises: the hosts are those of a lab with the system's ssh, and end with the benchmark. It times the command as a
+//! user types it. The yardstick is one login to each host, all at once, from the same host.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -705,8 +705,15 @@ fn ending_of(finished: &Finished, is_record_wanted: bool, time_max: Option<Durat
     if let Some(time) = time_max.filter(|_| finished.is_late) {
         return Err(Failure::new(exit::TIMED_OUT, cause::late_sentence(seen, time)));
     }
-    if let Some(failure) = finished.incomplete.as_ref().filter(|_| finished.asked_by.is_none()) {
-        return Err(failure.clone());
+    if let Some(failure) = &finished.incomplete {
+        // Whoever interrupts a run may lose output, but hears of it.
+        return Err(finished.asked_by.map_or_else(
+            || failure.clone(),
+            |signal| {
+                let sentence = format!("interrupted by {}; {failure}", signals::name(signal));
+                Failure::new(128 + signal as u8, sentence)
+            },
+        ));
     }
     match &finished.unwritten {
         // Like a program in a pipe whose reader goes away: the status of SIGPIPE, without a message.

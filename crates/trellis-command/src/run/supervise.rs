@@ -699,13 +699,12 @@ impl<'a> Supervisor<'a> {
         while !sweep.step(self.guard.pid(), self.asked_count > 1) {
             self.wait(Some(Instant::now() + descendants::LOOK))?;
         }
-        self.flush(asked_before)
+        self.flush()
     }
 
     /// Reads the nodes' pipes, which no process holds any more, to the end and writes everything.
-    ///
-    /// A signal since `asked_before` were counted ends this.
-    fn flush(&mut self, asked_before: usize) -> Result<(), Failure> {
+    fn flush(&mut self) -> Result<(), Failure> {
+        let asked_before = self.asked_count;
         loop {
             let open = self.nodes.iter().any(|node| node.streams.iter().any(Option::is_some));
             let waiting = self.outlets.iter().any(Outlet::wants_to_write);

@@ -163,7 +163,7 @@ impl<'a> Agent<'a> {
             launcher_address: address(0),
         };
         let text = serde_json::to_string(&greeting).expect("plain data");
-        // What the login printed may have no end of its line.
+        // The last line that the login printed may be unfinished.
         self.outgoing.say_line(&format!("\n{GREETING}{text}\n"));
     }
 

@@ -21,9 +21,9 @@ use crate::run::cause::Ended;
 use crate::run::child::{self, Running};
 use crate::run::output::set_non_blocking;
 
-/// What a login may print before the agent greets.
+/// The most bytes that a login may print before the greeting of the agent.
 const PREAMBLE_BYTES_MAX: usize = 64 << 10;
-/// What is kept of the complaints of `ssh` and of the agent.
+/// The most bytes that are kept of what `ssh` and the agent write to standard error.
 const COMPLAINTS_BYTES_MAX: usize = 4 << 10;
 
 /// A file for a host: its name, and its contents, which all hosts share.
@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     /// When the launcher was continued last.
     pub(super) resumed: Instant,
     frames: Frames,
-    /// What came before the greeting.
+    /// The bytes that came before the greeting.
     preamble: Vec<u8>,
     pub(super) greeting: Option<Greeting>,
     complaints: Vec<u8>,
@@ -96,7 +96,7 @@ fn remote_command() -> String {
 impl Connection {
     /// Starts an agent: with `ssh`, or directly on this machine.
     pub(super) fn open(host: Host, nodes: Range<usize>, ssh: Option<&str>) -> Result<Connection, Failure> {
-        // Who says how hosts are reached means it.
+        // `--ssh` applies to every host, also to this machine.
         let is_here = ssh.is_none() && is_here(&host);
         let ssh = ssh.unwrap_or("ssh");
         let mut command = if is_here {

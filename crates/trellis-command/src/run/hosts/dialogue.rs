@@ -1,4 +1,4 @@
-//! What a launcher and its agent on a host say to each other, over the agent's standard input and output.
+//! The messages between a launcher and its agent on a host, over the agent's standard input and output.
 //!
 //! The agent begins with one line of text, so that whatever a login prints before it can be skipped, and so that agents
 //! of other versions can be told apart. After that line both sides send frames: the length of a message, the length of
