@@ -4,109 +4,13 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Run, command, in_role, signal, start, start_role, wait_until};
-use trellis_testing::{Folder, Need, skip};
-
-/// A lab whose hosts have an ssh server; it ends with this value.
-struct Lab {
-    name: String,
-    ssh: String,
-}
-
-impl Lab {
-    /// `None`, with the reason, where there can be none.
-    fn up(test: &str, hosts: usize) -> Option<Lab> {
-        let is_root = Command::new("id").arg("-u").output().expect("id").stdout == b"0\n";
-        if !is_root {
-            skip(test, Need::Root, "an ssh server needs it");
-            return None;
-        }
-        if !fs::exists("/usr/sbin/sshd").unwrap_or(false) {
-            skip(test, Need::Program, "openssh-server is not installed");
-            return None;
-        }
-        static LABS: AtomicU32 = AtomicU32::new(0);
-        let name = format!("hosts-{}-{}", std::process::id(), LABS.fetch_add(1, Ordering::Relaxed));
-        let mut lab = Lab { name, ssh: String::new() };
-        let output = lab.ask("up", &["--clients", &hosts.to_string(), "--servers", "0", "--ssh"]);
-        assert!(output.status.success(), "{}", told(&output));
-        lab.ssh = lab.status()["ssh"][0].as_str().expect("a command").to_owned();
-        Some(lab)
-    }
-
-    fn task(&self, task: &str, arguments: &[&str]) -> Command {
-        let mut command = command(&["lab", task, "--lab", &self.name]);
-        command.args(arguments).stdin(Stdio::null());
-        command
-    }
-
-    fn ask(&self, task: &str, arguments: &[&str]) -> Output {
-        self.task(task, arguments).output().expect("the command can be started")
-    }
-
-    fn status(&self) -> Value {
-        serde_json::from_slice(&self.ask("status", &["--json"]).stdout).expect("JSON")
-    }
-
-    /// How many processes run on each host, without its ssh server: that keeps a connection until the network says that
-    /// it is lost.
-    fn processes(&self) -> Vec<usize> {
-        let status = self.status();
-        let is_ssh = |process: &Value| {
-            let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-            name.starts_with("sshd")
-        };
-        let count = |host: &Value| {
-            let processes = host["processes"].as_array().expect("processes");
-            processes.iter().filter(|process| !is_ssh(process)).count()
-        };
-        status["hosts"].as_array().expect("hosts").iter().map(count).collect()
-    }
-
-    /// Waits until nothing is left on any host.
-    fn wait_until_quiet(&self) {
-        wait_until("nothing is left on any host", || self.processes().iter().all(|count| *count == 0));
-    }
-
-    /// `trellis run` with these options, in host c1.
-    fn run(&self, options: &[&str]) -> Command {
-        let mut command = self.task("run", &["c1", "--", env!("CARGO_BIN_EXE_trellis"), "run", "--ssh", &self.ssh]);
-        command.args(options);
-        command
-    }
-
-    /// The same with this executable as the nodes, in a role.
-    fn start_role(&self, role: &str, options: &[&str]) -> Run {
-        let mut command = self.run(options);
-        command.args(["-x", &format!("CLI_TEST_ROLE={role}"), "-x", "RUST_BACKTRACE=0", "--"]);
-        in_role(&mut command, role);
-        command.env_remove("CLI_TEST_ROLE");
-        Run::start(command)
-    }
-
-    /// Sends a signal to a node that said its number in the lab's process namespace.
-    fn signal_node(&self, run: &Run, node: usize, signal: &str) {
-        let pid = run.node_pid(node).to_string();
-        let output = self.ask("run", &["c1", "--", "kill", &format!("-{signal}"), &pid]);
-        assert!(output.status.success(), "{}", told(&output));
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        // A test that fails may have no lab any more.
-        let _ = self.ask("down", &[]);
-    }
-}
-
-fn told(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
+use support::hosts::{Hosts, told};
+use support::{Run, command, signal, start, start_role, wait_until};
+use trellis_testing::Folder;
 
 /// The `trellis run` that a `trellis lab run` started.
 fn launcher_in(run: &Run) -> i32 {
@@ -116,7 +20,7 @@ fn launcher_in(run: &Run) -> i32 {
 
 #[test]
 fn nodes_on_several_hosts_share_memory() {
-    let Some(lab) = Lab::up("nodes_on_several_hosts_share_memory", 3) else { return };
+    let Some(lab) = Hosts::up("nodes_on_several_hosts_share_memory", 3) else { return };
     let run = lab.start_role("sum", &["--hosts", "c1,c2:2,c3"]).finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     for line in ["[0 c1] sum 6", "[1 c2] sum 6", "[2 c2] sum 6", "[3 c3] sum 6"] {
@@ -127,7 +31,7 @@ fn nodes_on_several_hosts_share_memory() {
 
 #[test]
 fn nodes_run_in_the_same_place_with_the_variables_that_were_given() {
-    let Some(lab) = Lab::up("nodes_run_in_the_same_place", 2) else { return };
+    let Some(lab) = Hosts::up("nodes_run_in_the_same_place", 2) else { return };
     let folder = Folder::new();
     fs::write(folder.file("hosts"), "# two\nc1 slots=1\nc2:1\n").expect("it is ours");
     fs::write(folder.file("variables"), "COLOUR=blue green\n").expect("it is ours");
@@ -155,7 +59,7 @@ fn nodes_run_in_the_same_place_with_the_variables_that_were_given() {
 
 #[test]
 fn a_program_is_copied_to_hosts_and_removed_from_them() {
-    let Some(lab) = Lab::up("a_program_is_copied_to_hosts", 2) else { return };
+    let Some(lab) = Hosts::up("a_program_is_copied_to_hosts", 2) else { return };
     let folder = Folder::new();
     let script = "#!/bin/sh\necho \"$(hostname) runs $0\"; stat -c 'mode %a' $0\n# and much more\n";
     let program = folder.file("program");
@@ -177,7 +81,7 @@ fn a_program_is_copied_to_hosts_and_removed_from_them() {
 
 #[test]
 fn standard_input_goes_to_node_zero_on_its_host() {
-    let Some(lab) = Lab::up("standard_input_goes_to_node_zero", 2) else { return };
+    let Some(lab) = Hosts::up("standard_input_goes_to_node_zero", 2) else { return };
     let folder = Folder::new();
     // More than may be on its way at once.
     let text: String = (0..200_000).map(|line| format!("line {line}\n")).collect();
@@ -195,7 +99,7 @@ fn standard_input_goes_to_node_zero_on_its_host() {
 
 #[test]
 fn a_reader_that_pauses_for_long_loses_nothing() {
-    let Some(lab) = Lab::up("a_reader_that_pauses", 2) else { return };
+    let Some(lab) = Hosts::up("a_reader_that_pauses", 2) else { return };
     let script =
         "i=0; while [ $i -lt 30000 ]; do echo \"line $i of some length, so that pipes fill\"; i=$((i + 1)); done";
     let mut command = lab.run(&["--hosts", "c1,c2", "--set", "silence_seconds_max=2", "sh", "-c", script]);
@@ -212,7 +116,7 @@ fn a_reader_that_pauses_for_long_loses_nothing() {
 
 #[test]
 fn files_and_records_of_all_hosts_are_here() {
-    let Some(lab) = Lab::up("files_and_records_of_all_hosts", 2) else { return };
+    let Some(lab) = Hosts::up("files_and_records_of_all_hosts", 2) else { return };
     let folder = Folder::new();
     let (files, record) = (folder.file("files").display().to_string(), folder.file("record").display().to_string());
     let options =
@@ -229,7 +133,7 @@ fn files_and_records_of_all_hosts_are_here() {
 
 #[test]
 fn a_node_that_fails_is_named_with_its_host() {
-    let Some(lab) = Lab::up("a_node_that_fails_is_named", 2) else { return };
+    let Some(lab) = Hosts::up("a_node_that_fails_is_named", 2) else { return };
     let run = lab.start_role("exit", &["--hosts", "c1,c2"]).finish();
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(
@@ -247,7 +151,7 @@ fn a_node_that_fails_is_named_with_its_host() {
 
 #[test]
 fn a_signal_to_the_launcher_ends_everything_everywhere() {
-    let Some(lab) = Lab::up("a_signal_to_the_launcher", 3) else { return };
+    let Some(lab) = Hosts::up("a_signal_to_the_launcher", 3) else { return };
     let mut run = lab.start_role("barrier", &["--hosts", "c1,c2,c3"]);
     run.wait_for_output("up", 3);
     signal(run.pid(), libc::SIGTERM);
@@ -266,7 +170,7 @@ fn a_signal_to_the_launcher_ends_everything_everywhere() {
 
 #[test]
 fn a_killed_launcher_leaves_nothing_on_any_host() {
-    let Some(lab) = Lab::up("a_killed_launcher_leaves_nothing", 3) else { return };
+    let Some(lab) = Hosts::up("a_killed_launcher_leaves_nothing", 3) else { return };
     let mut run = lab.start_role("barrier", &["--hosts", "c1,c2,c3"]);
     run.wait_for_output("up", 3);
     signal(launcher_in(&run), libc::SIGKILL);
@@ -276,7 +180,7 @@ fn a_killed_launcher_leaves_nothing_on_any_host() {
 
 #[test]
 fn an_agent_ends_its_nodes_when_the_launcher_says_nothing_any_more() {
-    let Some(lab) = Lab::up("an_agent_ends_its_nodes", 2) else { return };
+    let Some(lab) = Hosts::up("an_agent_ends_its_nodes", 2) else { return };
     let mut run = lab.start_role("barrier", &["--hosts", "c2", "-n", "2", "--set", "silence_seconds_max=2"]);
     run.wait_for_output("up", 2);
     let launcher = launcher_in(&run);
@@ -290,7 +194,7 @@ fn an_agent_ends_its_nodes_when_the_launcher_says_nothing_any_more() {
 
 #[test]
 fn a_run_on_several_hosts_can_be_stopped_for_long_and_continued() {
-    let Some(lab) = Lab::up("a_run_can_be_stopped_for_long", 2) else { return };
+    let Some(lab) = Hosts::up("a_run_can_be_stopped_for_long", 2) else { return };
     let mut run = lab.start_role("pace", &["--hosts", "c1,c2", "--set", "silence_seconds_max=2"]);
     run.wait_for_output("up", 2);
     let launcher = launcher_in(&run);
@@ -305,7 +209,7 @@ fn a_run_on_several_hosts_can_be_stopped_for_long_and_continued() {
 
 #[test]
 fn a_host_that_vanishes_ends_the_run_with_its_name() {
-    let Some(lab) = Lab::up("a_host_that_vanishes", 3) else { return };
+    let Some(lab) = Hosts::up("a_host_that_vanishes", 3) else { return };
     let mut run = lab.start_role("barrier", &["--hosts", "c1,c2,c3", "--set", "silence_seconds_max=2"]);
     run.wait_for_output("up", 3);
     assert!(lab.ask("partition", &["c1,c2", "c3"]).status.success());
@@ -318,7 +222,7 @@ fn a_host_that_vanishes_ends_the_run_with_its_name() {
 
 #[test]
 fn a_host_that_cannot_be_reached_is_named_before_anything_starts() {
-    let Some(lab) = Lab::up("a_host_that_cannot_be_reached", 2) else { return };
+    let Some(lab) = Hosts::up("a_host_that_cannot_be_reached", 2) else { return };
     let run = Run::start(lab.run(&["--hosts", "c2,nowhere.invalid", "echo", "started"])).finish();
     assert_eq!(run.code, Some(71), "{run:?}");
     assert!(run.stderr.contains("trellis: host nowhere.invalid: ssh: Could not resolve hostname"), "{run:?}");
@@ -328,7 +232,7 @@ fn a_host_that_cannot_be_reached_is_named_before_anything_starts() {
 
 #[test]
 fn doctor_measures_the_way_between_all_hosts_and_names_those_that_are_not_there() {
-    let Some(lab) = Lab::up("doctor_measures_the_way", 3) else { return };
+    let Some(lab) = Hosts::up("doctor_measures_the_way", 3) else { return };
     let status = lab.status();
     let prefix = status["hosts"][2]["prefix"].as_str().expect("a prefix");
     let closed = lab.ask("run", &["c2", "--", "ip", "-6", "route", "add", "unreachable", prefix]);
@@ -357,7 +261,7 @@ fn doctor_measures_the_way_between_all_hosts_and_names_those_that_are_not_there(
 
 #[test]
 fn a_firewall_between_two_hosts_is_named() {
-    let Some(lab) = Lab::up("a_firewall_between_two_hosts", 3) else { return };
+    let Some(lab) = Hosts::up("a_firewall_between_two_hosts", 3) else { return };
     let status = lab.status();
     let prefix = status["hosts"][2]["prefix"].as_str().expect("a prefix");
     let closed = lab.ask("run", &["c2", "--", "ip", "-6", "route", "add", "unreachable", prefix]);
@@ -504,7 +408,7 @@ fn output_is_shown_of_the_nodes_that_were_chosen_and_written_of_all() {
 
 #[test]
 fn standard_input_goes_to_all_nodes_that_want_it() {
-    let Some(lab) = Lab::up("standard_input_goes_to_all_nodes", 2) else { return };
+    let Some(lab) = Hosts::up("standard_input_goes_to_all_nodes", 2) else { return };
     let folder = Folder::new();
     let text: String = (0..100_000).map(|line| format!("line {line}\n")).collect();
     fs::write(folder.file("input"), &text).expect("it is ours");

@@ -19,6 +19,7 @@ use trellis_transport::links::{in_process, shm, tcp, udp};
 use trellis_transport::{Link, Manner, SharedMemory, ShmOptions, TcpOptions, UdpOptions};
 
 use crate::config::{self, Config, ConfigError, Start};
+use crate::engines;
 use crate::launch::{Activity, Inherited, LaunchError, StatusPage};
 use crate::runtime::{Node, Server, start_service};
 use crate::secret::{Secret, SecretError};
@@ -73,6 +74,14 @@ pub enum JoinError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The nodes of the job did not find each other through their engine.
+    #[error("{engine}: {why}")]
+    Engine {
+        /// The engine, or the place of the rendezvous.
+        engine: String,
+        /// What went wrong, and what to do.
+        why: String,
+    },
     /// A running cluster does not take this process in.
     #[error("cannot join the cluster at {address}: {why}")]
     Refused {
@@ -91,10 +100,14 @@ pub enum JoinError {
 
 type Joined = (Arc<Node>, JoinHandle<()>);
 
-pub(crate) fn join(config: Config) -> Result<Joined, JoinError> {
-    let Inherited { listener, datagrams, secret, status } = Inherited::take()?;
+pub(crate) fn join(mut config: Config) -> Result<Joined, JoinError> {
+    let Inherited { mut listener, mut datagrams, mut secret, status } = Inherited::take()?;
     if config.join.is_some() {
         return join_running(config, listener, secret, status);
+    }
+    if engines::is_wanted(&config) {
+        let met = engines::meet(&mut config)?;
+        (listener, datagrams, secret) = (met.listener, met.datagrams, Some(met.secret));
     }
     let region = make_region(&config, status.is_some())?;
     let this = ThisNode::default();

@@ -8,6 +8,7 @@
 
 mod cluster;
 pub mod config;
+pub mod engines;
 mod heap;
 mod join;
 pub mod launch;

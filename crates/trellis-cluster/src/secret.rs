@@ -17,6 +17,7 @@ use crate::config::Config;
 
 /// How many bytes a secret has.
 pub const SECRET_BYTES: usize = 32;
+const FORM: &str = "a secret is 32 bytes or 64 hexadecimal digits";
 
 /// How long a launcher may take to fill the pipe; it fills it before it starts the node, so this is never waited for.
 pub(crate) const PIPE: Deadline = Deadline {
@@ -51,7 +52,7 @@ impl Secret {
             return Secret::random();
         }
         if if config.join.is_some() { config.joins_on_loopback() } else { config.is_on_loopback() } {
-            return Secret::of_user(std::env::var_os("HOME").map(PathBuf::from).as_deref());
+            return Secret::of_this_user();
         }
         Err(SecretError(
             "secret_file: not given, and the nodes are on several hosts; make one with \
@@ -124,6 +125,11 @@ impl Secret {
         Secret::parse(file).map_err(|error| refused(error.0))
     }
 
+    /// The secret of the user who runs this process.
+    pub(crate) fn of_this_user() -> Result<Secret, SecretError> {
+        Secret::of_user(std::env::var_os("HOME").map(PathBuf::from).as_deref())
+    }
+
     /// The user's own secret, `~/.trellis/secret`, made when it is first asked for.
     ///
     /// Several nodes may ask at once: each writes a file of its own and links it into place, the first link wins, and
@@ -155,8 +161,31 @@ impl Secret {
         &self.bytes
     }
 
+    /// The text that [`Secret::from_hexadecimal`] reads, for an exchange that nobody else can read.
+    pub(crate) fn to_hexadecimal(&self) -> String {
+        self.bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Reads 64 hexadecimal digits.
+    pub(crate) fn from_hexadecimal(digits: &str) -> Result<Secret, SecretError> {
+        Secret::of_digits(digits.as_bytes())
+    }
+
+    fn of_digits(digits: &[u8]) -> Result<Secret, SecretError> {
+        if digits.len() != 2 * SECRET_BYTES {
+            return Err(SecretError(format!("holds {} bytes; {FORM}", digits.len())));
+        }
+        let mut secret = Secret { bytes: [0; SECRET_BYTES] };
+        for (byte, pair) in secret.bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
+                return Err(SecretError(format!("holds something else than hexadecimal digits; {FORM}")));
+            };
+            *byte = high << 4 | low;
+        }
+        Ok(secret)
+    }
+
     fn parse(file: File) -> Result<Secret, SecretError> {
-        const FORM: &str = "a secret is 32 bytes or 64 hexadecimal digits";
         let mut text = Wiped([0; 2 * SECRET_BYTES + 4]);
         let mut length = 0;
         let mut source = file.take(text.0.len() as u64);
@@ -168,23 +197,15 @@ impl Secret {
                 Err(error) => return Err(SecretError(format!("cannot be read ({error})"))),
             }
         }
-        let mut secret = Secret { bytes: [0; SECRET_BYTES] };
         if length == SECRET_BYTES {
+            let mut secret = Secret { bytes: [0; SECRET_BYTES] };
             secret.bytes.copy_from_slice(&text.0[..SECRET_BYTES]);
             return Ok(secret);
         }
-        let digits = text.0[..length].trim_ascii();
-        if digits.len() != 2 * SECRET_BYTES || length == text.0.len() {
-            let held = if length == text.0.len() { "more than 66".to_owned() } else { length.to_string() };
-            return Err(SecretError(format!("holds {held} bytes; {FORM}")));
+        if length == text.0.len() {
+            return Err(SecretError(format!("holds more than 66 bytes; {FORM}")));
         }
-        for (byte, pair) in secret.bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
-                return Err(SecretError(format!("holds something else than hexadecimal digits; {FORM}")));
-            };
-            *byte = high << 4 | low;
-        }
-        Ok(secret)
+        Secret::of_digits(text.0[..length].trim_ascii())
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use trellis_base::Deadline;
 
 use crate::config::Config;
+use crate::engines::rendezvous;
 use crate::runtime::{consistency, failure, leases, pages, waiters};
 use crate::{join, secret};
 
@@ -80,6 +81,7 @@ const INQUIRY_MAX: Duration = Duration::from_secs(1);
 pub const WAITS: &[Deadline] = &[
     secret::PIPE,
     join::LOOK,
+    rendezvous::ANSWER,
     waiters::SLOT,
     consistency::TURN,
     pages::HOLD,

@@ -19,7 +19,7 @@ pub mod links;
 mod random;
 pub mod wrap;
 
-pub use interfaces::interfaces;
+pub use interfaces::{Interface, interfaces, is_in};
 #[cfg(feature = "fabric")]
 pub use links::fabric::{Fabric, FabricError, FabricOptions};
 pub use links::in_process::{InProcess, mesh};

@@ -71,6 +71,13 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "ssh", package: "openssh-client" },
     // It may be outside of PATH.
     Needed { program: "file:/usr/sbin/sshd", package: "openssh-server" },
+    // The engines that start programs on several machines. Debian's Slurm opens the library of PMIx by the name that only
+    // the package for developers has.
+    Needed { program: "mpiexec.hydra", package: "mpich" },
+    Needed { program: "ompi_info", package: "openmpi-bin" },
+    Needed { program: "file:/usr/sbin/slurmctld", package: "slurm-wlm" },
+    Needed { program: "file:/usr/sbin/munged", package: "munge" },
+    Needed { program: "pkg-config:pmix", package: "libpmix-dev" },
     Needed { program: "file:/usr/sbin/ovs-vswitchd", package: "openvswitch-switch" },
     KERNEL_HEADERS,
     package::RPM,

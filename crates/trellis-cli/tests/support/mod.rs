@@ -1,7 +1,10 @@
 //! Starts the built command, supervises it, and afterwards checks what is left.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod hosts;
+pub(crate) mod lab;
 pub(crate) mod node;
+pub(crate) mod slurm;
 
 use std::fs;
 use std::io::{Read, Write};

@@ -26,8 +26,40 @@ impl Reader {
         self.check_ranges()?;
         self.check_leases()?;
         self.check_consistency()?;
+        self.check_engine()?;
+        if self.config.is_placed_by_engine() && self.config.nodes.is_empty() {
+            // Number and addresses of the nodes come later: see `Config::place`.
+            return Ok(());
+        }
+        self.check_placed()
+    }
+
+    /// Checks what depends on the nodes.
+    pub(super) fn check_placed(&self) -> Result<(), ConfigError> {
         self.check_link()?;
         self.check_nodes()
+    }
+
+    fn check_engine(&self) -> Result<(), ConfigError> {
+        if self.config.rendezvous.is_none() {
+            if self.config.rendezvous_nodes == 0 {
+                return Ok(());
+            }
+            return Err(self
+                .origin("rendezvous_nodes")
+                .error("there is no rendezvous; set rendezvous = \"host:port\", or leave this key out"));
+        }
+        if self.config.rendezvous_nodes == 0 {
+            return Err(self
+                .origin("rendezvous")
+                .error("how many nodes meet there is not said; set rendezvous_nodes to their number"));
+        }
+        if self.config.is_leased() {
+            return Err(self
+                .origin("rendezvous")
+                .error("a region at memory servers has no rendezvous; list the nodes in the key nodes"));
+        }
+        Ok(())
     }
 
     /// With several nodes somebody must have said which one this process is.

@@ -111,6 +111,22 @@ choices! {
 }
 
 choices! {
+    /// Who says which nodes there are, where no list of addresses does.
+    Engine {
+        /// The engine whose environment a configuration finds when it is loaded, or none.
+        Auto = "auto",
+        /// Nobody: the node is alone.
+        None = "none",
+        /// Open MPI, PRRTE, or Slurm with `--mpi=pmix`: through libpmix.
+        Pmix = "pmix",
+        /// MPICH, Intel MPI, or Slurm with `--mpi=pmi2`: through PMI-1.
+        Pmi = "pmi",
+        /// Slurm's tasks, at the first host of their step.
+        Slurm = "slurm",
+    }
+}
+
+choices! {
     /// When the machine must prove that it can hold the region.
     Reserve {
         /// Refuse at start if the region is larger than the memory available; take memory when it is touched.

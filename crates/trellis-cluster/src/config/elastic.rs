@@ -1,10 +1,10 @@
-//! What a process that joins a running cluster must be told, as text.
+//! What a process is told that does not know the nodes: by a running cluster that it joins, as text, or by an engine.
 //!
 //! Promises: whoever takes what [`Config::text_for_joiners`] gives agrees with the cluster in everything that
 //! [`Config::agreement`] names. Never carries a secret, nor what is each process' own affair (catcher, record).
 
 use super::values::Raw;
-use super::{Config, key, values};
+use super::{Config, ConfigError, Engine, Origin, Reader, key, values};
 
 impl Config {
     /// The keys that a process takes from the cluster that it joins, as `key=value` lines.
@@ -42,6 +42,19 @@ impl Config {
             self.places.insert(known.name, format!("{name}={value} (as in the cluster)"));
         }
         Ok(())
+    }
+
+    /// Whether the nodes are those that an engine or a rendezvous says, unless there is a list of addresses.
+    pub(crate) fn is_placed_by_engine(&self) -> bool {
+        self.rendezvous.is_some() || !matches!(self.engine, Engine::Auto | Engine::None)
+    }
+
+    /// Takes over what an engine said: this node's number, and the addresses of all nodes.
+    pub(crate) fn place(&mut self, node: usize, nodes: Vec<String>) -> Result<(), ConfigError> {
+        (self.node, self.nodes) = (node, nodes);
+        let origins = self.places.iter().map(|(key, place)| (*key, Origin::Said(place.clone()))).collect();
+        let reader = Reader { config: self.clone(), origins, is_libivy: false };
+        reader.check_placed()
     }
 
     /// Whether `address` is a loopback address.

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::choices::{Catch, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
+use super::choices::{Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 use super::values::{self, Raw};
 use super::{Config, NODES_MAX, leased, ranges};
 
@@ -92,6 +92,58 @@ pub const KEYS: &[Key] = &[
             let address = values::text(raw, "host:port")?;
             values::host_and_port(&address)?;
             config.join = Some(address);
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine",
+        default: "auto",
+        accepted: "auto, none, pmix, pmi, slurm",
+        meaning: "Who says which nodes there are if nodes is empty; auto looks for what mpirun, mpiexec and srun set.",
+        apply: |config, raw| {
+            config.engine = values::choice(raw, Engine::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "rendezvous",
+        default: "none",
+        accepted: "host:port",
+        meaning: "Where the nodes of a job meet if nodes is empty: a port of one of their hosts.",
+        apply: |config, raw| {
+            let address = values::text(raw, "host:port")?;
+            values::host_and_port(&address)?;
+            config.rendezvous = Some(address);
+            Ok(())
+        },
+    },
+    Key {
+        name: "rendezvous_nodes",
+        default: "none",
+        accepted: "with rendezvous: 1 to 64",
+        meaning: "How many nodes meet there.",
+        apply: |config, raw| {
+            config.rendezvous_nodes = values::number(raw, 1, NODES_MAX as u64)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        name: "rendezvous_job",
+        default: "trellis",
+        accepted: "with rendezvous: up to 40 letters, digits, and . _ -",
+        meaning: "The name of the job, so that the nodes of another job are refused there.",
+        apply: |config, raw| {
+            config.rendezvous_job = values::name(raw)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "network",
+        default: "none (the first that all hosts have)",
+        accepted: "with an engine or a rendezvous: a prefix such as 10.1.0.0/16, or an interface",
+        meaning: "The network by which nodes reach this host.",
+        apply: |config, raw| {
+            config.network = Some(values::text(raw, "a prefix such as 10.1.0.0/16, or an interface such as eth0")?);
             Ok(())
         },
     },

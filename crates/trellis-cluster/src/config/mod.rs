@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use choices::{Catch, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
+pub use choices::{Catch, Engine, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 pub use keys::{KEYS, Key, key};
 pub use ranges::CoherenceRange;
 pub use trellis_cluster_protocol::coherence::Protocol;
@@ -27,6 +27,7 @@ pub use trellis_fabric_protocol::wire::address::HostPrefix;
 pub use trellis_transport::{Faults, Multicast};
 pub use values::bytes_of_text;
 
+use crate::engines;
 use values::Raw;
 
 /// The most nodes a cluster may have.
@@ -59,6 +60,16 @@ pub struct Config {
     pub joiners_max: usize,
     /// A node of the running cluster to join; everything that nodes must agree on is then asked there.
     pub join: Option<String>,
+    /// Who says which nodes there are if `nodes` is empty; never [`Engine::Auto`] after a configuration was loaded.
+    pub engine: Engine,
+    /// The address `host:port` where the nodes meet if `nodes` is empty.
+    pub rendezvous: Option<String>,
+    /// How many nodes meet there.
+    pub rendezvous_nodes: usize,
+    /// The name of the job that meets there.
+    pub rendezvous_job: String,
+    /// The network, or the interface, by which nodes of other hosts reach this one.
+    pub network: Option<String>,
     /// Size of the shared region.
     pub region_bytes: usize,
     /// How much of the region, from its end, the shared heap may use; all of it when nobody says.
@@ -134,6 +145,11 @@ impl Default for Config {
             manager: 0,
             joiners_max: 0,
             join: None,
+            engine: Engine::None,
+            rendezvous: None,
+            rendezvous_nodes: 0,
+            rendezvous_job: "trellis".to_owned(),
+            network: None,
             region_bytes: 256 << 20,
             heap_bytes: None,
             base_address: 0x1000_0000_0000,
@@ -300,6 +316,8 @@ enum Origin {
     Flag(String),
     /// What the program said, in the same form.
     Program(String),
+    /// As an earlier sentence says.
+    Said(String),
     /// Nobody gave the value: the name of the key.
     Default(&'static str),
 }
@@ -308,7 +326,7 @@ impl std::fmt::Display for Origin {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Origin::File { path, line, key } => write!(formatter, "{}:{line}: {key}", path.display()),
-            Origin::Variable(name) => formatter.write_str(name),
+            Origin::Variable(text) | Origin::Said(text) => formatter.write_str(text),
             Origin::Flag(text) => write!(formatter, "--set {text}"),
             Origin::Program(text) => write!(formatter, "{text} (set by the program)"),
             Origin::Default(key) => formatter.write_str(key),
@@ -343,6 +361,8 @@ impl Origin {
 pub struct Sources {
     file: Option<PathBuf>,
     variables: BTreeMap<String, Raw>,
+    /// What an engine said in the environment.
+    of_engine: BTreeMap<&'static str, String>,
     /// In the order in which they were given.
     flags: Vec<Origin>,
 }
@@ -368,6 +388,8 @@ impl Sources {
                 self.variables.insert(name.to_owned(), raw_of_variable(value));
             }
         }
+        let of_engine = engines::VARIABLES.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
+        self.of_engine.extend(of_engine);
         self
     }
 
@@ -416,6 +438,9 @@ impl Sources {
         }
         for flag in &self.flags {
             reader.take_flag(flag)?;
+        }
+        if reader.config.engine == Engine::Auto || !reader.origins.contains_key("engine") {
+            reader.config.engine = engines::recognise(|name| self.of_engine.get(name).cloned());
         }
         reader.check()?;
         Ok(reader)

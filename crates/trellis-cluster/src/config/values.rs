@@ -99,6 +99,16 @@ pub(super) fn text(raw: &Raw, accepted: &str) -> Result<String, String> {
     }
 }
 
+/// A name that fits a message as it is.
+pub(super) fn name(raw: &Raw) -> Result<String, String> {
+    const ACCEPTED: &str = "up to 40 letters, digits, and . _ -";
+    let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || matches!(letter, b'.' | b'_' | b'-');
+    match text(raw, ACCEPTED)? {
+        name if name.len() <= 40 && name.bytes().all(is_plain) => Ok(name),
+        name => Err(format!("`{name}` is no name; accepted: {ACCEPTED}")),
+    }
+}
+
 /// `true` or `false`; `1` and `0` from the environment and flags.
 pub(super) fn truth(raw: &Raw) -> Result<bool, String> {
     match raw {

@@ -21,43 +21,12 @@ pub(crate) const REACH: Deadline = Deadline {
     tested: "crates/trellis-cli/tests/hosts.rs a_firewall_between_two_hosts_is_named",
 };
 
-/// The address of this host in a network.
-///
-/// `network` is a prefix such as `10.1.0.0/16`, or the name of an interface.
+/// The address of this host in the network that the user named.
 pub(super) fn address_in(network: &str) -> Result<IpAddr, Failure> {
-    let all = trellis::transport::interfaces()
-        .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot list the interfaces: {error}")))?;
-    let is_wanted = |(name, address): &&(String, IpAddr)| match prefix(network) {
-        Some((prefix, bits)) => contains(prefix, bits, *address),
-        None => name == network,
-    };
-    // The kernel lists the addresses of an interface with IPv4 first.
-    let found = all.iter().find(is_wanted).map(|(_, address)| *address);
-    found.ok_or_else(|| {
-        let here: Vec<String> = all.iter().map(|(name, address)| format!("{name} {address}")).collect();
-        Failure::new(
-            exit::CONFIGURATION,
-            format!("no address is in --network {network}; there are {}", here.join(", ")),
-        )
-    })
-}
-
-fn prefix(text: &str) -> Option<(IpAddr, u32)> {
-    let (address, bits) = text.split_once('/')?;
-    Some((address.parse().ok()?, bits.parse().ok()?))
-}
-
-fn contains(prefix: IpAddr, bits: u32, address: IpAddr) -> bool {
-    // Shifting by the whole width gives nothing, and then every address fits.
-    match (prefix, address) {
-        (IpAddr::V4(prefix), IpAddr::V4(address)) => {
-            (prefix.to_bits() ^ address.to_bits()).checked_shr(32u32.saturating_sub(bits)).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(prefix), IpAddr::V6(address)) => {
-            (prefix.to_bits() ^ address.to_bits()).checked_shr(128u32.saturating_sub(bits)).unwrap_or(0) == 0
-        }
-        _ => false,
-    }
+    let found = trellis::transport::Interface::in_network(network);
+    found
+        .map(|interface| interface.address)
+        .map_err(|why| Failure::new(exit::CONFIGURATION, format!("--network {network}: {why}")))
 }
 
 /// Makes sockets for so many nodes at an address of this host.
@@ -132,27 +101,6 @@ pub(super) fn timespec_until(until: Option<Instant>) -> Option<Timespec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn networks_are_prefixes_or_interfaces() {
-        assert!(address_in("127.0.0.0/8").is_ok_and(|address| address.is_loopback()));
-        assert!(address_in("lo").is_ok_and(|address| address.is_loopback()));
-        let missing = address_in("203.0.113.0/24").unwrap_err();
-        assert!(
-            missing.sentence.starts_with("no address is in --network 203.0.113.0/24; there are lo 127"),
-            "{missing}"
-        );
-    }
-
-    #[test]
-    fn a_prefix_contains_what_begins_with_it() {
-        let contains = |prefix: &str, bits, address: &str| {
-            contains(prefix.parse().expect("an address"), bits, address.parse().expect("an address"))
-        };
-        assert!(contains("10.77.0.0", 24, "10.77.0.9") && !contains("10.77.0.0", 24, "10.77.1.9"));
-        assert!(contains("fd00:1::", 32, "fd00:1:2::3") && !contains("fd00:1::", 32, "fd00:2::3"));
-        assert!(contains("0.0.0.0", 0, "10.1.1.1") && !contains("0.0.0.0", 0, "fd00::1"));
-    }
 
     #[test]
     fn who_listens_is_reached_and_who_does_not_is_named() {

@@ -40,8 +40,8 @@ pub struct Interface {
 ///
 /// If the system does not list its interfaces.
 pub fn try_multicast() -> std::io::Result<Vec<Interface>> {
-    let of_ipv4 = |(name, address)| match address {
-        IpAddr::V4(address) => Some(Interface { name, address, multicast: try_one(address) }),
+    let of_ipv4 = |interface: crate::Interface| match interface.address {
+        IpAddr::V4(address) => Some(Interface { name: interface.name, address, multicast: try_one(address) }),
         IpAddr::V6(_) => None,
     };
     Ok(crate::interfaces()?.into_iter().filter_map(of_ipv4).collect())

@@ -1,0 +1,193 @@
+//! Programs that an engine starts, not `trellis run`: MPICH, Open MPI, Slurm, and a rendezvous.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use support::hosts::{Hosts, told};
+use support::slurm::Slurm;
+use support::{Ended, Run, in_role, signal, wait_until};
+use trellis_testing::{Folder, are_installed};
+
+#[test]
+#[ignore = "a role that tests start as a process of its own"]
+fn acts_as_a_node_when_started_as_one() {
+    support::node::act(&std::env::var("CLI_TEST_ROLE").expect("a role"));
+}
+
+/// A program of an engine that starts this executable in a role.
+fn engine(program: &str, options: &[&str], role: &str) -> Run {
+    let mut command = Command::new(program);
+    command.args(options).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    in_role(&mut command, role);
+    Run::start(command)
+}
+
+/// Whether each of so many nodes came once, and all found the sum of their numbers.
+#[track_caller]
+fn check_sum(run: &Ended, nodes: usize) {
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for node in 0..nodes {
+        assert_eq!(run.stdout.matches(&format!("up {node} ")).count(), 1, "node {node}: {run:?}");
+    }
+    let sum = nodes * (nodes - 1) / 2;
+    assert_eq!(run.stdout.matches(&format!("sum {sum}\n")).count(), nodes, "{run:?}");
+}
+
+#[test]
+fn mpiexec_of_mpich_starts_a_cluster() {
+    if !are_installed("mpiexec_of_mpich_starts_a_cluster", &["mpiexec.hydra"]) {
+        return;
+    }
+    check_sum(&engine("mpiexec.hydra", &["-n", "3"], "sum").finish(), 3);
+    // The same dialogue over a connection.
+    check_sum(&engine("mpiexec.hydra", &["-pmi-port", "-n", "3"], "sum").finish(), 3);
+}
+
+#[test]
+fn a_killed_node_ends_the_job_of_mpich() {
+    if !are_installed("a_killed_node_ends_the_job_of_mpich", &["mpiexec.hydra"]) {
+        return;
+    }
+    let mut run = engine("mpiexec.hydra", &["-n", "3"], "barrier");
+    run.wait_for_output("up ", 3);
+    signal(run.node_pid(1), libc::SIGKILL);
+    let run = run.finish();
+    assert_ne!(run.code, Some(0), "{run:?}");
+}
+
+/// Open MPI refuses root, and more processes than cores, unless it is told otherwise.
+fn mpirun(options: &[&str], role: &str) -> Run {
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe"]).args(options);
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    in_role(&mut command, role);
+    Run::start(command)
+}
+
+#[test]
+fn mpirun_of_open_mpi_starts_a_cluster() {
+    if are_installed("mpirun_of_open_mpi_starts_a_cluster", &["mpirun", "ompi_info"]) {
+        check_sum(&mpirun(&["-n", "3"], "sum").finish(), 3);
+    }
+}
+
+#[test]
+fn a_killed_node_ends_the_job_of_open_mpi() {
+    if !are_installed("a_killed_node_ends_the_job_of_open_mpi", &["mpirun", "ompi_info"]) {
+        return;
+    }
+    let mut run = mpirun(&["-n", "3"], "barrier");
+    run.wait_for_output("up ", 3);
+    signal(run.node_pid(1), libc::SIGKILL);
+    let run = run.finish();
+    assert_ne!(run.code, Some(0), "{run:?}");
+}
+
+#[test]
+fn srun_starts_a_cluster_on_several_hosts() {
+    let Some(slurm) = Slurm::up("srun_starts_a_cluster_on_several_hosts", 3) else { return };
+    for exchange in ["none", "pmi2", "pmix"] {
+        let mpi = format!("--mpi={exchange}");
+        let run = slurm.srun("sum", &["-N", "3", "-n", "4", &mpi]).finish();
+        check_sum(&run, 4);
+    }
+}
+
+#[test]
+fn the_others_name_a_task_of_slurm_that_is_killed() {
+    let Some(slurm) = Slurm::up("the_others_name_a_task_of_slurm_that_is_killed", 3) else { return };
+    let mut run = slurm.srun("barrier", &["-N", "3", "-n", "4"]);
+    run.wait_for_output("up ", 4);
+    slurm.lab.signal_node(&run, 1, "KILL");
+    // Node 0 sleeps outside of the memory, and the others wait for it in a barrier.
+    wait_until("the others name node 1", || run.standard_error().matches("node 1").count() >= 2);
+}
+
+#[test]
+fn an_allocation_that_ends_leaves_nothing_behind() {
+    let Some(slurm) = Slurm::up("an_allocation_that_ends_leaves_nothing_behind", 2) else { return };
+    let before = slurm.lab.processes();
+    let mut run = slurm.srun("barrier", &["-N", "2", "-n", "2", "--job-name", "test"]);
+    run.wait_for_output("up ", 2);
+    let ended = slurm.inside("c1", &["scancel", "--name", "test"]).status();
+    assert!(ended.expect("it can be started").success());
+    assert_ne!(run.finish().code, Some(0));
+    wait_until("nothing is left of the job", || slurm.lab.processes() == before);
+}
+
+#[test]
+fn a_host_of_slurm_that_vanishes_is_named() {
+    let Some(slurm) = Slurm::up("a_host_of_slurm_that_vanishes_is_named", 3) else { return };
+    let mut command = slurm.inside("c1", &["srun", "-N", "3", "-n", "3"]);
+    in_role(&mut command, "barrier");
+    let mut run = Run::start({
+        command.env("TRELLIS_SILENCE_SECONDS_MAX", "2");
+        command
+    });
+    run.wait_for_output("up ", 3);
+    let parted = slurm.lab.ask("partition", &["c1,c2", "c3"]);
+    assert!(parted.status.success(), "{}", told(&parted));
+    wait_until("node 1 names node 2", || run.standard_error().contains("node 2"));
+}
+
+/// Starts a node by hand in a host of a lab.
+fn come(lab: &Hosts, host: &str, role: &str, variables: &[(&str, &str)]) -> Run {
+    let mut command = lab.task("run", &[host, "--"]);
+    in_role(&mut command, role);
+    command.envs(variables.iter().copied());
+    Run::start(command)
+}
+
+#[test]
+fn nodes_without_numbers_meet_at_a_port() {
+    let Some(lab) = Hosts::plain("nodes_without_numbers_meet_at_a_port", 2) else { return };
+    let folder = Folder::new();
+    let secret = folder.file("secret");
+    fs::write(&secret, [7; 32]).expect("it is ours");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let secret = secret.display().to_string();
+    let status = lab.status();
+    let address = status["hosts"][0]["address"].as_str().expect("an address");
+    let place = format!("[{address}]:2345");
+    let variables = [
+        ("TRELLIS_RENDEZVOUS", &*place),
+        ("TRELLIS_RENDEZVOUS_NODES", "3"),
+        ("TRELLIS_RENDEZVOUS_JOB", "test"),
+        ("TRELLIS_SECRET_FILE", &secret),
+    ];
+    let runs = ["c2", "c1", "c2"].map(|host| come(&lab, host, "sum", &variables));
+    let runs = runs.map(Run::finish);
+    let mut numbers: Vec<String> = Vec::new();
+    for run in &runs {
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(run.stdout.contains("sum 3\n"), "{run:?}");
+        let up = run.stdout.split_once("up ").expect("it came").1;
+        numbers.push(up.split(' ').next().expect("a number").to_owned());
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, ["0", "1", "2"]);
+}
+
+#[test]
+fn who_comes_to_the_wrong_job_hears_why() {
+    let Some(lab) = Hosts::plain("who_comes_to_the_wrong_job_hears_why", 1) else { return };
+    let variables = |job| {
+        [
+            ("TRELLIS_RENDEZVOUS", "127.0.0.1:2345"),
+            ("TRELLIS_RENDEZVOUS_NODES", "2"),
+            ("TRELLIS_RENDEZVOUS_JOB", job),
+            ("TRELLIS_START_SECONDS_MAX", "3"),
+        ]
+    };
+    let first = come(&lab, "c1", "sum", &variables("one"));
+    let second = come(&lab, "c1", "sum", &variables("two"));
+    let (first, second) = (first.finish(), second.finish());
+    let refused = |run: &Ended, job, other| {
+        run.stderr.contains(&format!("the job {job} meets here, and this node is of the job {other}"))
+    };
+    assert!(refused(&first, "two", "one") || refused(&second, "one", "two"), "{first:?} {second:?}");
+}

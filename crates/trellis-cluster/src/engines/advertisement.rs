@@ -1,0 +1,172 @@
+//! What a node says about where it can be reached, and the addresses that all nodes choose from it.
+//!
+//! Promises: the same advertisements give the same addresses at every node. An address that hosts have in common, as
+//! every host has that of a bridge for containers, is not chosen between them.
+
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+
+use trellis_transport::{Interface, interfaces, is_in};
+
+/// The first field, which changes with the form of the others.
+const FORM: &str = "1";
+/// How many bytes the text has at most: it must fit a question of the link, with a name and a number.
+pub(super) const ADVERTISEMENT_BYTES_MAX: usize = 160;
+
+/// See the module. As text: `1;HOST;PORT;ADDRESS/BITS,…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Advertisement {
+    /// The same for all processes that share one loopback interface, and for no others.
+    host: String,
+    port: u16,
+    networks: Vec<(IpAddr, u32)>,
+}
+
+impl Advertisement {
+    /// The addresses of this host, or the one in `network`, with a port that listens at all of them.
+    pub(super) fn of_this_host(port: u16, network: Option<&str>) -> Result<Advertisement, String> {
+        let mut all = match network {
+            Some(network) => vec![Interface::in_network(network)?],
+            None => interfaces().map_err(|error| format!("cannot list the interfaces: {error}"))?,
+        };
+        all.retain(|interface| network.is_some() || can_be_reached(interface.address));
+        // Every host of a cluster has IPv4, or none has.
+        all.sort_by_key(|interface| interface.address.is_ipv6());
+        let mut networks: Vec<(IpAddr, u32)> = all.iter().map(|one| (one.address, one.prefix_bits)).collect();
+        networks.dedup();
+        let mut advertisement = Advertisement { host: host()?, port, networks };
+        while advertisement.to_string().len() > ADVERTISEMENT_BYTES_MAX {
+            advertisement.networks.pop();
+        }
+        Ok(advertisement)
+    }
+
+    /// Reads a text, and what follows it after a further `;`.
+    pub(super) fn parse(text: &str) -> Option<(Advertisement, Option<&str>)> {
+        let mut fields = text.split(';');
+        fields.next().filter(|form| *form == FORM)?;
+        let (host, port, networks) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?, fields.next()?);
+        let network = |text: &str| {
+            let (address, bits) = text.split_once('/')?;
+            Some((address.parse().ok()?, bits.parse().ok()?))
+        };
+        let networks = networks.split(',').filter(|text| !text.is_empty()).map(network).collect::<Option<_>>()?;
+        Some((Advertisement { host, port, networks }, fields.next()))
+    }
+
+    /// Distinguishes hosts.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+impl fmt::Display for Advertisement {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{FORM};{};{};", self.host, self.port)?;
+        for (index, (address, bits)) in self.networks.iter().enumerate() {
+            write!(formatter, "{}{address}/{bits}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Not by this host alone, and without the number of an interface.
+fn can_be_reached(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    }
+}
+
+/// One loopback interface is one network namespace of one start of one kernel.
+fn host() -> Result<String, String> {
+    let unreadable = |error| format!("this host cannot be told from others: {error}; is /proc mounted?");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(unreadable)?;
+    let namespace = fs::metadata("/proc/self/ns/net").map_err(unreadable)?.ino();
+    Ok(format!("{}.{namespace:x}", boot.trim().replace('-', "")))
+}
+
+/// One address for each node, by which all others reach it.
+pub(super) fn addresses(all: &[Advertisement]) -> Result<Vec<String>, String> {
+    let chosen = |addresses: Vec<IpAddr>| {
+        let pairs = addresses.iter().zip(all);
+        pairs.map(|(address, node)| SocketAddr::from((*address, node.port)).to_string()).collect()
+    };
+    let first = all.first().ok_or("the job has no nodes")?;
+    if all.iter().all(|node| node.host == first.host) {
+        return Ok(chosen(vec![Ipv4Addr::LOCALHOST.into(); all.len()]));
+    }
+    let is_shared = |node: &Advertisement, address: IpAddr| {
+        all.iter().any(|other| other.host != node.host && other.networks.iter().any(|(theirs, _)| *theirs == address))
+    };
+    let find = |node: &Advertisement, is_wanted: &dyn Fn(IpAddr) -> bool| {
+        let mut addresses = node.networks.iter().map(|(address, _)| *address);
+        addresses.find(|address| is_wanted(*address) && !is_shared(node, *address))
+    };
+    for (prefix, bits) in &first.networks {
+        let there = all.iter().map(|node| find(node, &|address| is_in(*prefix, *bits, address)));
+        if let Some(addresses) = there.collect::<Option<Vec<_>>>() {
+            return Ok(chosen(addresses));
+        }
+    }
+    // No network has all of them, so there are routes between networks.
+    let anywhere = all.iter().enumerate().map(|(number, node)| {
+        find(node, &|_| true).ok_or_else(|| {
+            format!(
+                "node {number} has no address by which other hosts could reach it; connect its host to a network, or \
+                 name one in the key network"
+            )
+        })
+    });
+    Ok(chosen(anywhere.collect::<Result<_, _>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Advertisement {
+        Advertisement::parse(text).expect("it is well formed").0
+    }
+
+    #[test]
+    fn this_host_is_advertised_as_text_that_is_read_back() {
+        let mine = Advertisement::of_this_host(7, None).expect("interfaces can be listed");
+        let text = mine.to_string();
+        assert!(text.len() <= ADVERTISEMENT_BYTES_MAX && !text.contains(' '), "{text}");
+        assert_eq!(Advertisement::parse(&text), Some((mine.clone(), None)));
+        assert_eq!(Advertisement::parse(&format!("{text};word")), Some((mine, Some("word"))));
+        assert!(Advertisement::of_this_host(7, Some("203.0.113.0/24")).is_err());
+        for wrong in ["", "2;h;7;", "1;h;x;", "1;h;7", "1;h;7;10.0.0.1"] {
+            assert_eq!(Advertisement::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nodes_of_one_host_use_its_loopback_interface() {
+        let all = [of("1;a;7;10.0.0.1/24"), of("1;a;8;10.0.0.1/24")];
+        assert_eq!(addresses(&all).unwrap(), ["127.0.0.1:7", "127.0.0.1:8"]);
+    }
+
+    #[test]
+    fn hosts_use_the_first_network_that_all_of_them_have() {
+        let all = [
+            of("1;a;7;172.17.0.1/16,192.168.5.1/24,10.0.0.1/24"),
+            of("1;b;8;10.0.0.2/24,172.17.0.1/16"),
+            of("1;b;9;10.0.0.2/24,172.17.0.1/16"),
+        ];
+        assert_eq!(addresses(&all).unwrap(), ["10.0.0.1:7", "10.0.0.2:8", "10.0.0.2:9"]);
+        let six = [of("1;a;7;fd00::1/64"), of("1;b;8;10.0.0.2/24,fd00::2/64")];
+        assert_eq!(addresses(&six).unwrap(), ["[fd00::1]:7", "[fd00::2]:8"]);
+    }
+
+    #[test]
+    fn hosts_of_different_networks_use_their_first_address() {
+        let all = [of("1;a;7;172.17.0.1/16,10.0.1.1/24"), of("1;b;8;172.17.0.1/16,10.0.2.1/24")];
+        assert_eq!(addresses(&all).unwrap(), ["10.0.1.1:7", "10.0.2.1:8"]);
+        let alone = [of("1;a;7;10.0.1.1/24"), of("1;b;8;")];
+        assert!(addresses(&alone).unwrap_err().starts_with("node 1 has no address"));
+    }
+}
