@@ -12,7 +12,7 @@ use support::{Ended, Run, in_role, signal, wait_until};
 use trellis_testing::{Folder, are_installed};
 
 #[test]
-#[ignore = "a role that tests start as a process of its own"]
+#[ignore = "a role that tests start"]
 fn acts_as_a_node_when_started_as_one() {
     support::node::act(&std::env::var("CLI_TEST_ROLE").expect("a role"));
 }
@@ -132,6 +132,60 @@ fn a_host_of_slurm_that_vanishes_is_named() {
     let parted = slurm.lab.ask("partition", &["c1,c2", "c3"]);
     assert!(parted.status.success(), "{}", told(&parted));
     wait_until("node 1 names node 2", || run.standard_error().contains("node 2"));
+}
+
+/// `trellis run` with these options in an allocation of Slurm, and this executable in a role.
+fn run_in_allocation(slurm: &Slurm, allocation: &[&str], options: &[&str], role: &str) -> Run {
+    let words = [&["salloc", "-Q"], allocation, &[env!("CARGO_BIN_EXE_trellis"), "run"], options, &["--"]].concat();
+    let mut command = slurm.inside("c1", &words);
+    in_role(&mut command, role);
+    Run::start(command)
+}
+
+#[test]
+fn trellis_run_takes_the_hosts_of_its_allocation() {
+    let Some(slurm) = Slurm::up("trellis_run_takes_the_hosts_of_its_allocation", 3) else { return };
+    let run = run_in_allocation(&slurm, &["-N", "3", "-n", "4"], &[], "sum").finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for line in ["[0 c1] sum 6", "[1 c1] sum 6", "[2 c2] sum 6", "[3 c3] sum 6"] {
+        assert!(run.stdout.contains(line), "{line}: {run:?}");
+    }
+    // It is the number of nodes that counts, and the first hosts suffice.
+    let run = run_in_allocation(&slurm, &["-N", "3", "-n", "3"], &["-n", "2"], "sum").finish();
+    assert!(run.code == Some(0) && run.stdout.contains("[1 c2] sum 1"), "{run:?}");
+    let run = run_in_allocation(&slurm, &["-N", "2", "-n", "2"], &["-n", "3"], "sum").finish();
+    assert!(run.code == Some(2) && run.stderr.contains("-n 3: the 2 hosts have 2 slots"), "{run:?}");
+    // Each of several tasks would start a cluster of its own.
+    let trellis = env!("CARGO_BIN_EXE_trellis");
+    let tasks = slurm.inside("c1", &["srun", "-n", "2", trellis, "run", "true"]).output().expect("it can be started");
+    assert!(!tasks.status.success() && told(&tasks).contains("SLURM_STEP_NUM_TASKS=2: each of these tasks"));
+}
+
+#[test]
+fn trellis_run_ends_with_its_allocation() {
+    let Some(slurm) = Slurm::up("trellis_run_ends_with_its_allocation", 2) else { return };
+    let before = slurm.lab.processes();
+    let mut run = run_in_allocation(&slurm, &["-N", "2", "-n", "2", "--job-name", "test"], &[], "barrier");
+    run.wait_for_output("up ", 2);
+    let ended = slurm.inside("c1", &["scancel", "--name", "test"]).status();
+    assert!(ended.expect("it can be started").success());
+    assert_ne!(run.finish().code, Some(0));
+    wait_until("nothing is left of the job", || slurm.lab.processes() == before);
+}
+
+#[test]
+fn launchers_meet_at_a_port() {
+    let Some(lab) = Hosts::plain("launchers_meet_at_a_port", 1) else { return };
+    let start = |options: &[&str]| {
+        let trellis = env!("CARGO_BIN_EXE_trellis");
+        let place = ["c1", "--", trellis, "run", "--rendezvous", "localhost:7000", "--nodes", "3"];
+        let mut command = lab.task("run", &[&place, options, &["--"]].concat());
+        in_role(&mut command, "sum");
+        Run::start(command)
+    };
+    let runs = [start(&["--nodes-per-host", "2"]), start(&[])].map(Run::finish);
+    assert!(runs.iter().all(|run| run.code == Some(0)), "{runs:?}");
+    assert!(runs[0].stdout.contains("[+1] sum 3") && runs[1].stdout.contains("[+0] sum 3"), "{runs:?}");
 }
 
 /// Starts a node by hand in a host of a lab.

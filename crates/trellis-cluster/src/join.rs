@@ -106,7 +106,7 @@ pub(crate) fn join(mut config: Config) -> Result<Joined, JoinError> {
         return join_running(config, listener, secret, status);
     }
     if engines::is_wanted(&config) {
-        let met = engines::meet(&mut config)?;
+        let met = engines::meet(&mut config, secret)?;
         (listener, datagrams, secret) = (met.listener, met.datagrams, Some(met.secret));
     }
     let region = make_region(&config, status.is_some())?;

@@ -46,6 +46,7 @@ const WAITING: &[&str] = &[
     "fault_path",
     "files",
     "guides",
+    "engines",
     "hosts",
     "hot_pages",
     "join",

@@ -103,8 +103,9 @@ pub(crate) fn is_wanted(config: &Config) -> bool {
     config.is_placed_by_engine() && config.nodes.is_empty() && config.join.is_none()
 }
 
-/// Meets the other nodes of the job, and puts number and addresses into the configuration.
-pub(crate) fn meet(config: &mut Config) -> Result<Met, JoinError> {
+/// Meets the other nodes of the job, and puts number and addresses into the configuration. A launcher may have handed
+/// the secret over.
+pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<Met, JoinError> {
     let name = name_of(config);
     let refused = |why: String| JoinError::Engine { engine: name.clone(), why };
     if HAS_MET.swap(true, Ordering::SeqCst) {
@@ -116,7 +117,8 @@ pub(crate) fn meet(config: &mut Config) -> Result<Met, JoinError> {
         Some(network) => refused(format!("{} {network}: {why}", config.place_of("network"))),
         None => refused(why),
     })?;
-    let given = config.secret_file.as_deref().map(Secret::from_file).transpose()?;
+    let of_file = || config.secret_file.as_deref().map(Secret::from_file).transpose();
+    let given = handed_over.map_or_else(of_file, |secret| Ok(Some(secret)))?;
     let is_secret_sent = given.is_none() && config.rendezvous.is_none() && config.engine != Engine::Slurm;
     let offer =
         Offer { advertisement: mine.to_string(), secret: if is_secret_sent { Some(Secret::random()?) } else { None } };

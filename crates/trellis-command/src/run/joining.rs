@@ -1,4 +1,4 @@
-//! The part of `trellis run` for clusters that others may join, and for processes that join one.
+//! The part of `trellis run` for clusters that others may join, and for processes that join one or meet others.
 //!
 //! Promises: a secret is never in an argument, the environment or the output. The file that holds it is readable by
 //! its owner only and is removed with the run.
@@ -17,11 +17,18 @@ use crate::exit::{self, Failure};
 pub(super) struct Joining {
     /// The node of a running cluster that the processes join.
     pub join: Option<String>,
+    /// Whether the processes meet others at a rendezvous.
+    pub has_rendezvous: bool,
     /// The file with the secret, if the user names one.
     pub secret_file: Option<PathBuf>,
 }
 
 impl Joining {
+    /// Whether all nodes of a new cluster are those of this run, which numbers them.
+    pub(super) fn is_alone(&self) -> bool {
+        self.join.is_none() && !self.has_rendezvous
+    }
+
     /// Reads the secret from that file.
     pub(super) fn secret(&self) -> Result<Option<[u8; 32]>, Failure> {
         let Some(path) = &self.secret_file else { return Ok(None) };

@@ -66,6 +66,7 @@ const EXAMPLES: &str = "\
 Examples:
   trellis run -n 4 ./psort --input numbers.bin --output sorted.bin
   trellis run --hosts a,b:2,user@c ./program
+  salloc -N 4 -n 8 trellis run ./program
   trellis run -n 2 --set region_bytes=1GiB --stats -- ./program --verbose
   trellis run -n 4 --home memory-server --cache 64MiB ./psort --input in.bin --output out.bin
   trellis run -n 3 --output files --output-directory logs ./program part-{node}-of-{nodes}
@@ -82,6 +83,11 @@ A cluster that others may join, and a process that joins it; its output has the 
   trellis run -n 3 --joiners-max 2 ./program
   trellis run --join 127.0.0.1:4711 --secret-file /run/user/1000/trellis-4242.secret ./program
 
+Nodes that other tools start on each machine, and that meet at a port of one of them:
+  trellis run --rendezvous first:7000 --nodes 8 --nodes-per-host 2 --secret-file secret ./program
+
+In an allocation of Slurm, PBS or LSF the nodes run on its hosts, in its slots, without any option.
+
 With --home memory-server the region lies at memory servers (`trellis serve`). Where none is named the run starts one for \
 itself and, unless this machine takes the server's addresses as its own, a network of its own, in which the program sees no \
 other machine.
@@ -97,7 +103,7 @@ refused; 124 the time of --timeout is over; 126 program cannot be executed; 127 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArguments {
-    /// Number of nodes, 1 if nothing else says it; with --join, of processes that join
+    /// Number of nodes, 1 if nothing else says it; with --join, of processes that join; with --rendezvous, of all that meet
     #[arg(short = 'n', long = "nodes", value_name = "N")]
     nodes: Option<usize>,
     #[command(flatten)]
@@ -162,6 +168,14 @@ pub struct RunArguments {
     /// Join the running cluster that has a node at this address, instead of starting one
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["hosts", "hostfile"])]
     join: Option<String>,
+    /// Start nodes that meet the others of their job at this address, a port of one of their hosts; nothing else is
+    /// needed to start them, so any scheduler can
+    #[arg(long, value_name = "HOST:PORT", requires = "nodes", conflicts_with_all = ["hosts", "hostfile", "join"])]
+    #[arg(conflicts_with_all = ["joiners_max", "ssh", "copy"], help_heading = "Rendezvous")]
+    rendezvous: Option<String>,
+    /// The name of the job, so that nodes of another job are refused
+    #[arg(long, value_name = "NAME", requires = "rendezvous", help_heading = "Rendezvous")]
+    job: Option<String>,
     /// The file with the cluster's secret (mode 0600); without it a cluster gets a new secret
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -280,7 +294,17 @@ impl RunArguments {
             OutputMode::Files => Output::Files(existing_directory(&self.output_directory)?),
             OutputMode::Tee => Output::Tee(existing_directory(&self.output_directory)?),
         };
-        let hosts = self.hosts.read(self.nodes, &self.placing)?;
+        let (hosts, nodes) = if let Some(place) = &self.rendezvous {
+            let all = self.nodes.unwrap_or(1).to_string();
+            let of_job =
+                [("rendezvous", Some(place)), ("rendezvous_nodes", Some(&all)), ("rendezvous_job", self.job.as_ref())];
+            let of_network = [("network", self.hosts.network())];
+            let given = of_job.into_iter().chain(of_network);
+            settings.extend(given.filter_map(|(key, value)| Some((key.to_owned(), value?.clone()))));
+            (None, Some(self.placing.nodes_here()))
+        } else {
+            self.hosts.read(self.nodes, &self.placing, self.join.is_none())?
+        };
         let env_file = self.env_file.as_deref().map(|file| {
             let unreadable = |error| Failure::new(exit::FILE, format!("--env-file {}: {error}", file.display()));
             fs::read_to_string(file).map_err(unreadable)
@@ -288,10 +312,10 @@ impl RunArguments {
         let variables = hosts::environment::variables(env_file.transpose()?.as_deref(), &self.variables)?;
         // Names of files count from here, also if the nodes are started elsewhere.
         let secret_file = self.secret_file.map(|file| std::path::absolute(&file).unwrap_or(file));
-        let joining = Joining { join: self.join, secret_file };
+        let joining = Joining { join: self.join, has_rendezvous: self.rendezvous.is_some(), secret_file };
         let mut program = self.program.into_iter();
         let plan = Plan {
-            nodes: hosts.as_ref().map_or(self.nodes.unwrap_or(1), Hosts::nodes),
+            nodes: nodes.unwrap_or(1),
             program: program.next().unwrap_or_default(),
             arguments: program.collect(),
             config: self.config.as_deref().map(readable_file).transpose()?,
@@ -362,7 +386,7 @@ fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Res
         supervisor.adopt_fleet(fleet, &plan.input.nodes(plan.nodes), record.clone(), destinations)?;
     } else {
         for node in 0..plan.nodes {
-            let label = if joining.join.is_some() { format!("+{node}") } else { node.to_string() };
+            let label = if joining.is_alone() { node.to_string() } else { format!("+{node}") };
             let destinations = plan.output.destinations(None, &label, node, plan.shows(node));
             match destinations.and_then(|destinations| Ok((start(plan, &wiring, node)?, destinations))) {
                 Ok(((running, status), destinations)) => supervisor.adopt(running, status, destinations),
@@ -455,8 +479,8 @@ impl Wiring {
     ) -> Result<Wiring, Failure> {
         let secret = joining.secret()?;
         let is_elsewhere = elsewhere.is_some();
-        // A process that joins listens where it reaches the cluster, which it finds out itself.
-        let listening = if joining.join.is_some() || is_elsewhere { 0 } else { plan.nodes };
+        // A process that joins, or meets others, listens where it reaches them, which it finds out itself.
+        let listening = if joining.is_alone() && !is_elsewhere { plan.nodes } else { 0 };
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let (mut sockets, bound) = bind_all(listening, local, false)?;
         let mut addresses = elsewhere.unwrap_or(bound);
@@ -469,7 +493,7 @@ impl Wiring {
             listed = addresses.join(",");
         }
         let mut environment = plan.variables.clone();
-        if joining.join.is_none() {
+        if joining.is_alone() {
             environment.push((launch::NODES_VARIABLE.to_owned(), OsString::from(listed)));
         }
         if let Some(file) = &plan.config {
@@ -495,11 +519,11 @@ impl Wiring {
         }
         let is_given = secret.is_some();
         let secret = match secret {
-            None if joining.join.is_none() => Some(child::fresh_secret()?),
+            None if joining.is_alone() => Some(child::fresh_secret()?),
             given => given,
         };
         let mut wiring = Wiring { sockets, secret, secret_file: None, environment, record, memory, preload };
-        if let (true, Some(secret)) = (read.joiners_max > 0 && joining.join.is_none(), secret) {
+        if let (true, Some(secret)) = (read.joiners_max > 0 && joining.is_alone(), secret) {
             if !is_given {
                 wiring.secret_file = Some(SecretFile::write(&secret)?);
             }
@@ -544,7 +568,10 @@ fn bind_all(nodes: usize, address: IpAddr, has_datagrams: bool) -> Result<(Vec<O
 
 /// Reads the configuration as the nodes will, so that a mistake is reported once and before anything starts.
 fn check_configuration(plan: &Plan, joining: &Joining, addresses: &str) -> Result<Config, Failure> {
-    let mut sources = Sources::new().process_environment().variable(launch::NODES_VARIABLE, addresses);
+    let mut sources = Sources::new().process_environment();
+    if !joining.has_rendezvous {
+        sources = sources.variable(launch::NODES_VARIABLE, addresses);
+    }
     if let Some(file) = &plan.config {
         sources = sources.file(file);
     }
@@ -557,7 +584,7 @@ fn check_configuration(plan: &Plan, joining: &Joining, addresses: &str) -> Resul
         sources = sources.set(format!("{key}={value}"));
     }
     let read = sources.load_for_all().map_err(|error| Failure::new(exit::CONFIGURATION, error.to_string()))?;
-    if joining.join.is_none() && read.node_count() != plan.nodes {
+    if joining.is_alone() && read.node_count() != plan.nodes {
         let sentence = format!("-n {}: the configuration is for {} nodes", plan.nodes, read.node_count());
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -153,14 +154,12 @@ impl<'a> Agent<'a> {
     }
 
     fn greet(&mut self) {
-        // sshd(8): the client's address and port, then the server's.
-        let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-        let address = |place: usize| connection.split(' ').nth(place).and_then(|address| address.parse().ok());
+        let (own_address, launcher_address) = addresses();
         let greeting = Greeting {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             architecture: std::env::consts::ARCH.to_owned(),
-            own_address: address(2),
-            launcher_address: address(0),
+            own_address,
+            launcher_address,
         };
         let text = serde_json::to_string(&greeting).expect("plain data");
         // The last line that the login printed may be unfinished.
@@ -616,4 +615,22 @@ impl<'a> Agent<'a> {
 
 fn out_of_order() -> Failure {
     Failure::new(exit::SYSTEM, "the launcher gives orders in another order than this version knows")
+}
+/// The address of this host, and that of the launcher, on the way between them.
+fn addresses() -> (Option<IpAddr>, Option<IpAddr>) {
+    // sshd(8): the client's address and port, then the server's.
+    if let Ok(connection) = std::env::var("SSH_CONNECTION") {
+        let address = |place: usize| connection.split(' ').nth(place).and_then(|address| address.parse().ok());
+        return (address(2), address(0));
+    }
+    // srun(1): the host on which it was called.
+    let launcher = std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok().and_then(|address| address.parse::<IpAddr>().ok());
+    let towards = |launcher: IpAddr| {
+        let any: IpAddr = if launcher.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        // Nothing is sent: the kernel looks up the way alone.
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((launcher, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    (launcher.and_then(towards), launcher)
 }

@@ -1,6 +1,6 @@
-//! The launcher's end of the connection to one agent: the `ssh` that carries it, and what is known about its host.
+//! The launcher's end of the connection to one agent: what carries it, and what is known about its host.
 //!
-//! Promises: no call waits. What `ssh` or the agent complained about is part of the sentence about its end.
+//! Promises: no call waits. What the carrier or the agent complained about is part of the sentence about its end.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -74,43 +74,92 @@ pub(crate) struct Connection {
     /// Whether its nodes were started.
     pub(super) has_started: bool,
     pub(super) has_finished: bool,
-    /// How the user reaches the host.
-    ssh: String,
+    /// The command that shows whether the host can be reached; `None` for this machine.
+    login: Option<String>,
+}
+
+/// What carries the connections to the agents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// ssh, or the command that the user names, with its options.
+    Ssh(Option<String>),
+    /// Slurm, in an allocation of the launcher.
+    Srun,
+}
+
+/// A step of one task, beside what else runs in the allocation. Its processors are those of the allocation.
+const SRUN: [&str; 8] = [
+    "--overlap",
+    "--quiet",
+    "--nodes=1",
+    "--ntasks=1",
+    "--mpi=none",
+    "--cpu-bind=none",
+    "--unbuffered",
+    "--kill-on-bad-exit=1",
+];
+
+impl Carrier {
+    /// The words that start a command on a host.
+    fn words(&self, target: &str) -> Vec<String> {
+        match self {
+            Carrier::Ssh(command) => vec![command.clone().unwrap_or_else(|| "ssh".to_owned()), target.to_owned()],
+            Carrier::Srun => vec!["srun".to_owned(), "--overlap".to_owned(), format!("--nodelist={target}")],
+        }
+    }
+
+    /// The command that starts an agent on a host of a name that is not this machine's.
+    fn command(&self, target: &str) -> Command {
+        match self {
+            Carrier::Ssh(command) => {
+                let ssh = command.as_deref().unwrap_or("ssh");
+                // The shell takes the user's words apart. Options of the user come first, and ssh takes the first.
+                let mut command = Command::new("sh");
+                command.args(["-c", &format!("exec {ssh} \"$@\""), "trellis", "-T", "-oBatchMode=yes"]);
+                // A connection of the user that several logins share is used, but never made, and so never ended.
+                command.args(["-oConnectTimeout=10", "-oControlMaster=no", "-oRemoteCommand=none"]);
+                let own = own_path().replace('\'', "'\\''");
+                command.args(["-oClearAllForwardings=yes", target, &format!("exec sh -c '{START_AGENT}' '{own}'")]);
+                command
+            }
+            Carrier::Srun => {
+                let mut command = Command::new("srun");
+                command.args(SRUN).arg(format!("--nodelist={target}")).args(["sh", "-c", START_AGENT, &own_path()]);
+                // That of a login to this machine says nothing about the way to another.
+                command.env_remove("SSH_CONNECTION");
+                command
+            }
+        }
+    }
+}
+
+/// Starts an agent: at the path of this command, else where PATH has one.
+const START_AGENT: &str = "test -x \"$0\" && exec \"$0\" agent; exec trellis agent";
+
+fn own_path() -> String {
+    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("trellis"));
+    own.to_string_lossy().into_owned()
 }
 
 /// Whether this name is one of the machine on which the launcher runs.
-fn is_here(host: &Host) -> bool {
+pub(super) fn is_here(host: &Host) -> bool {
     let system = rustix::system::uname();
     let own = system.nodename().to_string_lossy();
     let short = own.split('.').next().unwrap_or_default();
     ["localhost", "127.0.0.1", "::1", &own, short].contains(&host.target.as_str())
 }
 
-/// The words after `ssh` that start an agent on a host: at the path of this command, else where PATH has one.
-fn remote_command() -> String {
-    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("trellis"));
-    let own = own.to_string_lossy().replace('\'', "'\\''");
-    format!("exec sh -c 'test -x \"$0\" && exec \"$0\" agent; exec trellis agent' '{own}'")
-}
-
 impl Connection {
-    /// Starts an agent: with `ssh`, or directly on this machine.
-    pub(super) fn open(host: Host, nodes: Range<usize>, ssh: Option<&str>) -> Result<Connection, Failure> {
+    /// Starts an agent: directly on this machine, else through what carries the connections.
+    pub(super) fn open(host: Host, nodes: Range<usize>, carrier: &Carrier) -> Result<Connection, Failure> {
         // `--ssh` applies to every host, also to this machine.
-        let is_here = ssh.is_none() && is_here(&host);
-        let ssh = ssh.unwrap_or("ssh");
+        let is_here = !matches!(carrier, Carrier::Ssh(Some(_))) && is_here(&host);
         let mut command = if is_here {
             let mut command = Command::new("/proc/self/exe");
             command.arg("agent").env_remove("SSH_CONNECTION");
             command
         } else {
-            // The shell takes the user's words apart. Options of the user come first, and ssh takes the first.
-            let mut command = Command::new("sh");
-            command.args(["-c", &format!("exec {ssh} \"$@\""), "trellis", "-T", "-oBatchMode=yes"]);
-            // A connection of the user that several logins share is used, but never made, and so never ended.
-            command.args(["-oConnectTimeout=10", "-oControlMaster=no", "-oRemoteCommand=none"]);
-            command.args(["-oClearAllForwardings=yes", &host.target, &remote_command()]);
-            command
+            carrier.command(&host.target)
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         child::bind(&mut command, Vec::new());
@@ -121,6 +170,7 @@ impl Connection {
         for pipe in [&stdin, &stdout, &stderr].into_iter().flatten() {
             set_non_blocking(pipe.as_raw_fd());
         }
+        let login = (!is_here).then(|| format!("{} true", carrier.words(&host.target).join(" ")));
         Ok(Connection {
             host,
             is_here,
@@ -149,7 +199,7 @@ impl Connection {
             addresses: Vec::new(),
             unreachable: None,
             has_finished: false,
-            ssh: ssh.to_owned(),
+            login,
         })
     }
 
@@ -176,7 +226,7 @@ impl Connection {
 
     /// The command that shows whether the host can be reached; `None` for this machine.
     pub(super) fn login(&self) -> Option<String> {
-        (!self.is_here).then(|| format!("{} {} true", self.ssh, self.host.target))
+        self.login.clone()
     }
 
     /// Forgets what was complained about: it was not the reason for anything.
@@ -297,7 +347,10 @@ impl Connection {
         }
         if self.preamble.len() > PREAMBLE_BYTES_MAX {
             self.from_agent = None;
-            self.fail(exit::SYSTEM, "its login prints too much; see what `ssh` with `true` as the command prints");
+            self.fail(
+                exit::SYSTEM,
+                "its login prints too much before its first command; see what its shell prints at the start",
+            );
         }
     }
 

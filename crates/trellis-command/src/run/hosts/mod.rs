@@ -8,6 +8,7 @@
 //! arguments. When the launcher ends, however that happens, the agents end what they started.
 
 mod agent;
+mod allocation;
 mod connection;
 mod copied;
 mod dialogue;
@@ -35,7 +36,8 @@ use super::descendants;
 use super::guard::Guard;
 use super::signals::{self, Signals};
 use crate::exit::{self, Failure};
-use connection::Connection;
+use allocation::Allocation;
+use connection::{Carrier, Connection};
 use dialogue::Preparation;
 use list::Host;
 
@@ -85,7 +87,7 @@ pub struct HostsArguments {
 /// The options about what happens on hosts.
 #[derive(Debug, Args)]
 pub(super) struct PlacingArguments {
-    /// How many nodes each host takes
+    /// How many nodes each host takes; with --rendezvous, how many are started here
     #[arg(long, value_name = "N", help_heading = "Hosts")]
     nodes_per_host: Option<usize>,
     /// Send the program, and libraries of ours that it needs, to each host, where it is removed after the run; it starts in
@@ -94,11 +96,18 @@ pub(super) struct PlacingArguments {
     copy: bool,
 }
 
+impl PlacingArguments {
+    /// How many nodes a run starts here that meets others.
+    pub(super) fn nodes_here(&self) -> usize {
+        self.nodes_per_host.unwrap_or(1)
+    }
+}
+
 /// Which nodes run on which hosts, and how these are reached.
 #[derive(Debug, Clone)]
 pub struct Hosts {
     placed: Vec<(Host, Range<usize>)>,
-    ssh: Option<String>,
+    carrier: Carrier,
     network: Option<String>,
     /// Whether the program is sent to the hosts.
     pub(super) copies: bool,
@@ -107,15 +116,47 @@ pub struct Hosts {
 }
 
 impl HostsArguments {
-    /// The hosts of a run, if some are named.
-    pub(super) fn read(self, nodes: Option<usize>, placing: &PlacingArguments) -> Result<Option<Hosts>, Failure> {
-        let Some(listed) = self.listed()? else {
-            let alone = [("--nodes-per-host", placing.nodes_per_host.is_some()), ("--copy", placing.copy)];
-            return needs_hosts(&alone).map(|()| None);
+    /// The hosts of a run: those that are named, else those of the allocation in which this process runs, unless that is
+    /// this machine alone. With them comes the number of nodes, if that is known.
+    pub(super) fn read(
+        self,
+        nodes: Option<usize>,
+        placing: &PlacingArguments,
+        counts_allocation: bool,
+    ) -> Result<(Option<Hosts>, Option<usize>), Failure> {
+        let listed = self.listed()?;
+        let is_named = listed.is_some();
+        let (listed, carrier) = match listed {
+            Some(listed) => (listed, Carrier::Ssh(self.ssh.clone())),
+            None => match allocated(counts_allocation)? {
+                // `--ssh` reaches the hosts in another way than Slurm does.
+                Some(found) if self.ssh.is_some() => (found.hosts, Carrier::Ssh(self.ssh.clone())),
+                Some(found) => (found.hosts, found.carrier),
+                None => {
+                    self.needs_hosts()?;
+                    needs_hosts(&[("--nodes-per-host", placing.nodes_per_host.is_some()), ("--copy", placing.copy)])?;
+                    return Ok((None, nodes));
+                }
+            },
         };
         let placed = list::placed(listed, nodes, placing.nodes_per_host).map_err(usage)?;
+        if !is_named && self.ssh.is_none() && placed.iter().all(|(host, _)| connection::is_here(host)) {
+            return Ok((None, placed.last().map(|(_, nodes)| nodes.end)));
+        }
         let took_stdin = self.hostfile.is_some_and(|file| file.as_os_str() == "-");
-        Ok(Some(Hosts { placed, ssh: self.ssh, network: self.network, copies: placing.copy, took_stdin }))
+        let hosts = Hosts { placed, carrier, network: self.network, copies: placing.copy, took_stdin };
+        let nodes = hosts.nodes();
+        Ok((Some(hosts), Some(nodes)))
+    }
+
+    /// The network in which the nodes talk, if the user named it.
+    pub(super) fn network(&self) -> Option<&String> {
+        self.network.as_ref()
+    }
+
+    /// An error if one of these options is given; they mean nothing without hosts.
+    fn needs_hosts(&self) -> Result<(), Failure> {
+        needs_hosts(&[("--network", self.network.is_some()), ("--ssh", self.ssh.is_some())])
     }
 
     /// The hosts that are named, if some are.
@@ -128,13 +169,17 @@ impl HostsArguments {
                     .map_err(|error| Failure::new(exit::FILE, format!("--hostfile {name}: cannot be read: {error}")))?;
                 list::in_file(&text).map_err(|why| usage(format!("--hostfile {name}: {why}")))?
             }
-            (None, None) => {
-                needs_hosts(&[("--network", self.network.is_some()), ("--ssh", self.ssh.is_some())])?;
-                return Ok(None);
-            }
+            (None, None) => return Ok(None),
         };
         Ok(Some(listed))
     }
+}
+
+/// What a scheduler gave, where that counts.
+fn allocated(counts: bool) -> Result<Option<Allocation>, Failure> {
+    let variable = |name: &str| counts.then(|| std::env::var(name).ok()).flatten();
+    allocation::allocation(variable, |file| std::fs::read_to_string(file))
+        .map_err(|why| Failure::new(exit::USAGE, format!("{why}; --hosts names hosts yourself")))
 }
 
 /// An error if one of these options is given, which mean nothing without hosts.
@@ -196,7 +241,7 @@ impl Fleet {
     }
 
     fn connect_all(&mut self, hosts: &Hosts, common: &Common, signals: &Signals, guard: &Guard) -> Result<(), Failure> {
-        self.open(&hosts.placed, hosts.ssh.as_deref(), guard)?;
+        self.open(&hosts.placed, &hosts.carrier, guard)?;
         self.until(signals, START.time(), "greet", |connection| connection.greeting.is_some())?;
         self.prepare(hosts, common, signals)?;
         if common.has_datagrams {
@@ -206,9 +251,9 @@ impl Fleet {
         self.complain_about_firewalls(&self.addresses())
     }
 
-    fn open(&mut self, placed: &[(Host, Range<usize>)], ssh: Option<&str>, guard: &Guard) -> Result<(), Failure> {
+    fn open(&mut self, placed: &[(Host, Range<usize>)], carrier: &Carrier, guard: &Guard) -> Result<(), Failure> {
         for (host, nodes) in placed {
-            let connection = Connection::open(host.clone(), nodes.clone(), ssh)?;
+            let connection = Connection::open(host.clone(), nodes.clone(), carrier)?;
             guard.watch_group(connection.pid);
             self.connections.push(connection);
         }
@@ -578,7 +623,7 @@ mod tests {
             let host = list::in_list(name).expect("a name").remove(0);
             // `exec` runs the first command alone.
             let ssh = format!("sh -c \"{}\"", ssh.trim_end_matches("; #"));
-            fleet.connections.push(Connection::open(host, 0..1, Some(&ssh)).expect("it starts"));
+            fleet.connections.push(Connection::open(host, 0..1, &Carrier::Ssh(Some(ssh))).expect("it starts"));
         }
         let limit = Duration::from_millis(300);
         let late = fleet.until(&signals, limit, "greet", |connection| connection.greeting.is_some());

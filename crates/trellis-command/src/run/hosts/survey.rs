@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use trellis::memory::{choose, probe};
 use trellis_base::statistics::quantile;
 
+use super::connection::Carrier;
 use super::dialogue::{Facts, Order, Pair};
 use super::{Common, Fleet, Hosts, HostsArguments, REACH, START, usage};
 use crate::exit::Failure;
@@ -61,10 +62,12 @@ pub struct Survey {
 
 /// Surveys the hosts, if some are named.
 pub fn survey(arguments: &HostsArguments) -> Result<Option<Survey>, Failure> {
-    let Some(listed) = arguments.listed()? else { return Ok(None) };
+    let Some(listed) = arguments.listed()? else {
+        return arguments.needs_hosts().map(|()| None);
+    };
     let placed = super::list::placed(listed, None, Some(1)).map_err(usage)?;
-    let (ssh, network) = (arguments.ssh.clone(), arguments.network.clone());
-    let hosts = Hosts { placed, ssh, network, copies: false, took_stdin: false };
+    let (carrier, network) = (Carrier::Ssh(arguments.ssh.clone()), arguments.network.clone());
+    let hosts = Hosts { placed, carrier, network, copies: false, took_stdin: false };
     let signals = Signals::block()?;
     descendants::adopt_orphans();
     let guard = Guard::start()?;
@@ -85,7 +88,7 @@ impl Fleet {
             silence: START.time(),
         };
         let mut failures = Vec::new();
-        self.open(&hosts.placed, hosts.ssh.as_deref(), guard)?;
+        self.open(&hosts.placed, &hosts.carrier, guard)?;
         let greeted = self.until(signals, START.time(), "greet", |connection| connection.greeting.is_some());
         self.leave_out(greeted, &mut failures)?;
         let prepared = self.prepare(hosts, &common, signals);
