@@ -21,6 +21,7 @@ pub(crate) mod node;
 pub(crate) mod producer_consumer;
 mod raw_link;
 pub(crate) mod remote_paging;
+mod sealed;
 pub(crate) mod speed;
 mod start;
 mod stored_words;
@@ -57,6 +58,7 @@ pub(crate) enum Benchmark {
     Forward(forward::ForwardArguments),
     Delay(delay::DelayArguments),
     Links(links::LinksArguments),
+    Sealed(sealed::SealedArguments),
     Consistency(consistency::ConsistencyArguments),
     StoredWords(stored_words::StoredWordsArguments),
     Checks(checks::ChecksArguments),
@@ -87,6 +89,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Forward(arguments) => forward::run(arguments),
         Benchmark::Delay(arguments) => delay::run(arguments),
         Benchmark::Links(arguments) => links::run(arguments),
+        Benchmark::Sealed(arguments) => sealed::run(arguments),
         Benchmark::Consistency(arguments) => consistency::run(arguments),
         Benchmark::StoredWords(arguments) => stored_words::run(arguments),
         Benchmark::Checks(arguments) => checks::run(arguments),

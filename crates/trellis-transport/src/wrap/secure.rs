@@ -1,4 +1,4 @@
-//! The handshake that admits a peer, and the protection of its frames and datagrams.
+//! The handshake that admits a peer, and the layout of what is protected after it by `super::protection`.
 //!
 //! Promises: a connection is used only after both ends proved that they know the secret of the cluster and that they
 //! are alive now. An unauthenticated peer gets no byte of an answer, and every buffer used before authentication has a
@@ -28,9 +28,12 @@
 //!
 //! ```text
 //! plain    header                 | body
-//! signed   header | 16 B tag      | body | 16 B tag      ChaCha20-Poly1305 over the bytes as they are
+//! signed   header | 16 B tag      | body | 16 B tag      the cipher's tag over the bytes as they are
 //! sealed   header | 16 B tag      | body | 16 B tag      the same, encrypted
 //! ```
+//!
+//! The cipher is AES-256-GCM (NIST SP 800-38D) if the processors of both ends have instructions for it, which each says
+//! in its card, and ChaCha20-Poly1305 (RFC 8439) otherwise and for multicasts.
 //!
 //! Datagrams are protected as a whole; each carries the number that its nonce is made of (`DatagramCipher`).
 //!
@@ -40,13 +43,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use chacha20poly1305::aead::AeadInPlace;
-use chacha20poly1305::{ChaCha20Poly1305, KeyInit, Nonce, Tag};
 use snow::params::HashChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::{Builder, HandshakeState};
 
-use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
+use super::protection::{Cipher, DatagramCipher, NotAuthentic, Opener, Sealer, TAG_BYTES, has_aes};
+use crate::HELLO_BYTES_MAX;
 
 /// How the frames of a connection are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,17 +84,16 @@ impl FromStr for Security {
     }
 }
 
-pub(crate) const TAG_BYTES: usize = 16;
-/// The longest header on the wire: the header and its tag.
-pub(crate) const WIRE_HEADER_BYTES_MAX: usize = HEADER_BYTES + TAG_BYTES;
 /// The version of everything after the handshake. The handshake itself is fixed by its magic, so that two versions can
 /// still tell each other why they refuse.
-pub(crate) const LINK_VERSION: u16 = 2;
+pub(crate) const LINK_VERSION: u16 = 3;
 
 const MAGIC_BYTES: usize = 8;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const EPHEMERAL_BYTES: usize = 32;
 const CARD_FIXED_BYTES: usize = 20;
+/// The byte of a card that says whether its sender has instructions for AES-GCM.
+const HAS_AES: usize = 18;
 /// Bytes of a card on the wire; always the same.
 pub(crate) const DESCRIPTION_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
 const _: () = assert!(DESCRIPTION_BYTES == 276, "the module text says so");
@@ -122,10 +123,6 @@ impl Carrier {
     }
 }
 
-/// The other side does not know the secret, or its bytes were changed in transit.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NotAuthentic;
-
 /// The payload of a handshake message: what a node says about itself. Encrypted under the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDescription {
@@ -141,7 +138,7 @@ pub(crate) struct NodeDescription {
 }
 
 impl NodeDescription {
-    fn encode(&self) -> [u8; DESCRIPTION_BYTES] {
+    fn encode(&self, has_aes: bool) -> [u8; DESCRIPTION_BYTES] {
         let length = self.text.len().min(HELLO_BYTES_MAX);
         let mut bytes = [0; DESCRIPTION_BYTES];
         bytes[0..2].copy_from_slice(&self.version.to_le_bytes());
@@ -151,6 +148,7 @@ impl NodeDescription {
         bytes[8..12].copy_from_slice(&self.to.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.nodes.to_le_bytes());
         bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
+        bytes[HAS_AES] = u8::from(has_aes);
         bytes[CARD_FIXED_BYTES..CARD_FIXED_BYTES + length].copy_from_slice(&self.text[..length]);
         bytes
     }
@@ -202,6 +200,7 @@ pub(crate) struct Keys {
 /// The side that dialled, after its first message.
 pub(crate) struct Dialling {
     state: HandshakeState,
+    has_aes: bool,
 }
 
 impl Dialling {
@@ -210,13 +209,22 @@ impl Dialling {
         secret: &[u8; 32],
         description: &NodeDescription,
     ) -> Result<(Dialling, [u8; FIRST_MESSAGE_BYTES]), snow::Error> {
+        Dialling::start_with(carrier, secret, description, has_aes())
+    }
+
+    fn start_with(
+        carrier: Carrier,
+        secret: &[u8; 32],
+        description: &NodeDescription,
+        has_aes: bool,
+    ) -> Result<(Dialling, [u8; FIRST_MESSAGE_BYTES]), snow::Error> {
         let magic = carrier.magic();
         let mut state = builder(secret, &magic)?.build_initiator()?;
         let mut message = [0; FIRST_MESSAGE_BYTES];
         message[..MAGIC_BYTES].copy_from_slice(&magic);
-        let written = state.write_message(&description.encode(), &mut message[MAGIC_BYTES..])?;
+        let written = state.write_message(&description.encode(has_aes), &mut message[MAGIC_BYTES..])?;
         assert_eq!(written, FIRST_MESSAGE_BYTES - MAGIC_BYTES, "the first message has one size");
-        Ok((Dialling { state }, message))
+        Ok((Dialling { state, has_aes }, message))
     }
 
     /// Reads the answer; returns the listener's card, the keys and the confirmation to send. After an error the true
@@ -226,12 +234,13 @@ impl Dialling {
         message: &[u8; SECOND_MESSAGE_BYTES],
         security: Security,
     ) -> Result<(NodeDescription, Keys, [u8; CONFIRMATION_BYTES]), NotAuthentic> {
-        let description = read_description(&mut self.state, message)?;
+        let (description, peer_has_aes) = read_description(&mut self.state, message)?;
         let (outward, inward) = self.state.dangerously_get_raw_split();
-        let mut sealer = Sealer::new(&outward, security);
+        let cipher = |key| Cipher::new(key, self.has_aes && peer_has_aes);
+        let mut sealer = Sealer::new(cipher(&outward), security);
         let exchange = exchange(&self.state);
         let confirmation = sealer.confirm(&exchange);
-        Ok((description, Keys { sealer, opener: Opener::new(&inward, security), exchange }, confirmation))
+        Ok((description, Keys { sealer, opener: Opener::new(cipher(&inward), security), exchange }, confirmation))
     }
 }
 
@@ -239,6 +248,8 @@ impl Dialling {
 pub(crate) struct Answering {
     state: HandshakeState,
     ephemeral: [u8; EPHEMERAL_BYTES],
+    has_aes: bool,
+    peer_has_aes: bool,
 }
 
 impl Answering {
@@ -248,13 +259,22 @@ impl Answering {
         secret: &[u8; 32],
         message: &[u8; FIRST_MESSAGE_BYTES],
     ) -> Result<(Answering, NodeDescription), NotAuthentic> {
+        Answering::read_with(carrier, secret, message, has_aes())
+    }
+
+    fn read_with(
+        carrier: Carrier,
+        secret: &[u8; 32],
+        message: &[u8; FIRST_MESSAGE_BYTES],
+        has_aes: bool,
+    ) -> Result<(Answering, NodeDescription), NotAuthentic> {
         let magic = carrier.magic();
         let noise = message.strip_prefix(&magic).ok_or(NotAuthentic)?;
         let mut ephemeral = [0; EPHEMERAL_BYTES];
         ephemeral.copy_from_slice(&noise[..EPHEMERAL_BYTES]);
         let mut state = builder(secret, &magic).and_then(Builder::build_responder).map_err(|_| NotAuthentic)?;
-        let description = read_description(&mut state, noise)?;
-        Ok((Answering { state, ephemeral }, description))
+        let (description, peer_has_aes) = read_description(&mut state, noise)?;
+        Ok((Answering { state, ephemeral, has_aes, peer_has_aes }, description))
     }
 
     pub(crate) fn ephemeral(&self) -> &[u8; EPHEMERAL_BYTES] {
@@ -263,7 +283,7 @@ impl Answering {
 
     pub(crate) fn answer(&mut self, description: &NodeDescription) -> Result<[u8; SECOND_MESSAGE_BYTES], snow::Error> {
         let mut message = [0; SECOND_MESSAGE_BYTES];
-        let written = self.state.write_message(&description.encode(), &mut message)?;
+        let written = self.state.write_message(&description.encode(self.has_aes), &mut message)?;
         assert_eq!(written, SECOND_MESSAGE_BYTES, "the second message has one size");
         Ok(message)
     }
@@ -275,10 +295,11 @@ impl Answering {
         security: Security,
     ) -> Result<Keys, NotAuthentic> {
         let (inward, outward) = self.state.dangerously_get_raw_split();
-        let mut opener = Opener::new(&inward, security);
+        let cipher = |key| Cipher::new(key, self.has_aes && self.peer_has_aes);
+        let mut opener = Opener::new(cipher(&inward), security);
         let exchange = exchange(&self.state);
         opener.confirm(&exchange, confirmation)?;
-        Ok(Keys { sealer: Sealer::new(&outward, security), opener, exchange })
+        Ok(Keys { sealer: Sealer::new(cipher(&outward), security), opener, exchange })
     }
 }
 
@@ -340,7 +361,7 @@ pub(crate) fn multicast_cipher(
     let input = [&label[..], &(node as u64).to_le_bytes(), salt].concat();
     let mut key = [0; 32];
     hash.hkdf(secret, &input, 1, &mut key, &mut [], &mut []);
-    Some(DatagramCipher { cipher: ChaCha20Poly1305::new(&key.into()), security })
+    Some(DatagramCipher::new(Cipher::new(&key, false), security))
 }
 
 /// The number of an address in `239.255.0.0/16`: the same for all who know the secret, which cannot be derived from
@@ -352,198 +373,6 @@ pub(crate) fn multicast_number(secret: &[u8; 32]) -> Option<u16> {
     Some(u16::from_le_bytes([number[0], number[1]]))
 }
 
-/// The kind of a record; part of its nonce, so that no kind is taken for another.
-#[derive(Clone, Copy)]
-enum Record {
-    Confirmation = 0,
-    Header = 1,
-    Body = 2,
-    Datagram = 3,
-}
-
-/// Protects the frames of one direction.
-pub(crate) struct Sealer {
-    cipher: ChaCha20Poly1305,
-    security: Security,
-    counter: u64,
-}
-
-impl Sealer {
-    fn new(key: &[u8; 32], security: Security) -> Sealer {
-        Sealer { cipher: ChaCha20Poly1305::new(key.into()), security, counter: 0 }
-    }
-
-    pub(crate) fn security(&self) -> Security {
-        self.security
-    }
-
-    /// For a connection of datagrams: the key, used with numbers that the caller must never repeat.
-    pub(crate) fn into_cipher(self) -> DatagramCipher {
-        DatagramCipher { cipher: self.cipher, security: self.security }
-    }
-
-    fn confirm(&mut self, hash: &[u8]) -> [u8; TAG_BYTES] {
-        tag(&self.cipher, &next_nonce(&mut self.counter, Record::Confirmation), hash, &mut [])
-    }
-
-    /// Writes the header as it is sent; returns its length in bytes.
-    #[inline]
-    pub(crate) fn header(&mut self, header: &[u8; HEADER_BYTES], wire: &mut [u8; WIRE_HEADER_BYTES_MAX]) -> usize {
-        wire[..HEADER_BYTES].copy_from_slice(header);
-        if self.security == Security::Plain {
-            return HEADER_BYTES;
-        }
-        let nonce = next_nonce(&mut self.counter, Record::Header);
-        let (bytes, tag_bytes) = wire.split_at_mut(HEADER_BYTES);
-        let tag = match self.security {
-            Security::Sealed => tag(&self.cipher, &nonce, &[], bytes),
-            _ => tag(&self.cipher, &nonce, bytes, &mut []),
-        };
-        tag_bytes.copy_from_slice(&tag);
-        WIRE_HEADER_BYTES_MAX
-    }
-
-    /// The tag of a body that is sent unencrypted.
-    pub(crate) fn sign_body(&mut self, body: &[u8]) -> [u8; TAG_BYTES] {
-        assert!(self.security == Security::Signed && !body.is_empty());
-        tag(&self.cipher, &next_nonce(&mut self.counter, Record::Body), body, &mut [])
-    }
-
-    /// Encrypts a body in place; returns its tag.
-    pub(crate) fn seal_body(&mut self, body: &mut [u8]) -> [u8; TAG_BYTES] {
-        assert!(self.security == Security::Sealed && !body.is_empty());
-        tag(&self.cipher, &next_nonce(&mut self.counter, Record::Body), &[], body)
-    }
-}
-
-/// Protects or opens the datagrams of one direction, each by its own number.
-pub(crate) struct DatagramCipher {
-    cipher: ChaCha20Poly1305,
-    security: Security,
-}
-
-impl DatagramCipher {
-    /// Bytes added after each datagram.
-    #[inline]
-    pub(crate) fn tag_bytes(&self) -> usize {
-        if self.security == Security::Plain { 0 } else { TAG_BYTES }
-    }
-
-    /// Protects a datagram whose first `clear` bytes stay readable; returns its tag. The number must never have been
-    /// used before.
-    #[inline]
-    pub(crate) fn protect(&self, number: u64, clear: usize, datagram: &mut [u8]) -> [u8; TAG_BYTES] {
-        let nonce = nonce(number, Record::Datagram);
-        match self.security {
-            Security::Plain => [0; TAG_BYTES],
-            Security::Signed => tag(&self.cipher, &nonce, datagram, &mut []),
-            Security::Sealed => {
-                let (shown, hidden) = datagram.split_at_mut(clear);
-                tag(&self.cipher, &nonce, shown, hidden)
-            }
-        }
-    }
-
-    /// Checks and opens a datagram in place; returns its length in bytes without its tag.
-    #[inline]
-    pub(crate) fn open(&self, number: u64, clear: usize, datagram: &mut [u8]) -> Result<usize, NotAuthentic> {
-        let length = datagram.len().checked_sub(self.tag_bytes()).ok_or(NotAuthentic)?;
-        if length < clear {
-            return Err(NotAuthentic);
-        }
-        let (text, sent) = datagram.split_at_mut(length);
-        let nonce = nonce(number, Record::Datagram);
-        match self.security {
-            Security::Plain => {}
-            Security::Signed => check(&self.cipher, &nonce, text, &mut [], as_tag(sent)?)?,
-            Security::Sealed => {
-                let (shown, hidden) = text.split_at_mut(clear);
-                check(&self.cipher, &nonce, shown, hidden, as_tag(sent)?)?;
-            }
-        }
-        Ok(length)
-    }
-}
-
-fn as_tag(bytes: &[u8]) -> Result<&[u8; TAG_BYTES], NotAuthentic> {
-    bytes.try_into().map_err(|_| NotAuthentic)
-}
-
-/// Checks and opens the frames of one direction, in the order in which they were protected.
-pub(crate) struct Opener {
-    cipher: ChaCha20Poly1305,
-    security: Security,
-    counter: u64,
-}
-
-impl Opener {
-    fn new(key: &[u8; 32], security: Security) -> Opener {
-        Opener { cipher: ChaCha20Poly1305::new(key.into()), security, counter: 0 }
-    }
-
-    /// For a connection of datagrams.
-    pub(crate) fn into_cipher(self) -> DatagramCipher {
-        DatagramCipher { cipher: self.cipher, security: self.security }
-    }
-
-    fn confirm(&mut self, hash: &[u8], sent: &[u8; TAG_BYTES]) -> Result<(), NotAuthentic> {
-        let nonce = next_nonce(&mut self.counter, Record::Confirmation);
-        check(&self.cipher, &nonce, hash, &mut [], sent)
-    }
-
-    /// Bytes of a header on the wire.
-    #[inline]
-    pub(crate) fn wire_header_bytes(&self) -> usize {
-        match self.security {
-            Security::Plain => HEADER_BYTES,
-            _ => WIRE_HEADER_BYTES_MAX,
-        }
-    }
-
-    /// Bytes that follow a body that is not empty.
-    #[inline]
-    pub(crate) fn body_tag_bytes(&self) -> usize {
-        match self.security {
-            Security::Plain => 0,
-            _ => TAG_BYTES,
-        }
-    }
-
-    /// Checks and opens `wire`, which has [`Self::wire_header_bytes`] bytes.
-    #[inline]
-    pub(crate) fn header(&mut self, wire: &[u8]) -> Result<[u8; HEADER_BYTES], NotAuthentic> {
-        assert_eq!(wire.len(), self.wire_header_bytes());
-        let mut header = [0; HEADER_BYTES];
-        header.copy_from_slice(&wire[..HEADER_BYTES]);
-        if self.security == Security::Plain {
-            return Ok(header);
-        }
-        let mut sent = [0; TAG_BYTES];
-        sent.copy_from_slice(&wire[HEADER_BYTES..]);
-        let nonce = next_nonce(&mut self.counter, Record::Header);
-        match self.security {
-            Security::Sealed => check(&self.cipher, &nonce, &[], &mut header, &sent)?,
-            _ => check(&self.cipher, &nonce, &header, &mut [], &sent)?,
-        }
-        Ok(header)
-    }
-
-    /// Checks a body and opens it in place. After an error its bytes are undefined.
-    pub(crate) fn body(&mut self, body: &mut [u8], sent: &[u8; TAG_BYTES]) -> Result<(), NotAuthentic> {
-        match self.security {
-            Security::Plain => Ok(()),
-            Security::Signed => {
-                let nonce = next_nonce(&mut self.counter, Record::Body);
-                check(&self.cipher, &nonce, body, &mut [], sent)
-            }
-            Security::Sealed => {
-                let nonce = next_nonce(&mut self.counter, Record::Body);
-                check(&self.cipher, &nonce, &[], body, sent)
-            }
-        }
-    }
-}
-
 fn builder<'a>(secret: &'a [u8; 32], magic: &'a [u8; MAGIC_BYTES]) -> Result<Builder<'a>, snow::Error> {
     Builder::new(PATTERN.parse()?).psk(0, secret)?.prologue(magic)
 }
@@ -552,52 +381,20 @@ fn exchange(state: &HandshakeState) -> [u8; 32] {
     state.get_handshake_hash().try_into().expect("BLAKE2s gives 32 bytes")
 }
 
-fn read_description(state: &mut HandshakeState, message: &[u8]) -> Result<NodeDescription, NotAuthentic> {
+/// What the peer says about itself, and whether it has instructions for AES-GCM.
+fn read_description(state: &mut HandshakeState, message: &[u8]) -> Result<(NodeDescription, bool), NotAuthentic> {
     let mut description = [0; DESCRIPTION_BYTES];
     match state.read_message(message, &mut description) {
-        Ok(DESCRIPTION_BYTES) => NodeDescription::decode(&description),
+        Ok(DESCRIPTION_BYTES) => Ok((NodeDescription::decode(&description)?, description[HAS_AES] != 0)),
         _ => Err(NotAuthentic),
     }
 }
 
-/// The counter never overflows: 2^64 records at a billion per second take five centuries.
-#[inline]
-fn next_nonce(counter: &mut u64, record: Record) -> Nonce {
-    let nonce = nonce(*counter, record);
-    *counter += 1;
-    nonce
-}
-
-#[inline]
-fn nonce(number: u64, record: Record) -> Nonce {
-    let mut nonce = Nonce::default();
-    nonce[0] = record as u8;
-    nonce[4..].copy_from_slice(&number.to_le_bytes());
-    nonce
-}
-
-#[inline]
-fn tag(cipher: &ChaCha20Poly1305, nonce: &Nonce, read: &[u8], sealed: &mut [u8]) -> [u8; 16] {
-    cipher
-        .encrypt_in_place_detached(nonce, read, sealed)
-        .expect("the cipher takes 256 GiB in one record, a body is far below")
-        .into()
-}
-
-#[inline]
-fn check(
-    cipher: &ChaCha20Poly1305,
-    nonce: &Nonce,
-    read: &[u8],
-    sealed: &mut [u8],
-    sent: &[u8; TAG_BYTES],
-) -> Result<(), NotAuthentic> {
-    cipher.decrypt_in_place_detached(nonce, read, sealed, Tag::from_slice(sent)).map_err(|_| NotAuthentic)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::protection::WIRE_HEADER_BYTES_MAX;
     use super::*;
+    use crate::HEADER_BYTES;
 
     const SECRET: [u8; 32] = [7; 32];
 
@@ -614,8 +411,14 @@ mod tests {
     }
 
     fn connect(security: Security) -> (Keys, Keys) {
-        let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &description(b"hello")).unwrap();
-        let (mut answering, seen) = Answering::read(Carrier::Stream, &SECRET, &first).unwrap();
+        connect_processors(security, [has_aes(); 2])
+    }
+
+    /// `have_aes` is what the processors of dialler and listener have.
+    fn connect_processors(security: Security, have_aes: [bool; 2]) -> (Keys, Keys) {
+        let hello = description(b"hello");
+        let (mut dialling, first) = Dialling::start_with(Carrier::Stream, &SECRET, &hello, have_aes[0]).unwrap();
+        let (mut answering, seen) = Answering::read_with(Carrier::Stream, &SECRET, &first, have_aes[1]).unwrap();
         assert_eq!(seen, description(b"hello"));
         let second = answering.answer(&description(b"welcome")).unwrap();
         let (seen, dialler, confirmation) = dialling.finish(&second, security).unwrap();
@@ -624,9 +427,24 @@ mod tests {
     }
 
     #[test]
+    fn both_ends_take_the_fastest_cipher_that_both_processors_have() {
+        for (have_aes, expected) in
+            [([true, true], true), ([true, false], false), ([false, true], false), ([false, false], false)]
+        {
+            let (near, far) = connect_processors(Security::Sealed, have_aes);
+            for cipher in [near.sealer.cipher, near.opener.cipher, far.sealer.cipher, far.opener.cipher] {
+                assert_eq!(cipher.is_aes(), expected, "{have_aes:?}");
+            }
+        }
+    }
+
+    #[test]
     fn frames_open_in_order_in_every_mode() {
-        for security in [Security::Plain, Security::Signed, Security::Sealed] {
-            let (mut near, mut far) = connect(security);
+        for (security, have_aes) in [Security::Plain, Security::Signed, Security::Sealed]
+            .into_iter()
+            .flat_map(|security| [true, false].map(|has_aes| (security, [has_aes; 2])))
+        {
+            let (mut near, mut far) = connect_processors(security, have_aes);
             for round in 0..3_u8 {
                 let mut wire = [0; WIRE_HEADER_BYTES_MAX];
                 let length = near.sealer.header(&[round; HEADER_BYTES], &mut wire);
@@ -784,7 +602,7 @@ mod tests {
 
     #[test]
     fn a_card_with_an_impossible_length_is_refused() {
-        let mut bytes = description(b"x").encode();
+        let mut bytes = description(b"x").encode(true);
         bytes[16..18].copy_from_slice(&300_u16.to_le_bytes());
         assert_eq!(NodeDescription::decode(&bytes), Err(NotAuthentic));
     }

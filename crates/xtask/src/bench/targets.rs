@@ -317,6 +317,18 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "sealed",
+        arguments: &[],
+        figures: &[
+            figure("sealed_over_plain", "remote read fault over tcp, sealed / plain frames", Target::AtMost(1.3)),
+            figure(
+                "sealed_over_plain_gb_per_s",
+                "reading in order at 10 Gbit/s, sealed / plain frames",
+                Target::AtLeast(0.9),
+            ),
+        ],
+    },
+    Benchmark {
         name: "links",
         arguments: &[FABRIC, "tcp", "--rounds", "1"],
         figures: &[

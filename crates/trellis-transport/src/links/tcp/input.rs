@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::sockets::{self, Part, Received};
 use crate::links::descriptors::Descriptor;
 use crate::links::{Lost, Placement, Sink};
-use crate::wrap::secure::{Opener, TAG_BYTES};
+use crate::wrap::protection::{Opener, TAG_BYTES};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
 /// See the module text; larger values copy more of a stream of pages, smaller ones need more system calls.

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use super::sockets::{self, Part, Sent};
 use crate::links::descriptors::Descriptor;
 use crate::links::{Lost, Payload, SendError};
-use crate::wrap::secure::{Sealer, Security, TAG_BYTES, WIRE_HEADER_BYTES_MAX};
+use crate::wrap::protection::{Sealer, TAG_BYTES, WIRE_HEADER_BYTES_MAX};
+use crate::wrap::secure::Security;
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
 /// Parts of one `sendmsg`.

@@ -27,7 +27,8 @@ use std::net::SocketAddrV4;
 
 use super::delivery::{Acknowledgement, Fragment};
 use crate::HEADER_BYTES;
-use crate::wrap::secure::{DatagramCipher, SALT_BYTES, TAG_BYTES};
+use crate::wrap::protection::{DatagramCipher, TAG_BYTES};
+use crate::wrap::secure::SALT_BYTES;
 
 /// Bytes that are always readable.
 pub(super) const CLEAR_BYTES: usize = 16;

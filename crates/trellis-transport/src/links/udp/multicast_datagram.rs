@@ -23,7 +23,7 @@
 use super::datagram::{CLEAR_BYTES, Cursor, Foreign, OVERHEAD_BYTES, PROMPT, Seen};
 use super::delivery::Fragment;
 use crate::HEADER_BYTES;
-use crate::wrap::secure::{DatagramCipher, TAG_BYTES};
+use crate::wrap::protection::{DatagramCipher, TAG_BYTES};
 
 /// The maximum number of nodes that one datagram addresses; further nodes need another one.
 pub(super) const ADDRESSED_MAX: usize = 64;
