@@ -3,7 +3,7 @@
 use trellis_base::{Deadline, Limit};
 
 use crate::controller::change;
-use crate::lab::{hosts, messages, ssh, up};
+use crate::lab::{hosts, messages, slurm, ssh, up};
 
 /// Commands run other programs.
 const PROGRAM: Deadline = Deadline {
@@ -15,8 +15,17 @@ const PROGRAM: Deadline = Deadline {
 };
 
 /// The waits of this crate.
-const WAITS: &[Deadline] =
-    &[change::DONE, change::LEADER, change::STUCK, up::READY, ssh::SERVERS, messages::TIMEOUT, hosts::END, PROGRAM];
+const WAITS: &[Deadline] = &[
+    change::DONE,
+    change::LEADER,
+    change::STUCK,
+    up::READY,
+    ssh::SERVERS,
+    slurm::HOSTS,
+    messages::TIMEOUT,
+    hosts::END,
+    PROGRAM,
+];
 
 #[test]
 fn the_reference_page_has_the_table() {

@@ -7,7 +7,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use support::hosts::{Hosts, told};
-use support::slurm::Slurm;
 use support::{Ended, Run, in_role, signal, wait_until};
 use trellis_testing::{Folder, are_installed};
 
@@ -87,41 +86,48 @@ fn a_killed_node_ends_the_job_of_open_mpi() {
     assert_ne!(run.code, Some(0), "{run:?}");
 }
 
+/// This executable as the tasks of a step, in a role.
+fn srun(slurm: &Hosts, options: &[&str], role: &str) -> Run {
+    let mut command = slurm.inside("c1", &[&["srun"], options].concat());
+    in_role(&mut command, role);
+    Run::start(command)
+}
+
 #[test]
 fn srun_starts_a_cluster_on_several_hosts() {
-    let Some(slurm) = Slurm::up("srun_starts_a_cluster_on_several_hosts", 3) else { return };
+    let Some(slurm) = Hosts::of_slurm("srun_starts_a_cluster_on_several_hosts", 3) else { return };
     for exchange in ["none", "pmi2", "pmix"] {
         let mpi = format!("--mpi={exchange}");
-        let run = slurm.srun("sum", &["-N", "3", "-n", "4", &mpi]).finish();
+        let run = srun(&slurm, &["-N", "3", "-n", "4", &mpi], "sum").finish();
         check_sum(&run, 4);
     }
 }
 
 #[test]
 fn the_others_name_a_task_of_slurm_that_is_killed() {
-    let Some(slurm) = Slurm::up("the_others_name_a_task_of_slurm_that_is_killed", 3) else { return };
-    let mut run = slurm.srun("barrier", &["-N", "3", "-n", "4"]);
+    let Some(slurm) = Hosts::of_slurm("the_others_name_a_task_of_slurm_that_is_killed", 3) else { return };
+    let mut run = srun(&slurm, &["-N", "3", "-n", "4"], "barrier");
     run.wait_for_output("up ", 4);
-    slurm.lab.signal_node(&run, 1, "KILL");
+    slurm.signal_node(&run, 1, "KILL");
     // Node 0 sleeps outside of the memory, and the others wait for it in a barrier.
     wait_until("the others name node 1", || run.standard_error().matches("node 1").count() >= 2);
 }
 
 #[test]
 fn an_allocation_that_ends_leaves_nothing_behind() {
-    let Some(slurm) = Slurm::up("an_allocation_that_ends_leaves_nothing_behind", 2) else { return };
-    let before = slurm.lab.processes();
-    let mut run = slurm.srun("barrier", &["-N", "2", "-n", "2", "--job-name", "test"]);
+    let Some(slurm) = Hosts::of_slurm("an_allocation_that_ends_leaves_nothing_behind", 2) else { return };
+    let before = slurm.processes();
+    let mut run = srun(&slurm, &["-N", "2", "-n", "2", "--job-name", "test"], "barrier");
     run.wait_for_output("up ", 2);
     let ended = slurm.inside("c1", &["scancel", "--name", "test"]).status();
     assert!(ended.expect("it can be started").success());
     assert_ne!(run.finish().code, Some(0));
-    wait_until("nothing is left of the job", || slurm.lab.processes() == before);
+    wait_until("nothing is left of the job", || slurm.processes() == before);
 }
 
 #[test]
 fn a_host_of_slurm_that_vanishes_is_named() {
-    let Some(slurm) = Slurm::up("a_host_of_slurm_that_vanishes_is_named", 3) else { return };
+    let Some(slurm) = Hosts::of_slurm("a_host_of_slurm_that_vanishes_is_named", 3) else { return };
     let mut command = slurm.inside("c1", &["srun", "-N", "3", "-n", "3"]);
     in_role(&mut command, "barrier");
     let mut run = Run::start({
@@ -129,13 +135,13 @@ fn a_host_of_slurm_that_vanishes_is_named() {
         command
     });
     run.wait_for_output("up ", 3);
-    let parted = slurm.lab.ask("partition", &["c1,c2", "c3"]);
+    let parted = slurm.ask("partition", &["c1,c2", "c3"]);
     assert!(parted.status.success(), "{}", told(&parted));
     wait_until("node 1 names node 2", || run.standard_error().contains("node 2"));
 }
 
 /// `trellis run` with these options in an allocation of Slurm, and this executable in a role.
-fn run_in_allocation(slurm: &Slurm, allocation: &[&str], options: &[&str], role: &str) -> Run {
+fn run_in_allocation(slurm: &Hosts, allocation: &[&str], options: &[&str], role: &str) -> Run {
     let words = [&["salloc", "-Q"], allocation, &[env!("CARGO_BIN_EXE_trellis"), "run"], options, &["--"]].concat();
     let mut command = slurm.inside("c1", &words);
     in_role(&mut command, role);
@@ -144,7 +150,7 @@ fn run_in_allocation(slurm: &Slurm, allocation: &[&str], options: &[&str], role:
 
 #[test]
 fn trellis_run_takes_the_hosts_of_its_allocation() {
-    let Some(slurm) = Slurm::up("trellis_run_takes_the_hosts_of_its_allocation", 3) else { return };
+    let Some(slurm) = Hosts::of_slurm("trellis_run_takes_the_hosts_of_its_allocation", 3) else { return };
     let run = run_in_allocation(&slurm, &["-N", "3", "-n", "4"], &[], "sum").finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     for line in ["[0 c1] sum 6", "[1 c1] sum 6", "[2 c2] sum 6", "[3 c3] sum 6"] {
@@ -163,14 +169,14 @@ fn trellis_run_takes_the_hosts_of_its_allocation() {
 
 #[test]
 fn trellis_run_ends_with_its_allocation() {
-    let Some(slurm) = Slurm::up("trellis_run_ends_with_its_allocation", 2) else { return };
-    let before = slurm.lab.processes();
+    let Some(slurm) = Hosts::of_slurm("trellis_run_ends_with_its_allocation", 2) else { return };
+    let before = slurm.processes();
     let mut run = run_in_allocation(&slurm, &["-N", "2", "-n", "2", "--job-name", "test"], &[], "barrier");
     run.wait_for_output("up ", 2);
     let ended = slurm.inside("c1", &["scancel", "--name", "test"]).status();
     assert!(ended.expect("it can be started").success());
     assert_ne!(run.finish().code, Some(0));
-    wait_until("nothing is left of the job", || slurm.lab.processes() == before);
+    wait_until("nothing is left of the job", || slurm.processes() == before);
 }
 
 #[test]

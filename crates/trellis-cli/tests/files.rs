@@ -19,7 +19,7 @@ const ELSEWHERE: [&str; 6] = [
     "socket of a switch",
     "result that is not complete, where the file system has no files without names (`O_TMPFILE`, open(2)); elsewhere only while it replaces another one",
     "YCSB, as `trellis reproduce kv` builds it",
-    "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`, of `trellis run --stats` and `--advise`, of an agent with what `--copy` and `--config` sent and with records, of `trellis lab up --ssh` with the lab's keys",
+    "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`, of `trellis run --stats` and `--advise`, of an agent with what `--copy` and `--config` sent and with records, of `trellis lab up --ssh` and `--slurm` with the lab's keys",
     "the empty folder that sshd(8) needs, of `trellis lab up --ssh`",
 ];
 

@@ -34,14 +34,15 @@ pub(crate) struct HostsArguments {
 }
 
 /// A lab that ends with this value.
-struct Lab {
+pub(super) struct Lab {
     name: String,
 }
 
 impl Lab {
-    fn up(hosts: u8) -> Result<Lab, Failure> {
+    /// Makes one with `--ssh` or `--slurm`.
+    pub(super) fn up(hosts: u8, servers: &str) -> Result<Lab, Failure> {
         let lab = Lab { name: format!("bench-{}", std::process::id()) };
-        let output = lab.task("up")?.args(["--clients", &hosts.to_string(), "--servers", "0", "--ssh"]).output();
+        let output = lab.task("up")?.args(["--clients", &hosts.to_string(), "--servers", "0", servers]).output();
         let output = output.map_err(|error| Failure::new(exit::SYSTEM, format!("a lab cannot be made: {error}")))?;
         if output.status.success() {
             return Ok(lab);
@@ -50,7 +51,8 @@ impl Lab {
         Err(Failure::new(exit::SYSTEM, said.trim().trim_start_matches("trellis: ").to_owned()))
     }
 
-    fn task(&self, task: &str) -> Result<Command, Failure> {
+    /// A task of `trellis lab`.
+    pub(super) fn task(&self, task: &str) -> Result<Command, Failure> {
         let mut command = Command::new(own_program()?);
         command.args(["lab", task, "--lab", &self.name]).stdin(Stdio::null());
         Ok(command)
@@ -73,7 +75,7 @@ impl Drop for Lab {
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &HostsArguments) -> Ending {
-    let lab = Lab::up(arguments.hosts)?;
+    let lab = Lab::up(arguments.hosts, "--ssh")?;
     let names: Vec<String> = (1..=arguments.hosts).map(|host| format!("c{host}")).collect();
     let logins: String = names.iter().map(|name| format!("$TRELLIS_LAB_SSH {name} echo up & ")).collect();
     let logins = format!("{logins}wait");

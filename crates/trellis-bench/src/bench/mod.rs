@@ -22,6 +22,7 @@ pub(crate) mod producer_consumer;
 mod raw_link;
 pub(crate) mod remote_paging;
 mod sealed;
+mod slurm;
 pub(crate) mod speed;
 mod start;
 mod stored_words;
@@ -48,6 +49,7 @@ pub(crate) enum Benchmark {
     Speed(speed::SpeedArguments),
     Start(start::StartArguments),
     Hosts(hosts::HostsArguments),
+    Slurm(slurm::SlurmArguments),
     Stream(stream::StreamArguments),
     Idle(idle::IdleArguments),
     Memory(idle::MemoryArguments),
@@ -79,6 +81,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Speed(arguments) => speed::run(arguments),
         Benchmark::Start(arguments) => start::run(arguments),
         Benchmark::Hosts(arguments) => hosts::run(arguments),
+        Benchmark::Slurm(arguments) => slurm::run(arguments),
         Benchmark::Stream(arguments) => stream::run(arguments),
         Benchmark::Idle(arguments) => idle::run(arguments),
         Benchmark::Memory(arguments) => idle::memory(arguments),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -281,8 +282,9 @@ pub(super) fn down(arguments: &DownArguments) -> Ending {
     if let Some(prefix) = lab.hosts.iter().find_map(of_host) {
         forget_sockets(prefix.cluster);
     }
-    if let Some((_, folder)) = &lab.ssh {
-        // The keys serve nobody any more.
+    let of_slurm = lab.slurm.as_deref().and_then(Path::parent);
+    for folder in lab.ssh.iter().map(|(_, folder)| folder.as_path()).chain(of_slurm) {
+        // Its keys serve nobody any more.
         let _ = fs::remove_dir_all(folder);
     }
     say!("lab {}: down", lab.name);
@@ -329,6 +331,7 @@ mod tests {
             is_without_switch: false,
             refused: 0,
             ssh: None,
+            slurm: None,
             hosts: vec![host],
         };
         let text = table(&lab, &[vec![7, 8]]);

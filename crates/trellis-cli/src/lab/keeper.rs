@@ -13,6 +13,7 @@ use trellis_switch::{Counters, Faults, SwitchError};
 
 use super::failure;
 use super::messages::{self, Answer, Description, HostDescription, Order, Report, Request, TIMEOUT};
+use super::slurm::Slurm;
 use super::ssh::Ssh;
 use trellis_command::exit::{self, Ending, Failure};
 
@@ -24,6 +25,7 @@ struct Kept {
     rootless: bool,
     refusals: Refusals,
     ssh: Option<Ssh>,
+    slurm: Option<Slurm>,
 }
 
 /// Runs the hidden subcommand.
@@ -68,10 +70,13 @@ fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
     let lab = Lab::up(&plan).map_err(|error| failure(&error))?;
     let lease = order.lease_milliseconds.map(Duration::from_millis);
     let (faults, rootless) = (order.faults, order.rootless);
-    let mut kept = Kept { lab, faults, lease, rootless, refusals: Refusals::new("lab", None), ssh: None };
+    let mut kept = Kept { lab, faults, lease, rootless, refusals: Refusals::new("lab", None), ssh: None, slurm: None };
     prepare(&kept)?;
     if order.has_ssh {
         kept.ssh = Some(Ssh::start(&kept.lab)?);
+    }
+    if order.has_slurm {
+        kept.slurm = Some(Slurm::start(&kept.lab)?);
     }
     Ok((kept, listener))
 }
@@ -144,6 +149,7 @@ fn describe(kept: &Kept) -> Result<Description, SwitchError> {
         is_without_switch: lab.running().is_err(),
         refused: kept.refusals.count() + lab.control().refused(),
         ssh: kept.ssh.as_ref().map(|ssh| (ssh.command(), ssh.folder().to_owned())),
+        slurm: kept.slurm.as_ref().map(Slurm::configuration),
         hosts: lab.hosts().iter().map(|host| describe_host(lab, host)).collect::<Result<_, _>>()?,
     })
 }

@@ -37,6 +37,7 @@ pub(super) struct Order {
     pub(super) faults: String,
     pub(super) rootless: bool,
     pub(super) has_ssh: bool,
+    pub(super) has_slurm: bool,
 }
 
 /// A keeper's report that the lab is up, or why it is not.
@@ -79,6 +80,8 @@ pub(super) struct Description {
     pub(super) refused: u64,
     /// The command with which its hosts reach each other, and the folder with the keys.
     pub(super) ssh: Option<(String, PathBuf)>,
+    /// The configuration of its Slurm, in a folder of its own.
+    pub(super) slurm: Option<PathBuf>,
     pub(super) hosts: Vec<HostDescription>,
 }
 

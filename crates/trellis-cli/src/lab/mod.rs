@@ -9,6 +9,7 @@ pub(crate) mod hosts;
 pub(crate) mod keeper;
 pub(crate) mod messages;
 mod run;
+pub(crate) mod slurm;
 pub(crate) mod ssh;
 pub(crate) mod up;
 
@@ -30,6 +31,10 @@ Examples:
                                           hosts with ssh, for `trellis run --hosts`
   trellis lab run c1 -- sh -c '$TRELLIS_LAB_SSH c2 hostname'
                                           the command that reaches them
+  trellis lab up --clients 3 --servers 0 --slurm
+                                          hosts of a Slurm, for `srun` and allocations
+  trellis lab run c1 -- srun -N 3 -n 6 ./program
+                                          a program that its tasks join without a launcher
   trellis lab status --json               hosts, addresses, processes, counters
   trellis lab partition c1,s1 c2          c1 and s1 see each other, c2 nobody, the rest each other
   trellis lab partition --heal            everybody reaches everybody

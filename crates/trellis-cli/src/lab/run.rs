@@ -13,7 +13,7 @@ use clap::Args;
 use trellis_switch::lab::space;
 
 use super::messages::{Description, HostDescription, Keeper};
-use super::{Which, failure};
+use super::{Which, failure, slurm};
 use trellis_command::ending::PassedOn;
 use trellis_command::exit::{self, Ending, Failure};
 
@@ -21,7 +21,7 @@ use trellis_command::exit::{self, Ending, Failure};
 ///
 /// Its environment has the lab in TRELLIS_LAB, its host in TRELLIS_LAB_HOST, the host's addresses in TRELLIS_PREFIX
 /// and TRELLIS_LAB_ADDRESS, a connection to the switch in TRELLIS_SWITCH, and in a lab with ssh the command that reaches
-/// the other hosts in TRELLIS_LAB_SSH.
+/// the other hosts in TRELLIS_LAB_SSH, and in one with Slurm its configuration in SLURM_CONF.
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     #[command(flatten)]
@@ -45,6 +45,14 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     command.env("TRELLIS_PREFIX", &host.prefix).env("TRELLIS_LAB_ADDRESS", &host.address);
     if let Some((ssh, _)) = &lab.ssh {
         command.env("TRELLIS_LAB_SSH", ssh);
+    }
+    if let Some(configuration) = &lab.slurm {
+        // An allocation around the lab is none in it.
+        let others = std::env::vars_os().map(|(name, _)| name);
+        others.filter(|name| name.to_string_lossy().starts_with("SLURM_")).for_each(|name| {
+            command.env_remove(name);
+        });
+        command.env(slurm::VARIABLE, configuration);
     }
     let switch = space::hand_down(&mut command, switch);
     command.env("TRELLIS_SWITCH", switch);

@@ -40,9 +40,9 @@ pub(super) struct Ssh {
 impl Ssh {
     /// Starts a server in each host.
     pub(super) fn start(lab: &Lab) -> Result<Ssh, Failure> {
-        let server = program("sshd", "openssh-server")?;
+        let server = program("--ssh", "sshd", "openssh-server")?;
         let ssh = Ssh { folder: Scratch::new("lab-ssh")? };
-        let keygen = program("ssh-keygen", "openssh-client")?;
+        let keygen = program("--ssh", "ssh-keygen", "openssh-client")?;
         for key in ["user", "host"] {
             ssh.make_key(&keygen, key)?;
         }
@@ -127,7 +127,7 @@ impl Ssh {
     }
 }
 
-fn unwritten(file: &Path, error: &std::io::Error) -> Failure {
+pub(super) fn unwritten(file: &Path, error: &std::io::Error) -> Failure {
     Failure::new(exit::FILE, format!("cannot write {}: {error}", file.display()))
 }
 
@@ -145,11 +145,11 @@ fn reached(address: Ipv6Addr, until: Instant) -> bool {
 }
 
 /// A program that may be outside of PATH for users that are not root.
-fn program(name: &str, package: &str) -> Result<PathBuf, Failure> {
+pub(super) fn program(option: &str, name: &str, package: &str) -> Result<PathBuf, Failure> {
     let elsewhere = Path::new("/usr/sbin").join(name);
     let found = installed::in_path(name.as_ref()).or_else(|| elsewhere.exists().then_some(elsewhere));
     found.ok_or_else(|| {
-        let sentence = format!("--ssh needs {name}, which is not installed (Debian: `apt-get install {package}`)");
+        let sentence = format!("{option} needs {name}, which is not installed (Debian: `apt-get install {package}`)");
         Failure::new(exit::SYSTEM, sentence)
     })
 }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named_with_its_package() {
-        let missing = program("no-such-sshd", "openssh-server").expect_err("nobody has it");
+        let missing = program("--ssh", "no-such-sshd", "openssh-server").expect_err("nobody has it");
         assert!(missing.sentence.ends_with("(Debian: `apt-get install openssh-server`)"), "{missing}");
     }
 }

@@ -62,6 +62,9 @@ pub(super) struct UpArguments {
     /// Start an ssh server in each host, for what starts programs on other machines; needs root and openssh-server
     #[arg(long, conflicts_with = "rootless")]
     ssh: bool,
+    /// Start a cluster of Slurm on the hosts, each with room for four tasks; needs root, slurm-wlm and munge
+    #[arg(long, conflicts_with = "rootless")]
+    slurm: bool,
     /// Use no root rights, even if there are some: everything runs in a user namespace
     #[arg(long)]
     rootless: bool,
@@ -81,6 +84,9 @@ impl UpArguments {
             return Err(Failure::new(exit::CONFIGURATION, sentence));
         }
         kind.built().map_err(|error| failure(&error))?;
+        if self.slurm && rootless {
+            return Err(Failure::new(exit::SYSTEM, "--slurm needs root: its daemons change their user"));
+        }
         if self.ssh && rootless {
             return Err(Failure::new(exit::SYSTEM, "--ssh needs root: an ssh server changes its user"));
         }
@@ -97,6 +103,7 @@ impl UpArguments {
             faults: self.faults.clone(),
             rootless,
             has_ssh: self.ssh,
+            has_slurm: self.slurm,
         })
     }
 }

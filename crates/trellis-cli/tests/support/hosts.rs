@@ -30,6 +30,17 @@ impl Hosts {
         Some(made)
     }
 
+    /// Hosts of a Slurm, each with room for four tasks; `None`, with the reason, where there can be none.
+    pub(crate) fn of_slurm(test: &str, hosts: u16) -> Option<Hosts> {
+        for program in ["/usr/sbin/munged", "/usr/sbin/slurmctld", "/usr/sbin/slurmd"] {
+            if !fs::exists(program).unwrap_or(false) {
+                skip(test, Need::Program, format_args!("{program} is not installed"));
+                return None;
+            }
+        }
+        Hosts::made(test, hosts, &["--slurm"])
+    }
+
     /// Hosts without servers; `None`, with the reason, where there can be none.
     pub(crate) fn plain(test: &str, hosts: u16) -> Option<Hosts> {
         Hosts::made(test, hosts, &[])
@@ -55,6 +66,11 @@ impl Hosts {
 
     pub(crate) fn ask(&self, task: &str, arguments: &[&str]) -> Output {
         self.lab.ask(task, arguments)
+    }
+
+    /// A command on a host.
+    pub(crate) fn inside(&self, host: &str, arguments: &[&str]) -> Command {
+        self.task("run", &[&[host, "--"], arguments].concat())
     }
 
     pub(crate) fn status(&self) -> Value {

@@ -4,7 +4,6 @@
 pub(crate) mod hosts;
 pub(crate) mod lab;
 pub(crate) mod node;
-pub(crate) mod slurm;
 
 use std::fs;
 use std::io::{Read, Write};

@@ -258,6 +258,19 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "slurm",
+        arguments: &[],
+        figures: &[
+            figure(
+                "srun_over_mpi",
+                "srun of 4 tasks that join and leave / of 4 that start and end MPICH",
+                Target::AtMost(1.5),
+            ),
+            figure("srun_ms_p50", "srun of 4 tasks that join and leave (ms)", Target::None),
+            figure("srun_true_ms_p50", "srun of 4 tasks that do nothing (ms)", Target::None),
+        ],
+    },
+    Benchmark {
         name: "idle",
         arguments: &["--nodes", "2"],
         figures: &[figure("cpu_percent_max", "idle cluster, busiest node (% of one core)", Target::Below(1.0))],
