@@ -96,10 +96,15 @@ fn srun(slurm: &Hosts, options: &[&str], role: &str) -> Run {
 #[test]
 fn srun_starts_a_cluster_on_several_hosts() {
     let Some(slurm) = Hosts::of_slurm("srun_starts_a_cluster_on_several_hosts", 3) else { return };
-    for exchange in ["none", "pmi2", "pmix"] {
-        let mpi = format!("--mpi={exchange}");
-        let run = srun(&slurm, &["-N", "3", "-n", "4", &mpi], "sum").finish();
-        check_sum(&run, 4);
+    for (exchange, engine) in [("none", "slurm"), ("pmi2", "pmi"), ("pmix", "pmix")] {
+        let mut command = slurm.inside("c1", &["srun", "-N", "3", "-n", "4", &format!("--mpi={exchange}")]);
+        in_role(&mut command, "sum");
+        // None of them stands in for another, and only the tasks of Slurm alone need the secret of the user.
+        command.env("TRELLIS_ENGINE", engine);
+        if engine != "slurm" {
+            command.env_remove("HOME");
+        }
+        check_sum(&Run::start(command).finish(), 4);
     }
 }
 
@@ -151,7 +156,11 @@ fn run_in_allocation(slurm: &Hosts, allocation: &[&str], options: &[&str], role:
 #[test]
 fn trellis_run_takes_the_hosts_of_its_allocation() {
     let Some(slurm) = Hosts::of_slurm("trellis_run_takes_the_hosts_of_its_allocation", 3) else { return };
-    let run = run_in_allocation(&slurm, &["-N", "3", "-n", "4"], &[], "sum").finish();
+    // Some settings of the user for other steps would break the dialogue with the agents.
+    let words = ["salloc", "-Q", "-N", "3", "-n", "4", env!("CARGO_BIN_EXE_trellis"), "run", "--"];
+    let mut command = slurm.inside("c1", &["env", "SLURM_LABELIO=1", "SLURM_LAUNCH_NODE_IPADDR=203.0.113.1"]);
+    in_role(command.args(words), "sum");
+    let run = Run::start(command).finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     for line in ["[0 c1] sum 6", "[1 c1] sum 6", "[2 c2] sum 6", "[3 c3] sum 6"] {
         assert!(run.stdout.contains(line), "{line}: {run:?}");

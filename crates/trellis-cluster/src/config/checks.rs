@@ -41,6 +41,12 @@ impl Reader {
     }
 
     fn check_engine(&self) -> Result<(), ConfigError> {
+        if self.config.is_placed_by_engine() && self.config.nodes.is_empty() && self.config.is_leased() {
+            return Err(self.origin("home").error(
+                "nodes of a region at memory servers cannot find each other through an engine or a rendezvous; list them in \
+                 the key nodes, or start them with `trellis run`",
+            ));
+        }
         if self.config.rendezvous.is_none() {
             if self.config.rendezvous_nodes == 0 {
                 return Ok(());
@@ -53,11 +59,6 @@ impl Reader {
             return Err(self
                 .origin("rendezvous")
                 .error("how many nodes meet there is not said; set rendezvous_nodes to their number"));
-        }
-        if self.config.is_leased() {
-            return Err(self
-                .origin("rendezvous")
-                .error("a region at memory servers has no rendezvous; list the nodes in the key nodes"));
         }
         Ok(())
     }

@@ -25,13 +25,16 @@ pub(super) struct Advertisement {
 }
 
 impl Advertisement {
-    /// The addresses of this host, or the one in `network`, with a port that listens at all of them.
-    pub(super) fn of_this_host(port: u16, network: Option<&str>) -> Result<Advertisement, String> {
-        let mut all = match network {
-            Some(network) => vec![Interface::in_network(network)?],
-            None => interfaces().map_err(|error| format!("cannot list the interfaces: {error}"))?,
-        };
-        all.retain(|interface| network.is_some() || can_be_reached(interface.address));
+    /// The address of one interface.
+    pub(super) fn of_interface(port: u16, interface: &Interface) -> Result<Advertisement, String> {
+        Ok(Advertisement { host: host()?, port, networks: vec![(interface.address, interface.prefix_bits)] })
+    }
+
+    /// The addresses of this host, with a port that listens at all of them: those of IPv4, or those of both kinds.
+    pub(super) fn of_this_host(port: u16, has_ipv6: bool) -> Result<Advertisement, String> {
+        let mut all = interfaces().map_err(|error| format!("cannot list the interfaces: {error}"))?;
+        all.retain(|interface| can_be_reached(interface.address));
+        all.retain(|interface| has_ipv6 || interface.address.is_ipv4());
         // Every host of a cluster has IPv4, or none has.
         all.sort_by_key(|interface| interface.address.is_ipv6());
         let mut networks: Vec<(IpAddr, u32)> = all.iter().map(|one| (one.address, one.prefix_bits)).collect();
@@ -88,14 +91,14 @@ fn host() -> Result<String, String> {
     Ok(format!("{}.{namespace:x}", boot.trim().replace('-', "")))
 }
 
-/// One address for each node, by which all others reach it.
-pub(super) fn addresses(all: &[Advertisement]) -> Result<Vec<String>, String> {
+/// One address for each node, by which all others reach it. If the user named a network, it is used on one host, too.
+pub(super) fn addresses(all: &[Advertisement], is_network_named: bool) -> Result<Vec<String>, String> {
     let chosen = |addresses: Vec<IpAddr>| {
         let pairs = addresses.iter().zip(all);
         pairs.map(|(address, node)| SocketAddr::from((*address, node.port)).to_string()).collect()
     };
     let first = all.first().ok_or("the job has no nodes")?;
-    if all.iter().all(|node| node.host == first.host) {
+    if !is_network_named && all.iter().all(|node| node.host == first.host) {
         return Ok(chosen(vec![Ipv4Addr::LOCALHOST.into(); all.len()]));
     }
     let is_shared = |node: &Advertisement, address: IpAddr| {
@@ -133,12 +136,17 @@ mod tests {
 
     #[test]
     fn this_host_is_advertised_as_text_that_is_read_back() {
-        let mine = Advertisement::of_this_host(7, None).expect("interfaces can be listed");
+        let mine = Advertisement::of_this_host(7, true).expect("interfaces can be listed");
         let text = mine.to_string();
         assert!(text.len() <= ADVERTISEMENT_BYTES_MAX && !text.contains(' '), "{text}");
         assert_eq!(Advertisement::parse(&text), Some((mine.clone(), None)));
         assert_eq!(Advertisement::parse(&format!("{text};word")), Some((mine, Some("word"))));
-        assert!(Advertisement::of_this_host(7, Some("203.0.113.0/24")).is_err());
+        let of_ipv4 = Advertisement::of_this_host(7, false).expect("interfaces can be listed");
+        assert!(of_ipv4.networks.iter().all(|(address, _)| address.is_ipv4()), "{of_ipv4}");
+        let interface = Interface::in_network("lo").expect("every machine has it");
+        let of_one = Advertisement::of_interface(7, &interface).expect("it is a host");
+        assert_eq!(of_one.networks, [(Ipv4Addr::LOCALHOST.into(), 8)]);
+        assert_eq!(addresses(&[of_one.clone(), of_one], true).unwrap(), ["127.0.0.1:7", "127.0.0.1:7"]);
         for wrong in ["", "2;h;7;", "1;h;x;", "1;h;7", "1;h;7;10.0.0.1"] {
             assert_eq!(Advertisement::parse(wrong), None, "{wrong}");
         }
@@ -147,7 +155,7 @@ mod tests {
     #[test]
     fn nodes_of_one_host_use_its_loopback_interface() {
         let all = [of("1;a;7;10.0.0.1/24"), of("1;a;8;10.0.0.1/24")];
-        assert_eq!(addresses(&all).unwrap(), ["127.0.0.1:7", "127.0.0.1:8"]);
+        assert_eq!(addresses(&all, false).unwrap(), ["127.0.0.1:7", "127.0.0.1:8"]);
     }
 
     #[test]
@@ -157,16 +165,16 @@ mod tests {
             of("1;b;8;10.0.0.2/24,172.17.0.1/16"),
             of("1;b;9;10.0.0.2/24,172.17.0.1/16"),
         ];
-        assert_eq!(addresses(&all).unwrap(), ["10.0.0.1:7", "10.0.0.2:8", "10.0.0.2:9"]);
+        assert_eq!(addresses(&all, false).unwrap(), ["10.0.0.1:7", "10.0.0.2:8", "10.0.0.2:9"]);
         let six = [of("1;a;7;fd00::1/64"), of("1;b;8;10.0.0.2/24,fd00::2/64")];
-        assert_eq!(addresses(&six).unwrap(), ["[fd00::1]:7", "[fd00::2]:8"]);
+        assert_eq!(addresses(&six, false).unwrap(), ["[fd00::1]:7", "[fd00::2]:8"]);
     }
 
     #[test]
     fn hosts_of_different_networks_use_their_first_address() {
         let all = [of("1;a;7;172.17.0.1/16,10.0.1.1/24"), of("1;b;8;172.17.0.1/16,10.0.2.1/24")];
-        assert_eq!(addresses(&all).unwrap(), ["10.0.1.1:7", "10.0.2.1:8"]);
+        assert_eq!(addresses(&all, false).unwrap(), ["10.0.1.1:7", "10.0.2.1:8"]);
         let alone = [of("1;a;7;10.0.1.1/24"), of("1;b;8;")];
-        assert!(addresses(&alone).unwrap_err().starts_with("node 1 has no address"));
+        assert!(addresses(&alone, false).unwrap_err().starts_with("node 1 has no address"));
     }
 }

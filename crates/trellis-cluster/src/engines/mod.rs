@@ -15,9 +15,11 @@ mod pmix;
 pub(crate) mod rendezvous;
 pub mod slurm;
 
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use trellis_transport::Interface;
 
 use self::advertisement::Advertisement;
 use crate::config::{Config, Engine, LinkKind};
@@ -51,11 +53,8 @@ pub(crate) fn recognise(variable: impl Fn(&str) -> Option<String>) -> Engine {
     if has("PMI_FD") || (has("PMI_PORT") && has("PMI_ID")) {
         return Engine::Pmi;
     }
-    // A batch script has a number of tasks, and is not one of them: its step is none, or one of the last numbers.
-    let step = variable("SLURM_STEP_ID").and_then(|step| step.parse().ok());
-    let is_task = step.is_some_and(|step: u32| step < slurm::FIRST_RESERVED_STEP) && has("SLURM_PROCID");
-    match variable("SLURM_STEP_NUM_TASKS").and_then(|tasks| tasks.parse().ok()) {
-        Some(2u32..) if is_task => Engine::Slurm,
+    match slurm::tasks_of_step(variable) {
+        Some(2..) => Engine::Slurm,
         _ => Engine::None,
     }
 }
@@ -85,6 +84,9 @@ struct Exchanged {
     texts: Vec<String>,
 }
 
+/// Gives a node's text to all others and gets theirs.
+type Exchange = fn(Offer, Instant) -> Result<Exchanged, String>;
+
 /// What a node has after it met the others.
 pub(crate) struct Met {
     /// Listens where the others were told.
@@ -112,24 +114,45 @@ pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<M
         return Err(refused("a process can join once; leave the cluster only when the program is done".to_owned()));
     }
     let until = Instant::now() + Duration::from_secs(config.start_seconds_max);
-    let (listener, datagrams, port) = listen(config).map_err(|why| refused(format!("no port is free: {why}")))?;
-    let mine = Advertisement::of_this_host(port, config.network.as_deref()).map_err(|why| match &config.network {
-        Some(network) => refused(format!("{} {network}: {why}", config.place_of("network"))),
-        None => refused(why),
-    })?;
+    let network = config.network.as_deref().map(Interface::in_network).transpose();
+    let network = network.map_err(|why| refused(format!("{}: {why}", config.place_of("network"))))?;
+    let address = match &network {
+        Some(interface) => interface.address,
+        // A socket for datagrams is of one kind.
+        None if config.link == LinkKind::Udp => Ipv4Addr::UNSPECIFIED.into(),
+        None => everywhere(),
+    };
+    let (listener, datagrams, port) =
+        listen(config, address).map_err(|why| refused(format!("no port of {address} is free: {why}")))?;
+    let mine = match &network {
+        Some(interface) => Advertisement::of_interface(port, interface),
+        None => Advertisement::of_this_host(port, address.is_ipv6()),
+    };
+    let mine = mine.map_err(&refused)?;
     let of_file = || config.secret_file.as_deref().map(Secret::from_file).transpose();
     let given = handed_over.map_or_else(of_file, |secret| Ok(Some(secret)))?;
-    let is_secret_sent = given.is_none() && config.rendezvous.is_none() && config.engine != Engine::Slurm;
-    let offer =
-        Offer { advertisement: mine.to_string(), secret: if is_secret_sent { Some(Secret::random()?) } else { None } };
-    let (exchanged, own) = if config.rendezvous.is_some() || config.engine == Engine::Slurm {
-        let secret = given.map_or_else(Secret::of_this_user, Ok)?;
-        let place = rendezvous::Place::of(config).map_err(&refused)?;
-        (rendezvous::exchange(&place, &secret, &offer.advertisement, until).map_err(&refused)?, Some(secret))
-    } else {
-        let exchange = if config.engine == Engine::Pmix { pmix::exchange } else { pmi::exchange };
-        (exchange(offer, until).map_err(&refused)?, given)
+    let exchange: Option<Exchange> = match (&config.rendezvous, config.engine) {
+        (None, Engine::Pmix) => Some(pmix::exchange),
+        (None, Engine::Pmi) => Some(pmi::exchange),
+        _ => None,
     };
+    let is_kept_to_the_job = exchange.is_some() && !(config.engine == Engine::Pmi && pmi::is_over_port());
+    let own = match given {
+        None if !is_kept_to_the_job => Some(Secret::of_this_user()?),
+        given => given,
+    };
+    let advertisement = mine.to_string();
+    let exchanged = match (exchange, &own) {
+        (Some(exchange), _) => {
+            let secret = if own.is_none() { Some(Secret::random()?) } else { None };
+            exchange(Offer { advertisement, secret }, until)
+        }
+        (None, Some(secret)) => {
+            rendezvous::Place::of(config).and_then(|place| rendezvous::exchange(&place, secret, &advertisement, until))
+        }
+        (None, None) => unreachable!("without an exchange of the job alone a node has its secret"),
+    };
+    let exchanged = exchanged.map_err(&refused)?;
     let all = exchanged.texts.iter().enumerate().map(|(node, text)| {
         Advertisement::parse(text).ok_or_else(|| {
             refused(format!("node {node} says what this version does not understand; use one version on every node"))
@@ -137,7 +160,11 @@ pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<M
     });
     let all = all.collect::<Result<Vec<_>, _>>()?;
     let secret = match (own, &all[0].1) {
-        (Some(secret), _) => secret,
+        (Some(secret), None) => secret,
+        (Some(_), Some(_)) => {
+            let why = "this node has a secret_file and node 0 has none; give every node the same configuration";
+            return Err(refused(why.to_owned()));
+        }
         (None, Some(secret)) => Secret::from_hexadecimal(secret)?,
         (None, None) => {
             let why = "node 0 has a secret_file and this node has none; give every node the same configuration";
@@ -145,7 +172,7 @@ pub(crate) fn meet(config: &mut Config, handed_over: Option<Secret>) -> Result<M
         }
     };
     let all: Vec<Advertisement> = all.into_iter().map(|(advertisement, _)| advertisement).collect();
-    let addresses = advertisement::addresses(&all).map_err(&refused)?;
+    let addresses = advertisement::addresses(&all, config.network.is_some()).map_err(&refused)?;
     config.place(exchanged.node, addresses)?;
     Ok(Met { listener, datagrams, secret })
 }
@@ -158,16 +185,23 @@ fn name_of(config: &Config) -> String {
     }
 }
 
-/// A socket on every address of this host, because it is not known yet by which one the others come.
-fn listen(config: &Config) -> std::io::Result<(Option<TcpListener>, Option<UdpSocket>, u16)> {
-    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let all_of_ipv4 = SocketAddr::from(([0, 0, 0, 0], 0));
+/// What a socket listens at when it is not known yet by which address the others come: both kinds, if the system lets one
+/// socket have both (`bindv6only` in ip-sysctl).
+fn everywhere() -> IpAddr {
+    let bound_apart = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    if bound_apart.is_ok_and(|flag| flag.trim() == "0") && TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() {
+        return Ipv6Addr::UNSPECIFIED.into();
+    }
+    Ipv4Addr::UNSPECIFIED.into()
+}
+
+fn listen(config: &Config, address: IpAddr) -> std::io::Result<(Option<TcpListener>, Option<UdpSocket>, u16)> {
     if config.link == LinkKind::Udp {
-        let socket = UdpSocket::bind(all_of_ipv4)?;
+        let socket = UdpSocket::bind((address, 0))?;
         let port = socket.local_addr()?.port();
         return Ok((None, Some(socket), port));
     }
-    let listener = TcpListener::bind(all).or_else(|_| TcpListener::bind(all_of_ipv4))?;
+    let listener = TcpListener::bind((address, 0))?;
     let port = listener.local_addr()?.port();
     Ok((Some(listener), None, port))
 }

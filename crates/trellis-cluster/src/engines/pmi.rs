@@ -6,7 +6,7 @@
 //! that has begun it and not finished it. Nothing is linked.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -18,27 +18,33 @@ const LINE_BYTES_MAX: u64 = 8_192;
 
 /// Gives this node's text to all others and gets theirs.
 pub(super) fn exchange(offer: Offer, until: Instant) -> Result<Exchanged, String> {
-    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set"));
     let number = |name: &str| {
         let value = variable(name)?;
         value.parse::<usize>().map_err(|_| format!("{name}={value} is not a number"))
     };
-    if let Ok(port) = variable("PMI_PORT")
-        && variable("PMI_FD").is_err()
-    {
+    if is_over_port() {
+        let port = variable("PMI_PORT")?;
         let unreachable = |error| format!("the engine cannot be reached at PMI_PORT={port}: {error}");
-        let stream = TcpStream::connect(&*port).map_err(unreachable)?;
-        stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left))).map_err(unreachable)?;
-        let mut server = Server(BufReader::new(stream));
+        let address = port.to_socket_addrs().map_err(unreachable)?.next();
+        let address = address.ok_or_else(|| unreachable(std::io::ErrorKind::NotFound.into()))?;
+        let stream = TcpStream::connect_timeout(&address, left(until)).map_err(unreachable)?;
+        let mut server = Server { stream: BufReader::new(stream), until };
         let (node, nodes) = server.acknowledge(&variable("PMI_ID")?)?;
         return server.exchange(node, nodes, &offer.of(node));
     }
     let (node, nodes) = (number("PMI_RANK")?, number("PMI_SIZE")?);
     let stream = stream_of(number("PMI_FD")?)?;
-    let unusable = |error| format!("the descriptor of PMI_FD cannot be used: {error}");
-    stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left))).map_err(unusable)?;
-    Server(BufReader::new(stream)).exchange(node, nodes, &offer.of(node))
+    Server { stream: BufReader::new(stream), until }.exchange(node, nodes, &offer.of(node))
+}
+
+/// Whether the dialogue goes over a port of the engine, to which every process of the machine could connect.
+pub(super) fn is_over_port() -> bool {
+    std::env::var_os("PMI_FD").is_none()
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
 /// A copy of the descriptor that the engine handed over.
@@ -50,17 +56,37 @@ fn stream_of(number: usize) -> Result<UnixStream, String> {
     copy.map(UnixStream::from).map_err(|error| format!("PMI_FD={number} is not open here: {error}"))
 }
 
-/// The engine's end of the dialogue.
-struct Server<S>(BufReader<S>);
+/// A socket whose waits can be limited.
+trait Limited: Read + Write {
+    fn limit(&self, time: Duration) -> std::io::Result<()>;
+}
 
-impl<S: Read + Write> Server<S> {
+impl Limited for UnixStream {
+    fn limit(&self, time: Duration) -> std::io::Result<()> {
+        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time)))
+    }
+}
+
+impl Limited for TcpStream {
+    fn limit(&self, time: Duration) -> std::io::Result<()> {
+        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time)))
+    }
+}
+
+/// The engine's end of the dialogue. Errors name commands and never values, because a value may hold the secret.
+struct Server<S> {
+    stream: BufReader<S>,
+    until: Instant,
+}
+
+impl<S: Limited> Server<S> {
     /// Says who this is, on a connection that every process could have made.
     fn acknowledge(&mut self, id: &str) -> Result<(usize, usize), String> {
         self.ask(&format!("cmd=initack pmiid={id}"), "initack")?;
         let mut set = |name: &str| {
             let line = self.line()?;
             let value = field(&line, name).and_then(|value| value.parse::<usize>().ok());
-            value.ok_or_else(|| format!("it does not say its {name}, but `{line}`"))
+            value.ok_or_else(|| format!("the engine does not say the {name}"))
         };
         let (nodes, node) = (set("size")?, set("rank")?);
         set("debug")?;
@@ -68,7 +94,9 @@ impl<S: Read + Write> Server<S> {
     }
 
     fn exchange(&mut self, node: usize, nodes: usize, text: &str) -> Result<Exchanged, String> {
-        self.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
+        self.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init").map_err(|why| {
+            format!("{why}; a task can join once, so start each program with a srun or mpiexec of its own")
+        })?;
         let longest = self.ask("cmd=get_maxes", "maxes")?;
         let longest = field(&longest, "vallen_max").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
         if text.len() > longest {
@@ -90,14 +118,18 @@ impl<S: Read + Write> Server<S> {
 
     /// Sends a line, and gets the answer, which must be of this kind.
     fn ask(&mut self, line: &str, answer: &str) -> Result<String, String> {
-        let stream = self.0.get_mut();
+        let command = line.split(' ').next().unwrap_or_default();
+        let stream = self.stream.get_mut();
         stream
-            .write_all(format!("{line}\n").as_bytes())
-            .and_then(|()| stream.flush())
-            .map_err(|error| format!("the engine does not take `{line}`: {error}"))?;
+            .limit(left(self.until))
+            .and_then(|()| stream.write_all(format!("{line}\n").as_bytes()))
+            .map_err(|error| format!("the engine does not take `{command}`: {error}"))?;
         let got = self.line()?;
-        let is_good = field(&got, "cmd") == Some(answer) && field(&got, "rc").is_none_or(|code| code == "0");
-        if is_good { Ok(got) } else { Err(format!("the engine answers `{line}` with `{got}`")) }
+        let (kind, code) = (field(&got, "cmd").unwrap_or_default(), field(&got, "rc").unwrap_or("0"));
+        if kind == answer && code == "0" {
+            return Ok(got);
+        }
+        Err(format!("the engine answers `{command}` with `cmd={kind} rc={code}`"))
     }
 
     fn line(&mut self) -> Result<String, String> {
@@ -106,7 +138,8 @@ impl<S: Read + Write> Server<S> {
             std::io::ErrorKind::WouldBlock => "the engine does not answer within start_seconds_max".to_owned(),
             _ => format!("the engine does not answer: {error}"),
         };
-        let count = (&mut self.0).take(LINE_BYTES_MAX).read_line(&mut line).map_err(silent)?;
+        self.stream.get_ref().limit(left(self.until)).map_err(silent)?;
+        let count = (&mut self.stream).take(LINE_BYTES_MAX).read_line(&mut line).map_err(silent)?;
         if count == 0 {
             return Err("the engine closed its end; a process of the job may have ended".to_owned());
         }
@@ -138,6 +171,10 @@ mod tests {
         ours
     }
 
+    fn server(stream: UnixStream) -> Server<UnixStream> {
+        Server { stream: BufReader::new(stream), until: Instant::now() + Duration::from_secs(60) }
+    }
+
     #[test]
     fn every_node_gets_the_text_of_every_node() {
         let engine = engine(&[
@@ -150,7 +187,7 @@ mod tests {
             ("cmd=get kvsname=kvs_1_0 key=trellis-1", "cmd=get_result rc=0 msg=success value=b=1;c\n"),
             ("cmd=finalize", "cmd=finalize_ack\n"),
         ]);
-        let exchanged = Server(BufReader::new(engine)).exchange(1, 2, "b=1;c");
+        let exchanged = server(engine).exchange(1, 2, "b=1;c");
         assert_eq!(exchanged, Ok(Exchanged { node: 1, texts: vec!["a=0;c".to_owned(), "b=1;c".to_owned()] }));
     }
 
@@ -158,18 +195,27 @@ mod tests {
     fn a_process_that_connects_learns_its_number() {
         let engine =
             engine(&[("cmd=initack pmiid=3", "cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=3\ncmd=set debug=0\n")]);
-        assert_eq!(Server(BufReader::new(engine)).acknowledge("3"), Ok((3, 4)));
+        assert_eq!(server(engine).acknowledge("3"), Ok((3, 4)));
     }
 
     #[test]
     fn what_the_engine_refuses_is_said() {
         let refusing = engine(&[("cmd=init pmi_version=1 pmi_subversion=1", "cmd=response_to_init rc=-1\n")]);
-        let why = Server(BufReader::new(refusing)).exchange(0, 1, "").unwrap_err();
-        assert_eq!(
-            why,
-            "the engine answers `cmd=init pmi_version=1 pmi_subversion=1` with `cmd=response_to_init rc=-1`"
-        );
+        let why = server(refusing).exchange(0, 1, "").unwrap_err();
+        assert!(why.starts_with("the engine answers `cmd=init` with `cmd=response_to_init rc=-1`; a task"), "{why}");
         let (gone, _) = UnixStream::pair().expect("sockets can be made");
-        assert!(Server(BufReader::new(gone)).exchange(0, 1, "").unwrap_err().starts_with("the engine"));
+        assert!(server(gone).exchange(0, 1, "").unwrap_err().starts_with("the engine"));
+    }
+
+    #[test]
+    fn no_error_shows_a_value() {
+        let refusing = engine(&[
+            ("cmd=init pmi_version=1 pmi_subversion=1", "cmd=response_to_init rc=0\n"),
+            ("cmd=get_maxes", "cmd=maxes vallen_max=1024\n"),
+            ("cmd=get_my_kvsname", "cmd=my_kvsname kvsname=k\n"),
+            ("cmd=put kvsname=k key=trellis-0 value=secret", "cmd=put_result rc=-1 msg=value=secret\n"),
+        ]);
+        let why = server(refusing).exchange(0, 1, "secret").unwrap_err();
+        assert_eq!(why, "the engine answers `cmd=put` with `cmd=put_result rc=-1`");
     }
 }

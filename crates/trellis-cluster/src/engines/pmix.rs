@@ -37,7 +37,7 @@ struct Process {
 #[repr(C)]
 struct Value {
     kind: u16,
-    data: [u64; 4],
+    data: [u64; 3],
 }
 
 /// `pmix_info_t`.
@@ -50,6 +50,7 @@ struct Info {
 
 const _: () = assert!(std::mem::offset_of!(Process, rank) == 256 && size_of::<Process>() == 260);
 const _: () = assert!(std::mem::offset_of!(Value, data) == 8 && std::mem::offset_of!(Info, value) == 520);
+const _: () = assert!(size_of::<Value>() == 32 && size_of::<Info>() == 552);
 
 type Init = unsafe extern "C" fn(*mut Process, *const Info, usize) -> c_int;
 type Put = unsafe extern "C" fn(u8, *const c_char, *const Value) -> c_int;
@@ -130,10 +131,10 @@ impl Library {
     fn exchange_as(&self, process: &mut Process, offer: &Offer) -> Result<Exchanged, String> {
         let node = process.rank as usize;
         let text = CString::new(offer.of(node)).expect("texts of this crate have no zero");
-        let value = Value { kind: KIND_TEXT, data: [text.as_ptr() as u64, 0, 0, 0] };
+        let value = Value { kind: KIND_TEXT, data: [text.as_ptr() as u64, 0, 0] };
         let key = key("trellis");
         let collect =
-            Info { key: self::key("pmix.collect"), flags: 0, value: Value { kind: KIND_TRUTH, data: [1, 0, 0, 0] } };
+            Info { key: self::key("pmix.collect"), flags: 0, value: Value { kind: KIND_TRUTH, data: [1, 0, 0] } };
         // SAFETY: key, value and information have the layouts of the standard, and PMIx copies them.
         unsafe {
             self.check("PMIx_Put", (self.put)(SCOPE_GLOBAL, key.as_ptr(), &raw const value))?;

@@ -10,7 +10,7 @@
 //! sentence.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(crate) const ANSWER: Deadline = Deadline {
     who: "a node at a rendezvous",
     waits_for: "an answer of the node that answers there",
     limit: Limit::seconds(5),
-    then: "it asks again, until `start_seconds_max` is over",
+    then: "it asks again, until `start_seconds_max` is over, or five times if something listens there and does not answer",
     tested: "crates/trellis-cluster/src/engines/rendezvous.rs nobody_comes_alone",
 };
 
@@ -96,10 +96,6 @@ impl Place {
             let port = self.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
             return if self.node == Some(0) { bind_everywhere(port).map(Some).map_err(cannot) } else { Ok(None) };
         };
-        let is_here = |address: &SocketAddr| {
-            address.ip().is_loopback()
-                || interfaces().is_ok_and(|all| all.iter().any(|interface| interface.address == address.ip()))
-        };
         match resolved.iter().find(|address| is_here(address)) {
             None if self.node.is_none() => Ok(None),
             // A name of this host may stand for its loopback interface here alone, as with Debian's 127.0.1.1.
@@ -119,32 +115,46 @@ impl Place {
         }
     }
 
+    /// Whether the address may be one of this host.
+    fn may_be_here(&self) -> bool {
+        self.resolve().is_none_or(|resolved| resolved.iter().any(is_here))
+    }
+
     fn resolve(&self) -> Option<Vec<SocketAddr>> {
         let found: Vec<SocketAddr> = self.address.to_socket_addrs().ok()?.collect();
         (!found.is_empty()).then_some(found)
     }
 }
 
+fn is_here(address: &SocketAddr) -> bool {
+    address.ip().is_loopback()
+        || interfaces().is_ok_and(|all| all.iter().any(|interface| interface.address == address.ip()))
+}
+
 fn bind_everywhere(port: u16) -> std::io::Result<TcpListener> {
-    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Err(error),
-        _ => TcpListener::bind(("0.0.0.0", port)),
-    })
+    TcpListener::bind((super::everywhere(), port))
 }
 
 /// Gives this node's text to all others and gets theirs.
 pub(super) fn exchange(place: &Place, secret: &Secret, text: &str, until: Instant) -> Result<Exchanged, String> {
-    let token = trellis_transport::random::<8>().map_err(|error| format!("no number can be drawn: {error}"))?;
-    let token = format!("{:016x}", u64::from_ne_bytes(token));
+    let token = drawn()?;
     match place.listen()? {
         Some(listener) => answer_others(place, listener, secret, &token, text, until),
         None => ask(place, secret, &token, text, until),
     }
 }
 
+/// 16 random hexadecimal digits.
+fn drawn() -> Result<String, String> {
+    let number = trellis_transport::random::<8>().map_err(|error| format!("no number can be drawn: {error}"))?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(number)))
+}
+
 /// Who has come.
 #[derive(Debug, Default)]
 struct Roll {
+    /// Drawn anew each time, and part of each question that changes something: what was recorded before is refused.
+    meeting: String,
     nodes: usize,
     job: String,
     arrivals: Vec<Arrival>,
@@ -162,12 +172,17 @@ struct Arrival {
 }
 
 impl Roll {
-    /// Answers `arrive JOB TOKEN NUMBER TEXT` and `list TOKEN OFFSET`; the number is `-` where nobody said one.
+    /// Answers `begin`, `arrive MEETING JOB TOKEN NUMBER TEXT` and `list MEETING TOKEN OFFSET`; the number is `-` where
+    /// nobody said one.
     fn answer(&mut self, question: &str) -> Result<Vec<u8>, String> {
         let unknown = || "this version does not understand the question; use one version on every node".to_owned();
         let words: Vec<&str> = question.split(' ').collect();
         match words[..] {
-            ["arrive", job, token, number, text] => {
+            ["begin"] => Ok(self.meeting.clone().into_bytes()),
+            ["arrive" | "list", meeting, ..] if meeting != self.meeting => {
+                Err("it was meant for nodes that met here before; start all nodes of the job anew".to_owned())
+            }
+            ["arrive", _, job, token, number, text] => {
                 if job != self.job {
                     return Err(format!("the job {} meets here, and this node is of the job {job}", self.job));
                 }
@@ -175,7 +190,7 @@ impl Roll {
                 self.arrive(Arrival { token: token.to_owned(), node, text: text.to_owned() })?;
                 Ok(self.number_of(token).map_or(WAIT.to_vec(), |number| number.to_string().into_bytes()))
             }
-            ["list", token, offset] if self.is_complete() => {
+            ["list", _, token, offset] if self.is_complete() => {
                 let list = self.texts.join("\n").into_bytes();
                 let from = offset.parse().unwrap_or(0usize).min(list.len());
                 let piece = list[from..].iter().copied().take(HELLO_BYTES_MAX).collect::<Vec<u8>>();
@@ -278,7 +293,7 @@ fn answer_others(
     let shared = Arc::new((Mutex::new(Roll::default()), Condvar::new()));
     {
         let mut roll = locked(&shared);
-        (roll.nodes, roll.job) = (place.nodes, place.job.clone());
+        (roll.meeting, roll.nodes, roll.job) = (drawn()?, place.nodes, place.job.clone());
         roll.arrive(Arrival { token: token.to_owned(), node: place.node, text: text.to_owned() })?;
         roll.told.insert(token.to_owned());
     }
@@ -311,7 +326,14 @@ fn answer_others(
         if left.is_zero() {
             return Err(match missing {
                 0 => "a node came and did not ask for the list of all nodes; it may have ended".to_owned(),
-                missing => format!("{missing} of {nodes} nodes did not come within start_seconds_max"),
+                missing if place.may_be_here() => {
+                    format!("{missing} of {nodes} nodes did not come within start_seconds_max")
+                }
+                missing => format!(
+                    "{missing} of {nodes} nodes did not come within start_seconds_max; {} is no address of this host, \
+                     where node 0 answers: let node 0 run there, or name this host",
+                    place.address
+                ),
             });
         }
         progress.say(|| format!("waiting for {missing} of {nodes} nodes at {}", place.address));
@@ -327,14 +349,15 @@ fn answer_others(
 
 fn ask(place: &Place, secret: &Secret, token: &str, text: &str, until: Instant) -> Result<Exchanged, String> {
     let number = place.node.map_or("-".to_owned(), |node| node.to_string());
-    let arrival = format!("arrive {} {token} {number} {text}", place.job);
     let asked = |question: &str| ask_until_answered(place, secret, question, until);
+    let meeting = String::from_utf8_lossy(&asked("begin")?).into_owned();
+    let arrival = format!("arrive {meeting} {} {token} {number} {text}", place.job);
     let mut questions = 0;
     let node = loop {
         let answer = asked(&arrival)?;
         if answer != WAIT {
             let number = String::from_utf8_lossy(&answer).parse();
-            break number.map_err(|_| "the number that it gave is none".to_owned())?;
+            break number.map_err(|_| "it gave no number; use one version on every node".to_owned())?;
         }
         if Instant::now() >= until {
             return Err(format!("not all {} nodes came within start_seconds_max", place.nodes));
@@ -344,7 +367,7 @@ fn ask(place: &Place, secret: &Secret, token: &str, text: &str, until: Instant) 
     };
     let mut list = Vec::new();
     loop {
-        let piece = asked(&format!("list {token} {}", list.len()))?;
+        let piece = asked(&format!("list {meeting} {token} {}", list.len()))?;
         list.extend_from_slice(&piece);
         if piece.len() < HELLO_BYTES_MAX {
             break;
@@ -394,7 +417,7 @@ mod tests {
     use super::*;
 
     fn roll(nodes: usize) -> Roll {
-        Roll { nodes, job: "job".to_owned(), ..Roll::default() }
+        Roll { meeting: "m".to_owned(), nodes, job: "job".to_owned(), ..Roll::default() }
     }
 
     fn soon() -> Instant {
@@ -414,15 +437,15 @@ mod tests {
     #[test]
     fn numbers_follow_arrival_and_hosts() {
         let mut roll = roll(4);
-        assert_eq!(roll.answer("arrive job t1 - 1;a;1;").unwrap(), WAIT);
-        assert_eq!(roll.answer("arrive job t2 - 1;b;2;").unwrap(), WAIT);
-        assert_eq!(roll.answer("arrive job t3 - 1;a;3;").unwrap(), WAIT);
-        assert_eq!(roll.answer("arrive job t1 - 1;a;1;").unwrap(), WAIT, "who asks again has not come twice");
-        assert!(roll.answer("list t1 0").is_err(), "nobody knows the list yet");
-        assert_eq!(roll.answer("arrive job t4 0 1;b;4;").unwrap(), b"0", "a number that was said is kept");
+        assert_eq!(roll.answer("arrive m job t1 - 1;a;1;").unwrap(), WAIT);
+        assert_eq!(roll.answer("arrive m job t2 - 1;b;2;").unwrap(), WAIT);
+        assert_eq!(roll.answer("arrive m job t3 - 1;a;3;").unwrap(), WAIT);
+        assert_eq!(roll.answer("arrive m job t1 - 1;a;1;").unwrap(), WAIT, "who asks again has not come twice");
+        assert!(roll.answer("list m t1 0").is_err(), "nobody knows the list yet");
+        assert_eq!(roll.answer("arrive m job t4 0 1;b;4;").unwrap(), b"0", "a number that was said is kept");
         let numbers = ["t1", "t2", "t3"].map(|token| roll.number_of(token).unwrap());
         assert_eq!(numbers, [1, 3, 2]);
-        assert_eq!(roll.answer("list t1 0").unwrap(), b"1;b;4;\n1;a;1;\n1;a;3;\n1;b;2;");
+        assert_eq!(roll.answer("list m t1 0").unwrap(), b"1;b;4;\n1;a;1;\n1;a;3;\n1;b;2;");
         assert!(roll.told.contains("t1") && roll.told.len() == 1);
     }
 
@@ -430,13 +453,17 @@ mod tests {
     fn who_does_not_belong_to_the_job_is_refused() {
         let mut roll = roll(2);
         let refused = |roll: &mut Roll, question| roll.answer(question).unwrap_err();
-        assert!(refused(&mut roll, "arrive other t1 - x").starts_with("the job job meets here"));
-        assert!(refused(&mut roll, "arrive job t1 2 x").starts_with("there is no node 2"));
+        assert!(refused(&mut roll, "arrive m other t1 - x").starts_with("the job job meets here"));
+        assert!(refused(&mut roll, "arrive m job t1 2 x").starts_with("there is no node 2"));
         assert!(refused(&mut roll, "hello").starts_with("this version"));
-        roll.answer("arrive job t1 1 x").unwrap();
-        assert!(refused(&mut roll, "arrive job t2 1 x").starts_with("another process has come as node 1"));
-        roll.answer("arrive job t2 - x").unwrap();
-        assert!(refused(&mut roll, "arrive job t3 - x").starts_with("all 2 nodes"));
+        assert_eq!(roll.answer("begin").unwrap(), b"m");
+        for recorded in ["arrive before job t1 1 x", "list before t1 0"] {
+            assert!(refused(&mut roll, recorded).starts_with("it was meant for nodes that met here before"));
+        }
+        roll.answer("arrive m job t1 1 x").unwrap();
+        assert!(refused(&mut roll, "arrive m job t2 1 x").starts_with("another process has come as node 1"));
+        roll.answer("arrive m job t2 - x").unwrap();
+        assert!(refused(&mut roll, "arrive m job t3 - x").starts_with("all 2 nodes"));
     }
 
     #[test]

@@ -6,7 +6,15 @@ use std::iter;
 
 /// Steps with this number or a higher one are batch scripts, interactive shells and the like (`SLURM_BATCH_SCRIPT` and
 /// its neighbours in slurm.h).
-pub(crate) const FIRST_RESERVED_STEP: u32 = 0xffff_fff0;
+const FIRST_RESERVED_STEP: u32 = 0xffff_fff0;
+
+/// How many tasks the step has of which this process is one; nothing for a batch script and the like, which have
+/// variables of tasks and are none.
+pub fn tasks_of_step(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
+    let step: u32 = variable("SLURM_STEP_ID")?.parse().ok()?;
+    let tasks = variable("SLURM_STEP_NUM_TASKS")?.parse().ok()?;
+    (step < FIRST_RESERVED_STEP && variable("SLURM_PROCID").is_some()).then_some(tasks)
+}
 
 /// The most hosts of a list.
 const HOSTS_MAX: usize = 4_096;

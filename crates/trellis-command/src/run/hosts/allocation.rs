@@ -35,8 +35,14 @@ pub(super) fn allocation(
     variable: impl Fn(&str) -> Option<String>,
     read: impl Fn(&str) -> io::Result<String>,
 ) -> Result<Option<Allocation>, String> {
-    for name in ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"] {
-        let tasks = variable(name).and_then(|tasks| tasks.parse().ok()).unwrap_or(1);
+    let number = |name: &str| variable(name).and_then(|tasks| tasks.parse().ok()).unwrap_or(1);
+    let of_step = slurm::tasks_of_step(&variable);
+    let tasks = [
+        ("PMI_SIZE", number("PMI_SIZE")),
+        ("OMPI_COMM_WORLD_SIZE", number("OMPI_COMM_WORLD_SIZE")),
+        ("SLURM_STEP_NUM_TASKS", of_step.unwrap_or(1)),
+    ];
+    for (name, tasks) in tasks {
         if tasks > 1u32 {
             return Err(format!(
                 "{name}={tasks}: each of these tasks would start a cluster; let srun, mpirun or mpiexec start the program \
@@ -45,15 +51,20 @@ pub(super) fn allocation(
         }
     }
     let given = |name: &'static str| variable(name).filter(|value| !value.is_empty()).map(|value| (name, value));
-    if let (Some((name, list)), Some(_)) = (given("SLURM_JOB_NODELIST"), given("SLURM_JOB_ID")) {
+    // In a step the hosts and slots are those of the step; srun leaves the list of the job in place.
+    let (of_hosts, of_slots) = match of_step {
+        Some(_) => ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"),
+        None => ("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"),
+    };
+    if let (Some((name, list)), Some(_)) = (given(of_hosts), given("SLURM_JOB_ID")) {
         let about = |why: String| format!("{name}: {why}");
         let hosts = slurm::hosts(&list).map_err(about)?;
-        let slots = match given("SLURM_TASKS_PER_NODE") {
+        let slots = match given(of_slots) {
             Some((name, counts)) => slurm::counts(&counts).map_err(|why| format!("{name}: {why}"))?,
             None => vec![1; hosts.len()],
         };
         if slots.len() != hosts.len() {
-            return Err(about(format!("it has {} hosts, and SLURM_TASKS_PER_NODE has {}", hosts.len(), slots.len())));
+            return Err(about(format!("it has {} hosts, and {of_slots} has {}", hosts.len(), slots.len())));
         }
         let listed: Vec<String> = hosts.iter().zip(slots).map(|(host, slots)| format!("{host}:{slots}")).collect();
         let hosts = list::in_list(&listed.join(",")).map_err(about)?;
@@ -101,6 +112,12 @@ mod tests {
         assert_eq!(found(&[("LSB_HOSTS", "h1 h1 h2")]), twice_and_once);
         assert_eq!(found(&[("OMPI_MCA_orte_default_hostfile", "/job/hosts")]), twice_and_once);
         assert_eq!(found(&[]), Ok(None));
+        let script = [&slurm[..], &[("SLURM_STEP_ID", "4294967291"), ("SLURM_STEP_NUM_TASKS", "4")]].concat();
+        assert_eq!(found(&script).map(|found| found.is_some()), Ok(true), "a batch script is no task");
+        let step = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        let in_step = [("SLURM_STEP_NODELIST", "h2"), ("SLURM_STEP_TASKS_PER_NODE", "1")];
+        let step = [&slurm[..], &step, &in_step].concat();
+        assert_eq!(found(&step), Ok(Some(("h2=0..1 ".to_owned(), Carrier::Srun))), "the step counts, not the job");
     }
 
     #[test]
@@ -111,7 +128,9 @@ mod tests {
             found(&uneven),
             Err("SLURM_JOB_NODELIST: it has 3 hosts, and SLURM_TASKS_PER_NODE has 2".to_owned())
         );
-        let tasks = found(&[("SLURM_JOB_ID", "7"), ("SLURM_STEP_NUM_TASKS", "4")]).unwrap_err();
+        let step =
+            [("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "4")];
+        let tasks = found(&step).unwrap_err();
         assert!(tasks.starts_with("SLURM_STEP_NUM_TASKS=4: each of these tasks"), "{tasks}");
     }
 }

@@ -99,6 +99,20 @@ const SRUN: [&str; 8] = [
     "--kill-on-bad-exit=1",
 ];
 
+/// What a user sets for other steps: labels and modes would change the bytes of the dialogue, and processors and places
+/// are those of the allocation.
+const OF_USER: [&str; 9] = [
+    "SLURM_LABELIO",
+    "SLURM_STDINMODE",
+    "SLURM_STDOUTMODE",
+    "SLURM_STDERRMODE",
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_DISTRIBUTION",
+    "SLURM_HOSTFILE",
+];
+
 impl Carrier {
     /// The words that start a command on a host.
     fn words(&self, target: &str) -> Vec<String> {
@@ -127,6 +141,9 @@ impl Carrier {
                 command.args(SRUN).arg(format!("--nodelist={target}")).args(["sh", "-c", START_AGENT, &own_path()]);
                 // That of a login to this machine says nothing about the way to another.
                 command.env_remove("SSH_CONNECTION");
+                OF_USER.iter().for_each(|name| {
+                    command.env_remove(name);
+                });
                 command
             }
         }
@@ -156,7 +173,7 @@ impl Connection {
         let is_here = !matches!(carrier, Carrier::Ssh(Some(_))) && is_here(&host);
         let mut command = if is_here {
             let mut command = Command::new("/proc/self/exe");
-            command.arg("agent").env_remove("SSH_CONNECTION");
+            command.arg("agent").env_remove("SSH_CONNECTION").env_remove("SLURM_LAUNCH_NODE_IPADDR");
             command
         } else {
             carrier.command(&host.target)

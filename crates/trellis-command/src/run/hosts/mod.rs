@@ -125,13 +125,14 @@ impl HostsArguments {
         counts_allocation: bool,
     ) -> Result<(Option<Hosts>, Option<usize>), Failure> {
         let listed = self.listed()?;
-        let is_named = listed.is_some();
-        let (listed, carrier) = match listed {
-            Some(listed) => (listed, Carrier::Ssh(self.ssh.clone())),
+        let (listed, carrier, from) = match listed {
+            Some(listed) => (listed, Carrier::Ssh(self.ssh.clone()), None),
             None => match allocated(counts_allocation)? {
                 // `--ssh` reaches the hosts in another way than Slurm does.
-                Some(found) if self.ssh.is_some() => (found.hosts, Carrier::Ssh(self.ssh.clone())),
-                Some(found) => (found.hosts, found.carrier),
+                Some(found) if self.ssh.is_some() => {
+                    (found.hosts, Carrier::Ssh(self.ssh.clone()), Some(found.variable))
+                }
+                Some(found) => (found.hosts, found.carrier, Some(found.variable)),
                 None => {
                     self.needs_hosts()?;
                     needs_hosts(&[("--nodes-per-host", placing.nodes_per_host.is_some()), ("--copy", placing.copy)])?;
@@ -139,8 +140,18 @@ impl HostsArguments {
                 }
             },
         };
-        let placed = list::placed(listed, nodes, placing.nodes_per_host).map_err(usage)?;
-        if !is_named && self.ssh.is_none() && placed.iter().all(|(host, _)| connection::is_here(host)) {
+        // Then the user's number counts, as it does without a scheduler.
+        let is_local = from.is_some() && self.network.is_none() && !placing.copy && self.ssh.is_none();
+        if let Some(nodes) = nodes.filter(|_| is_local && listed.iter().all(connection::is_here)) {
+            return Ok((None, Some(nodes)));
+        }
+        let placed = list::placed(listed, nodes, placing.nodes_per_host).map_err(|why| match from {
+            Some(variable) => {
+                usage(format!("{why}, as {variable} counts: ask the scheduler for more tasks, or give --hosts"))
+            }
+            None => usage(why),
+        })?;
+        if is_local && placed.iter().all(|(host, _)| connection::is_here(host)) {
             return Ok((None, placed.last().map(|(_, nodes)| nodes.end)));
         }
         let took_stdin = self.hostfile.is_some_and(|file| file.as_os_str() == "-");
@@ -299,8 +310,10 @@ impl Fleet {
     /// The address of each host, as the others see it.
     fn addresses_of_hosts(&self, has_network: bool) -> Result<Vec<IpAddr>, Failure> {
         let greetings = || self.connections.iter().filter_map(|connection| connection.greeting.as_ref());
+        let elsewhere = self.connections.iter().filter(|connection| !connection.is_here);
         // This machine, as the first other host sees it.
-        let here = greetings().find_map(|greeting| greeting.launcher_address).unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let mut seen = elsewhere.filter_map(|connection| connection.greeting.as_ref());
+        let here = seen.find_map(|greeting| greeting.launcher_address).unwrap_or(Ipv4Addr::LOCALHOST.into());
         let mut addresses = Vec::new();
         for (connection, greeting) in self.connections.iter().zip(greetings()) {
             let there = greeting.own_address.unwrap_or(Ipv4Addr::LOCALHOST.into());
