@@ -111,11 +111,11 @@ choices! {
 }
 
 choices! {
-    /// Who says which nodes there are, where no list of addresses does.
+    /// The source of the list of nodes if the key `nodes` is empty.
     Engine {
         /// The engine whose environment a configuration finds when it is loaded, or none.
         Auto = "auto",
-        /// Nobody: the node is alone.
+        /// There is none: the node is alone.
         None = "none",
         /// Open MPI, PRRTE, or Slurm with `--mpi=pmix`: through libpmix.
         Pmix = "pmix",

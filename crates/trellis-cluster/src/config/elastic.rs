@@ -1,4 +1,4 @@
-//! What a process is told that does not know the nodes: by a running cluster that it joins, as text, or by an engine.
+//! The settings that a process gets after its start: from the running cluster that it joins, or from an engine.
 //!
 //! Promises: whoever takes what [`Config::text_for_joiners`] gives agrees with the cluster in everything that
 //! [`Config::agreement`] names. Never carries a secret, nor what is each process' own affair (catcher, record).
@@ -44,12 +44,12 @@ impl Config {
         Ok(())
     }
 
-    /// Whether the nodes are those that an engine or a rendezvous says, unless there is a list of addresses.
+    /// Whether an engine or a rendezvous gives the list of nodes if the key `nodes` is empty.
     pub(crate) fn is_placed_by_engine(&self) -> bool {
         self.rendezvous.is_some() || !matches!(self.engine, Engine::Auto | Engine::None)
     }
 
-    /// Takes over what an engine said: this node's number, and the addresses of all nodes.
+    /// Sets this node's number and the addresses of all nodes, and checks what depends on them.
     pub(crate) fn place(&mut self, node: usize, nodes: Vec<String>) -> Result<(), ConfigError> {
         (self.node, self.nodes) = (node, nodes);
         let origins = self.places.iter().map(|(key, place)| (*key, Origin::Said(place.clone()))).collect();

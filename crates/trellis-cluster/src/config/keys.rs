@@ -99,7 +99,7 @@ pub const KEYS: &[Key] = &[
         name: "engine",
         default: "auto",
         accepted: "auto, none, pmix, pmi, slurm",
-        meaning: "Who says which nodes there are if nodes is empty; auto looks for what mpirun, mpiexec and srun set.",
+        meaning: "The source of the list of nodes if nodes is empty; auto looks for what mpirun, mpiexec and srun set.",
         apply: |config, raw| {
             config.engine = values::choice(raw, Engine::WORDS)?;
             Ok(())

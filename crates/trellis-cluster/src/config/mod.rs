@@ -60,7 +60,7 @@ pub struct Config {
     pub joiners_max: usize,
     /// A node of the running cluster to join; everything that nodes must agree on is then asked there.
     pub join: Option<String>,
-    /// Who says which nodes there are if `nodes` is empty; never [`Engine::Auto`] after a configuration was loaded.
+    /// The source of the list of nodes if `nodes` is empty. A loaded configuration never has [`Engine::Auto`] here.
     pub engine: Engine,
     /// The address `host:port` where the nodes meet if `nodes` is empty.
     pub rendezvous: Option<String>,
@@ -316,7 +316,7 @@ enum Origin {
     Flag(String),
     /// What the program said, in the same form.
     Program(String),
-    /// As an earlier sentence says.
+    /// The text that an earlier [`Origin`] displayed.
     Said(String),
     /// Nobody gave the value: the name of the key.
     Default(&'static str),
@@ -361,7 +361,7 @@ impl Origin {
 pub struct Sources {
     file: Option<PathBuf>,
     variables: BTreeMap<String, Raw>,
-    /// What an engine said in the environment.
+    /// The variables of engines.
     of_engine: BTreeMap<&'static str, String>,
     /// In the order in which they were given.
     flags: Vec<Origin>,

@@ -1,4 +1,4 @@
-//! What a node says about where it can be reached, and the addresses that all nodes choose from it.
+//! The addresses at which a node can be reached, and the choice of one address for each node.
 //!
 //! Promises: the same advertisements give the same addresses at every node. An address that hosts have in common, as
 //! every host has that of a bridge for containers, is not chosen between them.

@@ -1,7 +1,7 @@
-//! How nodes find each other that an engine started: `srun`, `mpirun`, `mpiexec`, or anything with a rendezvous.
+//! Nodes that an engine started find each other: `srun`, `mpirun`, `mpiexec`, or anything with a rendezvous.
 //!
-//! Each node says where it can be reached, and gets what all others said, through the exchange of its engine. From
-//! these texts every node computes the same list of addresses.
+//! Each node gives its advertisement to the exchange of its engine, and gets those of all nodes. Every node computes the
+//! same list of addresses from them.
 //!
 //! Promises: an engine is recognised from the environment alone, and nothing is asked of it before the node joins. The
 //! waits end after `start_seconds_max`, with a sentence that says what to do. The secret of the cluster travels only
@@ -59,9 +59,9 @@ pub(crate) fn recognise(variable: impl Fn(&str) -> Option<String>) -> Engine {
     }
 }
 
-/// What a node gives to the exchange.
+/// A node's contribution to the exchange.
 struct Offer {
-    /// Where it can be reached, as text.
+    /// The text of its [`Advertisement`].
     advertisement: String,
     /// The secret, which the first node adds.
     secret: Option<Secret>,
@@ -77,7 +77,7 @@ impl Offer {
     }
 }
 
-/// What an exchange gave: this node's number, and the texts of all nodes in the order of their numbers.
+/// The result of an exchange: this node's number, and the texts of all nodes in the order of their numbers.
 #[derive(Debug, PartialEq, Eq)]
 struct Exchanged {
     node: usize,
@@ -87,7 +87,7 @@ struct Exchanged {
 /// Gives a node's text to all others and gets theirs.
 type Exchange = fn(Offer, Instant) -> Result<Exchanged, String>;
 
-/// What a node has after it met the others.
+/// The means of a node that has met the others.
 pub(crate) struct Met {
     /// Listens where the others were told.
     pub(crate) listener: Option<TcpListener>,
@@ -100,7 +100,7 @@ pub(crate) struct Met {
 /// Whether this process has used its engine's exchange, which serves each process once.
 static HAS_MET: AtomicBool = AtomicBool::new(false);
 
-/// Whether the configuration leaves it to an engine who the nodes are.
+/// Whether the list of nodes comes from an engine or a rendezvous.
 pub(crate) fn is_wanted(config: &Config) -> bool {
     config.is_placed_by_engine() && config.nodes.is_empty() && config.join.is_none()
 }
@@ -185,8 +185,8 @@ fn name_of(config: &Config) -> String {
     }
 }
 
-/// What a socket listens at when it is not known yet by which address the others come: both kinds, if the system lets one
-/// socket have both (`bindv6only` in ip-sysctl).
+/// The unspecified address of IPv6, which takes connections of both kinds, or that of IPv4 if the system separates them
+/// (`bindv6only` in ip-sysctl). Nobody knows yet which address the others will use.
 fn everywhere() -> IpAddr {
     let bound_apart = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     if bound_apart.is_ok_and(|flag| flag.trim() == "0") && TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok() {

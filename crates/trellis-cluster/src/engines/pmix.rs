@@ -75,7 +75,7 @@ struct Library {
 pub(super) fn exchange(offer: Offer, until: Instant) -> Result<Exchanged, String> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let talk = move || {
-        // Nobody listens any more after the limit.
+        // After the limit the receiver is gone.
         let _ = sender.send(Library::open().and_then(|library| library.exchange(&offer)));
     };
     let thread = std::thread::Builder::new().name("trellis-pmix".to_owned()).spawn(talk);

@@ -32,10 +32,10 @@ pub(crate) const ANSWER: Deadline = Deadline {
     tested: "crates/trellis-cluster/src/engines/rendezvous.rs nobody_comes_alone",
 };
 
-/// Between two questions whether all are there: short at first, because nodes mostly start at once.
+/// The pauses between questions whether all are there. They are short at first, because nodes mostly start at once.
 const ASK_AGAIN: [Duration; 4] =
     [Duration::from_millis(5), Duration::from_millis(10), Duration::from_millis(20), Duration::from_millis(50)];
-/// After so many questions without an answer, whoever listens there is no node of this job, or has another secret.
+/// After more questions without an answer than this, the listener is no node of this job, or has another secret.
 const SILENCES_MAX: usize = 5;
 /// The answer to whoever must ask again.
 const WAIT: &[u8] = b"wait";
@@ -256,7 +256,7 @@ impl Roll {
     }
 }
 
-/// What a node says while it waits: after a second, and then every ten.
+/// Progress of a wait, reported after a second and then every ten seconds.
 struct Progress {
     next: Instant,
 }

@@ -616,6 +616,7 @@ impl<'a> Agent<'a> {
 fn out_of_order() -> Failure {
     Failure::new(exit::SYSTEM, "the launcher gives orders in another order than this version knows")
 }
+
 /// The address of this host, and that of the launcher, on the way between them.
 fn addresses() -> (Option<IpAddr>, Option<IpAddr>) {
     // sshd(8): the client's address and port, then the server's.

@@ -99,7 +99,7 @@ const SRUN: [&str; 8] = [
     "--kill-on-bad-exit=1",
 ];
 
-/// What a user sets for other steps: labels and modes would change the bytes of the dialogue, and processors and places
+/// Settings of the user for other steps. Labels and modes would change the bytes of the dialogue; processors and places
 /// are those of the allocation.
 const OF_USER: [&str; 9] = [
     "SLURM_LABELIO",
@@ -114,11 +114,11 @@ const OF_USER: [&str; 9] = [
 ];
 
 impl Carrier {
-    /// The words that start a command on a host.
-    fn words(&self, target: &str) -> Vec<String> {
+    /// The command that shows a user whether a host can be reached.
+    fn login(&self, target: &str) -> String {
         match self {
-            Carrier::Ssh(command) => vec![command.clone().unwrap_or_else(|| "ssh".to_owned()), target.to_owned()],
-            Carrier::Srun => vec!["srun".to_owned(), "--overlap".to_owned(), format!("--nodelist={target}")],
+            Carrier::Ssh(command) => format!("{} {target} true", command.as_deref().unwrap_or("ssh")),
+            Carrier::Srun => format!("srun --overlap --nodelist={target} true"),
         }
     }
 
@@ -187,7 +187,7 @@ impl Connection {
         for pipe in [&stdin, &stdout, &stderr].into_iter().flatten() {
             set_non_blocking(pipe.as_raw_fd());
         }
-        let login = (!is_here).then(|| format!("{} true", carrier.words(&host.target).join(" ")));
+        let login = (!is_here).then(|| carrier.login(&host.target));
         Ok(Connection {
             host,
             is_here,
