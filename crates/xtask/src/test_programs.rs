@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -170,8 +171,22 @@ impl Program {
         let mut command = Command::new(&self.executable);
         command.args(filter).arg("--show-output").current_dir(&self.folder);
         command.env("CARGO_MANIFEST_DIR", &self.folder).stdin(Stdio::null());
+        if is_in_the_sessions_group() {
+            command.process_group(0);
+        }
         command
     }
+}
+
+/// Whether no shell with job control has given this process a group of its own, as in CI. The first group of a session is
+/// orphaned (credentials(7)): if a test stops a process in it and another process of the session ends, the kernel may end
+/// the whole group with SIGHUP (_exit(2)). A group of a test program alone is not orphaned, because this process is its
+/// parent.
+fn is_in_the_sessions_group() -> bool {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit_once(") ").map_or(Vec::new(), |(_, rest)| rest.split(' ').collect());
+    // The state, the parent, the group, and the session: proc_pid_stat(5).
+    fields.get(2).zip(fields.get(3)).is_some_and(|(group, session)| group == session)
 }
 
 /// The name of a program, without the hash that cargo adds.
