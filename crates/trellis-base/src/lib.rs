@@ -8,6 +8,7 @@
 extern crate alloc;
 
 mod deadline;
+mod fnv;
 mod random;
 mod rarely;
 mod runs;
@@ -15,6 +16,7 @@ pub mod size_classes;
 pub mod statistics;
 
 pub use deadline::{Deadline, Limit};
+pub use fnv::{Fnv1a, fnv1a};
 pub use random::{Random, mixed, seed_of_run};
 pub use rarely::is_worth_reporting;
 pub use runs::{FreeRuns, Number, Runs};

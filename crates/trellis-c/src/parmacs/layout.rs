@@ -8,7 +8,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write as _;
+use std::hash::Hasher as _;
 use std::ops::Range;
+
+use trellis_base::{Fnv1a, fnv1a};
 
 /// The loader's result for this program.
 pub(super) struct Layout {
@@ -214,20 +217,20 @@ unsafe fn contents_of(base: usize, headers: &[libc::Elf64_Phdr], in_full: bool) 
         // SAFETY: the header gives the address and the length of the notes.
         let notes = unsafe { std::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) };
         if let Some(id) = build_id(notes) {
-            return hash(FIRST, id);
+            return fnv1a(id);
         }
     }
-    let mut sum = FIRST;
+    let mut hash = Fnv1a::default();
     for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
         let facts = [header.p_vaddr, header.p_memsz, header.p_filesz, u64::from(header.p_flags)];
-        sum = facts.iter().fold(sum, |sum, fact| hash(sum, &fact.to_ne_bytes()));
+        facts.iter().for_each(|fact| hash.write(&fact.to_ne_bytes()));
         if in_full && header.p_flags & (libc::PF_W | libc::PF_R) == libc::PF_R {
             let start = base + header.p_vaddr as usize;
             // SAFETY: a loaded segment that may be read and that nothing writes to.
-            sum = hash(sum, unsafe { std::slice::from_raw_parts(start as *const u8, header.p_filesz as usize) });
+            hash.write(unsafe { std::slice::from_raw_parts(start as *const u8, header.p_filesz as usize) });
         }
     }
-    sum
+    hash.finish()
 }
 
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
@@ -244,13 +247,6 @@ fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
         notes = notes.get(end.next_multiple_of(4)..)?;
     }
     None
-}
-
-/// FNV-1a.
-const FIRST: u64 = 0xcbf2_9ce4_8422_2325;
-
-fn hash(sum: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(sum, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

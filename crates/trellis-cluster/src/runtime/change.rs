@@ -7,9 +7,11 @@
 //! on using the region meanwhile. Must never change a page that is locked by the program, and never go on in a cluster
 //! whose nodes may disagree.
 
+use std::hash::Hasher as _;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use trellis_base::Fnv1a;
 use trellis_cluster_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
 use trellis_cluster_protocol::node::change::{self, Ending, Order};
 use trellis_cluster_protocol::{Access, PageIndex, PageRange, node};
@@ -362,17 +364,12 @@ fn refused(pages: &Range<u32>, protocol: Protocol, differs: bool) -> String {
 
 /// A number that is never zero and differs where the arguments do, up to one chance in 2^64.
 fn proposal(pages: &Range<u32>, protocol: Protocol) -> u64 {
-    let mut hash = FNV_OFFSET;
-    let numbers = pages.start.to_le_bytes().into_iter().chain(pages.end.to_le_bytes());
-    for byte in numbers.chain(protocol.to_string().into_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
-    }
-    hash.max(1)
+    let mut hash = Fnv1a::default();
+    hash.write(&pages.start.to_le_bytes());
+    hash.write(&pages.end.to_le_bytes());
+    hash.write(protocol.to_string().as_bytes());
+    hash.finish().max(1)
 }
-
-/// FNV-1a with 64 bits: the same on every machine and in every build.
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 #[cfg(test)]
 mod tests {

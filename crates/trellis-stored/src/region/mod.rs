@@ -12,6 +12,7 @@ mod abandoned;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use trellis_base::fnv1a;
 use trellis_store::{Applied, Change, Expect, Key, Kind, Operation, Outcome, Store};
 
 use super::coherence::keys;
@@ -417,10 +418,7 @@ fn name_keys(name: &str) -> impl Iterator<Item = Key> + use<> {
 
 /// FNV-1a, without the highest bit; never 0.
 fn name_number(name: &str) -> u64 {
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    (hash & !PRIVATE).max(1)
+    (fnv1a(name) & !PRIVATE).max(1)
 }
 
 fn header_key(number: u32) -> Key {

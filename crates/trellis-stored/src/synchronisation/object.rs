@@ -7,6 +7,7 @@
 //! Promises: the same name is the same object in every process; names and addresses never collide. Must never forget a
 //! name while the process uses it.
 
+use trellis_base::fnv1a;
 use trellis_store::{Change, Expect, Key, Kind, Operation};
 
 use super::error::SynchronisationError;
@@ -123,11 +124,8 @@ impl Core {
 
 /// FNV-1a, followed by mixing so that every bit depends on every other.
 fn hash(text: &[u8]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in text {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    }
-    hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let hash = fnv1a(text);
+    let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash ^ (hash >> 29)
 }
 

@@ -5,10 +5,12 @@
 //! build inside of the repository's sources.
 
 use std::collections::BTreeMap;
+use std::hash::Hasher as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use trellis_base::Fnv1a;
 use trellis_command::exit::{self, Failure};
 
 /// The files of the project that is built: path in its folder, and text.
@@ -243,10 +245,9 @@ fn build(project: &Path, into: &Path) -> Result<(), Failure> {
 
 /// The name of the build's folder; it depends on the sources, so that each version has a folder of its own.
 fn fingerprint() -> String {
-    let bytes = PROJECT.iter().flat_map(|(_, text)| text.bytes());
-    // FNV-1a: it only has to tell versions of a few files apart.
-    let sum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("ycsb-{sum:016x}")
+    let mut hash = Fnv1a::default();
+    PROJECT.iter().for_each(|(_, text)| hash.write(text.as_bytes()));
+    format!("ycsb-{:016x}", hash.finish())
 }
 
 /// The folder where builds are kept.

@@ -3,6 +3,7 @@
 use super::connection::Commands;
 use crate::key::{Key, Kind};
 use crate::operation::{Change, Expect, Guard, Operation};
+use trellis_base::fnv1a;
 
 /// The common part of both forms of the script.
 const BODY: &str = include_str!("apply.lua");
@@ -34,9 +35,7 @@ pub(super) fn text() -> String {
 /// The library in the form that `FUNCTION LOAD` accepts, and its functions. Their names contain a hash of the library, so
 /// that clients of different versions can use one server.
 pub(super) fn library() -> (String, Library) {
-    let hash = BODY
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash = fnv1a(BODY);
     let name = |function: &str| format!("trellis_{hash:016x}_{function}");
     let library = Library { apply: name("apply"), read: name("read"), free: name("free") };
     let register = |function: &str, flags: &str| {
