@@ -2,9 +2,13 @@
 //! simulator and on real processes, histories, explorations, mutants. `cargo xtask soak` runs the long form.
 //!
 //! Promises: commands that count states run in release, from a build of only the checkers (building the whole command
-//! would take minutes more); commands that run processes use the command as built for the tests. The commands run one
-//! after the other, and each prints its findings. The first failure ends the step with the command that repeats it.
+//! would take minutes more), one on each processor; commands that run processes use the command as built for the tests,
+//! one after the other. Each prints its findings. The first failure ends the step with the command that repeats it.
 //! It must never choose seeds by the clock: what passed once passes again.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, bail};
 
@@ -45,9 +49,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--locked", "--quiet", "-p", "trellis-check"]);
     step::command("build what checks", &mut build)?;
-    for words in COMMANDS {
-        check(workspace, "release/trellis-check", &[], words, "cargo run --release -p trellis-check -- ")?;
-    }
+    let again = "cargo run --release -p trellis-check -- ";
+    on_all_processors(COMMANDS, |words| check(workspace, "release/trellis-check", &[], words, again))?;
     let mut build = workspace.cargo();
     build.args(["build", "--locked", "--quiet", "-p", "trellis-cli"]);
     step::command("build the command", &mut build)?;
@@ -55,6 +58,28 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         check(workspace, "debug/trellis", &["check"], words, "cargo run -p trellis-cli -- check ")?;
     }
     Ok(())
+}
+
+/// Does the work for each of `all`, as many at a time as there are processors. After a failure no more work begins; the
+/// first error is returned.
+fn on_all_processors(all: &[&str], work: impl Fn(&str) -> Result<()> + Sync) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let failure = Mutex::new(None);
+    let failed = || failure.lock().unwrap_or_else(PoisonError::into_inner);
+    let worker = || {
+        while failed().is_none()
+            && let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            if let Err(error) = work(one) {
+                failed().get_or_insert(error);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..available_parallelism().map_or(1, usize::from)).for_each(|_| drop(scope.spawn(worker)));
+    });
+    let failure = failed().take();
+    failure.map_or(Ok(()), Err)
 }
 
 fn check(workspace: &Workspace, program: &str, before: &[&str], words: &str, again: &str) -> Result<()> {
@@ -73,4 +98,24 @@ fn check(workspace: &Workspace, program: &str, before: &[&str], words: &str, aga
         bail!("again: {again}{words}\n{shown}\n{told}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_done_and_the_first_failure_is_returned() {
+        let done = Mutex::new(Vec::new());
+        on_all_processors(&["a", "b", "c"], |one| {
+            done.lock().unwrap().push(one.to_owned());
+            Ok(())
+        })
+        .unwrap();
+        let mut done = done.into_inner().unwrap();
+        done.sort();
+        assert_eq!(done, ["a", "b", "c"]);
+        let error = on_all_processors(&["a", "b"], |one| if one == "a" { bail!("no {one}") } else { Ok(()) });
+        assert_eq!(error.unwrap_err().to_string(), "no a");
+    }
 }

@@ -59,8 +59,12 @@ enum Task {
     },
     /// Run every test, and compare the skipped ones with the list of expected skips.
     Test,
-    /// Run every check: format, lints, documentation, tests, purity, licences, layers.
-    Ci,
+    /// Run the checks of every change: files, format, licences, layers, lints, documentation, tests, protocols, programs.
+    Ci {
+        /// Also carry out the documents, make and try the packages, and test the features; takes twice as long.
+        #[arg(long)]
+        full: bool,
+    },
     /// Carry out the commands of the README and the guides as they are written.
     Documents {
         /// Only documents with this in their path, for example tutorial.
@@ -136,7 +140,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Setup => setup::install(setup::NEEDED).and_then(|()| spelling::install(&workspace).map(drop)),
         Task::Demo { elements } => demo::run(&workspace, elements),
         Task::Test => test::run(&workspace),
-        Task::Ci => ci::run(&workspace),
+        Task::Ci { full } => ci::run(&workspace, full),
         Task::Documents { only } => documents::run(&workspace, only.as_deref()),
         Task::Matrix { quick, minutes } => matrix::run(&workspace, quick, minutes),
         Task::Soak { load: Some(count), only, .. } => load::run(&workspace, count, &only),

@@ -31,9 +31,9 @@ pub(crate) fn all(at_once: usize) -> Tests<'static> {
     Tests { arguments: vec!["--workspace"], only: Vec::new(), filter: None, at_once }
 }
 
-/// How many test programs run at a time on this machine: tests mostly wait.
+/// How many test programs run at a time on this machine: two for each processor, because many tests wait.
 pub(crate) fn at_once() -> usize {
-    available_parallelism().map_or(2, |count| count.get())
+    available_parallelism().map_or(4, |count| 2 * count.get())
 }
 
 /// Builds all tests, and the programs that they start.
