@@ -25,9 +25,10 @@ use std::path::{Path, PathBuf};
 pub(crate) const CALLS: &str = "libtrellis_calls.so";
 
 /// Headers, relative to `include/` at the source and at the target.
-const HEADERS: [&str; 18] = [
+const HEADERS: [&str; 19] = [
     "trellis.h",
     "trellis.hpp",
+    "trellis/array.hpp",
     "trellis/heap.hpp",
     "trellis/standard.hpp",
     "trellis/synchronisation.hpp",

@@ -15,11 +15,11 @@ struct guest_book {
 
 int main() try {
     trellis::cluster cluster;
-    guest_book& book = cluster.view<guest_book>(0, 1)[0];
+    guest_book& book = cluster.array<guest_book>("guest book", 1)[0];
 
     {
         // One lock for all nodes; std::lock_guard takes it as it takes a std::mutex.
-        trellis::mutex lock = cluster.mutex(1);
+        trellis::mutex lock = cluster.mutex("guest book");
         std::lock_guard guard(lock);
         book.guest[book.guests++] = cluster.node();
     }

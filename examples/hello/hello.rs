@@ -8,8 +8,6 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use trellis::{Cluster, Config};
-
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -21,25 +19,23 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let cluster = Cluster::join(Config::from_environment()?)?;
+    let cluster = trellis::join()?;
     let (node, nodes) = (cluster.node(), cluster.nodes());
 
-    // The region is plain memory at one address in every process. Rust cannot know who else uses these bytes, so it
-    // asks for a promise.
-    // SAFETY: before the barrier, node i uses element i only.
-    let mine = &mut unsafe { cluster.region().slice_mut::<u64>(node * size_of::<u64>(), 1) }[0];
-    *mine = 100 + node as u64;
+    // Plain memory at one address in every process. Each node may change its own part of it, here one element.
+    let mut numbers = cluster.array::<u64>("numbers", nodes)?;
+    numbers.mine_mut()[0] = 100 + node as u64;
 
-    cluster.barrier(0)?; // everybody has written
+    // Everybody has written. From now on all of it can be read, and nobody changes it.
+    let numbers = numbers.freeze()?;
 
     // A word at its home node: adding to it moves eight bytes, not a page.
-    cluster.atomic(0).fetch_add(1)?;
+    cluster.atomic("guests").fetch_add(1)?;
 
     if node == 0 {
-        // SAFETY: nobody writes after the barrier.
-        let all = unsafe { cluster.region().slice::<u64>(0, nodes) };
-        println!("hello from {nodes} nodes: {all:?}");
+        println!("hello from {nodes} nodes: {:?}", &numbers[..]);
     }
+    drop(numbers);
     cluster.leave()?; // waits for the others: node 0 may still be reading what they wrote
     Ok(())
 }

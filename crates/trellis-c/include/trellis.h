@@ -242,10 +242,36 @@ typedef struct trellis_heap_counts {
 /* Fill `*counts`; `counts_bytes` is sizeof(trellis_heap_counts), as for trellis_read_counters(). Errors: ARGUMENT. */
 int trellis_heap_statistics(const trellis_cluster *cluster, trellis_heap_counts *counts, size_t counts_bytes);
 
+/* --------------------------------------------------------------------------------------------- things with names -- */
+
+/* What the elements of an array are, for a comparison between nodes. */
+#define TRELLIS_OTHER 0
+#define TRELLIS_UNSIGNED 1
+#define TRELLIS_SIGNED 2
+#define TRELLIS_FLOAT 3
+
+/* The array `name` of `count` elements of `element_bytes` bytes, whose type is `type` (above): the first node that
+ * asks makes it, and the others find it, at the same address. It starts at a page, shares no page with anything else,
+ * is zero at first, and exists until the cluster ends. NULL if another node described it differently, if the name is
+ * empty or longer than 255 bytes, or if there is no room; trellis_last_error() says which. */
+void *trellis_array(trellis_cluster *cluster, const char *name, size_t count, size_t element_bytes, int type);
+
+/* Divide an array among the nodes: the elements of `node` are the `*length` ones from `*first` on. The blocks are in
+ * the order of the nodes and cover the array. Where that makes none of them a quarter larger than an equal share, they
+ * start at pages, so that no page belongs to two nodes. Errors: ARGUMENT. */
+int trellis_block(const trellis_cluster *cluster, size_t count, size_t element_bytes, size_t node, size_t *first,
+                  size_t *length);
+
+/* The number of the object `name`, for the functions below: trellis_lock(cluster, trellis_id(cluster, "queue")). The
+ * same text is the same number at every node, and no message is needed for it. Names have numbers of their own, from
+ * 2^63 to 2^63 + 2^62 - 1. Messages show the name. 0 if `name` is NULL or no UTF-8, or `cluster` is NULL. */
+uint64_t trellis_id(const trellis_cluster *cluster, const char *name);
+
 /* ---------------------------------------------------------------------------------------------- waiting together -- */
 
-/* Any 64-bit number names an object; objects of different kinds may have the same number, and none has to be created.
- * The last 65,536 numbers (from 0xffffffffffff0000 on) are reserved for Trellis itself. What a thread wrote before it
+/* Any 64-bit number identifies an object; objects of different kinds may have the same number, and none has to be
+ * created. trellis_id() turns a name into a number. The last 65,536 numbers (from 0xffffffffffff0000 on) are reserved
+ * for Trellis itself. What a thread wrote before it
  * released (released a lock or a semaphore, arrived at a barrier, set, notified, changed a word) is visible to a thread
  * that acquired after it (acquired the lock or a permit, left the barrier, waited, was woken, read the word). A wait
  * ends after `wait_seconds_max` with DEADLINE, and the message names the holder or those that are missing. The

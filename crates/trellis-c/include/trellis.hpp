@@ -8,8 +8,8 @@
 //
 //     int main() {
 //         trellis::cluster cluster;                       // configuration from file and environment
-//         auto total = cluster.view<long>(0, 1);          // std::span<long> of the shared region
-//         trellis::mutex lock = cluster.mutex(1);
+//         auto total = cluster.array<long>("total", 1);   // shared memory, which every node finds by this name
+//         trellis::mutex lock = cluster.mutex("total");
 //         {
 //             std::lock_guard guard(lock);                // across every node
 //             total[0] += 10;
@@ -87,13 +87,18 @@ private:
 };
 
 class cluster;
+template <typename T>
+class array;
+template <typename T>
+class grid;
 
 namespace detail {
 
-/// An object of a cluster, by its number.
+/// An object of a cluster, by its number or its name.
 class of_cluster {
 public:
     explicit of_cluster(cluster& where, std::uint64_t id) noexcept;
+    explicit of_cluster(cluster& where, const std::string& name);
 
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
@@ -143,8 +148,8 @@ private:
 
 }  // namespace detail
 
-/// Lock `id` of a cluster. Fair: first come, first served. try_lock() is false if another thread has it, or waits for
-/// it, or it is being passed between nodes. Must not outlive its cluster.
+/// A lock of a cluster: a number, or a name. Fair: first come, first served. try_lock() is false if another thread has
+/// it, or waits for it, or it is being passed between nodes. Must not outlive its cluster.
 using mutex = detail::basic_mutex<detail::of_cluster>;
 
 /// A 64-bit word kept at its home node; every operation takes at most one round trip. Must not outlive its cluster.
@@ -294,6 +299,29 @@ public:
     [[nodiscard]] trellis::mutex mutex(std::uint64_t id) noexcept { return trellis::mutex(*this, id); }
     [[nodiscard]] atomic_word atomic(std::uint64_t id) noexcept { return {cluster_, id}; }
 
+    /// The same by name: cluster.mutex("queue"). The same text is the same object at every node.
+    void barrier(const std::string& name) { barrier(id(name)); }
+    [[nodiscard]] trellis::mutex mutex(const std::string& name) { return trellis::mutex(*this, name); }
+    [[nodiscard]] atomic_word atomic(const std::string& name) { return atomic(id(name)); }
+    /// The number of a name.
+    [[nodiscard]] std::uint64_t id(const std::string& name) const {
+        const std::uint64_t number = trellis_id(cluster_, name.c_str());
+        if (number == 0) throw error(TRELLIS_ERROR_ARGUMENT, trellis_last_error());
+        return number;
+    }
+
+    /// The array `name` of `count` elements, which the first call of any node makes and the others find;
+    /// trellis/array.hpp says more. Throws if another node asked for another type or count.
+    template <typename T>
+    [[nodiscard]] trellis::array<T> array(const std::string& name, std::size_t count) {
+        return trellis::array<T>(*this, name, count);
+    }
+    /// The same with `rows` times `columns` elements.
+    template <typename T>
+    [[nodiscard]] trellis::grid<T> grid(const std::string& name, std::size_t rows, std::size_t columns) {
+        return trellis::grid<T>(*this, name, rows, columns);
+    }
+
     /// Name the following part of this node's record.
     void phase(const std::string& name) { detail::check(trellis_phase(cluster_, name.c_str())); }
     [[nodiscard]] trellis_counters counters() const {
@@ -313,6 +341,8 @@ private:
 
 inline detail::of_cluster::of_cluster(cluster& where, std::uint64_t id) noexcept
     : cluster_(where.handle()), id_(id) {}
+inline detail::of_cluster::of_cluster(cluster& where, const std::string& name)
+    : cluster_(where.handle()), id_(where.id(name)) {}
 
 /// Locks the pages that contain a range of the region, as std::lock_guard locks a mutex: this node gets them for
 /// stores, and no other node sees them until the guard is destroyed. The range must be under a protocol with a lock
@@ -362,5 +392,6 @@ void set_protocol(cluster& where, std::span<T, Extent> part, const std::string& 
 
 #include "trellis/synchronisation.hpp"
 #include "trellis/heap.hpp"
+#include "trellis/array.hpp"
 
 #endif  // TRELLIS_HPP

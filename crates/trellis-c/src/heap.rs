@@ -70,7 +70,7 @@ impl From<HeapError> for Failure {
 ///
 /// # Safety
 /// `cluster` is NULL or came from `trellis_join` and was not freed.
-unsafe fn memory(
+pub(crate) unsafe fn memory(
     cluster: *const ClusterHandle,
     body: impl FnOnce(&Cluster) -> Result<NonNull<u8>, Failure>,
 ) -> *mut c_void {
@@ -82,7 +82,7 @@ unsafe fn memory(
     })
 }
 
-fn no_cluster() -> Failure {
+pub(crate) fn no_cluster() -> Failure {
     Failure::new(status::ARGUMENT, "cluster is NULL; give the handle of trellis_join")
 }
 

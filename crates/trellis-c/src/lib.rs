@@ -16,6 +16,7 @@ pub mod config;
 pub mod counters;
 mod failure;
 pub mod heap;
+pub mod named;
 pub mod parmacs;
 pub mod remote;
 pub mod status;

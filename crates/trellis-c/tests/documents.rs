@@ -35,6 +35,8 @@ const PARTS: &[(&str, &str, &str)] = &[
         "#include <trellis/heap.hpp>\n#include <vector>",
         "trellis::cluster cluster;",
     ),
+    ("auto now = cluster.grid<double>(", "#include <trellis.hpp>", "trellis::cluster cluster;"),
+    ("double *u = trellis_array(", "#include <trellis.h>", "trellis_cluster *cluster = trellis_current();"),
     ("trellis::stored::mutex jobs(", "#include <mutex>\n#include <trellis/stored_synchronisation.hpp>", ""),
 ];
 

@@ -11,7 +11,7 @@ use std::process::Command;
 use support::{C, CPP, Language};
 use trellis_c::counters::Counters;
 use trellis_c::remote::{self, batch};
-use trellis_c::{cluster, status, synchronisation};
+use trellis_c::{cluster, named, status, synchronisation};
 use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_testing::are_installed;
 
@@ -74,6 +74,7 @@ fn the_c_header_stands_alone_in_every_c() {
 fn the_cpp_headers_stand_alone() {
     let headers = [
         "trellis.hpp",
+        "trellis/array.hpp",
         "trellis/heap.hpp",
         "trellis/standard.hpp",
         "trellis/synchronisation.hpp",
@@ -141,6 +142,10 @@ fn numbers_and_layouts_are_those_of_the_library() {
         ("TRELLIS_ERROR_INTERNAL", i64::from(status::INTERNAL)),
         ("TRELLIS_READ", i64::from(cluster::READ)),
         ("TRELLIS_WRITE", i64::from(cluster::WRITE)),
+        ("TRELLIS_OTHER", i64::from(named::OTHER)),
+        ("TRELLIS_UNSIGNED", i64::from(named::UNSIGNED)),
+        ("TRELLIS_SIGNED", i64::from(named::SIGNED)),
+        ("TRELLIS_FLOAT", i64::from(named::FLOAT)),
         ("TRELLIS_SUM", i64::from(synchronisation::SUM)),
         ("TRELLIS_LEAST", i64::from(synchronisation::LEAST)),
         ("TRELLIS_GREATEST", i64::from(synchronisation::GREATEST)),
@@ -157,7 +162,7 @@ fn numbers_and_layouts_are_those_of_the_library() {
         lock_wait_ns barrier_wait_ns unauthenticated_refused nodes_refused packets_refused frames_refused upgrade_owner_faults retries redirects packets_in
         packets_out overhead_ns diffs_out diffs_in handler_ns program_ns program_threads
         pages_carried_out pages_carried_in pages_evicted pages_written_back recalls);
-    assert_eq!(library.len(), 17 + size_of::<Counters>() / 8, "every field is compared");
+    assert_eq!(library.len(), 21 + size_of::<Counters>() / 8, "every field is compared");
     assert_eq!(header, library);
 }
 

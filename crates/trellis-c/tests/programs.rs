@@ -75,6 +75,18 @@ fn the_cpp_interface_on_one_and_three_nodes() {
 }
 
 #[test]
+fn things_with_names_in_both_languages() {
+    for (test, language, source) in [("c-names", &C, "named.c"), ("cpp-names", &CPP, "named.cpp")] {
+        let Some(program) = support::compile(test, language, &support::program(source), &[]) else { return };
+        for nodes in [1, 3] {
+            for printed in support::run_cluster(test, &program, nodes, &[], &[]) {
+                assert_eq!(printed, "names complete\n");
+            }
+        }
+    }
+}
+
+#[test]
 fn threads_wait_for_each_other_in_every_way_of_c() {
     let Some(program) = support::compile("c-waits", &C, &support::program("waits.c"), &[]) else { return };
     for nodes in [1, 3] {

@@ -171,14 +171,16 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`WaitError::Failed`] if a node died before everybody was done. [`WaitError::Misuse`] at a node that joined later
-    /// and still holds a lock, or waits for one, or for another object: nothing has changed then; the sentence names it, and
-    /// the node can leave once it gave that back.
+    /// [`WaitError::Failed`] if a node died before everybody was done. [`WaitError::Misuse`] while the program has a handle
+    /// to [memory with a name](crate::named), and at a node that joined later and still holds a lock, or waits for one, or
+    /// for another object: nothing has changed then; the sentence names it, and the node can leave once it gave that back.
     pub fn leave(&self) -> Result<(), WaitError> {
         let service = lock_service(&self.handle).take();
         match service {
             Some(service) => {
-                if let Err(refused) = self.inner().may_leave() {
+                let handles = &self.inner().handles;
+                if let Err(refused) = handles.close().and_then(|()| self.inner().may_leave()) {
+                    handles.reopen();
                     *lock_service(&self.handle) = Some(service);
                     return Err(refused);
                 }

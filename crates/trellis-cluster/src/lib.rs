@@ -12,16 +12,22 @@ pub mod engines;
 mod heap;
 mod join;
 pub mod launch;
+pub mod named;
+mod names;
 mod ranges;
 mod runtime;
 pub mod secret;
 pub mod synchronisation;
 pub mod waits;
 
+/// Which types can be elements of named memory: [`bytemuck::AnyBitPattern`], which can be derived.
+pub use bytemuck;
 pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};
 pub use heap::{Heap, HeapError, HeapStatistics, Home, Padding};
 pub use join::try_region;
+pub use named::{FrozenVec, MutexOf, SharedVec};
+pub use names::Name;
 pub use ranges::{RangeGuard, ToProtocol};
 pub use synchronisation::Atomic;
 /// Which protocols there are, and how they combine.

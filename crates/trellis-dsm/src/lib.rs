@@ -2,18 +2,15 @@
 //!
 //! A region is mapped at the same address in every process of a cluster. Loads and stores just work; a coherence
 //! protocol decides who may read or write a page now. Start a program with `trellis run -n 4 ./program`, join with
-//! [`Cluster::join`], and share what lies in [`Cluster::region`].
+//! [`join`], and share arrays and values that have names: [`Cluster::array`], [`Cluster::mutex_of`]. They need no
+//! `unsafe`. [`Cluster::region`] is all of the memory, and [`Cluster::heap`] allocates from it.
 //!
 //! ```
 //! let cluster = trellis::join()?;
-//! // SAFETY: only this node uses its own element before the barrier.
-//! let mine = unsafe { cluster.region().slice_mut::<u64>(8 * cluster.node(), 1) };
-//! mine[0] = (cluster.node() * cluster.node()) as u64;
-//! cluster.barrier(0)?;
-//! // SAFETY: nobody writes after the barrier.
-//! let squares = unsafe { cluster.region().slice::<u64>(0, cluster.nodes()) };
+//! let mut squares = cluster.array::<u64>("squares", cluster.nodes())?;
+//! squares.mine_mut()[0] = (cluster.node() * cluster.node()) as u64;
+//! let squares = squares.freeze()?; // every node has stored its element
 //! println!("sum of squares: {}", squares.iter().sum::<u64>());
-//! cluster.leave()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

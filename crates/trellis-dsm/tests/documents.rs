@@ -19,19 +19,15 @@ const DOCUMENTS: &[&str] = &[
 mod readme {
     fn main() -> Result<(), Box<dyn std::error::Error>> {
         let cluster = trellis::join()?;
-        let (node, nodes, region) = (cluster.node(), cluster.nodes(), cluster.region());
-        let steps = 100_000_000;
+        let (node, nodes, steps) = (cluster.node(), cluster.nodes(), 100_000_000);
         let points = (node..steps).step_by(nodes).map(|i| (i as f64 + 0.5) / steps as f64);
-        let sum: f64 = points.map(|x| 4.0 / (1.0 + x * x) / steps as f64).sum();
-        // SAFETY: each node writes its own page only.
-        unsafe { region.slice_mut(4096 * node, 1)[0] = sum };
-        cluster.barrier(0)?;
-        // SAFETY: nobody writes after the barrier.
-        let pi: f64 = (0..nodes).map(|i| unsafe { region.slice::<f64>(4096 * i, 1)[0] }).sum();
+        let mut sums = cluster.array::<f64>("sums", nodes)?; // shared memory, an element for each node
+        sums.mine_mut()[0] = points.map(|x| 4.0 / (1.0 + x * x) / steps as f64).sum();
+        let sums = sums.freeze()?; // every node has stored its part; nobody changes it now
         if node == 0 {
-            println!("{pi}");
+            println!("{}", sums.iter().sum::<f64>());
         }
-        Ok(cluster.leave()?)
+        Ok(())
     }
 }
 
@@ -110,14 +106,15 @@ fn locked_range(cluster: &trellis::Cluster) -> Result<(), Box<dyn std::error::Er
 mod rust_api {
     fn main() -> Result<(), Box<dyn std::error::Error>> {
         let cluster = trellis::join()?;
-        let (node, nodes, region) = (cluster.node(), cluster.nodes(), cluster.region());
-        // SAFETY: before the barrier every node uses its own element only.
-        unsafe { region.slice_mut::<u64>(node * 8, 1)[0] = (node * node) as u64 };
-        cluster.barrier(0)?;
-        // SAFETY: nobody writes after the barrier.
-        let squares = unsafe { region.slice::<u64>(0, nodes) };
-        println!("sum of squares: {}", squares.iter().sum::<u64>());
-        cluster.leave()?;
+        let mut squares = cluster.array::<u64>("squares", 1_000)?; // every node opens it
+        let first = squares.block(cluster.node()).start;
+        for (offset, square) in squares.mine_mut().iter_mut().enumerate() {
+            *square = ((first + offset) as u64).pow(2); // its own block only
+        }
+        let squares = squares.freeze()?; // a barrier; now a slice that nobody changes
+        let largest = cluster.mutex_of("largest", 0)?;
+        let mut value = largest.lock()?; // one thread of the cluster
+        *value = squares.iter().copied().fold(*value, u64::max);
         Ok(())
     }
 }

@@ -18,17 +18,28 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "../trellis.h"
 
 namespace trellis {
 
-/// A failed call: what() is the message, status() the code (TRELLIS_ERROR_...).
+/// The category of Trellis' error codes; message() is trellis_status_text().
+inline const std::error_category& error_category() noexcept {
+    static const class : public std::error_category {
+        [[nodiscard]] const char* name() const noexcept override { return "trellis"; }
+        [[nodiscard]] std::string message(int status) const override { return trellis_status_text(status); }
+    } category;
+    return category;
+}
+
+/// A failed call: what() is the message, status() the code (TRELLIS_ERROR_...), code() the same for <system_error>.
 class error : public std::runtime_error {
 public:
     error(int status, const std::string& sentence) : std::runtime_error(sentence), status_(status) {}
     [[nodiscard]] int status() const noexcept { return status_; }
+    [[nodiscard]] std::error_code code() const noexcept { return {status_, error_category()}; }
 
 private:
     int status_;

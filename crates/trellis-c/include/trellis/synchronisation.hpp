@@ -8,11 +8,11 @@
 //     std::unique_lock guard(lock);
 //     changed.wait(guard, [&] { return ready; });      // somebody on any node calls changed.notify_one()
 //
-// Each object is a number; constructing one creates nothing and costs nothing, and two with the same number are the
-// same object. They have the interface of the standard library's, so its guards take them. A wait throws
-// trellis::error with TRELLIS_ERROR_DEADLINE after wait_seconds_max; what() says who holds the object or who is
-// missing. A wait with a time (`_for`, `_until`) waits for that time instead, longer or shorter, and its result says
-// when it is over. None may outlive its cluster.
+// Each object is a number or a name ("queue"); constructing one creates nothing and costs nothing, and two with the
+// same number or name are the same object. They have the interface of the standard library's, so its guards take them.
+// A wait throws trellis::error with TRELLIS_ERROR_DEADLINE after wait_seconds_max; what() says who holds the object or
+// who is missing. A wait with a time (`_for`, `_until`) waits for that time instead, longer or shorter, and its result
+// says when it is over. None may outlive its cluster.
 #ifndef TRELLIS_SYNCHRONISATION_HPP
 #define TRELLIS_SYNCHRONISATION_HPP
 
@@ -44,6 +44,35 @@ class barrier : public detail::basic_barrier<detail::of_cluster> {
 public:
     explicit barrier(cluster& where, std::uint64_t id, std::uint32_t participants) noexcept
         : basic_barrier(participants, where, id) {}
+    explicit barrier(cluster& where, const std::string& name, std::uint32_t participants)
+        : basic_barrier(participants, where, name) {}
+};
+
+/// Latch `id`, with the interface of std::latch: a counter that starts at `expected` and is used once. It takes the
+/// word and the event flag with its number.
+class latch {
+public:
+    explicit latch(cluster& where, std::uint64_t id, std::uint64_t expected)
+        : count_(where.atomic(id)), zero_(where, id), expected_(expected) {}
+    explicit latch(cluster& where, const std::string& name, std::uint64_t expected)
+        : latch(where, where.id(name), expected) {}
+
+    void count_down(std::uint64_t times = 1) {
+        if (times > 0 && count_.fetch_add(times) + times >= expected_) zero_.set();
+    }
+    [[nodiscard]] bool try_wait() { return expected_ == 0 || zero_.is_set(); }
+    void wait() {
+        if (expected_ > 0) zero_.wait();
+    }
+    void arrive_and_wait(std::uint64_t times = 1) {
+        count_down(times);
+        wait();
+    }
+
+private:
+    atomic_word count_;
+    event zero_;
+    std::uint64_t expected_;
 };
 
 /// The operation by which reduce() combines values.

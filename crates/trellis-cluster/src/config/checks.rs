@@ -6,7 +6,7 @@ use trellis_transport::Multicast;
 
 use super::{ConfigError, Home, LinkKind, NODES_MAX, Origin, Reader, Security};
 
-const PAGE_BYTES_MIN: usize = 4 << 10;
+pub(crate) const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = 2 << 20;
 const REGION_BYTES_MIN: usize = 64 << 10;
 const REGION_BYTES_MAX: usize = 64 << 30;

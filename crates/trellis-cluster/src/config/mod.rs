@@ -6,7 +6,7 @@
 //!
 //! The file is `trellis.toml`, or libivy's JSON as it stands.
 
-mod checks;
+pub(crate) mod checks;
 mod choices;
 mod elastic;
 mod file;

@@ -43,18 +43,22 @@ use trellis_transport::{Link, Payload, SendError};
 use crate::cluster::WaitError;
 use crate::config::{Config, Reserve, Security, Start, WriteDetection};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
+use crate::named::Handles;
+use crate::names::Names;
 use trellis_record::LiveCounters;
 
 pub(crate) use failure::Failure;
 pub(crate) use faults::Server;
 pub(crate) use heap::AllocationRequest;
+pub(crate) use ordered::{Ordered, Rank, lock};
 pub(crate) use progress::start_service;
 pub(crate) use recorder::Recorder;
+#[cfg(test)]
+pub(crate) use synchronisation::RESERVED_FIRST;
 pub(crate) use synchronisation::{Guarding, Timeout};
 pub(crate) use waiters::Ticket;
 
 use elastic::Elastic;
-use ordered::{Ordered, Rank};
 use pages::Shard;
 use progress::Progress;
 use waiters::Waiters;
@@ -101,6 +105,8 @@ pub(crate) struct Node {
     refusal: Ordered<Option<String>>,
     /// How a program that numbers objects by itself calls one, for people.
     pub(crate) object_names: std::sync::OnceLock<fn(u64) -> String>,
+    pub(crate) names: Names,
+    pub(crate) handles: Handles,
     /// Locks that threads of this node hold.
     held: Ordered<synchronisation::Held>,
     streams: Ordered<Streams>,
@@ -230,6 +236,8 @@ impl Node {
             unguarded: Ordered::new(Rank::Last, Vec::new()),
             refusal: Ordered::new(Rank::Last, None),
             object_names: std::sync::OnceLock::new(),
+            names: Names::new(),
+            handles: Handles::new(),
             held: Ordered::new(Rank::Last, Vec::new()),
             streams: Ordered::new(Rank::Last, Streams::new(pages, window_pages_max(&config))),
             window_pages_max: window_pages_max(&config),

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where a lock stands in the order; two of the same rank are never held by one thread.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Rank {
+pub(crate) enum Rank {
     /// Taken by threads of the program alone, while they publish or apply notices; they wait with it.
     Program,
     /// Where those said they are who join later.
@@ -26,13 +26,13 @@ pub(super) enum Rank {
 }
 
 /// Data behind a lock that has a rank.
-pub(super) struct Ordered<T> {
+pub(crate) struct Ordered<T> {
     rank: Rank,
     data: Mutex<T>,
 }
 
 /// The data, locked.
-pub(super) struct Guard<'a, T> {
+pub(crate) struct Guard<'a, T> {
     rank: Rank,
     data: MutexGuard<'a, T>,
 }
@@ -49,13 +49,13 @@ impl Rank {
 }
 
 impl<T> Ordered<T> {
-    pub(super) fn new(rank: Rank, data: T) -> Ordered<T> {
+    pub(crate) fn new(rank: Rank, data: T) -> Ordered<T> {
         Ordered { rank, data: Mutex::new(data) }
     }
 }
 
 /// Takes the lock. A poisoned one means that a thread of the runtime panicked: the panic was the report.
-pub(super) fn lock<T>(ordered: &Ordered<T>) -> Guard<'_, T> {
+pub(crate) fn lock<T>(ordered: &Ordered<T>) -> Guard<'_, T> {
     let rank = ordered.rank;
     if cfg!(debug_assertions) {
         let held = HELD.get();

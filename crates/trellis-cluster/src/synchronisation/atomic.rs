@@ -3,12 +3,13 @@
 use trellis_cluster_protocol::sync::Operation;
 
 use crate::cluster::{Cluster, WaitError};
+use crate::names::Name;
 use crate::runtime::Node;
 
 impl Cluster {
-    /// The 64-bit word number `id`, zero at first, which lives at its home and not in the region.
-    pub fn atomic(&self, id: u64) -> Atomic<'_> {
-        Atomic { node: self.inner(), id }
+    /// The 64-bit word number `name`, zero at first, which lives at its home and not in the region.
+    pub fn atomic<'n>(&self, name: impl Into<Name<'n>>) -> Atomic<'_> {
+        Atomic { node: self.inner(), id: self.inner().number_of(name) }
     }
 }
 

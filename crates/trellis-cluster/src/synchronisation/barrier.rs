@@ -4,6 +4,7 @@ use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{Demand, Reduction};
 
 use crate::cluster::{Cluster, WaitError};
+use crate::names::Name;
 
 /// How a barrier makes one value of those that the nodes bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ impl Reducible for f64 {
 }
 
 impl Cluster {
-    /// Waits until one thread of every node has entered barrier `id`. What every node wrote before, every node reads
+    /// Waits until one thread of every node has entered barrier `name`. What every node wrote before, every node reads
     /// after. Nodes that joined later are in no such barrier; [`Cluster::barrier_of`] is for them.
     ///
     /// # Errors
@@ -117,8 +118,8 @@ impl Cluster {
     /// [`WaitError::TooLong`] names the nodes that did not come; this node has come all the same, and its next call for
     /// the same barrier waits on. [`WaitError::Misuse`] if another thread of this node is in the same barrier, or other
     /// nodes came to reduce something.
-    pub fn barrier(&self, id: u64) -> Result<(), WaitError> {
-        self.inner().barrier(id)
+    pub fn barrier<'n>(&self, name: impl Into<Name<'n>>) -> Result<(), WaitError> {
+        self.inner().barrier(self.inner().number_of(name))
     }
 
     /// As [`Cluster::barrier`], and every node gets what `reduce` makes of the values that the nodes brought, in the
@@ -142,12 +143,17 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn barrier_reduce<T: Reducible>(&self, id: u64, reduce: Reduce, value: T) -> Result<T, WaitError> {
+    pub fn barrier_reduce<'n, T: Reducible>(
+        &self,
+        name: impl Into<Name<'n>>,
+        reduce: Reduce,
+        value: T,
+    ) -> Result<T, WaitError> {
         let Some(reduction) = T::reduction(reduce) else {
             let why = format!("floating-point numbers have no {reduce:?}; reduce their bits as u64");
             return Err(WaitError::Misuse(why));
         };
-        self.inner().reduce(id, reduction, value.to_bits()).map(T::of_bits)
+        self.inner().reduce(self.inner().number_of(name), reduction, value.to_bits()).map(T::of_bits)
     }
 
     /// As [`Cluster::barrier`], and every node gets the `value` that node `from` gave; those of others are ignored.
@@ -155,16 +161,23 @@ impl Cluster {
     /// # Errors
     ///
     /// As [`Cluster::barrier_reduce`]; [`WaitError::Misuse`] if `from` is no node that the cluster started with.
-    pub fn broadcast<T: Reducible>(&self, id: u64, from: usize, value: T) -> Result<T, WaitError> {
+    pub fn broadcast<'n, T: Reducible>(
+        &self,
+        name: impl Into<Name<'n>>,
+        from: usize,
+        value: T,
+    ) -> Result<T, WaitError> {
         if from >= self.nodes() {
             let why = format!("node {from} cannot give its value: the cluster started with {} nodes", self.nodes());
             return Err(WaitError::Misuse(why));
         }
         let own = if from == self.node() { value.to_bits() } else { 0 };
-        self.inner().reduce(id, Reduction::Broadcast(NodeId(from as u16)), own).map(T::of_bits)
+        self.inner()
+            .reduce(self.inner().number_of(name), Reduction::Broadcast(NodeId(from as u16)), own)
+            .map(T::of_bits)
     }
 
-    /// Barrier `id` of `participants` threads, of whichever nodes: several of one node may take part, and nodes that
+    /// Barrier `name` of `participants` threads, of whichever nodes: several of one node may take part, and nodes that
     /// joined later. All give the same number.
     ///
     /// # Examples
@@ -180,8 +193,8 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn barrier_of(&self, id: u64, participants: u32) -> Barrier<'_> {
-        Barrier { cluster: self, id, participants }
+    pub fn barrier_of<'n>(&self, name: impl Into<Name<'n>>, participants: u32) -> Barrier<'_> {
+        Barrier { cluster: self, id: self.inner().number_of(name), participants }
     }
 }
 

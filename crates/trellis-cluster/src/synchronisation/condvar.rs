@@ -6,10 +6,12 @@ use trellis_cluster_protocol::sync::{ConditionDemand, Demand};
 
 use super::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use crate::cluster::{Cluster, WaitError};
+use crate::named::MutexOfGuard;
+use crate::names::Name;
 use crate::runtime::{Guarding, Timeout};
 
 impl Cluster {
-    /// Condition variable `id`.
+    /// Condition variable `name`.
     ///
     /// # Examples
     ///
@@ -30,8 +32,8 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn condvar(&self, id: u64) -> Condvar<'_> {
-        Condvar { cluster: self, id }
+    pub fn condvar<'n>(&self, name: impl Into<Name<'n>>) -> Condvar<'_> {
+        Condvar { cluster: self, id: self.inner().number_of(name) }
     }
 }
 
@@ -39,6 +41,7 @@ impl Cluster {
 pub trait Guard: sealed::Guarded {}
 
 impl Guard for MutexGuard<'_> {}
+impl<T> Guard for MutexOfGuard<'_, T> {}
 impl Guard for RwLockReadGuard<'_> {}
 impl Guard for RwLockWriteGuard<'_> {}
 
@@ -62,6 +65,18 @@ impl sealed::Guarded for MutexGuard<'_> {
     }
     fn set_held(&mut self, is_held: bool) {
         self.is_held = is_held;
+    }
+}
+
+impl<T> sealed::Guarded for MutexOfGuard<'_, T> {
+    fn guarding(&self) -> Guarding {
+        self.lock_guard().guarding()
+    }
+    fn is_held(&self) -> bool {
+        self.lock_guard().is_held
+    }
+    fn set_held(&mut self, is_held: bool) {
+        self.lock_guard_mut().is_held = is_held;
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use trellis_cluster_protocol::sync::{Demand, EventDemand};
 
 use crate::cluster::{Cluster, WaitError};
+use crate::names::Name;
 use crate::runtime::Timeout;
 
 impl Cluster {
-    /// Event flag `id`, not set at first.
+    /// Event flag `name`, not set at first.
     ///
     /// # Examples
     ///
@@ -24,8 +25,8 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn event(&self, id: u64) -> Event<'_> {
-        Event { cluster: self, id }
+    pub fn event<'n>(&self, name: impl Into<Name<'n>>) -> Event<'_> {
+        Event { cluster: self, id: self.inner().number_of(name) }
     }
 }
 

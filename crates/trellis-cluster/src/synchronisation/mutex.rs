@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::given_back;
 use crate::cluster::{Cluster, WaitError};
+use crate::names::Name;
 use crate::runtime::Timeout;
 
 impl Cluster {
-    /// Mutex `id`.
+    /// Mutex `name`.
     ///
     /// # Examples
     ///
@@ -23,8 +24,8 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn mutex(&self, id: u64) -> Mutex<'_> {
-        Mutex { cluster: self, id }
+    pub fn mutex<'n>(&self, name: impl Into<Name<'n>>) -> Mutex<'_> {
+        Mutex { cluster: self, id: self.inner().number_of(name) }
     }
 }
 
@@ -94,7 +95,7 @@ impl<'a> Mutex<'a> {
 pub struct MutexGuard<'a> {
     mutex: Mutex<'a>,
     /// Not so after a wait for a condition that could not take the mutex again.
-    pub(super) is_held: bool,
+    pub(crate) is_held: bool,
     /// As with `std::sync::MutexGuard`, the thread that took the mutex releases it.
     not_send: PhantomData<*const ()>,
 }

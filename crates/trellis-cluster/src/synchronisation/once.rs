@@ -4,9 +4,10 @@ use trellis_cluster_protocol::sync::{Demand, OnceDemand};
 
 use super::given_back;
 use crate::cluster::{Cluster, WaitError};
+use crate::names::Name;
 
 impl Cluster {
-    /// The one-time action `id`.
+    /// The one-time action `name`.
     ///
     /// # Examples
     ///
@@ -20,8 +21,8 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn once(&self, id: u64) -> Once<'_> {
-        Once { cluster: self, id }
+    pub fn once<'n>(&self, name: impl Into<Name<'n>>) -> Once<'_> {
+        Once { cluster: self, id: self.inner().number_of(name) }
     }
 }
 

@@ -7,10 +7,11 @@ use trellis_cluster_protocol::sync::{Demand, ReadWriteDemand};
 
 use super::given_back;
 use crate::cluster::{Cluster, WaitError};
+use crate::names::Name;
 use crate::runtime::Timeout;
 
 impl Cluster {
-    /// Read-write lock `id`.
+    /// Read-write lock `name`.
     ///
     /// # Examples
     ///
@@ -27,8 +28,8 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn rwlock(&self, id: u64) -> RwLock<'_> {
-        RwLock { cluster: self, id }
+    pub fn rwlock<'n>(&self, name: impl Into<Name<'n>>) -> RwLock<'_> {
+        RwLock { cluster: self, id: self.inner().number_of(name) }
     }
 }
 

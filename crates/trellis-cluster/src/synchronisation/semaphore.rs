@@ -5,10 +5,11 @@ use std::time::Duration;
 use trellis_cluster_protocol::sync::{Demand, SemaphoreDemand};
 
 use crate::cluster::{Cluster, WaitError};
+use crate::names::Name;
 use crate::runtime::Timeout;
 
 impl Cluster {
-    /// Semaphore `id`, zero at first.
+    /// Semaphore `name`, zero at first.
     ///
     /// # Examples
     ///
@@ -23,8 +24,8 @@ impl Cluster {
     /// # cluster.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn semaphore(&self, id: u64) -> Semaphore<'_> {
-        Semaphore { cluster: self, id }
+    pub fn semaphore<'n>(&self, name: impl Into<Name<'n>>) -> Semaphore<'_> {
+        Semaphore { cluster: self, id: self.inner().number_of(name) }
     }
 }
 

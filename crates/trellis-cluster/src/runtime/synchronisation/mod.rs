@@ -326,7 +326,8 @@ impl Node {
 
     /// An object's number, in the words of the program where it has some.
     fn object(&self, id: u64) -> String {
-        self.object_names.get().map_or_else(|| id.to_string(), |name| name(id))
+        let numbered = || self.object_names.get().map_or_else(|| id.to_string(), |name| name(id));
+        self.names.shown(id).unwrap_or_else(numbered)
     }
 
     fn outcome(&self, ticket: &Ticket<'_>) -> Result<u64, WaitError> {

@@ -1,0 +1,105 @@
+// Arrays, grids and objects with names, on a cluster of any size. Exit 0 when all is right.
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+#include <numeric>
+#include <string>
+
+#include <trellis.hpp>
+
+static void check(bool condition, const char* what) {
+    if (condition) return;
+    std::cerr << "wrong: " << what << "; last error: " << trellis_last_error() << std::endl;
+    std::_Exit(1);
+}
+
+template <typename Call>
+static std::string refused(Call call) {
+    try {
+        call();
+    } catch (const trellis::error& error) {
+        check(error.status() == TRELLIS_ERROR_ARGUMENT, "the status of a refused array");
+        check(error.code() == std::error_code(TRELLIS_ERROR_ARGUMENT, trellis::error_category()), "its error code");
+        check(error.code().message() == "wrong argument", "the text of an error code");
+        return error.what();
+    }
+    check(false, "it is not refused");
+    return {};
+}
+
+static void arrays(trellis::cluster& cluster) {
+    const std::size_t count = 3000 * cluster.nodes() + 5;
+    trellis::array<long> numbers = cluster.array<long>("numbers", count);
+    check(numbers.size() == count && !numbers.empty(), "the size of an array");
+    check(reinterpret_cast<std::uintptr_t>(numbers.data()) % cluster.page_bytes() == 0, "it starts at a page");
+    for (const std::size_t index : numbers.my_indexes()) numbers[index] = static_cast<long>(index);
+    cluster.barrier("filled");
+    const long sum = std::accumulate(numbers.begin(), numbers.end(), 0L);
+    check(sum == static_cast<long>(count * (count - 1) / 2), "every node sees all of it");
+    std::size_t covered = 0;
+    for (std::size_t node = 0; node < cluster.nodes(); ++node) {
+        check(numbers.block(node).empty() || &numbers.block(node)[0] == &numbers[covered], "blocks are adjacent");
+        check(numbers.indexes_of(node).size() == numbers.block(node).size(), "indexes and elements");
+        covered += numbers.block(node).size();
+    }
+    check(covered == count, "blocks cover the array");
+    check(numbers.mine().data() == numbers.block(cluster.node()).data(), "the own block");
+    cluster.barrier();
+    trellis::parallel_for(numbers, [&](std::size_t index) { numbers[index] *= 2; });
+    check(numbers[count - 1] == 2 * static_cast<long>(count - 1), "every node has done its part");
+    const std::span<long> again = cluster.array<long>("numbers", count);
+    check(again.data() == numbers.data(), "the same name is the same memory");
+    const std::string why = refused([&] { (void)cluster.array<float>("numbers", count); });
+    check(why.find("array `numbers` has ") == 0 && why.ends_with(" f32"), "a different type");
+    (void)refused([&] { (void)cluster.array<long>("", 1); });
+    cluster.barrier();
+}
+
+static void grids(trellis::cluster& cluster) {
+    const std::size_t rows = 40, columns = 300;
+    trellis::grid<double> u = cluster.grid<double>("u", rows, columns);
+    check(u.rows() == rows && u.columns() == columns && u.size() == rows * columns, "the size of a grid");
+    trellis::parallel_for(u, [&](std::size_t row) {
+        for (std::size_t column = 0; column < columns; ++column) u(row, column) = static_cast<double>(row);
+    });
+    for (std::size_t row = 0; row < rows; ++row) {
+        check(u.row(row)[columns - 1] == static_cast<double>(row), "every row is filled");
+    }
+    std::size_t covered = 0;
+    for (std::size_t node = 0; node < cluster.nodes(); ++node) covered += u.rows_of(node).size();
+    check(covered == rows, "the nodes have all rows");
+    (void)refused([&] { (void)cluster.grid<double>("v", 3, 0); });
+    (void)refused([&] { (void)cluster.grid<double>("v", static_cast<std::size_t>(-1), 2); });
+    cluster.barrier();
+}
+
+static void objects(trellis::cluster& cluster) {
+    auto total = cluster.array<int>("total", 1);
+    trellis::mutex lock = cluster.mutex("total");
+    for (int i = 0; i < 50; ++i) {
+        const std::scoped_lock guard(lock);
+        total[0] += 1;
+    }
+    trellis::latch done(cluster, "done", cluster.nodes());
+    check(cluster.nodes() == 1 || !done.try_wait() || total[0] > 50, "a latch waits for all");
+    done.arrive_and_wait();
+    check(done.try_wait() && total[0] == 50 * static_cast<int>(cluster.nodes()), "a lock with a name loses nothing");
+    trellis::latch none(cluster, "none", 0);
+    none.wait();
+    cluster.atomic("count").fetch_add(1);
+    trellis::barrier(cluster, "counted", static_cast<std::uint32_t>(cluster.nodes())).arrive_and_wait();
+    check(cluster.atomic("count").load() == cluster.nodes(), "a word with a name");
+    trellis::counting_semaphore permits(cluster, "permits");
+    permits.release();
+    permits.acquire();
+    check(lock.id() == cluster.id("total") && lock.id() != cluster.id("count"), "numbers of names");
+}
+
+int main() {
+    trellis::cluster cluster;
+    arrays(cluster);
+    grids(cluster);
+    objects(cluster);
+    cluster.barrier();
+    std::cout << "names complete" << std::endl;
+}

@@ -1,0 +1,114 @@
+//! How the elements of a named array are divided among the nodes.
+//!
+//! Promises: the blocks are in the order of the nodes, are adjacent, and cover the array. A block begins at a page border
+//! unless that makes one of the blocks a quarter larger than an equal share, so that two nodes never store to one page
+//! where this costs little balance. All nodes compute the same blocks.
+
+use std::ops::Range;
+
+/// The size of an array and of what it is divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// The number of elements.
+    pub length: usize,
+    /// The size of an element in bytes; not 0.
+    pub element_bytes: usize,
+    /// The size of a page in bytes.
+    pub page_bytes: usize,
+    /// The number of nodes.
+    pub nodes: usize,
+}
+
+impl Blocks {
+    /// The elements of `node`; none for a node that joined later.
+    pub fn of(&self, node: usize) -> Range<usize> {
+        if node >= self.nodes {
+            return self.length..self.length;
+        }
+        let border = if self.are_cut_at_pages() { Blocks::page_border } else { Blocks::equal_border };
+        border(self, node)..border(self, node + 1)
+    }
+
+    fn are_cut_at_pages(&self) -> bool {
+        let longest = (0..self.nodes).map(|node| self.page_border(node + 1) - self.page_border(node)).max();
+        // Four blocks of this length against five equal shares.
+        longest.unwrap_or(0) as u128 * 4 * self.nodes as u128 <= self.length as u128 * 5
+    }
+
+    /// The first element of `node` if all shares are equal.
+    fn equal_border(&self, node: usize) -> usize {
+        (self.length as u128 * node as u128 / self.nodes as u128) as usize
+    }
+
+    /// The element nearest to an equal share with which a page begins; the end is the end.
+    fn page_border(&self, node: usize) -> usize {
+        if node == self.nodes {
+            return self.length;
+        }
+        // Only every so many pages begins with the first byte of an element.
+        let step_bytes = lcm(self.element_bytes, self.page_bytes);
+        let step = step_bytes / self.element_bytes;
+        let equal = self.equal_border(node);
+        ((equal + step / 2) / step).saturating_mul(step).min(self.length)
+    }
+}
+
+fn lcm(one: usize, other: usize) -> usize {
+    let (mut greater, mut less) = (one, other);
+    while less > 0 {
+        (greater, less) = (less, greater % less);
+    }
+    (one / greater).saturating_mul(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trellis_base::Random;
+
+    fn blocks(length: usize, element_bytes: usize, nodes: usize) -> Vec<Range<usize>> {
+        let blocks = Blocks { length, element_bytes, page_bytes: 4096, nodes };
+        (0..nodes).map(|node| blocks.of(node)).collect()
+    }
+
+    #[test]
+    fn few_elements_are_divided_equally() {
+        assert_eq!(blocks(4, 8, 4), [0..1, 1..2, 2..3, 3..4]);
+        assert_eq!(blocks(1, 8, 2), [0..0, 0..1]);
+        assert_eq!(blocks(0, 8, 2), [0..0, 0..0]);
+        assert_eq!(blocks(700, 8, 2), [0..350, 350..700]);
+    }
+
+    #[test]
+    fn blocks_begin_at_page_borders() {
+        assert_eq!(blocks(2048, 8, 4), [0..512, 512..1024, 1024..1536, 1536..2048]);
+        assert_eq!(blocks(1_000_000, 8, 3), [0..333_312, 333_312..666_624, 666_624..1_000_000]);
+        // An element of 12 bytes begins a page every 3 pages, which are 1024 elements.
+        assert_eq!(blocks(30_000, 12, 2), [0..15_360, 15_360..30_000]);
+        assert_eq!(blocks(8, 4096, 2), [0..4, 4..8]);
+    }
+
+    #[test]
+    fn a_node_that_joined_later_has_no_block() {
+        assert_eq!(Blocks { length: 10, element_bytes: 8, page_bytes: 4096, nodes: 2 }.of(2), 10..10);
+    }
+
+    #[test]
+    fn blocks_cover_the_array_and_are_balanced() {
+        let mut random = Random::for_purpose(1, 1);
+        for _ in 0..10_000 {
+            let bits = random.below(30);
+            let length = random.below(1 << bits) as usize;
+            let (element_bytes, nodes) = (1 + random.index(5000), 1 + random.index(20));
+            let blocks = blocks(length, element_bytes, nodes);
+            let mut end = 0;
+            for block in &blocks {
+                assert!(block.start == end && block.end >= block.start);
+                end = block.end;
+                let share = length as f64 / nodes as f64;
+                assert!(block.len() as f64 <= (1.25 * share).max(share.ceil()), "{length} {element_bytes} {blocks:?}");
+            }
+            assert_eq!(end, length);
+        }
+    }
+}
