@@ -82,6 +82,9 @@ const char *trellis_version(void);
 /* The calling thread's last failure as one sentence; "" if nothing has failed yet. Never NULL. */
 const char *trellis_last_error(void);
 
+/* The code of that failure, for functions that return a pointer or a number. TRELLIS_OK if nothing has failed yet. */
+int trellis_last_status(void);
+
 /* A short English name of a status, for example "node lost". Never NULL; static. */
 const char *trellis_status_text(int status);
 
@@ -252,13 +255,15 @@ int trellis_heap_statistics(const trellis_cluster *cluster, trellis_heap_counts 
 
 /* The array `name` of `count` elements of `element_bytes` bytes, whose type is `type` (above): the first node that
  * asks makes it, and the others find it, at the same address. It starts at a page, shares no page with anything else,
- * is zero at first, and exists until the cluster ends. NULL if another node described it differently, if the name is
- * empty or longer than 255 bytes, or if there is no room; trellis_last_error() says which. */
+ * is zero at first, and exists until the cluster ends. NULL if another node described it differently (ARGUMENT), if
+ * the name is empty or longer than 255 bytes (ARGUMENT), if this node joined later and is the first that asks
+ * (ARGUMENT), or if there is no room (STATE); trellis_last_status() is the code. */
 void *trellis_array(trellis_cluster *cluster, const char *name, size_t count, size_t element_bytes, int type);
 
 /* Divide an array among the nodes: the elements of `node` are the `*length` ones from `*first` on. The blocks are in
- * the order of the nodes and cover the array. Where that makes none of them a quarter larger than an equal share, they
- * start at pages, so that no page belongs to two nodes. Errors: ARGUMENT. */
+ * the order of the nodes and cover the array. They start at pages, so that no page belongs to two nodes, unless that
+ * makes one of them more than a quarter larger or smaller than an equal share. A node that joined later has none.
+ * Errors: ARGUMENT. */
 int trellis_block(const trellis_cluster *cluster, size_t count, size_t element_bytes, size_t node, size_t *first,
                   size_t *length);
 
@@ -270,11 +275,11 @@ uint64_t trellis_id(const trellis_cluster *cluster, const char *name);
 /* ---------------------------------------------------------------------------------------------- waiting together -- */
 
 /* Any 64-bit number identifies an object; objects of different kinds may have the same number, and none has to be
- * created. trellis_id() turns a name into a number. The last 65,536 numbers (from 0xffffffffffff0000 on) are reserved
- * for Trellis itself. What a thread wrote before it
- * released (released a lock or a semaphore, arrived at a barrier, set, notified, changed a word) is visible to a thread
- * that acquired after it (acquired the lock or a permit, left the barrier, waited, was woken, read the word). A wait
- * ends after `wait_seconds_max` with DEADLINE, and the message names the holder or those that are missing. The
+ * created. trellis_id() turns a name into a number. The numbers from 0xc000000000000000 on are reserved for Trellis
+ * itself. What a thread wrote before it released (released a lock or a semaphore, arrived at a barrier, set, notified,
+ * changed a word) is visible to a thread that acquired after it (acquired the lock or a permit, left the barrier,
+ * waited, was woken, read the word). A wait ends after `wait_seconds_max` with DEADLINE, and the message names the
+ * holder or those that are missing. The
  * functions whose names end in `_for` have their own time-out instead, longer or shorter: when it is over they return
  * 0, which is not an error. (A condition's then acquires the lock again, as trellis_lock() does.) A wait that timed out
  * leaves nothing locked. Besides what the functions list, STATE means that a number is reserved, that the home has too

@@ -4,7 +4,7 @@
 //! undefined.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -30,6 +30,7 @@ impl Failure {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
+    static LAST_STATUS: Cell<c_int> = const { Cell::new(status::OK) };
 }
 
 /// Runs the body of a function of the header.
@@ -40,7 +41,7 @@ pub(crate) fn answer(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
         Ok(Err(failure)) => failure,
         Err(panic) => Failure::new(status::INTERNAL, internal_sentence(&*panic)),
     };
-    remember(&failure.sentence);
+    remember(&failure);
     failure.status
 }
 
@@ -62,6 +63,11 @@ pub(crate) fn value_or<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
 /// The message of the calling thread; empty if there is none, and never null.
 pub(crate) fn last_sentence() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The code of the calling thread's last failure.
+pub(crate) fn last_status() -> c_int {
+    LAST_STATUS.get()
 }
 
 /// A C string as text.
@@ -88,10 +94,11 @@ pub(crate) unsafe fn place<'a, T>(place: *mut T, name: &str) -> Result<&'a mut T
         .ok_or_else(|| Failure::new(status::ARGUMENT, format!("{name} is NULL; give the address of a variable")))
 }
 
-fn remember(sentence: &str) {
-    let sentence = CString::new(sentence.replace('\0', " ")).unwrap_or_default();
+fn remember(failure: &Failure) {
+    let sentence = CString::new(failure.sentence.replace('\0', " ")).unwrap_or_default();
     // A thread that is ending has no storage for a message any more, and nothing reads it.
     let _ = LAST.try_with(|last| last.replace(sentence));
+    LAST_STATUS.set(failure.status);
 }
 
 fn internal_sentence(panic: &(dyn Any + Send)) -> String {

@@ -28,8 +28,9 @@ fn element(bytes: usize, form: c_int) -> Result<Element, Failure> {
         SIGNED => Form::Signed,
         FLOAT => Form::Float,
         _ => {
-            let why =
-                format!("there is no type {form}; give TRELLIS_FLOAT, TRELLIS_SIGNED, TRELLIS_UNSIGNED or _OTHER");
+            let why = format!(
+                "there is no type {form}; give TRELLIS_FLOAT, TRELLIS_SIGNED, TRELLIS_UNSIGNED or TRELLIS_OTHER"
+            );
             return Err(Failure::new(status::ARGUMENT, why));
         }
     };
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn trellis_array(
         memory(cluster, |cluster| {
             let name = failure::text(name, "name")?;
             let fill = |_: NonNull<u8>| ();
-            Ok(cluster.named_memory(Kind::Array, name, element(element_bytes, form)?, count, fill)?.address)
+            Ok(cluster.named_memory(Kind::Array, name, element(element_bytes, form)?, count, fill)?)
         })
     }
 }

@@ -38,6 +38,12 @@ pub extern "C" fn trellis_last_error() -> *const c_char {
     failure::last_sentence()
 }
 
+/// The code of the calling thread's last failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_last_status() -> c_int {
+    failure::last_status()
+}
+
 /// A short name of a status.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_status_text(status: c_int) -> *const c_char {

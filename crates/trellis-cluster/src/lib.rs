@@ -20,7 +20,7 @@ pub mod secret;
 pub mod synchronisation;
 pub mod waits;
 
-/// Which types can be elements of named memory: [`bytemuck::AnyBitPattern`], which can be derived.
+/// Which types can be elements of named memory: [`bytemuck::Pod`], which can be derived.
 pub use bytemuck;
 pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};

@@ -3,21 +3,32 @@
 //! A text becomes a number by its hash, so that all nodes agree without a message. The node keeps the text for its own
 //! sentences. [`crate::named`] keeps memory under names, and there a collision of two texts is found.
 //!
-//! Promises: the same text is the same number in every process; a text never has a number of Trellis itself.
+//! Promises: the same text is the same number in every process. No name that a program gives reaches an object of Trellis
+//! itself, such as the lock of a value.
 
 use std::collections::BTreeMap;
 
 use trellis_base::{fnv1a, mixed};
 
 use crate::cluster::Cluster;
-use crate::runtime::{Node, Ordered, Rank, lock};
+use crate::runtime::{Node, Ordered, RESERVED_FIRST, Rank, lock};
 
 /// The first number that a text can have. There are 2^62.
-pub(crate) const TEXTS_FIRST: u64 = 1 << 63;
+const TEXTS_FIRST: u64 = 1 << 63;
 const TEXTS_MASK: u64 = (1 << 62) - 1;
 
+/// The first number of the objects that belong to memory with a name. There are 2^61. No program can give these numbers.
+pub(crate) const OF_MEMORY_FIRST: u64 = 3 << 62;
+const OF_MEMORY_MASK: u64 = (1 << 61) - 1;
+
+/// What a call gets in place of a number that a program cannot give; every call refuses it.
+const REFUSED: u64 = u64::MAX;
+
+const _: () = assert!(TEXTS_FIRST + TEXTS_MASK < OF_MEMORY_FIRST && OF_MEMORY_FIRST + OF_MEMORY_MASK < RESERVED_FIRST);
+
 /// The name of an object: a number, or a text. The texts have the numbers from 2^63 to 2^63 + 2^62 - 1, one each; a
-/// program that numbers its objects itself stays below.
+/// program that numbers its objects itself stays below. Each text is kept until the node leaves, so a program that makes
+/// many texts keeps the objects.
 ///
 /// # Examples
 ///
@@ -83,42 +94,40 @@ impl Cluster {
 impl Node {
     pub(crate) fn number_of<'a>(&self, name: impl Into<Name<'a>>) -> u64 {
         match name.into() {
+            Name::Number(number) if number >= OF_MEMORY_FIRST => REFUSED,
             Name::Number(number) => number,
-            Name::Text(text) => self.number_of_text(text, text),
+            Name::Text(text) => self.noted(TEXTS_FIRST | hash(text) & TEXTS_MASK, text),
         }
     }
 
-    /// The number of `text`, which sentences show as `shown`.
-    pub(crate) fn number_of_text(&self, text: &str, shown: &str) -> u64 {
-        let number = number_of(text);
+    /// The number of an object that belongs to memory with a name; sentences show `shown`.
+    pub(crate) fn number_of_memory(&self, text: &str, shown: &str) -> u64 {
+        self.noted(OF_MEMORY_FIRST | hash(text) & OF_MEMORY_MASK, shown)
+    }
+
+    fn noted(&self, number: u64, shown: &str) -> u64 {
         lock(&self.names.0).entry(number).or_insert_with(|| shown.to_owned());
         number
     }
 }
 
-fn number_of(text: &str) -> u64 {
-    TEXTS_FIRST | mixed(fnv1a(text)) & TEXTS_MASK
+fn hash(text: &str) -> u64 {
+    mixed(fnv1a(text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::RESERVED_FIRST;
     use std::collections::BTreeSet;
 
     #[test]
-    fn texts_have_numbers_of_their_own() {
-        let numbers: BTreeSet<u64> = (0..100_000).map(|index| number_of(&format!("queue {index}"))).collect();
+    fn texts_have_numbers_of_their_own_and_homes_everywhere() {
+        let numbers: BTreeSet<u64> = (0..100_000).map(|index| hash(&format!("queue {index}")) & TEXTS_MASK).collect();
         assert_eq!(numbers.len(), 100_000);
-        assert!(numbers.iter().all(|number| (TEXTS_FIRST..RESERVED_FIRST).contains(number)));
-        // Processes of different builds must agree.
-        assert_eq!(number_of("jobs"), number_of("jobs"));
-    }
-
-    #[test]
-    fn the_homes_of_names_are_spread_over_the_nodes() {
         let mut homes = [0u32; 5];
-        (0..1000).for_each(|index| homes[(number_of(&format!("u{index}")) % 5) as usize] += 1);
+        numbers.iter().take(1000).for_each(|number| homes[(number % 5) as usize] += 1);
         assert!(homes.iter().all(|count| (150..250).contains(count)), "{homes:?}");
+        // Processes of different builds must agree.
+        assert_eq!(hash("jobs"), 6_399_258_678_437_798_585);
     }
 }

@@ -27,7 +27,8 @@ mod readme {
         if node == 0 {
             println!("{}", sums.iter().sum::<f64>());
         }
-        Ok(())
+        drop(sums);
+        Ok(cluster.leave()?)
     }
 }
 

@@ -39,21 +39,20 @@ fn fills_and_reads(cluster: &Cluster) {
 
 #[test]
 fn every_node_fills_its_block_and_reads_all() {
-    on_every_kind(3, fills_and_reads);
+    on_every_kind_and_model(fills_and_reads);
 }
 
-#[test]
-fn arrays_are_right_under_release_consistency() {
-    run(3, |config| config.coherence = "hlrc(adaptive)".parse::<Protocol>().unwrap(), fills_and_reads);
+/// Under every catcher and home, and under release consistency.
+fn on_every_kind_and_model(program: impl Fn(&Cluster) + Sync) {
+    on_every_kind(3, &program);
+    run(3, |config| config.coherence = "hlrc(adaptive)".parse::<Protocol>().unwrap(), program);
 }
 
 #[test]
 fn one_barrier_freezes_an_array_and_thaws_another() {
-    run(
-        3,
-        |_| (),
-        |cluster| {
-            let length = 3000;
+    // The blocks of the short one share a page.
+    for length in [3000, 10] {
+        on_every_kind_and_model(|cluster| {
             let mut next = cluster.array::<i32>("next", length).unwrap();
             let mut now = cluster.array::<i32>("now", length).unwrap().freeze().unwrap();
             for step in 1..=20 {
@@ -62,13 +61,13 @@ fn one_barrier_freezes_an_array_and_thaws_another() {
                 (next, now) = now.exchange(next).unwrap();
                 assert!(now.iter().all(|value| *value == step), "step {step}");
             }
-        },
-    );
+        });
+    }
 }
 
 #[test]
 fn a_value_under_a_lock_loses_nothing() {
-    on_every_kind(3, |cluster| {
+    on_every_kind_and_model(|cluster| {
         let total = cluster.mutex_of("total", [7u64, 0]).unwrap();
         for _ in 0..100 {
             let mut value = total.lock().unwrap();
@@ -135,7 +134,10 @@ fn who_describes_a_name_differently_is_told() {
             }
             let error = misuse(cluster.array::<f64>("u", 100));
             assert!(error.starts_with("array `u` was opened at this node before"), "{error}");
-            assert_eq!(misuse(cluster.array::<u8>("", 1)), "a name of 0 bytes is not possible; use 1 to 255");
+            assert_eq!(
+                misuse(cluster.array::<u8>("", 1)),
+                "a name of 0 bytes is not possible; use 1 to 255, none of them zero"
+            );
             assert!(misuse(cluster.mutex_of(&"n".repeat(256), 1u8)).contains("256 bytes"));
         },
     );
@@ -195,9 +197,65 @@ fn texts_name_every_kind_of_object() {
             cluster.once("setup").call_once(|| ()).unwrap();
             assert!(cluster.once("setup").is_completed().unwrap());
             cluster.barrier_of("both", 2).wait().unwrap();
-            // A text and its number are one object.
-            let guard = cluster.mutex(cluster.id("queue")).try_lock().unwrap();
-            assert!(guard.is_none() || cluster.mutex("queue").try_lock().unwrap().is_none());
+        },
+    );
+}
+
+#[test]
+fn a_text_and_its_number_are_one_object() {
+    run(
+        1,
+        |_| (),
+        |cluster| {
+            let guard = cluster.mutex(cluster.id("queue")).lock().unwrap();
+            assert!(cluster.mutex("queue").try_lock().unwrap().is_none());
+            assert!(cluster.mutex("queues").try_lock().unwrap().is_some());
+            let again = cluster.mutex("queue").lock().map(drop).unwrap_err().to_string();
+            assert!(again.starts_with("this thread holds lock `queue` already"), "{again}");
+            drop(guard);
+            let value = cluster.mutex_of("queue", 0u8).unwrap();
+            let guard = value.lock().unwrap();
+            let again = value.lock().map(drop).unwrap_err().to_string();
+            assert!(again.starts_with("this thread holds lock `queue` already"), "{again}");
+            drop(guard);
+        },
+    );
+}
+
+#[test]
+fn nothing_that_a_program_can_name_reaches_what_belongs_to_memory() {
+    run(
+        1,
+        |config| config.wait_seconds_max = 1,
+        |cluster| {
+            let array = cluster.array::<u64>("u", 10).unwrap();
+            let value = cluster.mutex_of("v", 5u64).unwrap();
+            let guard = value.lock().unwrap();
+            // The texts from which their numbers are made are other objects.
+            for text in ["u", "v", "array u", "value v"] {
+                assert_eq!(cluster.atomic(text).load().unwrap(), 0);
+                assert!(cluster.once(text).begin().unwrap());
+                cluster.once(text).failed().unwrap();
+                assert!(cluster.mutex(text).try_lock().unwrap().is_some(), "{text}");
+            }
+            for number in [3 << 62, u64::MAX - 0xffff, u64::MAX] {
+                let refusal = |outcome: Result<(), WaitError>| match outcome {
+                    Err(WaitError::Misuse(why)) => assert!(why.contains("kept for Trellis itself"), "{why}"),
+                    other => panic!("{number:#x}: {other:?}"),
+                };
+                refusal(cluster.mutex(number).acquire());
+                refusal(cluster.mutex(number).release());
+                refusal(cluster.rwlock(number).read().map(drop));
+                refusal(cluster.barrier(number));
+                refusal(cluster.barrier_of(number, 1).wait().map(drop));
+                refusal(cluster.atomic(number).store(0));
+                refusal(cluster.once(number).begin().map(drop));
+                refusal(cluster.event(number).set());
+                refusal(cluster.semaphore(number).release(1));
+                refusal(cluster.condvar(number).notify_all().map(drop));
+            }
+            assert_eq!(*guard, 5);
+            drop((guard, array));
         },
     );
 }

@@ -15,6 +15,7 @@
 #define TRELLIS_ARRAY_HPP
 
 #include <cstddef>
+#include <ranges>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -45,57 +46,43 @@ std::span<T> named(trellis_cluster* cluster, const std::string& name, std::size_
                   "an element of shared memory must be plain: every node sees its bytes, no node destroys it");
     static_assert(alignof(T) <= 4096, "an array is aligned to a page, which may have 4096 bytes");
     void* const first = trellis_array(cluster, name.c_str(), count, sizeof(T), element_type<T>());
-    if (first == nullptr) throw error(TRELLIS_ERROR_ARGUMENT, trellis_last_error());
+    if (first == nullptr) throw error(trellis_last_status(), trellis_last_error());
     return {static_cast<T*>(first), count};
 }
 
-/// A part of an array, from an index on.
-struct block {
-    std::size_t first = 0;
-    std::size_t length = 0;
-};
+/// How elements, or rows, are divided among the nodes, and the barrier at which the nodes meet after a parallel_for.
+class division {
+public:
+    division(cluster& where, const std::string& name, std::size_t count, std::size_t bytes)
+        : cluster_(where.handle()),
+          count_(count),
+          bytes_(bytes),
+          barrier_(where.id("parallel_for " + name)),
+          mine_(of(where.node())) {}
 
-inline block block_of(const trellis_cluster* cluster, std::size_t count, std::size_t bytes, std::size_t node) {
-    block found;
-    check(trellis_block(cluster, count, bytes, node, &found.first, &found.length));
-    return found;
-}
+    [[nodiscard]] std::ranges::iota_view<std::size_t, std::size_t> of(std::size_t node) const {
+        std::size_t first = 0, length = 0;
+        check(trellis_block(cluster_, count_, bytes_, node, &first, &length));
+        return {first, first + length};
+    }
+    [[nodiscard]] std::ranges::iota_view<std::size_t, std::size_t> mine() const noexcept { return mine_; }
+    void meet() const { check(trellis_barrier(cluster_, barrier_)); }
+
+private:
+    trellis_cluster* cluster_;
+    std::size_t count_;
+    std::size_t bytes_;
+    std::uint64_t barrier_;
+    std::ranges::iota_view<std::size_t, std::size_t> mine_;
+};
 
 }  // namespace detail
 
-/// Indexes [begin(), end()), for a range-based for: for (std::size_t row : u.my_rows()).
-class indexes {
-public:
-    class iterator {
-    public:
-        using value_type = std::size_t;
-        using difference_type = std::ptrdiff_t;
+/// Indexes, for a range-based for: for (std::size_t row : u.my_rows()).
+using indexes = std::ranges::iota_view<std::size_t, std::size_t>;
 
-        constexpr std::size_t operator*() const noexcept { return at_; }
-        constexpr iterator& operator++() noexcept { return ++at_, *this; }
-        constexpr iterator operator++(int) noexcept { return iterator(at_++); }
-        friend constexpr bool operator==(iterator, iterator) noexcept = default;
-
-    private:
-        friend class indexes;
-        explicit constexpr iterator(std::size_t at) noexcept : at_(at) {}
-
-        std::size_t at_;
-    };
-
-    constexpr indexes(std::size_t first, std::size_t length) noexcept : first_(first), length_(length) {}
-
-    [[nodiscard]] constexpr iterator begin() const noexcept { return iterator(first_); }
-    [[nodiscard]] constexpr iterator end() const noexcept { return iterator(first_ + length_); }
-    [[nodiscard]] constexpr std::size_t size() const noexcept { return length_; }
-
-private:
-    std::size_t first_;
-    std::size_t length_;
-};
-
-/// An array of a cluster. Each node has a block of it, in the order of the nodes; where that costs little balance, the
-/// blocks start at pages.
+/// An array of a cluster. Each node has a block of it, in the order of the nodes. Blocks start at pages unless that
+/// makes one of them more than a quarter larger or smaller than an equal share.
 template <typename T>
 class array {
 public:
@@ -105,63 +92,64 @@ public:
     using iterator = typename std::span<T>::iterator;
 
     array(cluster& where, const std::string& name, std::size_t count)
-        : cluster_(where.handle()), all_(detail::named<T>(cluster_, name, count)) {}
+        : all_(detail::named<T>(where.handle(), name, count)), division_(where, name, count, sizeof(T)) {}
 
     [[nodiscard]] T* data() const noexcept { return all_.data(); }
     [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
     [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
     [[nodiscard]] iterator begin() const noexcept { return all_.begin(); }
     [[nodiscard]] iterator end() const noexcept { return all_.end(); }
-    T& operator[](std::size_t index) const noexcept { return all_[index]; }
+    [[nodiscard]] T& operator[](std::size_t index) const noexcept { return all_[index]; }
     /// The elements of all nodes.
     [[nodiscard]] std::span<T> span() const noexcept { return all_; }
-    operator std::span<T>() const noexcept { return all_; }
+    [[nodiscard]] operator std::span<T>() const noexcept { return all_; }
 
     /// The indexes of the elements of a node, and of this node.
-    [[nodiscard]] indexes indexes_of(std::size_t node) const {
-        const detail::block found = detail::block_of(cluster_, size(), sizeof(T), node);
-        return {found.first, found.length};
-    }
-    [[nodiscard]] indexes my_indexes() const { return indexes_of(trellis_node(cluster_)); }
+    [[nodiscard]] indexes indexes_of(std::size_t node) const { return division_.of(node); }
+    [[nodiscard]] indexes my_indexes() const noexcept { return division_.mine(); }
     /// The elements of a node, and of this node.
-    [[nodiscard]] std::span<T> block(std::size_t node) const {
-        const detail::block found = detail::block_of(cluster_, size(), sizeof(T), node);
-        return all_.subspan(found.first, found.length);
-    }
-    [[nodiscard]] std::span<T> mine() const { return block(trellis_node(cluster_)); }
+    [[nodiscard]] std::span<T> block(std::size_t node) const { return part(division_.of(node)); }
+    [[nodiscard]] std::span<T> mine() const noexcept { return part(division_.mine()); }
 
-    [[nodiscard]] trellis_cluster* handle() const noexcept { return cluster_; }
+    [[nodiscard]] const detail::division& division() const noexcept { return division_; }
 
 private:
-    trellis_cluster* cluster_;
+    [[nodiscard]] std::span<T> part(indexes of) const noexcept {
+        return of.empty() ? std::span<T>() : all_.subspan(*of.begin(), of.size());
+    }
+
     std::span<T> all_;
+    detail::division division_;
 };
 
-/// A matrix of a cluster, row by row. Each node has whole rows.
+/// A matrix of a cluster, row by row. Each node has whole rows, divided like the elements of an array.
 template <typename T>
 class grid {
 public:
     using element_type = T;
     using value_type = std::remove_cv_t<T>;
     using size_type = std::size_t;
+    using iterator = typename std::span<T>::iterator;
 
     grid(cluster& where, const std::string& name, std::size_t rows, std::size_t columns)
-        : cluster_(where.handle()), rows_(rows), columns_(columns) {
-        if (columns == 0 || rows > static_cast<std::size_t>(-1) / columns / sizeof(T)) {
-            throw error(TRELLIS_ERROR_ARGUMENT, "a grid of " + std::to_string(rows) + " rows and " +
-                                                    std::to_string(columns) + " columns is not possible");
-        }
-        all_ = detail::named<T>(cluster_, name, rows * columns);
-    }
+        : rows_(rows),
+          columns_(columns),
+          all_(detail::named<T>(where.handle(), name, elements(rows, columns))),
+          division_(where, name, rows, columns * sizeof(T)) {}
 
     [[nodiscard]] T* data() const noexcept { return all_.data(); }
     [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
     [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
     [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
+    [[nodiscard]] iterator begin() const noexcept { return all_.begin(); }
+    [[nodiscard]] iterator end() const noexcept { return all_.end(); }
+    [[nodiscard]] std::span<T> span() const noexcept { return all_; }
     [[nodiscard]] std::span<T> row(std::size_t index) const noexcept {
         return all_.subspan(index * columns_, columns_);
     }
-    T& operator()(std::size_t row, std::size_t column) const noexcept { return all_[row * columns_ + column]; }
+    [[nodiscard]] T& operator()(std::size_t row, std::size_t column) const noexcept {
+        return all_[row * columns_ + column];
+    }
 #ifdef __cpp_lib_mdspan
     /// The same elements as a std::mdspan.
     [[nodiscard]] std::mdspan<T, std::dextents<std::size_t, 2>> mdspan() const noexcept {
@@ -170,32 +158,38 @@ public:
 #endif
 
     /// The rows of a node, and of this node.
-    [[nodiscard]] indexes rows_of(std::size_t node) const {
-        const detail::block found = detail::block_of(cluster_, rows_, columns_ * sizeof(T), node);
-        return {found.first, found.length};
-    }
-    [[nodiscard]] indexes my_rows() const { return rows_of(trellis_node(cluster_)); }
+    [[nodiscard]] indexes rows_of(std::size_t node) const { return division_.of(node); }
+    [[nodiscard]] indexes my_rows() const noexcept { return division_.mine(); }
 
-    [[nodiscard]] trellis_cluster* handle() const noexcept { return cluster_; }
+    [[nodiscard]] const detail::division& division() const noexcept { return division_; }
 
 private:
-    trellis_cluster* cluster_;
+    [[nodiscard]] static std::size_t elements(std::size_t rows, std::size_t columns) {
+        if (columns == 0 || rows > static_cast<std::size_t>(-1) / columns / sizeof(T)) {
+            throw error(TRELLIS_ERROR_ARGUMENT, "a grid of " + std::to_string(rows) + " rows and " +
+                                                    std::to_string(columns) + " columns is not possible");
+        }
+        return rows * columns;
+    }
+
     std::size_t rows_;
     std::size_t columns_;
     std::span<T> all_;
+    detail::division division_;
 };
 
-/// Call work(index) for the elements of this node, or work(row) for its rows, and wait at a barrier until every node
-/// has done the same. Every node calls this. If `work` throws, this node does not wait; leave the cluster then.
+/// Call work(index) for the elements of this node, or work(row) for its rows, and wait until every node has done the
+/// same for this array or grid. Every node calls this, with one thread. If `work` throws, this node does not wait;
+/// leave the cluster then.
 template <typename T, typename Work>
 void parallel_for(const array<T>& over, Work work) {
     for (const std::size_t index : over.my_indexes()) work(index);
-    detail::check(trellis_barrier(over.handle(), trellis_id(over.handle(), "parallel_for")));
+    over.division().meet();
 }
 template <typename T, typename Work>
 void parallel_for(const grid<T>& over, Work work) {
     for (const std::size_t row : over.my_rows()) work(row);
-    detail::check(trellis_barrier(over.handle(), trellis_id(over.handle(), "parallel_for")));
+    over.division().meet();
 }
 
 }  // namespace trellis

@@ -60,7 +60,7 @@ public:
     void count_down(std::uint64_t times = 1) {
         if (times > 0 && count_.fetch_add(times) + times >= expected_) zero_.set();
     }
-    [[nodiscard]] bool try_wait() { return expected_ == 0 || zero_.is_set(); }
+    [[nodiscard]] bool try_wait() const { return expected_ == 0 || zero_.is_set(); }
     void wait() {
         if (expected_ > 0) zero_.wait();
     }

@@ -1,4 +1,5 @@
 /* Arrays and objects with names from C, on a cluster of any size. Exit 0 when all is right. */
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,10 @@ int main(void) {
 
     check(trellis_array(cluster, "numbers", count, sizeof(float), TRELLIS_FLOAT) == NULL, "another type");
     check(strstr(trellis_last_error(), "array `numbers` has ") != NULL, "the sentence names the array");
+    check(trellis_last_status() == TRELLIS_ERROR_ARGUMENT, "the code of a refused array");
+    check(trellis_array(cluster, "large", SIZE_MAX / 16, sizeof(double), TRELLIS_FLOAT) == NULL, "no room");
+    check(trellis_last_status() == TRELLIS_ERROR_STATE, "the code of no room");
+    check(trellis_lock(cluster, UINT64_C(3) << 62) == TRELLIS_ERROR_STATE, "a number of Trellis itself");
     check(trellis_array(cluster, "numbers", count, sizeof(double), 4) == NULL, "no such type");
     check(trellis_array(cluster, NULL, count, sizeof(double), TRELLIS_FLOAT) == NULL, "no name");
     check(trellis_array(cluster, "x", count, 0, TRELLIS_FLOAT) == NULL, "no size");

@@ -7,13 +7,11 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 
-use bytemuck::AnyBitPattern;
+use bytemuck::Pod;
 
 use super::{Blocks, Handle, Kind};
 use crate::cluster::{Cluster, WaitError};
-use crate::config::checks::PAGE_BYTES_MIN;
 use crate::heap::HeapError;
-use crate::names::Name;
 
 /// An array of all nodes, of which this node may change its own block.
 ///
@@ -51,8 +49,7 @@ impl Cluster {
     /// assert_eq!(squares[999], 998_001);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn array<T: AnyBitPattern>(&self, name: &str, length: usize) -> Result<SharedVec<T>, HeapError> {
-        const { assert!(align_of::<T>() <= PAGE_BYTES_MIN, "an array is aligned to 4096 bytes at most") };
+    pub fn array<T: Pod>(&self, name: &str, length: usize) -> Result<SharedVec<T>, HeapError> {
         if self.has_joined_later() {
             return Err(HeapError::Misuse(format!(
                 "array `{name}` is divided among the {} nodes that the cluster started with; node {} joined later",
@@ -76,11 +73,7 @@ impl<T> Handle<T> {
 
     /// Meets all nodes.
     fn meet(&self, number: u64) -> Result<(), WaitError> {
-        self.cluster.barrier(Name::Number(number))
-    }
-
-    fn own(&self) -> Range<usize> {
-        self.blocks().of(self.cluster.node())
+        self.cluster.inner().barrier(number)
     }
 
     /// The first element of `part` and their number.
@@ -89,7 +82,7 @@ impl<T> Handle<T> {
     }
 }
 
-impl<T: AnyBitPattern> SharedVec<T> {
+impl<T: Pod> SharedVec<T> {
     /// The number of elements of all nodes.
     pub fn len(&self) -> usize {
         self.handle.length
@@ -100,15 +93,15 @@ impl<T: AnyBitPattern> SharedVec<T> {
         self.len() == 0
     }
 
-    /// The indexes of the elements of `node`. The blocks lie in the order of the nodes and cover the array; where that
-    /// costs little balance, they begin at page borders.
+    /// The indexes of the elements of `node`. The blocks lie in the order of the nodes and cover the array. They begin at
+    /// page borders unless that makes one of them more than a quarter larger or smaller than an equal share.
     pub fn block(&self, node: usize) -> Range<usize> {
         self.handle.blocks().of(node)
     }
 
     /// The block of this node.
     pub fn mine(&self) -> &[T] {
-        let (first, length) = self.handle.part(&self.handle.own());
+        let (first, length) = self.handle.part(&self.handle.own);
         // SAFETY: the elements are in the memory of the handle and any bytes are a `T`. While the array is divided, only
         // this handle stores to this block, and `self` is borrowed.
         unsafe { std::slice::from_raw_parts(first, length) }
@@ -116,7 +109,7 @@ impl<T: AnyBitPattern> SharedVec<T> {
 
     /// The block of this node, to be changed.
     pub fn mine_mut(&mut self) -> &mut [T] {
-        let (first, length) = self.handle.part(&self.handle.own());
+        let (first, length) = self.handle.part(&self.handle.own);
         // SAFETY: as in `mine`, and no other node reads this block; `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(first, length) }
     }
@@ -128,12 +121,12 @@ impl<T: AnyBitPattern> SharedVec<T> {
     ///
     /// As [`Cluster::barrier`]. The array cannot be used at this node afterwards.
     pub fn freeze(self) -> Result<FrozenVec<T>, WaitError> {
-        self.handle.meet(self.handle.memory.number)?;
+        self.handle.meet(self.handle.number)?;
         Ok(FrozenVec { handle: self.handle })
     }
 }
 
-impl<T: AnyBitPattern> FrozenVec<T> {
+impl<T: Pod> FrozenVec<T> {
     /// The indexes of the elements of `node`.
     pub fn block(&self, node: usize) -> Range<usize> {
         self.handle.blocks().of(node)
@@ -145,7 +138,7 @@ impl<T: AnyBitPattern> FrozenVec<T> {
     ///
     /// As [`SharedVec::freeze`].
     pub fn thaw(self) -> Result<SharedVec<T>, WaitError> {
-        self.handle.meet(self.handle.memory.number)?;
+        self.handle.meet(self.handle.number)?;
         Ok(SharedVec { handle: self.handle })
     }
 
@@ -154,7 +147,7 @@ impl<T: AnyBitPattern> FrozenVec<T> {
     ///
     /// # Errors
     ///
-    /// As [`SharedVec::freeze`], for both arrays.
+    /// As [`SharedVec::freeze`], for both arrays. [`WaitError::Misuse`] if they belong to two clusters of this process.
     ///
     /// # Examples
     ///
@@ -174,14 +167,18 @@ impl<T: AnyBitPattern> FrozenVec<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn exchange(self, next: SharedVec<T>) -> Result<(SharedVec<T>, FrozenVec<T>), WaitError> {
+        let node = self.handle.cluster.inner();
+        if !std::ptr::eq(node, next.handle.cluster.inner()) {
+            return Err(WaitError::Misuse("arrays of two clusters cannot be exchanged".to_owned()));
+        }
         // The barrier is that of these two arrays in this order: nodes that give others do not meet.
-        let text = format!("exchange {:x} {:x}", self.handle.memory.number, next.handle.memory.number);
-        self.handle.meet(self.handle.cluster.inner().number_of_text(&text, "exchange of two arrays"))?;
+        let text = format!("exchange {:x} {:x}", self.handle.number, next.handle.number);
+        self.handle.meet(node.number_of_memory(&text, "exchange of two arrays"))?;
         Ok((SharedVec { handle: self.handle }, FrozenVec { handle: next.handle }))
     }
 }
 
-impl<T: AnyBitPattern> Deref for FrozenVec<T> {
+impl<T: Pod> Deref for FrozenVec<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -193,7 +190,7 @@ impl<T: AnyBitPattern> Deref for FrozenVec<T> {
 
 impl<T> fmt::Debug for SharedVec<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "SharedVec({} elements, {:?} are those of this node)", self.handle.length, self.handle.own())
+        write!(formatter, "SharedVec({} elements, {:?} are those of this node)", self.handle.length, self.handle.own)
     }
 }
 

@@ -1,13 +1,13 @@
 //! Memory with a name: arrays and values that all nodes find by a text.
 //!
-//! The first node that asks for a name takes memory from the shared heap, describes it at its beginning and puts its
-//! place into a word; a once-object under the same number makes the others wait for that. A node that comes later
-//! compares the description with its own request. Everything here uses the public objects of a cluster; no protocol
-//! knows of it.
+//! The first node that asks for a name allocates memory and a description of it in the shared heap, and puts the place of
+//! the description into a word. A once-object under the same number makes the others wait for that. A node that comes
+//! later compares the description with its own request. No protocol knows of all this.
 //!
 //! Promises: all nodes get the same memory, or the node whose request differs gets an error that states both. Memory
-//! with a name is zero at first, exists until the cluster ends, and shares no page with anything else. A node does not
-//! leave while a handle is alive, because its references would outlive the region.
+//! with a name is zero at first, exists until the cluster ends, and shares no page with anything else. A program cannot
+//! reach the objects that belong to it. A node does not leave while a handle is alive, because its references would
+//! outlive the region.
 
 mod array;
 mod blocks;
@@ -17,11 +17,14 @@ use std::alloc::Layout;
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 
-use bytemuck::AnyBitPattern;
+use bytemuck::Pod;
+use trellis_cluster_protocol::heap::ALIGN_BYTES_MIN;
 
 use crate::cluster::{Cluster, WaitError};
+use crate::config::checks::PAGE_BYTES_MIN;
 use crate::heap::{HeapError, Home, Padding};
 use crate::runtime::{Ordered, Rank, lock};
 
@@ -32,15 +35,12 @@ pub use mutex_of::{MutexOf, MutexOfGuard};
 /// The longest name of memory, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// A value begins at a multiple of so many bytes.
-const VALUE_ALIGN: usize = 64;
-
-/// What memory with a name is used for. A name of one kind says nothing about the same name of the other.
+/// What memory with a name is used for. An array and a value may have the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Elements in a row, which begin at a page border.
     Array,
-    /// One value under a lock, which begins at a multiple of 64 bytes.
+    /// One value under a lock.
     Value,
 }
 
@@ -130,7 +130,7 @@ impl fmt::Display for Element {
     }
 }
 
-/// What stands at the beginning of the memory; the elements follow.
+/// What all nodes compare with their requests.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Description {
@@ -140,8 +140,10 @@ struct Description {
     form: u32,
     /// The node that made it.
     maker: u32,
-    /// Not there by chance: [`MARK`].
+    /// [`MARK`], which tells a description from other bytes.
     mark: u64,
+    /// The offset of the first element in the region.
+    elements: u64,
     name_bytes: u64,
     name: [u8; NAME_BYTES_MAX + 1],
 }
@@ -149,6 +151,7 @@ struct Description {
 const MARK: u64 = u64::from_le_bytes(*b"TRELLIS.");
 
 impl Description {
+    /// The elements have no place yet.
     fn of(name: &str, element: Element, length: usize, maker: usize) -> Description {
         let mut text = [0; NAME_BYTES_MAX + 1];
         text[..name.len()].copy_from_slice(name.as_bytes());
@@ -158,6 +161,7 @@ impl Description {
             form: element.form as u32,
             maker: maker as u32,
             mark: MARK,
+            elements: 0,
             name_bytes: name.len() as u64,
             name: text,
         }
@@ -173,23 +177,23 @@ impl Description {
     }
 }
 
-/// Memory with a name, as a node found or made it.
-#[derive(Clone, Copy, Debug)]
-pub struct Memory {
-    /// The first element.
-    pub address: NonNull<u8>,
-    /// The number under which its locks and barriers are.
-    pub number: u64,
+/// A name that is possible.
+struct Identity {
+    number: u64,
+    /// What sentences call the memory.
+    shown: String,
 }
 
 impl Cluster {
-    /// The memory with this name: `length` elements, zero at first, or with what `fill` does to them if this node is the
-    /// first that asks for it. [`Cluster::array`] and [`Cluster::mutex_of`] are made of it.
+    /// The first element of the memory with this name: `length` elements, zero at first, or with what `fill` does to them if this node is the
+    /// first that asks. [`Cluster::array`] and [`Cluster::mutex_of`] are the interface; this is for other languages.
     ///
     /// # Errors
     ///
-    /// [`HeapError::Misuse`] if another node described the same name differently, or if the name is empty or longer than
-    /// [`NAME_BYTES_MAX`]. The others as [`crate::Heap::allocate`].
+    /// [`HeapError::Misuse`] if another node described the same name differently, if the name is empty or longer than
+    /// [`NAME_BYTES_MAX`] or has a zero byte, or if this node joined later and is the first that asks. The others as
+    /// [`crate::Heap::allocate`].
+    #[doc(hidden)]
     pub fn named_memory(
         &self,
         kind: Kind,
@@ -197,25 +201,26 @@ impl Cluster {
         element: Element,
         length: usize,
         fill: impl FnOnce(NonNull<u8>),
-    ) -> Result<Memory, HeapError> {
-        let (number, shown) = self.identify(kind, name)?;
-        let own = Description::of(name, element, length, self.node());
-        let data_start = self.data_start(kind);
-        let (once, place) = (self.once(number), self.atomic(number));
+    ) -> Result<NonNull<u8>, HeapError> {
+        let Identity { number, shown } = self.identify(kind, name)?;
+        self.inner().handles.check_present(&shown)?;
+        if element.bytes == 0 {
+            return Err(HeapError::Misuse(format!("{shown}: an element of 0 bytes cannot be shared")));
+        }
+        let (once, place) = (self.own_once(number), self.own_atomic(number));
         if once.begin()? {
-            let made = self.make(&own, data_start, fill).and_then(|offset| Ok(place.store(offset)?));
+            let own = Description::of(name, element, length, self.node());
+            let made = self.make(own, &shown, fill).and_then(|offset| Ok(place.store(offset)?));
             match made {
                 Ok(()) => once.done()?,
                 Err(why) => {
-                    once.failed()?;
+                    // If this fails, the cluster has failed, and every other call says so.
+                    let _ = once.failed();
                     return Err(why);
                 }
             }
         }
-        let start = self.region().base().wrapping_add(place.load()? as usize);
-        // SAFETY: the first node wrote a description there before the once-object was done, which this node waited for;
-        // nobody writes to it again.
-        let found = unsafe { start.cast::<Description>().read() };
+        let found = self.description_at(place.load()?);
         if found.mark != MARK || found.name() != name {
             return Err(HeapError::Misuse(format!(
                 "{shown}: its number is also that of `{}`; choose another name",
@@ -230,44 +235,74 @@ impl Cluster {
                 found.maker,
             )));
         }
-        let address = NonNull::new(start.wrapping_add(data_start)).expect("the region is not at address 0");
-        Ok(Memory { address, number })
+        let first = self.region().base().wrapping_add(found.elements as usize);
+        Ok(NonNull::new(first).expect("the region is not at address 0"))
     }
 
-    /// The number of memory with a name, and what sentences call it.
-    fn identify(&self, kind: Kind, name: &str) -> Result<(u64, String), HeapError> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+    fn identify(&self, kind: Kind, name: &str) -> Result<Identity, HeapError> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(HeapError::Misuse(format!(
-                "a name of {} bytes is not possible; use 1 to {NAME_BYTES_MAX}",
+                "a name of {} bytes is not possible; use 1 to {NAME_BYTES_MAX}, none of them zero",
                 name.len()
             )));
         }
-        let number = self.inner().number_of_text(&format!("{} {name}", kind.word()), name);
-        Ok((number, format!("{} `{name}`", kind.word())))
+        let number = self.inner().number_of_memory(&format!("{} {name}", kind.word()), name);
+        Ok(Identity { number, shown: format!("{} `{name}`", kind.word()) })
     }
 
-    /// The distance of the first element from the description.
-    fn data_start(&self, kind: Kind) -> usize {
-        size_of::<Description>().next_multiple_of(match kind {
-            Kind::Array => self.region().page_bytes(),
-            Kind::Value => VALUE_ALIGN,
-        })
-    }
-
-    /// Takes memory from the heap and describes it; its offset in the region.
-    fn make(&self, own: &Description, data_start: usize, fill: impl FnOnce(NonNull<u8>)) -> Result<u64, HeapError> {
+    /// The description whose place the first node wrote into the word.
+    fn description_at(&self, offset: u64) -> Description {
         let region = self.region();
-        let bytes = own.length.checked_mul(own.element_bytes).and_then(|bytes| bytes.checked_add(data_start as u64));
-        let align = region.page_bytes();
-        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes as usize, align).ok()).ok_or_else(|| {
-            HeapError::NoRoom(format!("{} {} are more than any region; ask for less", own.length, own.element()))
+        let end = (offset as usize).saturating_add(size_of::<Description>());
+        let is_in_heap = offset as usize >= region.heap_start() && end <= region.bytes();
+        assert!(
+            is_in_heap && offset.is_multiple_of(ALIGN_BYTES_MIN),
+            "only a first node writes the place: {offset:#x}"
+        );
+        // SAFETY: the first node wrote a description there before the once-object was done, for which this node waited;
+        // nobody writes to it again.
+        unsafe { region.base().wrapping_add(offset as usize).cast::<Description>().read() }
+    }
+
+    /// Allocates the memory and its description; the offset of the description.
+    fn make(&self, own: Description, shown: &str, fill: impl FnOnce(NonNull<u8>)) -> Result<u64, HeapError> {
+        if self.has_joined_later() {
+            return Err(HeapError::Misuse(format!(
+                "{shown} does not exist yet, and node {} joined later, so it cannot make it; let a node that was there from \
+                 the start ask first",
+                self.node()
+            )));
+        }
+        let region = self.region();
+        let bytes = own.length.checked_mul(own.element_bytes).and_then(|bytes| usize::try_from(bytes).ok());
+        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes.max(1), region.page_bytes()).ok());
+        let layout = layout.ok_or_else(|| {
+            HeapError::NoRoom(format!(
+                "{shown}: {} {} are more than any region; ask for less",
+                own.length,
+                own.element()
+            ))
         })?;
-        let memory = self.heap().allocate_layout_zeroed(layout, Home::Unspecified, Padding::PerPage)?;
-        // SAFETY: the block has room for a description and is aligned to pages; nobody else knows it yet.
-        unsafe { memory.cast::<Description>().write(*own) };
-        // SAFETY: the block has so many bytes.
-        fill(unsafe { memory.add(data_start) });
-        Ok((memory.as_ptr().addr() - region.base().addr()) as u64)
+        let named = |error| match error {
+            HeapError::NoRoom(why) => HeapError::NoRoom(format!("{shown}: {why}")),
+            other => other,
+        };
+        let of_description = Layout::new::<Description>();
+        let description = self.heap().allocate_layout(of_description, Home::Unspecified, Padding::Packed);
+        let description = description.map_err(named)?.cast::<Description>();
+        let elements = match self.heap().allocate_layout_zeroed(layout, Home::Unspecified, Padding::PerPage) {
+            Ok(elements) => elements,
+            Err(error) => {
+                // SAFETY: nobody else knows the block.
+                unsafe { self.heap().free(description)? };
+                return Err(named(error));
+            }
+        };
+        let offset_of = |pointer: NonNull<u8>| (pointer.as_ptr().addr() - region.base().addr()) as u64;
+        // SAFETY: the heap returned room for a description, and nobody else knows it yet.
+        unsafe { description.write(Description { elements: offset_of(elements), ..own }) };
+        fill(elements);
+        Ok(offset_of(description.cast()))
     }
 }
 
@@ -302,12 +337,17 @@ impl Handles {
         lock(&self.0).has_left = false;
     }
 
+    fn check_present(&self, shown: &str) -> Result<(), HeapError> {
+        match lock(&self.0).has_left {
+            true => Err(HeapError::Misuse(format!("{shown} cannot be opened: this node has left the cluster"))),
+            false => Ok(()),
+        }
+    }
+
     /// One handle more; if `only`, there must never have been one.
     fn open(&self, number: u64, shown: &str, only: bool) -> Result<(), HeapError> {
+        self.check_present(shown)?;
         let mut open = lock(&self.0);
-        if open.has_left {
-            return Err(HeapError::Misuse(format!("{shown} cannot be opened: this node has left the cluster")));
-        }
         if only && open.counts.contains_key(&number) {
             return Err(HeapError::Misuse(format!(
                 "{shown} was opened at this node before, and a node has one handle to an array; keep the first one"
@@ -332,9 +372,11 @@ impl Handles {
 /// A handle: memory with a name, which stays mapped for as long as the handle lives.
 struct Handle<T> {
     cluster: Cluster,
-    memory: Memory,
+    number: u64,
     first: NonNull<T>,
     length: usize,
+    /// The elements of this node.
+    own: Range<usize>,
 }
 
 // SAFETY: the memory belongs to no thread; what may be done with it from which thread is decided by the types that own a
@@ -343,7 +385,7 @@ unsafe impl<T: Send> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Handle<T> {}
 
-impl<T: AnyBitPattern> Handle<T> {
+impl<T: Pod> Handle<T> {
     fn open(
         cluster: &Cluster,
         kind: Kind,
@@ -352,11 +394,15 @@ impl<T: AnyBitPattern> Handle<T> {
         fill: impl FnOnce(NonNull<T>),
     ) -> Result<Handle<T>, HeapError> {
         const { assert!(size_of::<T>() > 0, "elements without bytes cannot be shared") };
-        let (number, shown) = cluster.identify(kind, name)?;
+        const { assert!(align_of::<T>() <= PAGE_BYTES_MIN, "elements are aligned to 4096 bytes at most") };
+        let Identity { number, shown } = cluster.identify(kind, name)?;
         let handles = &cluster.inner().handles;
         handles.open(number, &shown, kind == Kind::Array)?;
         match cluster.named_memory(kind, name, Element::of::<T>(), length, |address| fill(address.cast())) {
-            Ok(memory) => Ok(Handle { cluster: cluster.clone(), memory, first: memory.address.cast(), length }),
+            Ok(first) => {
+                let own = cluster.blocks_of(length, size_of::<T>()).of(cluster.node());
+                Ok(Handle { cluster: cluster.clone(), number, first: first.cast(), length, own })
+            }
             Err(why) => {
                 handles.close_one(number, true);
                 Err(why)
@@ -367,6 +413,6 @@ impl<T: AnyBitPattern> Handle<T> {
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        self.cluster.inner().handles.close_one(self.memory.number, false);
+        self.cluster.inner().handles.close_one(self.number, false);
     }
 }

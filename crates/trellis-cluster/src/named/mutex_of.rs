@@ -6,13 +6,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use bytemuck::AnyBitPattern;
+use bytemuck::Pod;
 
-use super::{Handle, Kind, VALUE_ALIGN};
+use super::{Handle, Kind};
 use crate::cluster::{Cluster, WaitError};
 use crate::heap::HeapError;
-use crate::names::Name;
-use crate::synchronisation::{Mutex, MutexGuard};
+use crate::synchronisation::{Mutex, MutexGuard, given_back};
 
 /// A value of all nodes, which only the thread that holds its lock can reach.
 pub struct MutexOf<T> {
@@ -32,7 +31,8 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`HeapError::Misuse`] if another node asked for another type. [`HeapError::NoRoom`] says how much there is.
+    /// [`HeapError::Misuse`] if another node asked for another type, or if this node joined later and no other has asked
+    /// yet. [`HeapError::NoRoom`] says how much there is: a value takes a page.
     ///
     /// # Examples
     ///
@@ -44,15 +44,14 @@ impl Cluster {
     /// assert_eq!(*total.lock()?, 1.5);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn mutex_of<T: AnyBitPattern>(&self, name: &str, initial: T) -> Result<MutexOf<T>, HeapError> {
-        const { assert!(align_of::<T>() <= VALUE_ALIGN, "a value is aligned to 64 bytes at most") };
+    pub fn mutex_of<T: Pod>(&self, name: &str, initial: T) -> Result<MutexOf<T>, HeapError> {
         // SAFETY: the memory is new, has room for a `T` and is aligned for it.
         let fill = |value: std::ptr::NonNull<T>| unsafe { value.write(initial) };
         Handle::open(self, Kind::Value, name, 1, fill).map(|handle| MutexOf { handle })
     }
 }
 
-impl<T: AnyBitPattern> MutexOf<T> {
+impl<T: Pod> MutexOf<T> {
     /// Waits for the lock.
     ///
     /// # Errors
@@ -82,7 +81,7 @@ impl<T: AnyBitPattern> MutexOf<T> {
 
     /// The lock alone.
     fn mutex(&self) -> Mutex<'_> {
-        self.handle.cluster.mutex(Name::Number(self.handle.memory.number))
+        self.handle.cluster.own_mutex(self.handle.number)
     }
 }
 
@@ -91,9 +90,11 @@ impl<T> MutexOfGuard<'_, T> {
     ///
     /// # Errors
     ///
-    /// As [`MutexGuard::unlock`].
+    /// As [`MutexGuard::unlock`], but after [`WaitError::TooLong`] the cluster ends, as it does when a guard is dropped.
     pub fn unlock(self) -> Result<(), WaitError> {
-        self.guard.unlock()
+        let outcome = self.guard.unlock();
+        given_back(&self.of.handle.cluster, outcome.clone());
+        outcome
     }
 }
 
@@ -113,7 +114,7 @@ impl<'a, T> MutexOfGuard<'a, T> {
     }
 }
 
-impl<T: AnyBitPattern> Deref for MutexOfGuard<'_, T> {
+impl<T: Pod> Deref for MutexOfGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -122,7 +123,7 @@ impl<T: AnyBitPattern> Deref for MutexOfGuard<'_, T> {
     }
 }
 
-impl<T: AnyBitPattern> DerefMut for MutexOfGuard<'_, T> {
+impl<T: Pod> DerefMut for MutexOfGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`, and the guard is borrowed mutably.
         unsafe { self.address().as_mut() }

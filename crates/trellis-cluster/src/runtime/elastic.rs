@@ -146,7 +146,9 @@ impl Node {
             state.0.in_use().map(|subject| (subject, state.0.own_standing(subject)))
         };
         if let Some((subject, standing)) = in_use {
-            return Err(WaitError::Misuse(match subject.kind {
+            let kind = subject.kind;
+            let subject = self.in_words(&subject, subject.id);
+            return Err(WaitError::Misuse(match kind {
                 _ if standing.holds == 0 => format!("a thread waits for {subject}; let it return before leaving"),
                 Kind::Once => format!("{subject} was begun here; say that it is done, or failed, before leaving"),
                 _ => format!("{subject} is held; give it back before leaving"),

@@ -53,9 +53,7 @@ pub(crate) use heap::AllocationRequest;
 pub(crate) use ordered::{Ordered, Rank, lock};
 pub(crate) use progress::start_service;
 pub(crate) use recorder::Recorder;
-#[cfg(test)]
-pub(crate) use synchronisation::RESERVED_FIRST;
-pub(crate) use synchronisation::{Guarding, Timeout};
+pub(crate) use synchronisation::{Guarding, RESERVED_FIRST, Timeout};
 pub(crate) use waiters::Ticket;
 
 use elastic::Elastic;

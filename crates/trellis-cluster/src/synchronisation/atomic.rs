@@ -7,9 +7,14 @@ use crate::names::Name;
 use crate::runtime::Node;
 
 impl Cluster {
-    /// The 64-bit word number `name`, zero at first, which lives at its home and not in the region.
+    /// The word `name`: 64 bits, zero at first. It lives at its home and not in the region.
     pub fn atomic<'n>(&self, name: impl Into<Name<'n>>) -> Atomic<'_> {
         Atomic { node: self.inner(), id: self.inner().number_of(name) }
+    }
+
+    /// The same for a word of Trellis itself.
+    pub(crate) fn own_atomic(&self, id: u64) -> Atomic<'_> {
+        Atomic { node: self.inner(), id }
     }
 }
 

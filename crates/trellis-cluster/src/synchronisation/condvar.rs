@@ -152,6 +152,7 @@ impl Condvar<'_> {
     /// of the wait. Without `duration` the wait is as long as is configured.
     #[doc(hidden)]
     pub fn wait_with_lock(&self, lock: u64, duration: Option<Duration>) -> (bool, Result<bool, WaitError>) {
+        let lock = self.cluster.inner().number_of(lock);
         let timeout = duration.map_or(Timeout::Configured, Timeout::For);
         let waited = self.cluster.inner().wait_for_condition(self.id, Guarding::Lock(lock), timeout);
         (waited.is_lock_held, waited.notified)
@@ -162,7 +163,7 @@ impl Condvar<'_> {
             return Err(WaitError::Misuse(format!(
                 "condition {} cannot be waited for: the lock is not held any more, because an earlier wait could not take \
                  it again",
-                self.id
+                self.cluster.inner().object(self.id)
             )));
         }
         let waited = self.cluster.inner().wait_for_condition(self.id, guard.guarding(), timeout);

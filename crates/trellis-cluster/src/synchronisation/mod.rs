@@ -23,7 +23,7 @@ use crate::cluster::{Cluster, WaitError};
 
 /// What a guard does with the outcome of giving back what it guards. When the guard is gone nobody can try again, and
 /// others would wait for ever: the cluster ends. Where it failed already, the next call says so.
-fn given_back<T>(cluster: &Cluster, outcome: Result<T, WaitError>) {
+pub(crate) fn given_back<T>(cluster: &Cluster, outcome: Result<T, WaitError>) {
     if let Err(error @ WaitError::TooLong { .. }) = outcome {
         cluster.abandon(&format!("what a guard held cannot be given back: {error}"));
     }

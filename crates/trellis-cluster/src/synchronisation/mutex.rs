@@ -27,6 +27,11 @@ impl Cluster {
     pub fn mutex<'n>(&self, name: impl Into<Name<'n>>) -> Mutex<'_> {
         Mutex { cluster: self, id: self.inner().number_of(name) }
     }
+
+    /// The same for an object of Trellis itself.
+    pub(crate) fn own_mutex(&self, id: u64) -> Mutex<'_> {
+        Mutex { cluster: self, id }
+    }
 }
 
 /// A lock that one thread of one node holds; others queue and get it in the order in which they asked. Taken again by

@@ -24,6 +24,11 @@ impl Cluster {
     pub fn once<'n>(&self, name: impl Into<Name<'n>>) -> Once<'_> {
         Once { cluster: self, id: self.inner().number_of(name) }
     }
+
+    /// The same for an object of Trellis itself.
+    pub(crate) fn own_once(&self, id: u64) -> Once<'_> {
+        Once { cluster: self, id }
+    }
 }
 
 /// Something that one thread of one node does, while others that come wait until it is done. Kept at its home: one round

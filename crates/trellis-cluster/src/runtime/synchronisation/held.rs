@@ -32,12 +32,8 @@ impl Node {
             Holding::Write => matches!(how, Holding::Read | Holding::Write),
             Holding::Once => how == Holding::Once,
         };
-        let held = lock(&self.held);
-        let Some((how, ..)) =
-            held.iter().find(|(how, other, thread)| *other == id && *thread == me && in_the_way(*how))
-        else {
-            return Ok(());
-        };
+        let is_mine = |(how, other, thread): &&(Holding, u64, _)| *other == id && *thread == me && in_the_way(*how);
+        let Some(how) = lock(&self.held).iter().find(is_mine).map(|(how, ..)| *how) else { return Ok(()) };
         let id = self.object(id);
         Err(WaitError::Misuse(match how {
             Holding::Lock => {

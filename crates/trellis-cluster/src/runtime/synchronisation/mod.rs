@@ -19,6 +19,7 @@ use super::ordered::{Guard, lock};
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
+use crate::names::OF_MEMORY_FIRST;
 use crate::waits::Wait;
 use trellis_record::LiveCounters;
 
@@ -51,8 +52,8 @@ fn refuse_reserved(id: u64) -> Result<(), WaitError> {
         return Ok(());
     }
     Err(WaitError::Misuse(format!(
-        "the number {id:#x} is kept for Trellis itself; use one below {RESERVED_FIRST:#x} for barriers, locks, words and \
-         other objects"
+        "the numbers from {OF_MEMORY_FIRST:#x} on are kept for Trellis itself; use one below, or a name, for barriers, locks, \
+         words and other objects"
     )))
 }
 
@@ -116,6 +117,7 @@ impl Node {
     pub(crate) fn release(&self, id: u64) -> Result<(), WaitError> {
         let not_held = || WaitError::Misuse(format!("lock {} is not held by this node", self.object(id)));
         if !lock(&self.synchronisation).0.holds(id) {
+            refuse_reserved(id)?;
             return Err(not_held());
         }
         // The next holder must find these stores: until they are at their homes the lock stays here.
@@ -320,12 +322,16 @@ impl Node {
 
     /// What is waited for, in the words of the program where it has some.
     pub(in crate::runtime) fn described(&self, wait: Wait) -> String {
-        let text = wait.to_string();
-        wait.object().map_or(text.clone(), |id| text.replace(&id.to_string(), &self.object(id)))
+        wait.object().map_or(wait.to_string(), |id| self.in_words(&wait, id))
+    }
+
+    /// A text about object `id`, with the name in place of its number.
+    pub(in crate::runtime) fn in_words(&self, text: &impl ToString, id: u64) -> String {
+        text.to_string().replace(&id.to_string(), &self.object(id))
     }
 
     /// An object's number, in the words of the program where it has some.
-    fn object(&self, id: u64) -> String {
+    pub(crate) fn object(&self, id: u64) -> String {
         let numbered = || self.object_names.get().map_or_else(|| id.to_string(), |name| name(id));
         self.names.shown(id).unwrap_or_else(numbered)
     }
