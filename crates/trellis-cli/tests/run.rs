@@ -192,6 +192,81 @@ fn other_signals_reach_the_program() {
 }
 
 #[test]
+fn a_dry_run_says_what_would_be_started_and_starts_nothing() {
+    let folder = Folder::new();
+    let touched = folder.file("touched");
+    let program = format!("touch {}", touched.display());
+    let options = ["--dry-run", "-n", "3", "--set", "region_bytes=1MiB", "--record"];
+    let record = folder.file("record");
+    let record = record.to_str().expect("text");
+    let shell = [record, "-x", "SECRET=hidden", "sh", "-c", &program];
+    let run = start(&[&options[..], &shell[..]].concat()).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for line in ["nodes          3", "setting        region_bytes=1MiB", "variable       SECRET"] {
+        assert!(run.stdout.contains(line), "{line}: {}", run.stdout);
+    }
+    assert!(run.stdout.starts_with("program        sh -c touch ") && !run.stdout.contains("hidden"), "{}", run.stdout);
+    assert!(!touched.exists() && !Path::new(record).exists(), "nothing is started or made");
+    let run = start(&["--dry-run", "--hosts", "a:2,user@b", "./program"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.stdout.contains("nodes 0 to 1 on a") && run.stdout.contains("node 2 on b"), "{}", run.stdout);
+    for (options, code, sentence) in [
+        (&["--dry-run", "--set", "page_bytes=3", "true"][..], 78, "page_bytes"),
+        (&["--dry-run", "./not-here"], 127, "program `./not-here` was not found"),
+        (&["--dry-run", "/etc/passwd"], 126, "/etc/passwd"),
+        (&["--dry-run", "-n", "0", "true"], 2, "number of nodes"),
+    ] {
+        let run = start(options).finish();
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert!(run.stderr.contains(sentence), "{run:?}");
+    }
+}
+
+#[test]
+fn a_summary_says_how_every_node_ended() {
+    let folder = Folder::new();
+    let file = folder.file("summary.json");
+    let name = file.to_str().expect("text");
+    let read = || -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(&file).expect("it is written")).expect("it is JSON")
+    };
+    let run = start_nodes(2, "sum", &["--json", name]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let summary = read();
+    assert_eq!((&summary["status"], &summary["error"]), (&0.into(), &serde_json::Value::Null));
+    assert!(summary["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0));
+    for node in 0..2 {
+        let about = &summary["nodes"][node];
+        assert_eq!((&about["node"], &about["status"]), (&node.into(), &0.into()), "{summary}");
+        assert!(about["pid"].as_i64().is_some_and(|pid| pid > 1) && about["doing"].is_string(), "{about}");
+        assert!(about["counters"]["barriers"].as_u64().is_some_and(|count| count > 0), "{about}");
+    }
+    let run = start(&["-n", "2", "--json", name, "sh", "-c", "kill -9 $$"]).finish();
+    let summary = read();
+    assert_eq!((run.code, &summary["status"]), (Some(137), &137.into()));
+    assert_eq!(summary["nodes"][0]["status"], serde_json::Value::Null);
+    assert!(summary["nodes"].as_array().expect("nodes").iter().any(|node| node["signal"] == "SIGKILL"), "{summary}");
+    assert!(run.stderr.contains(summary["error"].as_str().expect("a sentence")), "{run:?}");
+    let run = start(&["--json", "-", "--dry-run", "-n", "2", "true"]).finish();
+    let plan: serde_json::Value = serde_json::from_str(&run.stdout).expect("it is JSON");
+    assert_eq!((&plan["program"], plan["nodes"].as_array().map(Vec::len)), (&"true".into(), Some(2)));
+    let run = start(&["--json", "/not/here", "true"]).finish();
+    assert_eq!(run.code, Some(74), "{run:?}");
+    assert!(run.stderr.contains("--json /not/here: it cannot be written"), "{run:?}");
+}
+
+#[test]
+fn the_launcher_says_as_much_as_is_wanted() {
+    let quiet = start(&["-q", "-n", "2", "sh", "-c", "exit 3"]).finish();
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(3), ""));
+    let verbose = start(&["-v", "-n", "2", "sh", "-c", "exit 0"]).finish();
+    assert_eq!(verbose.code, Some(0), "{verbose:?}");
+    assert!(verbose.stderr.starts_with("program        sh -c exit 0\n"), "{}", verbose.stderr);
+    assert_eq!(verbose.stderr.matches(") ended with status 0").count(), 2, "{}", verbose.stderr);
+    assert!(verbose.stderr.contains("the run took "), "{}", verbose.stderr);
+}
+
+#[test]
 fn a_run_can_be_stopped_and_continued() {
     let folder = Folder::new();
     let script = format!("echo $$ > {}/node-{{node}}; echo up; read line < {0}/go; exit 0", folder.path().display());

@@ -124,6 +124,7 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             shown: None,
             input: InputMode::None,
             time_max: None,
+            is_quiet: false,
         };
         let neighbours = Neighbours::start(self.common.neighbours)?;
         let made = run::launch(&plan)?;

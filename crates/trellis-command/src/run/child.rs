@@ -14,6 +14,7 @@ use rustix::process::{WaitOptions, WaitStatus};
 use trellis::launch;
 
 use crate::exit::{self, Failure};
+use crate::installed;
 use crate::run::cause::Ended;
 use crate::run::status::NodeStatus;
 
@@ -174,6 +175,17 @@ pub(super) fn substitute(argument: &OsStr, node: usize, nodes: usize) -> OsStrin
         Some(text) => text.replace("{nodes}", &nodes.to_string()).replace("{node}", &node.to_string()).into(),
         // Words are replaced only in arguments that are text.
         None => argument.to_owned(),
+    }
+}
+
+/// Whether a program can be executed, as far as that can be known before.
+pub(super) fn executable(program: &OsStr, search_path: Option<&OsStr>) -> Result<(), Failure> {
+    let of_process = std::env::var_os("PATH");
+    let found = installed::in_folders(program, search_path.or(of_process.as_deref())).filter(|found| found.exists());
+    let found = found.ok_or_else(|| not_started(program, &io::ErrorKind::NotFound.into()))?;
+    match found.is_file() && rustix::fs::access(&found, rustix::fs::Access::EXEC_OK).is_ok() {
+        true => Ok(()),
+        false => Err(not_started(program, &io::ErrorKind::PermissionDenied.into())),
     }
 }
 

@@ -8,8 +8,10 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use trellis::secret::Secret;
 
+use super::requests::{self, Answer, Request};
 use crate::exit::{self, Failure};
 
 /// How a run takes part in joining.
@@ -70,6 +72,45 @@ impl Drop for SecretFile {
         // It may have been removed before.
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// A process that joined a cluster, as its launcher describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedNode {
+    /// Its number; `None` before it was let in.
+    pub number: Option<u16>,
+    /// The process.
+    pub pid: i32,
+    /// Its launcher.
+    pub launcher: i32,
+    /// The address at which it joined.
+    pub cluster: String,
+    /// What it does now.
+    pub doing: String,
+}
+
+/// Every process of this user that joined a cluster from this machine, and the sentences about launchers that refuse to
+/// say it or do not answer.
+pub fn joined_nodes() -> Result<(Vec<JoinedNode>, Vec<Failure>), Failure> {
+    let (mut nodes, mut silent) = (Vec::new(), Vec::new());
+    for launcher in requests::launchers()? {
+        match requests::ask(launcher, Request::List) {
+            Ok(Some(Answer::Nodes(its))) => nodes.extend(its),
+            // A launcher that has just ended has no nodes.
+            Ok(_) => {}
+            Err(failure) => silent.push(failure),
+        }
+    }
+    Ok((nodes, silent))
+}
+
+/// Asks a node to leave; returns false if it has ended.
+///
+/// # Errors
+///
+/// The sentence of a launcher that refuses the request or does not answer.
+pub fn ask_to_leave(node: &JoinedNode) -> Result<bool, Failure> {
+    Ok(requests::ask(node.launcher, Request::Leave(node.pid))? == Some(Answer::IsAsked(true)))
 }
 
 #[cfg(test)]

@@ -17,9 +17,12 @@ mod review;
 mod signals;
 mod status;
 pub mod stdin;
+mod summary;
 pub(crate) mod supervise;
 
-use std::ffi::OsString;
+pub use joining::{JoinedNode, ask_to_leave, joined_nodes};
+
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
@@ -29,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
 use trellis::config::{self, Config, LinkKind, Sources};
 use trellis::launch;
 
@@ -42,11 +44,12 @@ use guard::Guard;
 use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments, PlacingArguments};
 use joining::{Joining, SecretFile};
 use output::{Destination, LineCutter};
-use requests::{Answer, Request, Requests};
+use requests::Requests;
 use review::Review;
 use signals::Signals;
 use status::NodeStatus;
 use stdin::InputMode;
+use summary::Summary;
 use supervise::{Finished, Supervisor};
 
 /// Where the nodes' output goes.
@@ -72,6 +75,8 @@ Examples:
   trellis run -n 3 --output files --output-directory logs ./program part-{node}-of-{nodes}
   trellis run -n 2 --advise --phase solve ./program
   trellis run -n 2 --record record ./program && trellis report record
+  trellis run --hosts a,b:2 --dry-run ./program
+  trellis run -n 2 --json summary.json ./program; jq .seconds summary.json
 
 `{node}` and `{nodes}` in the program's arguments become the node's number and the number of nodes.
 
@@ -162,6 +167,19 @@ pub struct RunArguments {
     /// End the run after this time, for example 10min, and say what each node did
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
+    /// Only check the options and the configuration, and print what would be started where
+    #[arg(long)]
+    dry_run: bool,
+    /// Write a summary into this file at the end, as a JSON object: status, time, and each node's end and counters; `-` is
+    /// standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print what is started where, and how each node ended
+    #[arg(short = 'v', long)]
+    verbose: bool,
+    /// Print no sentence of the launcher itself, also no error; the exit status is the same
+    #[arg(short = 'q', long, conflicts_with = "verbose")]
+    quiet: bool,
     /// How many processes may join while the cluster runs; prints the command for it
     #[arg(long, value_name = "N", conflicts_with = "join")]
     joiners_max: Option<usize>,
@@ -231,9 +249,24 @@ pub struct Plan {
     pub input: InputMode,
     /// After this time the nodes are ended.
     pub time_max: Option<Duration>,
+    /// Whether the launcher keeps its notices to itself.
+    pub is_quiet: bool,
 }
 
 impl Plan {
+    /// Where the nodes' program is searched, if they have a variable for it.
+    fn search_path(&self) -> Option<&OsStr> {
+        self.variables.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.as_os_str())
+    }
+
+    fn check_count(&self) -> Result<(), Failure> {
+        if (1..=config::NODES_MAX).contains(&self.nodes) {
+            return Ok(());
+        }
+        let sentence = format!("-n {}: the number of nodes must be 1 to {}", self.nodes, config::NODES_MAX);
+        Err(Failure::new(exit::USAGE, sentence))
+    }
+
     fn shows(&self, node: usize) -> bool {
         self.shown.as_ref().is_none_or(|Nodes(shown)| shown.iter().any(|range| range.contains(&node)))
     }
@@ -247,30 +280,40 @@ pub struct Made {
     pub counters: Vec<Option<trellis::Counters>>,
     /// Where the nodes wrote their records, if they did.
     pub record: Option<PathBuf>,
+    /// How each node ended.
+    seen: Vec<Seen>,
     /// The exit code of the run, or the sentence about its failure.
     pub ending: Ending,
 }
 
 /// Runs the `run` subcommand.
 pub fn run(arguments: RunArguments) -> Ending {
-    let review = Review::of(&arguments);
+    let (review, summary, is_dry) = (Review::of(&arguments), Summary::of(&arguments)?, arguments.dry_run);
     let (plan, joining) = arguments.into_plan()?;
     if let Some(directory) = plan.directory.as_ref().filter(|_| plan.hosts.is_none()) {
         std::env::set_current_dir(directory).map_err(|error| {
             Failure::new(exit::FILE, format!("cannot go to the directory {}: {error}", directory.display()))
         })?;
     }
-    let made = launch_and_join(&plan, &joining, review.as_ref().and_then(Review::folder))?;
-    if let Some(review) = review {
-        // If it cannot be written, the run is over all the same.
-        let _ = std::io::stderr().write_all(review.text(&made).as_bytes());
+    if is_dry {
+        return summary.try_out(&plan, &joining);
     }
-    made.ending
+    summary.begin(&plan);
+    let outcome = launch_and_join(&plan, &joining, review.as_ref().and_then(Review::folder));
+    if let (Some(review), Ok(made)) = (review, &outcome) {
+        // If it cannot be written, the run is over all the same.
+        let _ = std::io::stderr().write_all(review.text(made).as_bytes());
+    }
+    summary.end(&plan, outcome)
 }
 
 impl RunArguments {
     fn into_plan(self) -> Result<(Plan, Joining), Failure> {
         let mut settings = Vec::new();
+        let made = |directory: &Path| match self.dry_run {
+            true => Ok(directory.to_owned()),
+            false => existing_directory(directory),
+        };
         for setting in &self.set {
             let Some((key, value)) = setting.split_once('=') else {
                 return Err(Failure::new(
@@ -281,7 +324,7 @@ impl RunArguments {
             settings.push((key.trim().to_owned(), value.to_owned()));
         }
         if let Some(directory) = &self.record {
-            let directory = existing_directory(directory)?;
+            let directory = made(directory)?;
             settings.push(("record".to_owned(), directory.to_string_lossy().into_owned()));
         }
         let of_flags = [("home", &self.home), ("memory_server", &self.memory_server), ("cache_bytes_max", &self.cache)];
@@ -291,8 +334,8 @@ impl RunArguments {
         let output = match self.output {
             OutputMode::Prefix => Output::Prefix,
             OutputMode::Raw => Output::Raw,
-            OutputMode::Files => Output::Files(existing_directory(&self.output_directory)?),
-            OutputMode::Tee => Output::Tee(existing_directory(&self.output_directory)?),
+            OutputMode::Files => Output::Files(made(&self.output_directory)?),
+            OutputMode::Tee => Output::Tee(made(&self.output_directory)?),
         };
         let (hosts, nodes) = if let Some(place) = &self.rendezvous {
             let all = self.nodes.unwrap_or(1).to_string();
@@ -328,6 +371,7 @@ impl RunArguments {
             shown: self.show,
             inherited: Vec::new(),
             time_max: self.timeout,
+            is_quiet: self.quiet,
         };
         Ok((plan, joining))
     }
@@ -358,10 +402,7 @@ pub fn launch(plan: &Plan) -> Result<Made, Failure> {
 
 /// `review` is where the nodes write their records if the configuration names no other place.
 fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Result<Made, Failure> {
-    if plan.nodes == 0 || plan.nodes > config::NODES_MAX {
-        let sentence = format!("-n {}: the number of nodes must be 1 to {}", plan.nodes, config::NODES_MAX);
-        return Err(Failure::new(exit::USAGE, sentence));
-    }
+    plan.check_count()?;
     // Before there is anything that a signal could leave behind, and until that is gone.
     let signals = Signals::block()?;
     let requests = joining.join.is_some().then(Requests::listen).transpose()?;
@@ -402,7 +443,7 @@ fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Res
     let is_record_wanted = record.as_deref() != review;
     let ending = ending_of(&finished, is_record_wanted, plan.time_max);
     let counters = finished.statuses.iter().map(NodeStatus::counters).collect();
-    Ok(Made { stdout: finished.stdout, counters, record, ending })
+    Ok(Made { stdout: finished.stdout, counters, record, seen: finished.seen, ending })
 }
 
 /// Starts the agents of other hosts.
@@ -418,7 +459,7 @@ fn connect(plan: &Plan, hosts: &Hosts, joining: &Joining, signals: &Signals, gua
     let here = || std::env::current_dir().map_err(|_| Failure::system("find the working directory"));
     let common = Common {
         program: plan.program.clone(),
-        search_path: plan.variables.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.clone()),
+        search_path: plan.search_path().map(OsStr::to_owned),
         directory: match &plan.directory {
             None if hosts.copies => None,
             None => Some(here()?),
@@ -510,6 +551,7 @@ impl Wiring {
         let preload = preload::wanted(&read);
         if let Some(says) = preload.filter(|_| !is_elsewhere)
             && let Some(notice) = preload::add(says, &plan.program, &mut environment)
+            && !plan.is_quiet
         {
             trellis_output::lines::report(format_args!("{notice}"));
         }
@@ -676,45 +718,6 @@ fn node_numbers(text: &str) -> Result<Vec<Range<usize>>, String> {
     };
     let parse = |word: &str| range(word).ok_or_else(|| format!("`{word}` is no node; write numbers, as in 0,4-7"));
     text.split(',').map(parse).collect()
-}
-
-/// A process that joined a cluster, as its launcher describes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JoinedNode {
-    /// Its number; `None` before it was let in.
-    pub number: Option<u16>,
-    /// The process.
-    pub pid: i32,
-    /// Its launcher.
-    pub launcher: i32,
-    /// The address at which it joined.
-    pub cluster: String,
-    /// What it does now.
-    pub doing: String,
-}
-
-/// Every process of this user that joined a cluster from this machine, and the sentences about launchers that refuse to
-/// say it or do not answer.
-pub fn joined_nodes() -> Result<(Vec<JoinedNode>, Vec<Failure>), Failure> {
-    let (mut nodes, mut silent) = (Vec::new(), Vec::new());
-    for launcher in requests::launchers()? {
-        match requests::ask(launcher, Request::List) {
-            Ok(Some(Answer::Nodes(its))) => nodes.extend(its),
-            // A launcher that has just ended has no nodes.
-            Ok(_) => {}
-            Err(failure) => silent.push(failure),
-        }
-    }
-    Ok((nodes, silent))
-}
-
-/// Asks a node to leave; returns false if it has ended.
-///
-/// # Errors
-///
-/// The sentence of a launcher that refuses the request or does not answer.
-pub fn ask_to_leave(node: &JoinedNode) -> Result<bool, Failure> {
-    Ok(requests::ask(node.launcher, Request::Leave(node.pid))? == Some(Answer::IsAsked(true)))
 }
 
 /// The exit code of the run, or the sentence about the first cause of its failure.

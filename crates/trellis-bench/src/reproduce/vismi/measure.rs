@@ -193,6 +193,7 @@ fn on_nodes(
         shown: None,
         input: InputMode::None,
         time_max: None,
+        is_quiet: false,
     };
     let made = run::launch(&plan)?;
     let printed = made.stdout.first().map(Vec::as_slice).unwrap_or_default();

@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -346,17 +346,12 @@ impl<'a> Agent<'a> {
                 )
             })?;
         }
-        let program = &preparation.program;
-        let path = preparation.search_path.clone().or_else(|| std::env::var_os("PATH"));
-        let found = installed::in_folders(program, path.as_deref()).filter(|found| found.exists());
-        let Some(found) = found else {
-            let mut failure = child::not_started(program, &ErrorKind::NotFound.into());
-            failure.sentence.push_str("; --copy sends it");
-            return Err(failure);
-        };
-        if !found.is_file() || rustix::fs::access(&found, rustix::fs::Access::EXEC_OK).is_err() {
-            return Err(child::not_started(program, &ErrorKind::PermissionDenied.into()));
-        }
+        child::executable(&preparation.program, preparation.search_path.as_deref()).map_err(|mut failure| {
+            if failure.code == exit::NOT_FOUND {
+                failure.sentence.push_str("; --copy sends it");
+            }
+            failure
+        })?;
         let address = match &preparation.network {
             Some(network) => network::address_in(network)?,
             None => preparation.address,

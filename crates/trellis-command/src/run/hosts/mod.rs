@@ -115,6 +115,13 @@ pub struct Hosts {
     pub(super) took_stdin: bool,
 }
 
+impl Hosts {
+    /// The hosts, each with its nodes.
+    pub(super) fn placed(&self) -> impl Iterator<Item = (&str, &Range<usize>)> {
+        self.placed.iter().map(|(host, nodes)| (host.name(), nodes))
+    }
+}
+
 impl HostsArguments {
     /// The hosts of a run: those that are named, else those of the allocation in which this process runs, unless that is
     /// this machine alone. With them comes the number of nodes, if that is known.
