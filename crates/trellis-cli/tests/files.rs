@@ -89,7 +89,7 @@ fn row_of(file: &Path) -> &'static str {
         }
         "resp" => "socket of `trellis store serve`",
         "openflow" => "socket at which an OpenFlow switch is met",
-        "record" | "output" => "records, outputs of nodes, reports, compiled programs",
+        "record" | "output" => "records, outputs of nodes, summaries of runs, reports, compiled programs",
         _ if name.starts_with("record/") || name.starts_with("output/") => row_of(Path::new("record")),
         _ if name.starts_with("trellis-controller-") && name.ends_with(".sock") => "socket of a controller",
         _ if name.starts_with("trellis-") && name.ends_with(".secret") => "secret of a run that others may join",

@@ -136,9 +136,9 @@ fn who_describes_a_name_differently_is_told() {
             assert!(error.starts_with("array `u` was opened at this node before"), "{error}");
             assert_eq!(
                 misuse(cluster.array::<u8>("", 1)),
-                "a name of 0 bytes is not possible; use 1 to 255, none of them zero"
+                "a name has 1 to 255 bytes, none of them zero; this one has 0"
             );
-            assert!(misuse(cluster.mutex_of(&"n".repeat(256), 1u8)).contains("256 bytes"));
+            assert!(misuse(cluster.mutex_of(&"n".repeat(256), 1u8)).contains("this one has 256"));
         },
     );
 }
@@ -256,6 +256,30 @@ fn nothing_that_a_program_can_name_reaches_what_belongs_to_memory() {
             }
             assert_eq!(*guard, 5);
             drop((guard, array));
+        },
+    );
+}
+
+#[test]
+fn what_belongs_to_another_cluster_is_refused() {
+    run(
+        1,
+        |_| (),
+        |one| {
+            run(
+                1,
+                |_| (),
+                |other| {
+                    let (own, foreign) = (one.mutex_of("v", 1u8).unwrap(), other.mutex_of("v", 2u8).unwrap());
+                    let (own, mut foreign) = (own.lock().unwrap(), foreign.lock().unwrap());
+                    let wait = one.condvar("c").wait_for(&mut foreign, Duration::from_millis(1));
+                    assert!(wait.unwrap_err().to_string().contains("a lock of another cluster"));
+                    assert_eq!((*own, *foreign), (1, 2), "both are still locked");
+                    let now = one.array::<u8>("now", 10).unwrap().freeze().unwrap();
+                    let exchange = now.exchange(other.array::<u8>("next", 10).unwrap());
+                    assert!(exchange.unwrap_err().to_string().contains("arrays of two clusters"));
+                },
+            );
         },
     );
 }

@@ -177,7 +177,7 @@ impl Description {
     }
 }
 
-/// A name that is possible.
+/// A valid name.
 struct Identity {
     number: u64,
     /// What sentences call the memory.
@@ -193,8 +193,12 @@ impl Cluster {
     /// [`HeapError::Misuse`] if another node described the same name differently, if the name is empty or longer than
     /// [`NAME_BYTES_MAX`] or has a zero byte, or if this node joined later and is the first that asks. The others as
     /// [`crate::Heap::allocate`].
+    ///
+    /// # Safety
+    ///
+    /// This node does not leave the cluster during the call, as it cannot while a handle is open.
     #[doc(hidden)]
-    pub fn named_memory(
+    pub unsafe fn named_memory(
         &self,
         kind: Kind,
         name: &str,
@@ -242,7 +246,7 @@ impl Cluster {
     fn identify(&self, kind: Kind, name: &str) -> Result<Identity, HeapError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(HeapError::Misuse(format!(
-                "a name of {} bytes is not possible; use 1 to {NAME_BYTES_MAX}, none of them zero",
+                "a name has 1 to {NAME_BYTES_MAX} bytes, none of them zero; this one has {}",
                 name.len()
             )));
         }
@@ -398,7 +402,9 @@ impl<T: Pod> Handle<T> {
         let Identity { number, shown } = cluster.identify(kind, name)?;
         let handles = &cluster.inner().handles;
         handles.open(number, &shown, kind == Kind::Array)?;
-        match cluster.named_memory(kind, name, Element::of::<T>(), length, |address| fill(address.cast())) {
+        let element = Element::of::<T>();
+        // SAFETY: the handle was counted above.
+        match unsafe { cluster.named_memory(kind, name, element, length, |address| fill(address.cast())) } {
             Ok(first) => {
                 let own = cluster.blocks_of(length, size_of::<T>()).of(cluster.node());
                 Ok(Handle { cluster: cluster.clone(), number, first: first.cast(), length, own })

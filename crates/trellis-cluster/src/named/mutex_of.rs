@@ -32,7 +32,7 @@ impl Cluster {
     /// # Errors
     ///
     /// [`HeapError::Misuse`] if another node asked for another type, or if this node joined later and no other has asked
-    /// yet. [`HeapError::NoRoom`] says how much there is: a value takes a page.
+    /// yet. [`HeapError::NoRoom`] says how much there is: a value takes at least a page.
     ///
     /// # Examples
     ///

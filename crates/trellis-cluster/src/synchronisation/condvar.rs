@@ -46,10 +46,12 @@ impl Guard for RwLockReadGuard<'_> {}
 impl Guard for RwLockWriteGuard<'_> {}
 
 mod sealed {
+    use crate::cluster::Cluster;
     use crate::runtime::Guarding;
 
     /// What a wait must know of a guard.
     pub trait Guarded {
+        fn cluster(&self) -> &Cluster;
         fn guarding(&self) -> Guarding;
         fn is_held(&self) -> bool;
         fn set_held(&mut self, is_held: bool);
@@ -57,6 +59,9 @@ mod sealed {
 }
 
 impl sealed::Guarded for MutexGuard<'_> {
+    fn cluster(&self) -> &Cluster {
+        self.of_cluster()
+    }
     fn guarding(&self) -> Guarding {
         Guarding::Lock(self.id())
     }
@@ -69,6 +74,9 @@ impl sealed::Guarded for MutexGuard<'_> {
 }
 
 impl<T> sealed::Guarded for MutexOfGuard<'_, T> {
+    fn cluster(&self) -> &Cluster {
+        self.lock_guard().of_cluster()
+    }
     fn guarding(&self) -> Guarding {
         self.lock_guard().guarding()
     }
@@ -81,6 +89,9 @@ impl<T> sealed::Guarded for MutexOfGuard<'_, T> {
 }
 
 impl sealed::Guarded for RwLockReadGuard<'_> {
+    fn cluster(&self) -> &Cluster {
+        self.of_cluster()
+    }
     fn guarding(&self) -> Guarding {
         Guarding::ReadLock(self.id())
     }
@@ -93,6 +104,9 @@ impl sealed::Guarded for RwLockReadGuard<'_> {
 }
 
 impl sealed::Guarded for RwLockWriteGuard<'_> {
+    fn cluster(&self) -> &Cluster {
+        self.of_cluster()
+    }
     fn guarding(&self) -> Guarding {
         Guarding::WriteLock(self.id())
     }
@@ -163,6 +177,12 @@ impl Condvar<'_> {
             return Err(WaitError::Misuse(format!(
                 "condition {} cannot be waited for: the lock is not held any more, because an earlier wait could not take \
                  it again",
+                self.cluster.inner().object(self.id)
+            )));
+        }
+        if !std::ptr::eq(guard.cluster().inner(), self.cluster.inner()) {
+            return Err(WaitError::Misuse(format!(
+                "condition {} cannot be waited for under a lock of another cluster",
                 self.cluster.inner().object(self.id)
             )));
         }

@@ -118,6 +118,10 @@ impl MutexGuard<'_> {
     pub(super) fn id(&self) -> u64 {
         self.mutex.id
     }
+
+    pub(super) fn of_cluster(&self) -> &Cluster {
+        self.mutex.cluster
+    }
 }
 
 impl Drop for MutexGuard<'_> {

@@ -171,6 +171,10 @@ impl RwLockReadGuard<'_> {
     pub(super) fn id(&self) -> u64 {
         self.lock.id
     }
+
+    pub(super) fn of_cluster(&self) -> &Cluster {
+        self.lock.cluster
+    }
 }
 
 impl RwLockWriteGuard<'_> {
@@ -185,6 +189,10 @@ impl RwLockWriteGuard<'_> {
 
     pub(super) fn id(&self) -> u64 {
         self.lock.id
+    }
+
+    pub(super) fn of_cluster(&self) -> &Cluster {
+        self.lock.cluster
     }
 }
 

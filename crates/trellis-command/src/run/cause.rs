@@ -161,7 +161,7 @@ fn early_sentence(nodes: &[Seen], early: usize) -> String {
     )
 }
 
-fn named(nodes: &[Seen], node: usize) -> String {
+pub(super) fn named(nodes: &[Seen], node: usize) -> String {
     let seen = &nodes[node];
     if seen.joins && seen.number.is_none() {
         return format!("the process that should join (pid {})", seen.pid);

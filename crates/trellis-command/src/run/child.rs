@@ -178,7 +178,7 @@ pub(super) fn substitute(argument: &OsStr, node: usize, nodes: usize) -> OsStrin
     }
 }
 
-/// Whether a program can be executed, as far as that can be known before.
+/// Whether a program can be executed, as far as that can be known in advance.
 pub(super) fn executable(program: &OsStr, search_path: Option<&OsStr>) -> Result<(), Failure> {
     let of_process = std::env::var_os("PATH");
     let found = installed::in_folders(program, search_path.or(of_process.as_deref())).filter(|found| found.exists());

@@ -167,7 +167,7 @@ pub struct RunArguments {
     /// End the run after this time, for example 10min, and say what each node did
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
-    /// Only check the options and the configuration, and print what would be started where
+    /// Check the options, the configuration and the program, print what would be started where, and start nothing
     #[arg(long)]
     dry_run: bool,
     /// Write a summary into this file at the end, as a JSON object: status, time, and each node's end and counters; `-` is
@@ -177,7 +177,7 @@ pub struct RunArguments {
     /// Print what is started where, and how each node ended
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// Print no sentence of the launcher itself, also no error; the exit status is the same
+    /// Print no notice of the launcher, and not why the run failed: the exit status says how it ended
     #[arg(short = 'q', long, conflicts_with = "verbose")]
     quiet: bool,
     /// How many processes may join while the cluster runs; prints the command for it
@@ -288,7 +288,8 @@ pub struct Made {
 
 /// Runs the `run` subcommand.
 pub fn run(arguments: RunArguments) -> Ending {
-    let (review, summary, is_dry) = (Review::of(&arguments), Summary::of(&arguments)?, arguments.dry_run);
+    let (summary, is_dry) = (Summary::of(&arguments)?, arguments.dry_run);
+    let review = if is_dry { None } else { Review::of(&arguments) };
     let (plan, joining) = arguments.into_plan()?;
     if let Some(directory) = plan.directory.as_ref().filter(|_| plan.hosts.is_none()) {
         std::env::set_current_dir(directory).map_err(|error| {

@@ -1,17 +1,17 @@
 //! What a run will do, and how it went: `--dry-run`, `--verbose`, `--quiet` and `--json`.
 //!
-//! Promises: a dry run starts nothing, asks no host, and makes no file but that of `--json`. That file can be written
-//! before the nodes start, and holds one JSON object at the end, however the run ended. Values of the environment are not
-//! shown, because some are secret.
+//! Promises: a dry run starts nothing, asks no host, and makes no file but that of `--json`. That file is written as a
+//! whole at the end, however the run ended; whether it can be made is checked before the nodes start. Values of the
+//! environment are not shown, because some are secret.
 
-use std::fs::File;
-use std::io::Write;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
+use trellis_output::files;
 
-use super::cause::{Ended, Seen};
+use super::cause::{self, Ended, Seen};
 use super::joining::Joining;
 use super::{Made, Plan, RunArguments, check_configuration, child, signals};
 use crate::exit::{self, Ending, Failure, not_json};
@@ -27,18 +27,20 @@ pub(super) struct Summary {
 /// Where the JSON goes.
 enum Place {
     Stdout,
-    File(PathBuf, File),
+    File(PathBuf),
 }
 
 impl Summary {
-    /// Makes the file, because a mistake in its name is better heard of before hours of work than after them.
+    /// Checks the name of the file, because a mistake in it is better heard of before hours of work than after them.
     pub(super) fn of(arguments: &RunArguments) -> Result<Summary, Failure> {
         let json = match &arguments.json {
             None => None,
             Some(path) if path.as_os_str() == "-" => Some(Place::Stdout),
             Some(path) => {
-                let file = File::create(path).map_err(|error| unwritten(path, &error))?;
-                Some(Place::File(path.clone(), file))
+                // Names of files count from here, also if the nodes start elsewhere.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                files::expect_writable(&path)?;
+                Some(Place::File(path))
             }
         };
         Ok(Summary { is_verbose: arguments.verbose, is_quiet: arguments.quiet, json, began: Instant::now() })
@@ -81,7 +83,7 @@ impl Summary {
         };
         if let Some(made) = made.as_ref().filter(|_| is_verbose) {
             for (node, seen) in made.seen.iter().enumerate() {
-                trellis_output::lines::notice(format_args!("{} {}", named(node, seen), how(seen)));
+                trellis_output::lines::notice(format_args!("{} {}", cause::named(&made.seen, node), how(seen)));
             }
             trellis_output::lines::notice(format_args!("the run took {seconds:.3} s"));
         }
@@ -101,10 +103,15 @@ impl Summary {
             }
             place.write(&object)
         });
-        match ending {
-            Err(failure) if is_quiet => Ok(failure.code),
-            Ok(exit::FINE) => written.map(|()| exit::FINE),
-            other => other,
+        match (ending, written) {
+            (Ok(exit::FINE), Err(unwritten)) if is_quiet => Ok(unwritten.code),
+            (Ok(exit::FINE), written) => written.map(|()| exit::FINE),
+            (ending, written) => {
+                if let Some(unwritten) = written.err().filter(|_| !is_quiet) {
+                    trellis_output::lines::complain(format_args!("{unwritten}"));
+                }
+                ending.or_else(|failure| if is_quiet { Ok(failure.code) } else { Err(failure) })
+            }
         }
     }
 }
@@ -113,17 +120,14 @@ impl Place {
     fn write(self, object: &Map<String, Value>) -> Result<(), Failure> {
         let text = serde_json::to_string_pretty(object).map_err(not_json)?;
         match self {
-            Place::Stdout => trellis_output::lines::put(format_args!("{text}\n")),
-            Place::File(path, mut file) => {
-                writeln!(file, "{text}").map_err(|error| unwritten(&path, &error))?;
+            Place::Stdout => {
+                let mut stdout = std::io::stdout().lock();
+                let written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+                written.map_err(|error| Failure::new(exit::FILE, format!("--json -: it cannot be written: {error}")))
             }
+            Place::File(path) => files::write(&path, text + "\n"),
         }
-        Ok(())
     }
-}
-
-fn unwritten(path: &std::path::Path, error: &std::io::Error) -> Failure {
-    Failure::new(exit::FILE, format!("--json {}: it cannot be written: {error}", path.display()))
 }
 
 /// The plan as lines for people.
@@ -194,19 +198,18 @@ fn of_node(made: &Made, node: usize, seen: &Seen) -> Value {
     };
     let counters = made.counters.get(node).copied().flatten();
     json!({
-        "node": seen.number.unwrap_or(node),
+        "node": if seen.joins { seen.number } else { Some(seen.number.unwrap_or(node)) },
         "host": seen.host,
-        "pid": seen.pid,
+        "pid": Some(seen.pid).filter(|pid| *pid > 0),
         "status": status,
         "signal": signal,
         "doing": seen.doing,
-        "counters": counters.map(|counters| counters.entries().map(|(name, count)| (name.to_owned(), json!(count))).collect::<Map<_, _>>()),
+        "counters": counters.map(as_json),
     })
 }
 
-fn named(node: usize, seen: &Seen) -> String {
-    let host = seen.host.as_ref().map_or_else(String::new, |host| format!(" on {host}"));
-    format!("node {} (pid {}{host})", seen.number.unwrap_or(node), seen.pid)
+fn as_json(counters: trellis::Counters) -> Map<String, Value> {
+    counters.entries().map(|(name, count)| (name.to_owned(), json!(count))).collect()
 }
 
 fn how(seen: &Seen) -> String {
