@@ -21,7 +21,7 @@ const TEXTS_MASK: u64 = (1 << 62) - 1;
 pub(crate) const OF_MEMORY_FIRST: u64 = 3 << 62;
 const OF_MEMORY_MASK: u64 = (1 << 61) - 1;
 
-/// What a call gets in place of a number that a program cannot give; every call refuses it.
+/// The number that replaces one that a program cannot give. Every call refuses it.
 const REFUSED: u64 = u64::MAX;
 
 const _: () = assert!(TEXTS_FIRST + TEXTS_MASK < OF_MEMORY_FIRST && OF_MEMORY_FIRST + OF_MEMORY_MASK < RESERVED_FIRST);

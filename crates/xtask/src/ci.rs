@@ -1,8 +1,7 @@
 //! `cargo xtask ci`: runs the checks that every change must pass, the quick ones first, all in one target folder. With
 //! `--full` it goes on with those that build the project in other ways: the documents, the packages, the features.
 //!
-//! Promises: without `--full` it takes less than 25 minutes on two processors. It stops at the first check that fails,
-//! because the later ones take minutes.
+//! It stops at the first check that fails, because the later ones take minutes.
 
 use anyhow::{Context, Result, bail};
 

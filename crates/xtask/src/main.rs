@@ -61,7 +61,7 @@ enum Task {
     Test,
     /// Run the checks of every change: files, format, licences, layers, lints, documentation, tests, protocols, programs.
     Ci {
-        /// Also carry out the documents, make and try the packages, and test the features; takes twice as long.
+        /// Also carry out the documents, make and try the packages, and test the features.
         #[arg(long)]
         full: bool,
     },

@@ -35,7 +35,7 @@ pub use mutex_of::{MutexOf, MutexOfGuard};
 /// The longest name of memory, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// What memory with a name is used for. An array and a value may have the same name.
+/// The use of memory with a name. An array and a value may have the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Elements in a row, which begin at a page border.
@@ -47,13 +47,13 @@ pub enum Kind {
 /// The type of an element as far as nodes compare it, whatever language they are written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// What the bytes mean.
+    /// The meaning of the bytes.
     pub form: Form,
     /// The size in bytes; not 0.
     pub bytes: usize,
 }
 
-/// What the bytes of an element mean.
+/// The meaning of an element's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Form {
@@ -70,26 +70,26 @@ pub enum Form {
 impl Element {
     /// The description of `T`.
     pub fn of<T: 'static>() -> Element {
-        let is = |types: &[TypeId]| types.contains(&TypeId::of::<T>());
-        let form = if is(&[TypeId::of::<f32>(), TypeId::of::<f64>()]) {
+        fn is<T: 'static, U: 'static>() -> bool {
+            TypeId::of::<T>() == TypeId::of::<U>()
+        }
+        let form = if is::<T, f32>() || is::<T, f64>() {
             Form::Float
-        } else if is(&[
-            TypeId::of::<i8>(),
-            TypeId::of::<i16>(),
-            TypeId::of::<i32>(),
-            TypeId::of::<i64>(),
-            TypeId::of::<i128>(),
-            TypeId::of::<isize>(),
-        ]) {
+        } else if is::<T, i8>()
+            || is::<T, i16>()
+            || is::<T, i32>()
+            || is::<T, i64>()
+            || is::<T, i128>()
+            || is::<T, isize>()
+        {
             Form::Signed
-        } else if is(&[
-            TypeId::of::<u8>(),
-            TypeId::of::<u16>(),
-            TypeId::of::<u32>(),
-            TypeId::of::<u64>(),
-            TypeId::of::<u128>(),
-            TypeId::of::<usize>(),
-        ]) {
+        } else if is::<T, u8>()
+            || is::<T, u16>()
+            || is::<T, u32>()
+            || is::<T, u64>()
+            || is::<T, u128>()
+            || is::<T, usize>()
+        {
             Form::Unsigned
         } else {
             Form::Other
@@ -130,7 +130,7 @@ impl fmt::Display for Element {
     }
 }
 
-/// What all nodes compare with their requests.
+/// The description of the memory, which all nodes compare with their requests.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Description {
@@ -180,7 +180,7 @@ impl Description {
 /// A valid name.
 struct Identity {
     number: u64,
-    /// What sentences call the memory.
+    /// The memory's name in error sentences.
     shown: String,
 }
 

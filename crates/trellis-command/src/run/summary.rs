@@ -1,4 +1,4 @@
-//! What a run will do, and how it went: `--dry-run`, `--verbose`, `--quiet` and `--json`.
+//! The plan of a run before it and its summary after it: `--dry-run`, `--verbose`, `--quiet` and `--json`.
 //!
 //! Promises: a dry run starts nothing, asks no host, and makes no file but that of `--json`. That file is written as a
 //! whole at the end, however the run ended; whether it can be made is checked before the nodes start. Values of the
@@ -16,7 +16,7 @@ use super::joining::Joining;
 use super::{Made, Plan, RunArguments, check_configuration, child, signals};
 use crate::exit::{self, Ending, Failure, not_json};
 
-/// What the user wants to know about a run besides its output.
+/// The reports about a run that the user wants besides its output.
 pub(super) struct Summary {
     is_verbose: bool,
     is_quiet: bool,
