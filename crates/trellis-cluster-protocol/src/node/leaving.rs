@@ -79,7 +79,7 @@ pub enum Route {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Departures {
     has_departed: Vec<bool>,
-    /// At a node that may leave: the nodes that it told to ask for a page again, later.
+    /// At a node that may leave: the nodes that it told to ask for a page again, later; ascending, each once.
     deferred: Vec<(PageIndex, NodeId)>,
     may_leave: bool,
 }
@@ -129,9 +129,9 @@ impl Departures {
     pub fn note_sent(&mut self, to: NodeId, message: Message) {
         if let Message::Retry { page } = message
             && self.may_leave
-            && !self.deferred.contains(&(page, to))
+            && let Err(place) = self.deferred.binary_search(&(page, to))
         {
-            self.deferred.push((page, to));
+            self.deferred.insert(place, (page, to));
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
             departures.note_sent(to, Message::Retry { page: PAGE });
         }
         let again = |from| Input::Message { from, message: Message::Again { page: PAGE } };
-        assert_eq!(departures.take_deferred(), [again(LEAVER), again(COORDINATOR)]);
+        assert_eq!(departures.take_deferred(), [again(COORDINATOR), again(LEAVER)]);
         assert_eq!(departures.take_deferred(), []);
         let mut stays = Departures::new(4, false);
         stays.note_sent(LEAVER, Message::Retry { page: PAGE });

@@ -33,7 +33,7 @@ pub struct RangeLockCall {
 /// The calls of one shard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeLocks {
-    /// Each with the time from which on it holds its pages, if it does.
+    /// By number, ascending; each with the time from which on it holds its pages, if it does.
     calls: Vec<(RangeLockCall, Option<Nanoseconds>)>,
 }
 
@@ -65,15 +65,16 @@ impl RangeLocks {
         if let Some((held, _)) = self.calls.iter().find(|(held, _)| is_own(held)) {
             return Err(held.range);
         }
-        self.calls.push((call, None));
+        let place = self.calls.partition_point(|(held, _)| held.number < call.number);
+        self.calls.insert(place, (call, None));
         let RangeLockCall { range, number, stay, .. } = call;
         Ok(Input::Lock { range, call: number, stay })
     }
 
     /// The protocol gave a call its pages ([`crate::coherence::Effect::Locked`]).
     pub fn granted(&mut self, number: u32, now: Nanoseconds) {
-        if let Some((_, since)) = self.calls.iter_mut().find(|(call, _)| call.number == number) {
-            *since = Some(now);
+        if let Ok(place) = self.place(number) {
+            self.calls[place].1 = Some(now);
         }
     }
 
@@ -87,10 +88,10 @@ impl RangeLocks {
 
     /// A call gives its pages back, or gives up waiting for them.
     pub fn give_back(&mut self, number: u32, now: Nanoseconds) -> GivenBack {
-        let Some(index) = self.calls.iter().position(|(call, _)| call.number == number) else {
+        let Ok(place) = self.place(number) else {
             return GivenBack { input: None, was_over: true };
         };
-        let held = self.calls.swap_remove(index);
+        let held = self.calls.remove(place);
         let input = Input::Unlock { range: held.0.range, call: number };
         GivenBack { input: Some(input), was_over: is_over(&held, now) }
     }
@@ -110,6 +111,11 @@ impl RangeLocks {
     /// As [`RangeLocks::in_use`], of any pages.
     pub fn any_in_use(&self, now: Nanoseconds) -> Option<PageRange> {
         self.calls.iter().find(|held| !is_over(held, now)).map(|(call, _)| call.range)
+    }
+
+    /// Where the call with this number is, or belongs.
+    fn place(&self, number: u32) -> Result<usize, usize> {
+        self.calls.binary_search_by_key(&number, |(call, _)| call.number)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::page::{NodeId, PageRange};
 use alloc::vec::Vec;
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shard<C> {
     /// The protocol of its pages.
     pub protocol: C,

@@ -5,8 +5,9 @@
 //! another node wants the page, it stays only for a bounded time ([`crate::coherence::Effect::Hold`]).
 //!
 //! Promises: [`Input::Resumed`] is returned once for each page that was held, no later than its bound. An alarm goes off
-//! once, no earlier than its due time, and setting it again replaces it. It must never read a clock: callers pass the time,
-//! and call [`Timers::pop_due`] when [`Timers::next_due`] has come.
+//! once, no earlier than its due time, and setting it again replaces it. Timers in which the same is pending are equal,
+//! however they came to be so. It must never read a clock: callers pass the time, and call [`Timers::pop_due`] when
+//! [`Timers::next_due`] has come.
 
 use crate::Nanoseconds;
 use crate::coherence::{Input, Purpose};
@@ -23,10 +24,11 @@ const ROOM: usize = 64;
 /// The timers of one shard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Timers {
-    /// The page of each thread that was woken after a fault and has not looked yet.
+    /// The page of each thread that was woken after a fault and has not looked yet; ascending.
     woken: Vec<PageIndex>,
-    /// Granted pages, and until when each stays although another node wants it.
+    /// Granted pages, ascending, and until when each stays although another node wants it.
     held: Vec<(PageIndex, Nanoseconds)>,
+    /// By page and purpose, ascending.
     alarms: Vec<Alarm>,
 }
 
@@ -47,26 +49,28 @@ impl Default for Timers {
 impl Timers {
     /// A thread was woken for `page` after a fault. It calls [`Timers::looks`] when it runs.
     pub fn wake(&mut self, page: PageIndex) {
-        self.woken.push(page);
+        let place = self.woken.partition_point(|woken| *woken < page);
+        self.woken.insert(place, page);
     }
 
     /// A thread that was woken for `page` is about to retry its instruction. If it is the last of them, returns what
     /// follows: the protocol is notified now, or, if another node already wants the page, a moment later.
     pub fn looks(&mut self, page: PageIndex, now: impl FnOnce() -> Nanoseconds) -> Option<Resumes> {
-        if let Some(index) = self.woken.iter().position(|woken| *woken == page) {
-            self.woken.swap_remove(index);
+        if let Ok(place) = self.woken.binary_search(&page) {
+            self.woken.remove(place);
         }
         self.runs_on(page, now)
     }
 
     /// Like [`Timers::looks`], for a thread that was not woken because of a fault.
     pub fn runs_on(&mut self, page: PageIndex, now: impl FnOnce() -> Nanoseconds) -> Option<Resumes> {
-        if self.woken.contains(&page) {
+        if self.woken.binary_search(&page).is_ok() {
             return None;
         }
-        let Some((_, due)) = self.held.iter_mut().find(|(held, _)| *held == page) else {
+        let Ok(place) = self.held_at(page) else {
             return Some(Resumes::Now(Input::Resumed { page }));
         };
+        let (_, due) = &mut self.held[place];
         *due = (*due).min(now().saturating_add(RESUME_NS));
         Some(Resumes::At(*due))
     }
@@ -74,19 +78,18 @@ impl Timers {
     /// `page` stays for a thread that was woken although another node wants it, for `at_most` from now on. An earlier bound
     /// is kept. Returns the bound that applies.
     pub fn hold(&mut self, page: PageIndex, now: Nanoseconds, at_most: Nanoseconds) -> Nanoseconds {
-        if let Some((_, due)) = self.held.iter().find(|(held, _)| *held == page) {
-            return *due;
-        }
-        let due = now.saturating_add(at_most);
-        self.held.push((page, due));
-        due
+        let place = self.held_at(page).unwrap_or_else(|place| {
+            self.held.insert(place, (page, now.saturating_add(at_most)));
+            place
+        });
+        self.held[place].1
     }
 
     /// Sets the alarm of `page` for `purpose`. It replaces an earlier one.
     pub fn set_alarm(&mut self, page: PageIndex, purpose: Purpose, due: Nanoseconds) {
-        match self.alarms.iter_mut().find(|alarm| (alarm.page, alarm.purpose) == (page, purpose)) {
-            Some(alarm) => alarm.due = due,
-            None => self.alarms.push(Alarm { page, purpose, due }),
+        match self.alarm_at(page, purpose) {
+            Ok(place) => self.alarms[place].due = due,
+            Err(place) => self.alarms.insert(place, Alarm { page, purpose, due }),
         }
     }
 
@@ -101,20 +104,34 @@ impl Timers {
         self.held.pop().map(|(page, _)| Input::Resumed { page })
     }
 
+    /// What is pending: the inputs that the protocol will get, and when each is due.
+    pub fn pending(&self) -> impl Iterator<Item = (Input, Nanoseconds)> {
+        let held = self.held.iter().map(|&(page, due)| (Input::Resumed { page }, due));
+        held.chain(self.alarms.iter().map(|&Alarm { page, purpose, due }| (Input::Alarm { page, purpose }, due)))
+    }
+
+    /// Takes out one input of [`Timers::pending`], whether or not its time has come: the protocol gets it now. Returns
+    /// whether it was pending.
+    pub fn take(&mut self, input: Input) -> bool {
+        match input {
+            Input::Resumed { page } => self.held_at(page).map(|place| self.held.remove(place)).is_ok(),
+            Input::Alarm { page, purpose } => {
+                self.alarm_at(page, purpose).map(|place| self.alarms.remove(place)).is_ok()
+            }
+            _ => false,
+        }
+    }
+
     /// The next input for the protocol that is due by `now`; `None` if nothing more is due.
     pub fn pop_due(&mut self, now: Nanoseconds) -> Option<Input> {
-        if let Some(index) = self.held.iter().position(|(_, due)| *due <= now) {
-            let (page, _) = self.held.swap_remove(index);
-            return Some(Input::Resumed { page });
-        }
-        let index = self.alarms.iter().position(|alarm| alarm.due <= now)?;
-        let Alarm { page, purpose, .. } = self.alarms.swap_remove(index);
-        Some(Input::Alarm { page, purpose })
+        let (input, _) = self.pending().find(|(_, due)| *due <= now)?;
+        self.take(input);
+        Some(input)
     }
 
     /// When the next one is due.
     pub fn next_due(&self) -> Option<Nanoseconds> {
-        self.held.iter().map(|(_, due)| *due).chain(self.alarms.iter().map(|alarm| alarm.due)).min()
+        self.pending().map(|(_, due)| due).min()
     }
 
     /// When the next alarm for `purpose` is due.
@@ -125,6 +142,16 @@ impl Timers {
     /// Whether no page is held and no alarm is set.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.alarms.is_empty()
+    }
+
+    /// Where the page is among those that are held, or belongs.
+    fn held_at(&self, page: PageIndex) -> Result<usize, usize> {
+        self.held.binary_search_by_key(&page, |(held, _)| *held)
+    }
+
+    /// Where the alarm is, or belongs.
+    fn alarm_at(&self, page: PageIndex, purpose: Purpose) -> Result<usize, usize> {
+        self.alarms.binary_search_by_key(&(page, purpose), |alarm| (alarm.page, alarm.purpose))
     }
 }
 
@@ -180,5 +207,26 @@ mod tests {
         assert_eq!(timers.pop_due(10), None);
         assert_eq!(timers.pop_due(20), Some(Input::Alarm { page: PAGE, purpose: Purpose::Retry }));
         assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn what_is_pending_goes_off_in_any_order_and_leaves_equal_timers() {
+        let retry = Input::Alarm { page: PAGE, purpose: Purpose::Retry };
+        let fill = |pages: [u32; 2]| {
+            let mut timers = Timers::default();
+            for page in pages.map(PageIndex) {
+                timers.wake(page);
+                timers.hold(page, 0, 7);
+                timers.set_alarm(page, Purpose::Retry, 9);
+            }
+            timers
+        };
+        let (mut timers, other) = (fill([3, 8]), fill([8, 3]));
+        assert_eq!(timers, other);
+        assert_eq!(timers.pending().map(|(_, due)| due).collect::<Vec<_>>(), [7, 7, 9, 9]);
+        assert!(timers.take(retry) && !timers.take(retry), "once");
+        assert!(timers.take(RESUMED) && !timers.take(RESUMED), "once");
+        assert_eq!(timers.pending().count(), 2);
+        assert!(!timers.take(Input::Changed { page: PAGE }), "nothing that timers know");
     }
 }
