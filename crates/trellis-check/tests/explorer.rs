@@ -126,6 +126,8 @@ fn a_page_that_always_stays_for_a_while_is_given_in_the_end() {
     let fixed = ["delay(ivy, 500us)", "delay(dynamic(redirect), 500us)", "delay(migrate, 500us)"];
     let fixed = fixed.map(|name| name.parse().expect("a protocol"));
     explore_these(&fixed, MUST_END, |p| Instance::new(p, 3, 1, 2));
+    // A node that leaves makes room for a store while a request waits.
+    explore_these(&fixed, MUST_END, |p| Instance { leaver: true, ..Instance::new(p, 3, 1, 2) });
 }
 
 #[test]

@@ -87,6 +87,8 @@ pub struct Delay<P> {
     stays: Vec<Stay>,
     /// In the order of their arrival, only for pages whose stay is running.
     parked: Vec<(NodeId, Message)>,
+    /// Pages that stay for a thread although a request waits for them in P ([`Effect::Hold`]); sorted.
+    held: Vec<PageIndex>,
     /// Faults under way and when they began.
     timed: Vec<(PageIndex, Nanoseconds)>,
     /// At this number of stays, those that no longer matter are forgotten.
@@ -120,9 +122,9 @@ enum State {
 impl<P: Coherence> Delay<P> {
     /// A layer around `inner`, which was started with `geometry`.
     pub fn new(inner: P, geometry: Geometry, threshold: Threshold) -> Delay<P> {
-        let (stays, parked, timed) = (Vec::new(), Vec::new(), Vec::new());
+        let (stays, parked, held, timed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (me, transfer, prune_at) = (geometry.me, TRANSFER_GUESSED, PRUNED_FIRST);
-        Delay { inner, me, threshold, transfer, stays, parked, timed, prune_at }
+        Delay { inner, me, threshold, transfer, stays, parked, held, timed, prune_at }
     }
 
     /// How long a page of this activity stays while `waiting` requests wait for it.
@@ -142,6 +144,9 @@ impl<P: Coherence> Delay<P> {
 impl<P: Coherence> Coherence for Delay<P> {
     fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         let seen = effects.len();
+        if let Input::Resumed { page } = input {
+            self.forget_held(page);
+        }
         match input {
             Input::Message { from, message } => self.message(now, from, message, effects),
             Input::Alarm { page, purpose: Purpose::Threshold } => {
@@ -188,6 +193,7 @@ impl<P: Coherence> Coherence for Delay<P> {
         // Every node forgets the page now, so no node waits for an answer.
         self.parked.retain(|(_, message)| message.page() != page);
         self.timed.retain(|&(timed, _)| timed != page);
+        self.forget_held(page);
         let known = self.place(page).map(|place| self.stays.remove(place));
         if known.is_ok_and(|stay| stay.is_resumed) {
             self.resume_unwanted(page);
@@ -309,15 +315,29 @@ impl<P: Coherence> Delay<P> {
                 let after = self.rest(now, place);
                 Effect::Alarm { page, purpose: Purpose::Threshold, after }
             }
-            _ => Effect::Hold(page),
+            _ => {
+                if let Err(place) = self.held.binary_search(&page) {
+                    self.held.insert(place, page);
+                }
+                Effect::Hold(page)
+            }
+        }
+    }
+
+    fn forget_held(&mut self, page: PageIndex) {
+        if let Ok(place) = self.held.binary_search(&page) {
+            self.held.remove(place);
         }
     }
 
     fn came(&mut self, now: Nanoseconds, page: PageIndex) {
         let is_fixed = self.threshold != Threshold::Adaptive;
+        let is_held = self.held.binary_search(&page).is_ok();
         match self.place(page) {
-            // Its time is not lengthened while a request waits.
+            // Its time is not lengthened while a request waits, here or in P.
             Ok(_) if self.waiting(page) > 0 => {}
+            Ok(place) if is_held => self.set(place, State::Free),
+            Err(_) if is_held => {}
             Ok(place) if is_fixed || self.stays[place].activity > 0 => {
                 self.stays[place].since = now;
                 self.set(place, State::Staying);
@@ -330,6 +350,7 @@ impl<P: Coherence> Delay<P> {
 
     fn left(&mut self, now: Nanoseconds, page: PageIndex, is_watched: bool) {
         let is_fixed = self.threshold != Threshold::Adaptive;
+        self.forget_held(page);
         match self.place(page) {
             Ok(place) => {
                 self.stays[place].since = now;
