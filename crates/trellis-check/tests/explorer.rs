@@ -122,6 +122,17 @@ fn faults_come_late_and_threads_are_declared_late() {
 }
 
 #[test]
+fn nobody_tells_when_a_thread_runs_on() {
+    explore_these(&Protocol::all(), MUST_END, |p| Instance { silent: true, ..Instance::new(p, 3, 1, 2) });
+    explore_these(&Protocol::all(), MUST_END, |p| Instance {
+        silent: true,
+        late_faults: true,
+        time_outs: 1,
+        ..Instance::new(p, 2, 1, 2)
+    });
+}
+
+#[test]
 fn a_page_that_always_stays_for_a_while_is_given_in_the_end() {
     let fixed = ["delay(ivy, 500us)", "delay(dynamic(redirect), 500us)", "delay(migrate, 500us)"];
     let fixed = fixed.map(|name| name.parse().expect("a protocol"));
@@ -203,7 +214,7 @@ fn the_same_instance_gives_the_same_states() {
     let run = || explore(&mut Instance::new(Protocol::IVY, 2, 2, 2).model(), Options::default(), &mut |_| {});
     let (first, second) = (run(), run());
     assert_eq!((first.states, first.transitions, first.depth), (second.states, second.transitions, second.depth));
-    assert!(first.states > 10_000, "only {} states", first.states);
+    assert!(first.states > 5_000, "only {} states", first.states);
 }
 
 #[test]
@@ -214,6 +225,7 @@ fn instances_that_differ_are_described_differently() {
         Instance { requests: Requests::Wide, ..plain.clone() },
         Instance { prefetches: 1, ..plain.clone() },
         Instance { late_faults: true, ..plain.clone() },
+        Instance { silent: true, ..plain.clone() },
         Instance { time_outs: 1, ..plain.clone() },
         Instance { eager: true, ..plain.clone() },
         Instance { leaver: true, ..plain.clone() },

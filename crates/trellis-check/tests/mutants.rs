@@ -4,9 +4,11 @@
 
 use trellis_check::explore::{Options, Verdict, explore};
 use trellis_check::mutants::{
-    Fault, Fits, Mutant, Mutation, Row, SyncFault, SyncMutant, TABLE, markdown, mutants_of, noticed, page_instances,
-    protocols, sync_instances, try_mutant, try_pages,
+    Fault, Fits, Mutant, Mutation, Row, SyncFault, SyncMutant, TABLE, markdown, mutants_of, node_instances, noticed,
+    page_instances, protocols, sync_instances, try_mutant, try_pages,
 };
+use trellis_check::pages::Instance;
+use trellis_check::simulate::NodeFault;
 use trellis_check::synchronisation::Program;
 use trellis_cluster_protocol::coherence::Protocol;
 
@@ -64,6 +66,24 @@ fn the_canary_passes_where_the_mutants_fail() {
         for instance in page_instances(protocol) {
             let options = Options { must_end: true, ..Options::default() };
             let real = explore(&mut instance.model(), options, &mut |_| {});
+            assert!(real.passed(), "{}: {:?}", instance.describe(), real.verdict);
+        }
+    }
+}
+
+#[test]
+fn nodes_without_a_fault_pass_where_the_mutants_fail() {
+    for protocol in protocols() {
+        let faults = mutants_of(protocol).into_iter().filter_map(|row| match row.mutation {
+            Mutation::Node(fault) => Some(fault),
+            _ => None,
+        });
+        let mut instances: Vec<_> = faults.flat_map(|fault| node_instances(protocol, fault)).collect();
+        instances.sort_by_key(Instance::describe);
+        instances.dedup_by_key(|instance| instance.describe());
+        for instance in instances {
+            let options = Options { must_end: true, ..Options::default() };
+            let real = explore(&mut instance.model_with(NodeFault::None), options, &mut |_| {});
             assert!(real.passed(), "{}: {:?}", instance.describe(), real.verdict);
         }
     }

@@ -57,6 +57,9 @@ pub(super) struct Explore {
     /// Let time pass between an access and the fault that it causes.
     #[arg(long)]
     late_faults: bool,
+    /// Let nobody tell when a woken thread has run on.
+    #[arg(long)]
+    silent: bool,
     /// Let loads ask for the right to store.
     #[arg(long)]
     eager: bool,
@@ -279,6 +282,7 @@ fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
         time_outs: chosen.time_outs,
         spins: chosen.spins,
         late_faults: chosen.late_faults,
+        silent: chosen.silent,
         eager: chosen.eager,
         locks,
         leaver: chosen.leaver,

@@ -14,7 +14,7 @@ mod synchronisation;
 mod table;
 
 pub use leases::{LEASE_SEEDS_MAX, try_leases};
-pub use node::{NODE_SEEDS_MAX, try_node};
+pub use node::{NODE_SEEDS_MAX, node_instances, try_node};
 pub use pages::{Fault, Mutant};
 pub use release::{SEEDS_MAX, release_mutants_of, try_release};
 pub use synchronisation::{SyncFault, SyncMutant};
@@ -156,7 +156,7 @@ pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> R
         Mutation::Pages(fault) => try_pages(protocol, fault, options),
         Mutation::Sync(fault, program) => try_sync(fault, program, options),
         Mutation::Change(fault) => try_change(fault, options),
-        Mutation::Node(fault) => try_node(protocol, fault),
+        Mutation::Node(fault) => try_node(protocol, fault, options),
     }
 }
 
@@ -169,9 +169,10 @@ pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
         ..Instance::new(protocol, nodes, pages, operations)
     };
     let three = of(3, 1, 2);
+    let silent = Instance { silent: true, ..of(2, 1, 2) };
     let three_runs = Instance { requests: Requests::Wide, ..of(3, 2, 1) };
     if !protocol.can_lock() {
-        let mut instances = vec![of(2, 1, 2), three_runs, of(2, 2, 2), three];
+        let mut instances = vec![of(2, 1, 2), silent, three_runs, of(2, 2, 2), three];
         if Fits::Runs.includes(protocol) {
             instances.push(Instance { requests: Requests::Wide, threads: 2, ..of(2, 2, 1) });
         }
@@ -183,7 +184,7 @@ pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
     let threads = Instance { locks: Locks::Kept, threads: 2, ..of(2, 1, 1) };
     let pages = Instance { locks: Locks::Kept, requests: Requests::Both, ..of(2, 2, 1) };
     let locks = Instance { locks: Locks::Kept, ..of(3, 1, 1) };
-    vec![two, timed, withdrawn, pages, locks, threads, of(2, 2, 2), three]
+    vec![two, silent, timed, withdrawn, pages, locks, threads, of(2, 2, 2), three]
 }
 
 /// The instances on which mutants of synchronisation are tried, smallest first.

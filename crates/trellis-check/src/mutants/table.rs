@@ -232,6 +232,8 @@ pub const TABLE: &[Row] = &[
         NodeFault::HeldForEver,
     ),
     node(Layered, "no-alarms", "the alarms of a protocol do not go off", NodeFault::NoAlarms),
+    node(Layered, "alarms-stay", "an alarm that has gone off stays set", NodeFault::AlarmsStay),
+    node(Lock, "timeless-locks", "the time of a lock that ends by itself does not begin", NodeFault::TimelessLocks),
     node(Lock, "keeps-pieces", "a call that gives up a range keeps the pieces that it had", NodeFault::KeepsPieces),
     node(Lock, "stays-in-queue", "a call that gives up a range still waits for it", NodeFault::StaysInQueue),
     node(Lock, "waits-for-itself", "a thread may lock pages that it holds", NodeFault::WaitsForItself),
@@ -264,6 +266,13 @@ pub const TABLE: &[Row] = &[
         "a node leaves before every other node has said farewell",
         NodeFault::LeavesWithoutFarewell,
     ),
+    node(
+        Spin,
+        "leaves-unanswered",
+        "a node that leaves does not answer those that it told to ask again",
+        NodeFault::LeavesUnanswered,
+    ),
+    node(Copies, "leaves-holding", "a node leaves while it holds pages for its threads", NodeFault::LeavesHolding),
     node(Any, "names-nothing", "a node that leaves does not name what it leaves behind", NodeFault::NamesNothing),
     node(Any, "takes-nothing", "the coordinator does not take over what a leaving node named", NodeFault::TakesNothing),
     // Changes of protocols.

@@ -1,13 +1,15 @@
 //! The possible actions of a cluster, and their effects.
 //!
 //! Promises: the order of actions depends on the state alone, and each of them is something that a runtime can do at
-//! that moment. It must never report that nothing must happen while an alarm is set, a message is under way or a
-//! thread can run.
+//! that moment. It must never report that nothing must happen while something is pending in timers, a message is under
+//! way or a thread can run.
 
-use super::cluster::{Activity, Cluster, PAGES_MAX, PURPOSES, RETRY, Thread, members};
+use super::cluster::{Activity, Cluster, PURPOSES, RETRY, Thread, members};
+use super::facts::{Fact, STAY};
 use super::{Envelope, Locks, Node, PageSet, Pages, Requests};
-use trellis_cluster_protocol::coherence::{Input, Message, Purpose};
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Input, Purpose};
+use trellis_cluster_protocol::node::RangeLockCall;
+use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 
 /// A possible action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +38,10 @@ pub(super) enum Action {
         node: usize,
         thread: usize,
     },
-    Resume {
+    /// A page is held no longer, or an alarm goes off.
+    Due {
         node: usize,
-        page: usize,
-    },
-    Alarm {
-        node: usize,
-        page: usize,
-        purpose: usize,
+        due: Input,
     },
     /// No other action is possible: every node that was told to retry does so.
     RetryAll,
@@ -53,16 +51,22 @@ pub(super) enum Action {
         write: bool,
         announced: bool,
     },
-    /// The last node reports which pages it leaves behind.
+    /// The last node goes on leaving.
     Leave,
-    /// A node takes over a page, for stores.
-    TakeOver {
+    /// Node 0 goes on taking over what the last node leaves behind.
+    Take,
+    /// A node is told that the last node departs.
+    Depart {
+        node: usize,
+    },
+    /// A node is told that the last node is gone.
+    Vanish {
+        node: usize,
+    },
+    /// Before a change of the protocol, the home of a page gets it.
+    Gather {
         node: usize,
         page: usize,
-    },
-    /// A node learns that the last node has left.
-    Tell {
-        node: usize,
     },
     /// All threads have met before a change of the protocol.
     Barrier,
@@ -83,9 +87,6 @@ pub(super) struct Operation {
     pub(super) lock: bool,
 }
 
-/// The duration of a lock that ends by itself. The explorer lets alarms go off at any time.
-const STAY: u64 = 1_000_000;
-
 // The possible actions.
 impl<N: Node> Pages<N> {
     /// Lists the possible actions; returns whether one of them must happen at some time.
@@ -98,7 +99,7 @@ impl<N: Node> Pages<N> {
             }
         }
         for node in 0..usize::from(self.instance.nodes) {
-            for thread in 0..usize::from(self.instance.threads) {
+            for thread in 0..self.instance.threads_of(node) {
                 self.enabled_of_thread(cluster.threads[node][thread], node, thread, actions);
             }
         }
@@ -107,22 +108,20 @@ impl<N: Node> Pages<N> {
         // A thread that locked for a time need not unlock: the alarm ends the lock.
         let is_timed = self.instance.locks == Locks::Timed;
         let may_wait = |action: &Action| match action {
-            Action::Abandon { .. } | Action::Leave => true,
+            Action::Abandon { .. } => true,
+            Action::Leave => cluster.leaving == 0,
             Action::Change { .. } => is_timed,
             _ => false,
         };
         let mut must_go_on = !actions.iter().all(may_wait);
         for node in 0..usize::from(self.instance.nodes) {
-            for page in 0..self.instance.pages.len() {
-                must_go_on |= self.enabled_resume(cluster, node, page, actions);
-            }
+            must_go_on |= self.enabled_resumes(cluster, node, actions);
         }
         if self.instance.has_layers() {
             must_go_on |= self.enabled_alarms(cluster, must_go_on, actions);
         }
-        let is_leaver = |node: usize| self.instance.leaver && node == usize::from(self.instance.founders());
         for node in (0..usize::from(self.instance.nodes)).filter(|&node| cluster.prefetches[node] > 0) {
-            let is_over = cluster.change.is_begun || cluster.is_leaving && is_leaver(node);
+            let is_over = cluster.change.is_begun || cluster.leaving > 0 && self.instance.leaver() == Some(node);
             if !is_over {
                 self.enabled_prefetches(node, actions);
             }
@@ -180,17 +179,18 @@ impl<N: Node> Pages<N> {
         }
     }
 
-    /// A thread that was granted the page has run on, or may be reported as late. Returns whether the protocol waits
-    /// for that report.
-    fn enabled_resume(&mut self, cluster: &Cluster, node: usize, page: usize, actions: &mut Vec<Action>) -> bool {
-        let place = cluster.places[node][page];
-        let about_to_look = cluster.is_about_to_look(node, page);
-        let may = if about_to_look { cluster.time_outs[node] > 0 } else { place.owes_resume || place.is_wanted };
-        if !may || !(place.is_wanted || self.matters(cluster, node, self.resumed(page))) {
-            return false;
+    /// A page that is held may be let go: after the thread for which it is held has run on, or because the thread is
+    /// late. Returns whether one finally is.
+    fn enabled_resumes(&self, cluster: &Cluster, node: usize, actions: &mut Vec<Action>) -> bool {
+        let mut must = false;
+        for page in members(self.pending(cluster, node).held) {
+            let is_early = cluster.is_about_to_look(node, page);
+            if !is_early || cluster.time_outs[node] > 0 {
+                actions.push(Action::Due { node, due: Input::Resumed { page: self.page_index(page) } });
+                must |= !is_early && (!self.instance.silent || cluster.places[node][page].is_asked_for);
+            }
         }
-        actions.push(Action::Resume { node, page });
-        place.is_wanted && !about_to_look
+        must
     }
 
     /// An alarm may go off at any time, and finally goes off. A retry for a locked page while its holder does not run
@@ -200,13 +200,11 @@ impl<N: Node> Pages<N> {
         let before = actions.len();
         let mut is_patient = false;
         for node in 0..usize::from(self.instance.nodes) {
-            for page in 0..self.instance.pages.len() {
-                for purpose in members(cluster.places[node][page].alarms) {
-                    if PURPOSES[purpose] == Purpose::Retry && cluster.spins[node] == 0 {
-                        is_patient = true;
-                    } else {
-                        actions.push(Action::Alarm { node, page, purpose });
-                    }
+            for (purpose, pages) in self.pending(cluster, node).alarms.into_iter().enumerate() {
+                if purpose == RETRY && cluster.spins[node] == 0 {
+                    is_patient |= pages != 0;
+                } else {
+                    actions.extend(members(pages).map(|page| self.alarm(node, page, purpose)));
                 }
             }
         }
@@ -216,12 +214,15 @@ impl<N: Node> Pages<N> {
         actions.len() > before
     }
 
+    fn alarm(&self, node: usize, page: usize, purpose: usize) -> Action {
+        Action::Due { node, due: Input::Alarm { page: self.page_index(page), purpose: PURPOSES[purpose] } }
+    }
+
     /// The alarms that go off with [`Action::RetryAll`].
     pub(super) fn retries(&self, cluster: &Cluster) -> Vec<Action> {
-        let places =
-            (0..usize::from(self.instance.nodes)).flat_map(|node| (0..PAGES_MAX).map(move |page| (node, page)));
-        let is_set = |&(node, page): &(usize, usize)| cluster.places[node][page].alarms & 1 << RETRY != 0;
-        places.filter(is_set).map(|(node, page)| Action::Alarm { node, page, purpose: RETRY }).collect()
+        let of_node =
+            |node| members(self.pending(cluster, node).alarms[RETRY]).map(move |page| self.alarm(node, page, RETRY));
+        (0..usize::from(self.instance.nodes)).flat_map(of_node).collect()
     }
 
     fn enabled_prefetches(&self, node: usize, actions: &mut Vec<Action>) {
@@ -232,43 +233,6 @@ impl<N: Node> Pages<N> {
                 if last.replace(wanted) != Some(wanted) {
                     actions.push(Action::Prefetch { node, wanted, write, announced });
                 }
-            }
-        }
-    }
-
-    /// The last node leaves when its threads are done and it waits for nothing. Node 0 takes over what it leaves
-    /// behind. Then every other node is told, as soon as no message is under way between the two and the leaver owes
-    /// no answer.
-    fn enabled_leaving(&mut self, cluster: &Cluster, actions: &mut Vec<Action>) {
-        if !self.instance.leaver {
-            return;
-        }
-        let leaver = usize::from(self.instance.founders());
-        if !cluster.is_leaving {
-            let threads = &cluster.threads[leaver];
-            let is_done = threads.iter().all(|thread| thread.activity == Activity::Idle && thread.left == 0);
-            if is_done && !self.shown(cluster, leaver).is_pending.iter().any(|&pending| pending) {
-                actions.push(Action::Leave);
-            }
-            return;
-        }
-        for page in members(cluster.left_behind) {
-            if self.matters(cluster, 0, self.take_over(page)) {
-                actions.push(Action::TakeOver { node: 0, page });
-            }
-        }
-        let between = |node: usize| {
-            cluster.messages().iter().any(|&number| {
-                let Envelope { from, to, .. } = *self.envelopes.value(number);
-                let ends = [usize::from(from.0), usize::from(to.0)];
-                ends.contains(&node) && ends.contains(&leaver)
-            })
-        };
-        // A message that arrived at the leaver may wait there for a thread to run on, or for an alarm.
-        let owes = cluster.places[leaver].iter().any(|place| place.is_wanted || place.alarms != 0);
-        for node in (0..leaver).filter(|node| cluster.informed >> node & 1 == 0) {
-            if cluster.left_behind == 0 && !owes && !between(node) {
-                actions.push(Action::Tell { node });
             }
         }
     }
@@ -294,8 +258,8 @@ impl<N: Node> Pages<N> {
             let home = self.home_of(page);
             let may_change = self.shown(cluster, home).may_change[page] || cluster.change.done >> home & 1 != 0;
             is_ready &= may_change;
-            if !may_change && self.matters(cluster, home, self.take_over(page)) {
-                actions.push(Action::TakeOver { node: home, page });
+            if !may_change && self.matters(cluster, home, Fact::Input(self.gathered(page))) {
+                actions.push(Action::Gather { node: home, page });
             }
         }
         if is_ready {
@@ -325,9 +289,12 @@ impl<N: Node> Pages<N> {
             }
             Action::Submit { node, thread } => self.submit(cluster, node, thread),
             Action::Look { node, thread } => {
-                let page = usize::from(cluster.threads[node][thread].operation.page);
-                cluster.places[node][page].owes_resume = self.matters(cluster, node, self.resumed(page));
-                self.access(cluster, node, thread)
+                let page = self.page_index(usize::from(cluster.threads[node][thread].operation.page));
+                self.access(cluster, node, thread)?;
+                match self.instance.silent || self.instance.is_taker(node, thread) {
+                    true => Ok(()),
+                    false => self.happen(cluster, node, Fact::Looked(page)),
+                }
             }
             Action::Change { node, thread } => {
                 for page in members(self.pages_of(cluster.threads[node][thread].operation)) {
@@ -337,27 +304,17 @@ impl<N: Node> Pages<N> {
                 self.unlock(cluster, node, thread)
             }
             Action::Abandon { node, thread } => self.unlock(cluster, node, thread),
-            Action::Resume { node, page } => {
-                if cluster.is_about_to_look(node, page) {
-                    cluster.time_outs[node] -= 1;
-                }
-                let place = &mut cluster.places[node][page];
-                place.owes_resume = false;
-                place.is_wanted = false;
-                self.step(cluster, node, self.resumed(page))
-            }
-            Action::Alarm { node, page, purpose } => self.alarm(cluster, node, page, purpose),
+            Action::Due { node, due } => self.go_off(cluster, node, due),
             Action::RetryAll => self.retries(cluster).into_iter().try_for_each(|alarm| self.act(cluster, alarm)),
             Action::Prefetch { node, wanted, write, announced } => {
                 cluster.prefetches[node] -= 1;
                 self.step(cluster, node, Input::Prefetch { wanted, write, announced })
             }
             Action::Leave => self.leave(cluster),
-            Action::TakeOver { node, page } => self.step(cluster, node, self.take_over(page)),
-            Action::Tell { node } => {
-                cluster.informed |= 1 << node;
-                self.step(cluster, node, self.gone())
-            }
+            Action::Take => self.take_over(cluster),
+            Action::Depart { node } => self.note_departs(cluster, node),
+            Action::Vanish { node } => self.note_vanished(cluster, node),
+            Action::Gather { node, page } => self.step(cluster, node, self.gathered(page)),
             Action::Barrier => {
                 cluster.change.is_begun = true;
                 Ok(())
@@ -367,7 +324,7 @@ impl<N: Node> Pages<N> {
     }
 
     /// A thread tries its instruction, which retires or faults.
-    fn access(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
+    pub(super) fn access(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
         let operation = cluster.threads[node][thread].operation;
         let needed = if operation.write { Access::Write } else { Access::Read };
         if cluster.places[node][usize::from(operation.page)].access < needed {
@@ -376,6 +333,10 @@ impl<N: Node> Pages<N> {
             }
             cluster.threads[node][thread].activity = Activity::Faulted;
             return Ok(());
+        }
+        if self.instance.is_taker(node, thread) {
+            cluster.threads[node][thread].retire();
+            return self.happen(cluster, node, Fact::RanOn(self.page_index(usize::from(operation.page))));
         }
         if operation.write {
             self.store(cluster, node, usize::from(operation.page))?;
@@ -410,57 +371,45 @@ impl<N: Node> Pages<N> {
     }
 
     fn lock(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
-        let input = self.lock_of(cluster.threads[node][thread].operation, thread);
+        let fact = self.calls(cluster.threads[node][thread].operation, thread);
         cluster.threads[node][thread].activity = Activity::Locking;
-        self.step(cluster, node, input)
+        self.happen(cluster, node, fact)
     }
 
     fn unlock(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
-        let input = self.unlock_of(cluster.threads[node][thread].operation, thread);
+        let fact = gives_back(cluster.threads[node][thread], thread);
         cluster.threads[node][thread].retire();
-        self.step(cluster, node, input)
+        self.happen(cluster, node, fact)
     }
 
-    fn alarm(&mut self, cluster: &mut Cluster, node: usize, page: usize, purpose: usize) -> Result<(), String> {
-        cluster.places[node][page].alarms &= !(1 << purpose);
-        match PURPOSES[purpose] {
-            Purpose::Retry => cluster.spins[node] = cluster.spins[node].saturating_sub(1),
-            Purpose::Expiry => {
+    fn go_off(&mut self, cluster: &mut Cluster, node: usize, due: Input) -> Result<(), String> {
+        match due {
+            Input::Resumed { page } => {
+                for place in self.places_of(PageRange::one(page))? {
+                    cluster.time_outs[node] -= u8::from(cluster.is_about_to_look(node, place));
+                    cluster.places[node][place].is_asked_for = false;
+                }
+            }
+            Input::Alarm { purpose: Purpose::Retry, .. } => {
+                cluster.spins[node] = cluster.spins[node].saturating_sub(1);
+            }
+            Input::Alarm { page, purpose: Purpose::Expiry } => {
                 for thread in 0..usize::from(self.instance.threads) {
-                    let state = cluster.threads[node][thread];
-                    let first = self.pages_of(state.operation).trailing_zeros() as usize;
-                    if state.activity == Activity::Holding && first == page {
+                    let Thread { activity, operation, .. } = cluster.threads[node][thread];
+                    if activity == Activity::Holding && self.wanted(operation.page, operation.wide).first() == page {
                         cluster.threads[node][thread].activity = Activity::Expired;
                     }
                 }
             }
-            Purpose::Threshold => {}
+            _ => {}
         }
-        self.step(cluster, node, Input::Alarm { page: self.page_index(page), purpose: PURPOSES[purpose] })
-    }
-
-    /// Assumes that every node that was told to retry for a page has done so, because it could not later. Then the
-    /// last node reports what it leaves behind.
-    fn leave(&mut self, cluster: &mut Cluster) -> Result<(), String> {
-        let leaver = self.instance.founders();
-        cluster.is_leaving = true;
-        if self.instance.protocol.can_lock() {
-            for (from, page) in (0..leaver).flat_map(|from| (0..PAGES_MAX).map(move |page| (NodeId(from), page))) {
-                if page < self.instance.pages.len() {
-                    let message = Message::Again { page: self.page_index(page) };
-                    self.step(cluster, usize::from(leaver), Input::Message { from, message })?;
-                }
-            }
-        }
-        cluster.left_behind = self.shown(cluster, usize::from(leaver)).leaves_behind;
-        self.note_taken_over(cluster);
-        Ok(())
+        self.happen(cluster, node, Fact::Due(due))
     }
 
     fn switch(&mut self, cluster: &mut Cluster, node: usize) -> Result<(), String> {
         cluster.change.done |= 1 << node;
-        cluster.nodes[node] = self.changed(cluster.nodes[node])?;
-        self.compare(cluster, node)?;
+        self.happen(cluster, node, Fact::Changes)?;
+        cluster.places[node].iter_mut().for_each(|place| place.is_asked_for = false);
         if cluster.change.done == self.all_nodes() {
             for thread in cluster.threads[..usize::from(self.instance.nodes)].iter_mut().flatten() {
                 thread.left = self.instance.operations;
@@ -491,44 +440,49 @@ impl<N: Node> Pages<N> {
                 cluster.copy(receiver, page);
             }
         }
+        if self.has_ended(cluster, receiver) {
+            return Err(format!("{message} arrives at {to}, which has left"));
+        }
         self.step(cluster, receiver, Input::Message { from, message })
     }
 }
 
-// The inputs of the protocol.
+// The facts.
 impl<N: Node> Pages<N> {
-    /// The first input that `action` gives to a protocol in `cluster`, and its node; `None` if the action does not
-    /// concern the protocol.
-    pub(super) fn input_of(&self, cluster: &Cluster, action: Action) -> Option<(usize, Input)> {
+    /// The first fact that `action` is for a node of `cluster`; `None` if it is none, or several.
+    pub(super) fn fact_of(&self, cluster: &Cluster, action: Action) -> Option<(usize, Fact)> {
         let fault = |node: usize, operation: Operation| {
             let needed = if operation.write { Access::Write } else { Access::Read };
             let retires = cluster.places[node][usize::from(operation.page)].access >= needed;
-            (!retires && !self.instance.late_faults).then(|| (node, self.fault(operation)))
+            (!retires && !self.instance.late_faults).then(|| (node, Fact::Input(self.fault(operation))))
         };
         match action {
             Action::Deliver(number) => {
                 let Envelope { from, to, message } = *self.envelopes.value(number);
-                Some((usize::from(to.0), Input::Message { from, message }))
+                Some((usize::from(to.0), Fact::Input(Input::Message { from, message })))
             }
-            Action::Begin { node, thread, operation } if operation.lock => {
-                Some((node, self.lock_of(operation, thread)))
-            }
+            Action::Begin { node, thread, operation } if operation.lock => Some((node, self.calls(operation, thread))),
             Action::Begin { node, operation, .. } => fault(node, operation),
-            Action::Look { node, thread } => fault(node, cluster.threads[node][thread].operation),
-            Action::Submit { node, thread } => Some((node, self.fault(cluster.threads[node][thread].operation))),
+            Action::Look { node, thread } => {
+                let operation = cluster.threads[node][thread].operation;
+                let looked = || Fact::Looked(self.page_index(usize::from(operation.page)));
+                fault(node, operation).or_else(|| Some((node, looked())))
+            }
+            Action::Submit { node, thread } => {
+                Some((node, Fact::Input(self.fault(cluster.threads[node][thread].operation))))
+            }
             Action::Change { node, thread } | Action::Abandon { node, thread } => {
-                Some((node, self.unlock_of(cluster.threads[node][thread].operation, thread)))
+                Some((node, gives_back(cluster.threads[node][thread], thread)))
             }
-            Action::Resume { node, page } => Some((node, self.resumed(page))),
-            Action::Alarm { node, page, purpose } => {
-                Some((node, Input::Alarm { page: self.page_index(page), purpose: PURPOSES[purpose] }))
-            }
+            Action::Due { node, due } => Some((node, Fact::Due(due))),
             Action::Prefetch { node, wanted, write, announced } => {
-                Some((node, Input::Prefetch { wanted, write, announced }))
+                Some((node, Fact::Input(Input::Prefetch { wanted, write, announced })))
             }
-            Action::TakeOver { node, page } => Some((node, self.take_over(page))),
-            Action::Tell { node } => Some((node, self.gone())),
-            Action::RetryAll | Action::Leave | Action::Barrier | Action::Switch { .. } => None,
+            Action::Gather { node, page } => Some((node, Fact::Input(self.gathered(page)))),
+            Action::Depart { node } => Some((node, self.departs())),
+            Action::Vanish { node } => Some((node, Fact::Input(self.gone()))),
+            Action::Switch { node } => Some((node, Fact::Changes)),
+            Action::RetryAll | Action::Leave | Action::Take | Action::Barrier => None,
         }
     }
 
@@ -537,25 +491,14 @@ impl<N: Node> Pages<N> {
         Input::Fault { page, write: operation.asks_write, wanted: self.wanted(operation.page, operation.wide) }
     }
 
-    fn resumed(&self, page: usize) -> Input {
-        Input::Resumed { page: self.page_index(page) }
-    }
-
-    fn lock_of(&self, operation: Operation, thread: usize) -> Input {
+    fn calls(&self, operation: Operation, thread: usize) -> Fact {
         let stay = (self.instance.locks == Locks::Timed).then_some(STAY);
-        Input::Lock { range: self.wanted(operation.page, operation.wide), call: thread as u32, stay }
+        let range = self.wanted(operation.page, operation.wide);
+        Fact::Calls(RangeLockCall { range, number: thread as u32, thread: thread as u64, stay })
     }
 
-    fn unlock_of(&self, operation: Operation, thread: usize) -> Input {
-        Input::Unlock { range: self.wanted(operation.page, operation.wide), call: thread as u32 }
-    }
-
-    fn take_over(&self, page: usize) -> Input {
+    fn gathered(&self, page: usize) -> Input {
         Input::Prefetch { wanted: PageRange::one(self.page_index(page)), write: true, announced: true }
-    }
-
-    fn gone(&self) -> Input {
-        Input::Gone { node: NodeId(self.instance.founders()), successor: NodeId(0) }
     }
 
     /// The pages that `operation` locks, if it is a lock.
@@ -567,17 +510,11 @@ impl<N: Node> Pages<N> {
 
     pub(super) fn wanted(&self, page: u8, wide: bool) -> PageRange {
         let page = self.page_index(usize::from(page));
-        if !wide {
-            return PageRange::one(page);
-        }
-        let mut first = page.0;
-        let mut end = page.0 + 1;
-        while self.instance.pages.contains(&end) {
-            end += 1;
-        }
-        while first > 0 && self.instance.pages.contains(&(first - 1)) {
-            first -= 1;
-        }
-        PageRange::around(page, first, end)
+        let run = self.instance.runs().find(|run| wide && run.contains(page));
+        run.unwrap_or(PageRange::one(page))
     }
+}
+
+fn gives_back(thread: Thread, number: usize) -> Fact {
+    Fact::GivesBack { call: number as u32, is_over: thread.activity == Activity::Expired }
 }

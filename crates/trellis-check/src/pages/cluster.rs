@@ -34,19 +34,17 @@ pub(super) enum Memory {
 pub(super) struct Place {
     pub(super) access: Access,
     pub(super) memory: Memory,
-    /// A thread for which the page was granted has run on, which is not reported yet.
-    pub(super) owes_resume: bool,
-    /// The protocol asked for that report.
-    pub(super) is_wanted: bool,
-    /// Alarms that were set and did not go off, one bit for each of [`PURPOSES`].
-    pub(super) alarms: u8,
+    /// With [`Instance::silent`]: the node lets the page go when its time is over. Otherwise it may, but need not.
+    pub(super) is_asked_for: bool,
 }
 
-/// The purposes of alarms, by the number of their bit.
+/// The purposes of alarms.
 pub(super) const PURPOSES: [Purpose; 3] = [Purpose::Retry, Purpose::Expiry, Purpose::Threshold];
 
 /// The index of [`Purpose::Retry`].
 pub(super) const RETRY: usize = 0;
+/// The index of [`Purpose::Threshold`].
+pub(super) const THRESHOLD: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Activity {
@@ -99,9 +97,7 @@ impl Place {
         Place {
             access: [Access::None, Access::Read, Access::Write][usize::from(packed & 3)],
             memory: [Memory::Absent, Memory::Old, Memory::Last][memory],
-            owes_resume: packed >> 4 & 1 != 0,
-            is_wanted: packed >> 5 & 1 != 0,
-            alarms: 0,
+            is_asked_for: packed >> 4 != 0,
         }
     }
 }
@@ -129,19 +125,22 @@ impl Thread {
 pub(super) struct Cluster {
     pub(super) nodes: [u32; NODES_MAX],
     pub(super) places: [[Place; PAGES_MAX]; NODES_MAX],
-    pub(super) threads: [[Thread; THREADS_MAX]; NODES_MAX],
+    /// One more than an instance has, for the thread that takes pages over.
+    pub(super) threads: [[Thread; THREADS_MAX + 1]; NODES_MAX],
     pub(super) prefetches: [u8; NODES_MAX],
     pub(super) time_outs: [u8; NODES_MAX],
     /// How often each node may still ask again for a locked page while other actions are possible.
     pub(super) spins: [u8; NODES_MAX],
-    /// Whether the last node has begun to leave: none of its threads uses its views any more.
-    pub(super) is_leaving: bool,
+    /// The steps of the last node that are over. From the first one on none of its threads uses its views any more.
+    pub(super) leaving: u8,
     /// The node that may leave, if any.
     leaver: Option<usize>,
-    /// Pages of the leaver that its successor has not taken over yet.
-    pub(super) left_behind: PageSet,
-    /// The nodes that know that it has left, one bit each.
-    pub(super) informed: u8,
+    /// What is to be taken over from it, by number, and whether all of it was.
+    pub(super) take_over: u32,
+    pub(super) is_taken: bool,
+    /// The nodes that were told that it departs, and those that were told that it is gone; one bit each.
+    pub(super) departed: u8,
+    pub(super) gone: u8,
     /// The progress of the change of the protocol; after it, the threads do the second half of their operations.
     pub(super) change: Change,
     /// Pages that were stored to.
@@ -159,10 +158,12 @@ impl Cluster {
             prefetches: [0; NODES_MAX],
             time_outs: [0; NODES_MAX],
             spins: [0; NODES_MAX],
-            is_leaving: false,
-            leaver: instance.leaver.then_some(usize::from(instance.founders())),
-            left_behind: 0,
-            informed: 0,
+            leaving: 0,
+            leaver: instance.leaver(),
+            take_over: 0,
+            is_taken: false,
+            departed: 0,
+            gone: 0,
             change: Change::default(),
             stored: 0,
             messages: [0; MESSAGES_MAX],
@@ -184,17 +185,9 @@ impl Cluster {
         for node in 0..usize::from(instance.nodes) {
             bytes.extend_from_slice(&self.nodes[node].to_le_bytes());
             for place in &self.places[node][..instance.pages.len()] {
-                bytes.push(
-                    place.access as u8
-                        | (place.memory as u8) << 2
-                        | u8::from(place.owes_resume) << 4
-                        | u8::from(place.is_wanted) << 5,
-                );
-                if instance.has_layers() {
-                    bytes.push(place.alarms);
-                }
+                bytes.push(place.access as u8 | (place.memory as u8) << 2 | u8::from(place.is_asked_for) << 4);
             }
-            for thread in &self.threads[node][..usize::from(instance.threads)] {
+            for thread in &self.threads[node][..instance.threads_of(node)] {
                 let operation = thread.operation;
                 bytes.push(thread.left | (thread.activity as u8) << 4);
                 bytes.push(
@@ -214,7 +207,8 @@ impl Cluster {
             }
         }
         if instance.leaver {
-            bytes.extend_from_slice(&[u8::from(self.is_leaving), self.left_behind, self.informed]);
+            let take_over = u8::try_from(self.take_over).expect("few pages are left behind");
+            bytes.extend_from_slice(&[self.leaving, take_over, u8::from(self.is_taken), self.departed, self.gone]);
         }
         if instance.change.is_some() {
             bytes.extend_from_slice(&[u8::from(self.change.is_begun), self.change.done]);
@@ -233,11 +227,8 @@ impl Cluster {
             cluster.nodes[node] = u32::from_le_bytes([byte(), byte(), byte(), byte()]);
             for place in &mut cluster.places[node][..instance.pages.len()] {
                 *place = Place::unpacked(byte());
-                if instance.has_layers() {
-                    place.alarms = byte();
-                }
             }
-            for thread in &mut cluster.threads[node][..usize::from(instance.threads)] {
+            for thread in &mut cluster.threads[node][..instance.threads_of(node)] {
                 *thread = Thread::unpacked(byte(), byte());
                 if instance.overtaken_max.is_some() {
                     thread.overtaken = byte();
@@ -251,9 +242,8 @@ impl Cluster {
             }
         }
         if instance.leaver {
-            cluster.is_leaving = byte() != 0;
-            cluster.left_behind = byte();
-            cluster.informed = byte();
+            (cluster.leaving, cluster.take_over) = (byte(), u32::from(byte()));
+            (cluster.is_taken, cluster.departed, cluster.gone) = (byte() != 0, byte(), byte());
         }
         if instance.change.is_some() {
             cluster.change = Change { is_begun: byte() != 0, done: byte() };
@@ -392,20 +382,11 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn wake(&mut self, node: usize, pages: PageSet) {
-        for thread in &mut self.threads[node] {
-            let is_meant = pages >> thread.operation.page & 1 != 0;
-            if thread.activity == Activity::Waiting && is_meant {
-                thread.activity = Activity::Woken;
-            }
-        }
-    }
-
     /// Checks the rule: a single writer or many readers.
     fn check(&self, page: usize) -> Result<(), String> {
         let holders = |least: Access| (0..NODES_MAX).filter(move |&node| self.places[node][page].access >= least);
         let Some(writer) = holders(Access::Write).next() else { return Ok(()) };
-        let unused = self.leaver.filter(|_| self.is_leaving);
+        let unused = self.leaver.filter(|_| self.leaving > 0);
         let reads = |other: usize| Some(other) != unused || self.places[other][page].access == Access::Write;
         match holders(Access::Read).find(|&other| other != writer && reads(other)) {
             None => Ok(()),

@@ -2,10 +2,11 @@
 //!
 //! Promises: different instances have different descriptions. It must never allow what a runtime cannot do.
 
-use super::{Node, Pages};
-use trellis_cluster_protocol::NodeId;
+use super::{COORDINATOR, Node, Pages};
+use crate::simulate::NodeFault;
 use trellis_cluster_protocol::coherence::{Geometry, Protocol, Ranges, Running};
 use trellis_cluster_protocol::homes::{Home, Manager};
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
 /// The neighbouring pages for which a request asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +53,8 @@ pub struct Instance {
     pub prefetches: u8,
     /// A fault reaches the protocol some time after the access that caused it.
     pub late_faults: bool,
+    /// Nobody tells when a woken thread has run on, as where the kernel blocks the thread.
+    pub silent: bool,
     /// How often each node may report [`trellis_cluster_protocol::coherence::Input::Resumed`] before the thread has
     /// run on. Bounded, because two nodes that never let each other run could do so for ever.
     pub time_outs: u8,
@@ -86,6 +89,7 @@ impl Instance {
             requests: Requests::Narrow,
             prefetches: 0,
             late_faults: false,
+            silent: false,
             time_outs: 0,
             spins: 0,
             eager: false,
@@ -112,7 +116,13 @@ impl Instance {
 
     /// The model of this instance with `start` in place of the real protocol.
     pub fn model_of<N: Node>(&self, start: impl Fn(Geometry) -> N) -> Pages<N> {
-        Pages::new(self.clone(), start)
+        Pages::new(self.clone(), NodeFault::None, start)
+    }
+
+    /// The model of this instance with the real protocol at nodes that have a fault.
+    pub fn model_with(&self, fault: NodeFault) -> Pages<Running> {
+        let protocol = self.protocol;
+        Pages::new(self.clone(), fault, |geometry| protocol.start(geometry))
     }
 
     /// How often a thread may be overtaken: once by each thread of the cluster while its request travels, and once
@@ -154,7 +164,12 @@ impl Instance {
         if let Some(bound) = self.overtaken_max {
             text += &format!(" overtaken-max={bound}");
         }
-        let extras = [(self.late_faults, " late-faults"), (self.eager, " eager"), (self.leaver, " leaver")];
+        let extras = [
+            (self.late_faults, " late-faults"),
+            (self.silent, " silent"),
+            (self.eager, " eager"),
+            (self.leaver, " leaver"),
+        ];
         text.extend(extras.into_iter().filter(|(on, _)| *on).map(|(_, word)| word));
         text
     }
@@ -167,5 +182,27 @@ impl Instance {
     /// The nodes that stay to the end.
     pub(super) fn founders(&self) -> u16 {
         self.nodes - u16::from(self.leaver)
+    }
+
+    /// The node that leaves.
+    pub(super) fn leaver(&self) -> Option<usize> {
+        self.leaver.then_some(usize::from(self.founders()))
+    }
+
+    /// The threads of `node`; the last one of node 0 takes over what the node that leaves leaves behind.
+    pub(super) fn threads_of(&self, node: usize) -> usize {
+        usize::from(self.threads) + usize::from(self.leaver && node == usize::from(COORDINATOR.0))
+    }
+
+    /// Whether the thread takes pages over.
+    pub(super) fn is_taker(&self, node: usize, thread: usize) -> bool {
+        thread == usize::from(self.threads) && node == usize::from(COORDINATOR.0)
+    }
+
+    /// The pages, in runs of one chunk each.
+    pub(super) fn runs(&self) -> impl Iterator<Item = PageRange> {
+        let same = |before: &u32, page: &u32| *page == before + 1 && !page.is_multiple_of(CHUNK_PAGES);
+        let runs = self.pages.chunk_by(same);
+        runs.map(|run| PageRange::around(PageIndex(run[0]), run[0], run[run.len() - 1] + 1))
     }
 }

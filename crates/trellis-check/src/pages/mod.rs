@@ -1,7 +1,8 @@
 //! A small cluster whose threads load from and store to pages: the explorer's model for coherence protocols.
 //!
-//! The network is a multiset: any message may arrive next. Every thread chooses each of its operations freely. The
-//! model checks, after every single effect and every access:
+//! Every node is a [`Shard`], as in the runtime: the protocol, its timers, its locks and its departures decide. The
+//! network is a multiset: any message may arrive next. Time has no length: whatever is pending may go off next. Every
+//! thread chooses each of its operations freely. The model checks, after every single effect and every access:
 //!
 //! 1. *Single writer or many readers*, over the views of all nodes.
 //! 2. *Downgrade before read-out before send*: when bytes are sent, the supplier's view no longer allows stores (and
@@ -14,32 +15,37 @@
 //!    give only after [`Effect::Hold`].
 //! 6. *A lock holds*: it is given only while every page of it may be stored to here and no other lock has one of them.
 //!    Until it is given back or its time is over, no view of its pages is taken away, and the change made under it is
-//!    based on the last value.
+//!    based on the last value. A thread is told that its time is over when it is, and not before.
 //! 7. *Bounded overtaking*: if the instance has a bound, a waiting thread sees others get the right to store to its
 //!    page a bounded number of times.
-//! 8. *No messages to nodes that left*: a node that knows that another has left sends it nothing, and no thread waits
-//!    for it.
+//! 8. *No messages to nodes that left*: a node that was told that another departs sends it nothing, nothing is under
+//!    way to a node when it ends, and no thread waits for it.
 //! 9. No step reports a violation or fails an assertion of the protocol.
 //!
 //! A page holds one of three things: nothing, the last value stored by any node, or an older value. That is enough to
 //! detect a lost store, and keeps the number of states small.
 //!
-//! It must never inspect a protocol: it uses only [`Coherence`].
+//! It must never inspect a protocol, and never decide what a node decides: it uses only [`Coherence`] and [`node`].
 
 mod actions;
 mod cluster;
+mod facts;
 mod instance;
+mod leaving;
 mod words;
 
 use crate::explore::{Model, Successors};
-use crate::intern::{Numbered, Stepped, Steps, guarded};
+use crate::intern::{Numbered, Stepped, Steps};
+use crate::simulate::NodeFault;
 use actions::Action;
-use cluster::{Activity, Cluster, PURPOSES, members};
+use cluster::{Activity, Cluster, PURPOSES, Thread, members};
+use facts::Fact;
 use std::hash::Hash;
 use trellis_cluster_protocol::coherence::{
     Coherence, Content, Effect, Geometry, Input, Message, Protocol, Ranges, Running,
 };
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::node::{self, Shard, TakeOver};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
 pub use cluster::{NODES_MAX, PAGES_MAX, THREADS_MAX};
 pub use instance::{Instance, Locks, Requests};
@@ -73,18 +79,28 @@ impl Node for Ranges {
 /// A set of the instance's pages, one bit each.
 type PageSet = u8;
 
-/// An effect, with messages and pages replaced by their numbers.
+/// The node that takes over the pages of the one that leaves.
+const COORDINATOR: NodeId = NodeId(0);
+
+/// An order of a shard, with messages and pages replaced by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Order {
     Revoke(PageSet),
     Downgrade(PageSet),
-    Install { pages: PageSet, access: Access, zero: bool },
+    Install {
+        pages: PageSet,
+        access: Access,
+        zero: bool,
+    },
     Upgrade(PageSet),
     Send(u32),
     Wake(PageSet),
-    Hold(u8),
-    Alarm { page: u8, purpose: u8 },
-    Locked { pages: PageSet, call: u32 },
+    /// The node lets the page go when its time is over.
+    LetGoLater(u8),
+    Granted {
+        pages: PageSet,
+        call: u32,
+    },
     Broken(&'static str),
 }
 
@@ -98,12 +114,16 @@ struct Envelope {
 /// The model; see the module's documentation.
 pub struct Pages<N> {
     instance: Instance,
-    nodes: Numbered<N>,
+    /// What the nodes do wrong besides their protocols.
+    fault: NodeFault,
+    nodes: Numbered<Shard<N>>,
     /// For every node state: the answers of its queries.
     shown: Vec<Shown>,
     envelopes: Numbered<Envelope>,
-    inputs: Numbered<(NodeId, Input)>,
+    facts: Numbered<(NodeId, Fact)>,
     steps: Steps<Order>,
+    /// What node 0 still has to take over from the node that leaves.
+    take_overs: Numbered<TakeOver>,
     start: Vec<u32>,
     actions: Vec<Action>,
 }
@@ -112,9 +132,12 @@ pub struct Pages<N> {
 struct Shown {
     access: [Access; PAGES_MAX],
     is_pending: [bool; PAGES_MAX],
-    leaves_behind: PageSet,
     /// Whether the protocol of the page may be changed, if this node is its home.
     may_change: [bool; PAGES_MAX],
+    /// Pages that are held for a thread, and will be let go at some time.
+    held: PageSet,
+    /// Alarms that are set, for each of [`PURPOSES`].
+    alarms: [PageSet; PURPOSES.len()],
 }
 
 impl<N: Node> Model for Pages<N> {
@@ -149,7 +172,7 @@ impl<N: Node> Model for Pages<N> {
 }
 
 impl<N: Node> Pages<N> {
-    fn new(instance: Instance, start: impl Fn(Geometry) -> N) -> Pages<N> {
+    fn new(instance: Instance, fault: NodeFault, start: impl Fn(Geometry) -> N) -> Pages<N> {
         assert!(usize::from(instance.nodes) <= NODES_MAX && instance.nodes > 0);
         assert!(instance.pages.len() <= PAGES_MAX && instance.pages.is_sorted());
         assert!(usize::from(instance.threads) <= THREADS_MAX);
@@ -159,17 +182,19 @@ impl<N: Node> Pages<N> {
         let all_can_lock = can_lock(instance.protocol) && instance.change.is_none_or(can_lock);
         assert!(instance.locks == Locks::None || all_can_lock, "a protocol that cannot lock");
         let mut model = Pages {
+            fault,
             nodes: Numbered::new(),
             shown: Vec::new(),
             envelopes: Numbered::new(),
-            inputs: Numbered::new(),
+            facts: Numbered::new(),
             steps: Steps::new(),
+            take_overs: Numbered::new(),
             start: Vec::new(),
             actions: Vec::new(),
             instance,
         };
         for me in (0..model.instance.nodes).map(NodeId) {
-            let node = start(Geometry {
+            let geometry = Geometry {
                 me,
                 nodes: model.instance.nodes,
                 founders: model.instance.founders(),
@@ -178,10 +203,11 @@ impl<N: Node> Pages<N> {
                 shards: 1,
                 home: model.instance.home,
                 marks: false,
-            });
-            let number = model.node_number(node);
+            };
+            let number = model.node_number(Shard::new(start(geometry), geometry, COORDINATOR));
             model.start.push(number);
         }
+        model.take_overs.number(TakeOver::default());
         model
     }
 
@@ -190,90 +216,76 @@ impl<N: Node> Pages<N> {
         (self.nodes.len(), self.steps.len())
     }
 
+    /// The protocol of `node` gets `input`.
     fn step(&mut self, cluster: &mut Cluster, node: usize, input: Input) -> Result<(), String> {
-        let stepped = self.stepped(cluster.nodes[node], node, input)?;
+        self.happen(cluster, node, Fact::Input(input))
+    }
+
+    /// `fact` happens to `node`, and its orders are carried out.
+    fn happen(&mut self, cluster: &mut Cluster, node: usize, fact: Fact) -> Result<(), String> {
+        let stepped = self.stepped(cluster.nodes[node], node, fact)?;
         cluster.nodes[node] = stepped.after;
         for index in 0..self.steps.effects(stepped.effects).len() {
             let order = self.steps.effects(stepped.effects)[index];
             self.carry_out(cluster, node, order)?;
         }
-        self.note_taken_over(cluster);
         if self.instance.paired {
             self.compare(cluster, node)?;
         }
         Ok(())
     }
 
-    /// A page that was left behind is taken over once node 0 may store to it.
-    fn note_taken_over(&self, cluster: &mut Cluster) {
-        for page in members(cluster.left_behind) {
-            if cluster.places[0][page].access == Access::Write {
-                cluster.left_behind &= !(1 << page);
-            }
-        }
-    }
-
-    /// The node state after a change of the protocol of all pages.
-    fn changed(&mut self, before: u32) -> Result<u32, String> {
-        let protocol = self.instance.change.expect("an instance with a change");
-        let mut after = self.nodes.value(before).clone();
-        let mut next = 0;
-        while next < self.instance.pages.len() {
-            let range = self.wanted(next as u8, true);
-            guarded(|| after.change(range, protocol))
-                .map_err(|what| format!("the change of {range} failed: {what}"))?;
-            next += range.count() as usize;
-        }
-        Ok(self.node_number(after))
-    }
-
-    /// Runs the protocol, or returns the stored result.
-    fn stepped(&mut self, before: u32, node: usize, input: Input) -> Result<Stepped, String> {
+    /// Lets `fact` happen to a node, or returns the stored result.
+    fn stepped(&mut self, before: u32, node: usize, fact: Fact) -> Result<Stepped, String> {
         let me = NodeId(node as u16);
-        let number = self.inputs.number((me, input));
+        let number = self.facts.number((me, fact));
         if let Some(stepped) = self.steps.known(before, number) {
             return Ok(stepped);
         }
         let mut after = self.nodes.value(before).clone();
         let mut effects = Vec::new();
-        guarded(|| after.step(0, input, &mut effects))
-            .map_err(|what| format!("the protocol at {me} stopped: {what}"))?;
-        let orders = effects.into_iter().map(|effect| self.order(me, effect)).collect();
+        self.apply(&mut after, me, fact, &mut |effect, order| effects.push((effect, order)))?;
+        let orders = effects.into_iter().filter_map(|(effect, order)| self.order(me, effect, order)).collect();
         let after = self.node_number(after);
         Ok(self.steps.remember(before, number, after, orders))
     }
 
-    fn order(&mut self, me: NodeId, effect: Effect) -> Order {
+    /// What there is to carry out; nothing where the shard itself remembers what was ordered.
+    fn order(&mut self, me: NodeId, effect: Effect, order: node::Order) -> Option<Order> {
         let set = |range: PageRange| {
             let places = self.places_of(range).map_err(|_| "an effect on a page past the region");
             places.map(|places| places.fold(0u8, |set, page| set | 1 << page))
         };
-        let order = match effect {
-            Effect::Revoke(range) => set(range).map(Order::Revoke),
-            Effect::Downgrade(range) => set(range).map(Order::Downgrade),
-            Effect::Install { range, access, zero } => set(range).map(|pages| Order::Install { pages, access, zero }),
-            Effect::Upgrade(range) => set(range).map(Order::Upgrade),
-            Effect::Wake(range) => set(range).map(Order::Wake),
-            Effect::Hold(page) => set(PageRange::one(page)).map(|set| Order::Hold(set.trailing_zeros() as u8)),
-            Effect::Alarm { page, purpose, .. } => set(PageRange::one(page)).map(|set| {
-                let purpose = PURPOSES.iter().position(|&other| other == purpose).expect("a purpose of the list");
-                Order::Alarm { page: set.trailing_zeros() as u8, purpose: purpose as u8 }
-            }),
-            Effect::Locked { range, call } => set(range).map(|pages| Order::Locked { pages, call }),
-            Effect::Send { to, .. } if to == me || to.0 >= self.instance.nodes => {
+        let order = match order {
+            node::Order::CarryOut(effect) => match effect {
+                Effect::Revoke(range) => set(range).map(Order::Revoke),
+                Effect::Downgrade(range) => set(range).map(Order::Downgrade),
+                Effect::Install { range, access, zero } => {
+                    set(range).map(|pages| Order::Install { pages, access, zero })
+                }
+                Effect::Upgrade(range) => set(range).map(Order::Upgrade),
+                Effect::Wake(range) => set(range).map(Order::Wake),
+                Effect::Violation { what, .. } => Err(what),
+                _ => Err("an effect that belongs to release consistency"),
+            },
+            node::Order::Send { to, .. } if to == me || to.0 >= self.instance.nodes => {
                 Err("a message to this node itself or to nobody")
             }
-            Effect::Send { to, message } => Ok(Order::Send(self.envelopes.number(Envelope { from: me, to, message }))),
-            Effect::Violation { what, .. } => Err(what),
-            Effect::KeepTwin(_)
-            | Effect::SendTwins { .. }
-            | Effect::Apply { .. }
-            | Effect::Merge { .. }
-            | Effect::Inspect(_)
-            | Effect::Notice { .. }
-            | Effect::Published => Err("an effect that belongs to release consistency"),
+            node::Order::Send { to, message } => {
+                Ok(Order::Send(self.envelopes.number(Envelope { from: me, to, message })))
+            }
+            node::Order::Granted { range, call } => set(range).map(|pages| Order::Granted { pages, call }),
+            node::Order::WakeAt { .. } => match effect {
+                Effect::Hold(page) => {
+                    set(PageRange::one(page)).map(|pages| Order::LetGoLater(pages.trailing_zeros() as u8))
+                }
+                Effect::Alarm { page, .. } => Err(set(PageRange::one(page)).err()?),
+                _ => Err("a time to look at timers without a reason"),
+            },
+            node::Order::Nothing => return None,
+            node::Order::Lost { .. } => Err("a message for a node that departed, which no node can answer"),
         };
-        order.unwrap_or_else(Order::Broken)
+        Some(order.unwrap_or_else(Order::Broken))
     }
 
     fn carry_out(&mut self, cluster: &mut Cluster, node: usize, order: Order) -> Result<(), String> {
@@ -301,10 +313,9 @@ impl<N: Node> Pages<N> {
                 self.read_out(cluster, node, number)?;
                 cluster.add_message(number);
             }
-            Order::Wake(pages) => cluster.wake(node, pages),
-            Order::Hold(page) => cluster.places[node][usize::from(page)].is_wanted = true,
-            Order::Alarm { page, purpose } => cluster.places[node][usize::from(page)].alarms |= 1 << purpose,
-            Order::Locked { pages, call } => self.locked(cluster, node, pages, call)?,
+            Order::Wake(pages) => self.wake(cluster, node, pages)?,
+            Order::LetGoLater(page) => cluster.places[node][usize::from(page)].is_asked_for = self.instance.silent,
+            Order::Granted { pages, call } => self.locked(cluster, node, pages, call)?,
             Order::Broken(what) => return Err(format!("node {node} reports: {what}")),
         }
         Ok(())
@@ -314,12 +325,28 @@ impl<N: Node> Pages<N> {
         self.instance.overtaken_max.map_or(Ok(()), |bound| cluster.overtake(node, pages, bound))
     }
 
-    /// Checks that no message is sent to a node that the sender knows to have left.
+    /// The threads that wait for one of `pages` may look again, and the pages stay for them.
+    fn wake(&mut self, cluster: &mut Cluster, node: usize, pages: PageSet) -> Result<(), String> {
+        for thread in 0..self.instance.threads_of(node) {
+            let Thread { activity, operation, .. } = cluster.threads[node][thread];
+            if activity != Activity::Waiting || pages >> operation.page & 1 == 0 {
+                continue;
+            }
+            cluster.threads[node][thread].activity = Activity::Woken;
+            if !self.instance.is_taker(node, thread) {
+                // In the middle of the orders of a step, whose others are still to be carried out.
+                let woken = Fact::Woken(self.page_index(usize::from(operation.page)));
+                cluster.nodes[node] = self.stepped(cluster.nodes[node], node, woken)?.after;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no message is sent to a node of which the sender was told that it departs.
     fn check_receiver(&self, cluster: &Cluster, node: usize, number: u32) -> Result<(), String> {
         let to = usize::from(self.envelopes.value(number).to.0);
-        let is_gone = self.instance.leaver && to == usize::from(self.instance.founders());
-        match is_gone && cluster.informed >> node & 1 != 0 {
-            true => Err(format!("node {node} sends a message to node {to}, which left")),
+        match cluster.departed >> node & 1 != 0 && self.instance.leaver() == Some(to) {
+            true => Err(format!("node {node} sends a message to node {to}, which departed")),
             false => Ok(()),
         }
     }
@@ -345,7 +372,7 @@ impl<N: Node> Pages<N> {
     }
 
     fn is_locked(&self, cluster: &Cluster, node: usize, page: usize) -> bool {
-        let threads = &cluster.threads[node][..usize::from(self.instance.threads)];
+        let threads = &cluster.threads[node][..self.instance.threads_of(node)];
         let holding = threads.iter().filter(|thread| thread.activity == Activity::Holding);
         holding.into_iter().any(|thread| self.pages_of(thread.operation) >> page & 1 != 0)
     }
@@ -403,8 +430,7 @@ impl<N: Node> Pages<N> {
     /// Nothing more must happen: checks that no thread or node waits for anything.
     fn check_end(&self, cluster: &Cluster) -> Result<(), String> {
         for node in 0..usize::from(self.instance.nodes) {
-            for thread in 0..usize::from(self.instance.threads) {
-                let thread = cluster.threads[node][thread];
+            for thread in &cluster.threads[node][..self.instance.threads_of(node)] {
                 if !matches!(thread.activity, Activity::Idle | Activity::Expired) {
                     let page = self.page_index(usize::from(thread.operation.page));
                     return Err(format!("a thread of node {node} waits for {page} for ever"));
@@ -414,8 +440,8 @@ impl<N: Node> Pages<N> {
                 return Err(format!("a request of node {node} is under way for ever"));
             }
         }
-        if cluster.is_leaving && cluster.informed.count_ones() != u32::from(self.instance.founders()) {
-            return Err("a node that leaves waits for ever for what it leaves behind to be taken over".into());
+        if cluster.leaving > 0 && cluster.gone.count_ones() != u32::from(self.instance.founders()) {
+            return Err("a node that leaves waits for ever".into());
         }
         if cluster.change.is_begun && cluster.change.done.count_ones() != u32::from(self.instance.nodes) {
             return Err("a change of the protocol waits for ever".into());
@@ -423,33 +449,53 @@ impl<N: Node> Pages<N> {
         Ok(())
     }
 
-    /// Whether `input` would change anything now.
-    fn matters(&mut self, cluster: &Cluster, node: usize, input: Input) -> bool {
+    /// Whether `fact` would change anything now.
+    fn matters(&mut self, cluster: &Cluster, node: usize, fact: Fact) -> bool {
         let before = cluster.nodes[node];
         // A failing step matters: it is reported when it is taken.
-        self.stepped(before, node, input)
+        self.stepped(before, node, fact)
             .map_or(true, |stepped| stepped.after != before || !self.steps.effects(stepped.effects).is_empty())
     }
 
-    fn node_number(&mut self, node: N) -> u32 {
+    fn node_number(&mut self, node: Shard<N>) -> u32 {
         let number = self.nodes.number(node);
         if number as usize == self.shown.len() {
-            let node = self.nodes.value(number);
-            let mut shown = Shown {
-                access: [Access::None; PAGES_MAX],
-                is_pending: [false; PAGES_MAX],
-                leaves_behind: 0,
-                may_change: [false; PAGES_MAX],
-            };
-            for (place, &page) in self.instance.pages.iter().enumerate() {
-                shown.access[place] = node.access(PageIndex(page));
-                shown.is_pending[place] = node.is_pending(PageIndex(page));
-                shown.leaves_behind |= u8::from(node.leaves_behind(PageIndex(page))) << place;
-                shown.may_change[place] = node.may_change(PageIndex(page));
-            }
-            self.shown.push(shown);
+            self.shown.push(self.show(self.nodes.value(number)));
         }
         number
+    }
+
+    fn show(&self, node: &Shard<N>) -> Shown {
+        let mut shown = Shown {
+            access: [Access::None; PAGES_MAX],
+            is_pending: [false; PAGES_MAX],
+            may_change: [false; PAGES_MAX],
+            held: 0,
+            alarms: [0; PURPOSES.len()],
+        };
+        for (place, &page) in self.instance.pages.iter().enumerate() {
+            shown.access[place] = node.protocol.access(PageIndex(page));
+            shown.is_pending[place] = node.protocol.is_pending(PageIndex(page));
+            shown.may_change[place] = node.protocol.may_change(PageIndex(page));
+        }
+        let place = |page: PageIndex| self.instance.pages.iter().position(|&other| other == page.0);
+        for (input, _) in node.timers.pending().filter(|(_, due)| *due < Nanoseconds::MAX) {
+            match input {
+                Input::Resumed { page } => shown.held |= place(page).map_or(0, |place| 1 << place),
+                Input::Alarm { page, purpose } => {
+                    let purpose = PURPOSES.iter().position(|&other| other == purpose).expect("a purpose of the list");
+                    shown.alarms[purpose] |= place(page).map_or(0, |place| 1 << place);
+                }
+                _ => unreachable!("timers know nothing else"),
+            }
+        }
+        shown
+    }
+
+    /// What is pending at `node`; nothing at one that has left.
+    fn pending(&self, cluster: &Cluster, node: usize) -> Shown {
+        let shown = *self.shown(cluster, node);
+        if self.has_ended(cluster, node) { Shown { held: 0, alarms: [0; PURPOSES.len()], ..shown } } else { shown }
     }
 
     fn shown(&self, cluster: &Cluster, node: usize) -> &Shown {

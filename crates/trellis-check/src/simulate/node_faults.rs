@@ -1,9 +1,10 @@
-//! Decisions of a node, broken one by one: what the simulator must notice besides broken protocols.
+//! Decisions of a node, broken one by one: what the explorer and the simulator must notice besides broken protocols.
 //!
 //! Promises: each breaks one rule of [`trellis_cluster_protocol::node`] or of how a runtime carries it out. Must never change
 //! anything where it is [`NodeFault::None`].
 
-use trellis_cluster_protocol::node::{LeavingStep, LockedRange};
+use trellis_cluster_protocol::coherence::{Effect, Input, Purpose};
+use trellis_cluster_protocol::node::{LeavingStep, LockedRange, Order, Shard};
 use trellis_cluster_protocol::{Nanoseconds, PageRange};
 
 /// What a node does wrong.
@@ -24,6 +25,10 @@ pub enum NodeFault {
     HeldForEver,
     /// The alarms of the protocols do not go off.
     NoAlarms,
+    /// An alarm that has gone off stays set.
+    AlarmsStay,
+    /// The time of a lock that ends by itself does not begin.
+    TimelessLocks,
     /// Messages about pages are still sent to a node that has departed.
     SendsToDeparted,
     /// A request for a departed node is dropped.
@@ -38,6 +43,10 @@ pub enum NodeFault {
     LeavesWithoutFarewell,
     /// A node leaves while its own requests are under way.
     LeavesWithRequests,
+    /// A node that leaves does not answer those that it told to ask again.
+    LeavesUnanswered,
+    /// A node leaves although it still holds pages back.
+    LeavesHolding,
     /// A node that leaves does not name the pages that it leaves behind.
     NamesNothing,
     /// The coordinator does not make sure that it has the pages that a leaving node named.
@@ -45,14 +54,74 @@ pub enum NodeFault {
 }
 
 impl NodeFault {
+    /// Whether the simulator notices it. In virtual time an alarm that stays set would go off for ever at one moment, no
+    /// program asks whether the time of a lock is over, and a node hardly ever holds back anything when it ends.
+    pub(crate) fn is_simulated(self) -> bool {
+        !matches!(
+            self,
+            NodeFault::AlarmsStay | NodeFault::TimelessLocks | NodeFault::LeavesUnanswered | NodeFault::LeavesHolding
+        )
+    }
+
     /// The step that a node with this fault leaves out.
-    pub(super) fn skipped(self) -> Option<LeavingStep> {
+    pub(crate) fn skipped(self) -> Option<LeavingStep> {
         match self {
             NodeFault::LeavesOutOfTurn => Some(LeavingStep::AwaitTurn),
-            NodeFault::LeavesWithoutFarewell => Some(LeavingStep::AwaitFarewells),
+            NodeFault::LeavesUnanswered => Some(LeavingStep::AnswerDeferred),
             NodeFault::LeavesWithRequests => Some(LeavingStep::AwaitRequests),
+            NodeFault::LeavesWithoutFarewell => Some(LeavingStep::AwaitFarewells),
+            NodeFault::LeavesHolding => Some(LeavingStep::AnswerHeld),
             _ => None,
         }
+    }
+
+    /// How long a page is held at most.
+    pub(crate) fn held_at_most(self, at_most: Nanoseconds) -> Nanoseconds {
+        if self == NodeFault::HeldForEver { Nanoseconds::MAX } else { at_most }
+    }
+
+    /// The shard's order for an effect, as this fault changes it.
+    pub(crate) fn order<C>(
+        self,
+        shard: &mut Shard<C>,
+        effect: Effect,
+        now: Nanoseconds,
+        hold_max: Nanoseconds,
+    ) -> Order {
+        match (self, effect) {
+            (NodeFault::NoAlarms, Effect::Alarm { .. }) => return Order::Nothing,
+            (NodeFault::TimelessLocks, Effect::Locked { range, call }) => return Order::Granted { range, call },
+            (NodeFault::TimelessLocks, Effect::Alarm { page, purpose: Purpose::Expiry, after }) => {
+                let due = now.saturating_add(after);
+                shard.timers.set_alarm(page, Purpose::Expiry, due);
+                return Order::WakeAt { now, due };
+            }
+            _ => {}
+        }
+        let order = shard.order(effect, || now, self.held_at_most(hold_max));
+        let Effect::Send { to, message } = effect else { return order };
+        match (self, order) {
+            (NodeFault::SendsToDeparted, _) => {
+                shard.forget_answers();
+                Order::Send { to, message }
+            }
+            (NodeFault::DropsRequests, Order::Send { to: other, .. }) if other != to => Order::Nothing,
+            (NodeFault::DropsInvalidations, Order::Nothing) => {
+                shard.forget_answers();
+                Order::Nothing
+            }
+            (_, order) => order,
+        }
+    }
+
+    /// Takes out what goes off now; returns whether it was pending.
+    pub(crate) fn take<C>(self, shard: &mut Shard<C>, due: Input) -> bool {
+        let before = shard.timers.clone();
+        let was_pending = shard.timers.take(due);
+        if self == NodeFault::AlarmsStay && matches!(due, Input::Alarm { .. }) {
+            shard.timers = before;
+        }
+        was_pending
     }
 }
 

@@ -192,14 +192,9 @@ impl<S: Start> World<'_, S> {
 
     /// Somebody wants the page: it stays for its thread, but not for ever.
     pub(super) fn hold(&mut self, node: u16, page: PageIndex, at_most: Nanoseconds) {
-        let at_most = self.held_at_most(at_most);
+        let at_most = self.start.fault().held_at_most(at_most);
         let due = self.nodes[usize::from(node)].pages.timers.hold(page, self.now, at_most);
         self.wake_at(node, due);
-    }
-
-    /// How long a page is held at most, as the injected fault changes it.
-    pub(super) fn held_at_most(&self, at_most: Nanoseconds) -> Nanoseconds {
-        if self.start.fault() == NodeFault::HeldForEver { Nanoseconds::MAX } else { at_most }
     }
 
     /// The node looks at its timers at this time. A page that is held for ever wakes nobody.

@@ -9,7 +9,6 @@ use super::members::Members;
 use super::memory::Memories;
 use super::network::Network;
 use super::node::{Doing, Node, State, Thread};
-use super::node_faults::NodeFault;
 use super::record::Recorder;
 use super::scenario::{Pattern, Scenario, Wires};
 use super::{Start, Tally};
@@ -215,7 +214,8 @@ impl<'a, S: Start> World<'a, S> {
             }
             self.tally.page_messages += 1;
         }
-        match self.order(node, effect) {
+        let pages = &mut self.nodes[usize::from(node)].pages;
+        match self.start.fault().order(pages, effect, self.now, self.scenario.manners.hold_ns) {
             Order::CarryOut(effect) => self.change_pages(node, effect),
             Order::Send { to, message } => self.send(node, to, wire::Message::Coherence(message)),
             Order::Granted { range, call } => self.locked(node, range, call),
@@ -225,31 +225,6 @@ impl<'a, S: Start> World<'a, S> {
             }
             Order::Nothing => Ok(()),
             Order::Lost { to, message } => Err(format!("node {node} would send {message} to {to}, which has departed")),
-        }
-    }
-
-    /// The shard's order for an effect, as the injected fault changes it.
-    fn order(&mut self, node: u16, effect: Effect) -> Order {
-        let fault = self.start.fault();
-        let hold_max = self.held_at_most(self.scenario.manners.hold_ns);
-        if fault == NodeFault::NoAlarms && matches!(effect, Effect::Alarm { .. }) {
-            return Order::Nothing;
-        }
-        let now = self.now;
-        let pages = &mut self.nodes[usize::from(node)].pages;
-        let order = pages.order(effect, || now, hold_max);
-        let Effect::Send { to, message } = effect else { return order };
-        match (fault, order) {
-            (NodeFault::SendsToDeparted, _) => {
-                pages.forget_answers();
-                Order::Send { to, message }
-            }
-            (NodeFault::DropsRequests, Order::Send { to: other, .. }) if other != to => Order::Nothing,
-            (NodeFault::DropsInvalidations, Order::Nothing) => {
-                pages.forget_answers();
-                Order::Nothing
-            }
-            (_, order) => order,
         }
     }
 

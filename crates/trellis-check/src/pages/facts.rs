@@ -1,0 +1,149 @@
+//! What can happen to a node, and how its shard takes it: in the way of the runtime.
+//!
+//! Promises: the result of a fact depends on the shard and the fact alone. Time has no length here: every step is at the
+//! same moment, and whatever is pending may go off at any later one. The only later moment is that at which the time of a
+//! lock is over. It must never carry anything out.
+
+use super::{Node, Pages};
+use crate::intern::guarded;
+use trellis_cluster_protocol::coherence::{Effect, Input};
+use trellis_cluster_protocol::node::{Order, RangeLockCall, Resumes, Shard};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex};
+
+/// The moment of every step.
+const NOW: Nanoseconds = 0;
+/// The duration of a lock that ends by itself, and the moment at which one that was given at [`NOW`] is over.
+pub(super) const STAY: Nanoseconds = 1_000_000;
+/// How long a page is held at most.
+const HOLD_MAX: Nanoseconds = 0;
+
+/// Something that happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Fact {
+    /// The protocol gets this.
+    Input(Input),
+    /// A thread that waited for this page after a fault was woken.
+    Woken(PageIndex),
+    /// That thread has run on.
+    Looked(PageIndex),
+    /// A thread has run on that was woken for another reason.
+    RanOn(PageIndex),
+    /// What is pending goes off.
+    Due(Input),
+    /// A thread locks pages.
+    Calls(RangeLockCall),
+    /// A thread gives back what the call with this number gave it, or gives up waiting.
+    GivesBack {
+        call: u32,
+        /// The time of the call is over.
+        is_over: bool,
+    },
+    /// The node is told that another departs.
+    Departs(NodeId),
+    /// The node, which leaves, answers those that it told to ask again.
+    AnswersDeferred,
+    /// The node, which leaves, lets go what it holds for its threads.
+    LetsGo,
+    /// The protocol of all pages is changed.
+    Changes,
+}
+
+impl<N: Node> Pages<N> {
+    /// Lets `fact` happen to the node `me`; `tell` gets each effect of its protocol and the shard's order for it.
+    pub(super) fn apply(
+        &self,
+        shard: &mut Shard<N>,
+        me: NodeId,
+        fact: Fact,
+        tell: &mut dyn FnMut(Effect, Order),
+    ) -> Result<(), String> {
+        guarded(|| self.take(shard, me, fact, tell)).map_err(|what| format!("the protocol at {me} stopped: {what}"))?
+    }
+
+    fn take(
+        &self,
+        shard: &mut Shard<N>,
+        me: NodeId,
+        fact: Fact,
+        tell: &mut dyn FnMut(Effect, Order),
+    ) -> Result<(), String> {
+        let resumes = |resumes| match resumes {
+            Some(Resumes::Now(input)) => Some(input),
+            // What is held goes off at any time.
+            Some(Resumes::At(_)) | None => None,
+        };
+        let input = match fact {
+            Fact::Input(input) => Some(input),
+            Fact::Woken(page) if self.instance.silent => {
+                shard.timers.hold(page, NOW, self.fault.held_at_most(HOLD_MAX));
+                None
+            }
+            Fact::Woken(page) => {
+                shard.timers.wake(page);
+                None
+            }
+            Fact::Looked(page) => resumes(shard.timers.looks(page, || NOW)),
+            Fact::RanOn(page) => resumes(shard.timers.runs_on(page, || NOW)),
+            Fact::Due(input) => self.fault.take(shard, input).then_some(input),
+            Fact::Calls(call) => {
+                let refused = |held| format!("{me} refuses to lock {}, because a thread holds {held}", call.range);
+                Some(shard.locks.call(call, NOW).map_err(refused)?)
+            }
+            Fact::GivesBack { call, is_over } => {
+                let given_back = shard.locks.give_back(call, if is_over { STAY } else { NOW });
+                if given_back.was_over != is_over {
+                    let word = if is_over { "not over" } else { "over" };
+                    return Err(format!("{me} tells call {call} that its time is {word}"));
+                }
+                given_back.input
+            }
+            Fact::Departs(node) => {
+                shard.departures.depart(node);
+                None
+            }
+            Fact::AnswersDeferred => {
+                shard.departures.take_deferred().into_iter().for_each(|input| self.step_shard(shard, input, tell));
+                None
+            }
+            Fact::LetsGo => {
+                while let Some(input) = shard.timers.pop_held() {
+                    self.step_shard(shard, input, tell);
+                }
+                None
+            }
+            Fact::Changes => {
+                self.change_protocol(shard, tell);
+                None
+            }
+        };
+        input.into_iter().for_each(|input| self.step_shard(shard, input, tell));
+        Ok(())
+    }
+
+    /// The protocol takes one input, and then what departed nodes would answer.
+    fn step_shard(&self, shard: &mut Shard<N>, input: Input, tell: &mut dyn FnMut(Effect, Order)) {
+        let mut effects = Vec::new();
+        let mut next = Some(input);
+        while let Some(input) = next {
+            shard.protocol.step(NOW, input, &mut effects);
+            for effect in effects.drain(..) {
+                tell(effect, self.fault.order(shard, effect, NOW, HOLD_MAX));
+            }
+            next = shard.next_answer();
+        }
+    }
+
+    /// All threads have met, and nothing is under way.
+    fn change_protocol(&self, shard: &mut Shard<N>, tell: &mut dyn FnMut(Effect, Order)) {
+        let protocol = self.instance.change.expect("an instance with a change");
+        for range in self.instance.runs() {
+            let open = range.pages().filter(|&page| shard.protocol.access(page) != Access::None);
+            for page in open.collect::<Vec<_>>() {
+                // A thread for which it was granted runs on whatever happens.
+                self.step_shard(shard, Input::Resumed { page }, tell);
+            }
+            shard.timers.forget_held(range);
+            shard.protocol.change(range, protocol);
+        }
+    }
+}
