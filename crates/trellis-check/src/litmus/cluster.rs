@@ -1,12 +1,13 @@
-//! A simulated cluster: the real protocol at every node, memories with real values, messages and threads.
+//! A simulated cluster: the real shard at every node, memories with real values, messages and threads.
 //!
-//! Promises: any message under way may be delivered next. Effects are carried out in their order. A waiting thread
-//! tries its access again only after a wake. The bytes of a grant are read at the supplier only when the message is
+//! Promises: any message under way may be delivered next, and whatever is pending in a shard may go off next. Effects are
+//! carried out in their order. A waiting thread tries its access again only after a wake. The bytes of a grant are read at the supplier only when the message is
 //! delivered, as the contract allows. An effect that breaks the contract is recorded as a problem and ends the run. It
 //! must never help a protocol: it retries nothing, and delivers nothing that was not sent.
 
 use super::program::{ALIEN, Code, LOCATIONS_MAX};
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Purpose};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
+use trellis_cluster_protocol::node::{Order, Resumes, Shard};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// The maximum number of nodes of a simulated cluster.
@@ -38,14 +39,8 @@ pub(super) struct Envelope {
     pub(super) message: Message,
 }
 
-/// A timer that a node has set.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Alarm {
-    pub(super) node: u8,
-    pub(super) page: PageIndex,
-    pub(super) purpose: Purpose,
-    pub(super) due: Nanoseconds,
-}
+/// How long a page is held at most. No event has to wait for another, so nor does the end of that time.
+const HOLD_MAX: Nanoseconds = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Activity {
@@ -80,23 +75,22 @@ pub(super) struct Place {
     versions: [u32; PAGES_MAX],
     /// Pages that have bytes.
     present: Set,
-    /// Pages whose thread has run on, which is not reported yet.
-    owes: Set,
-    /// Pages for which the protocol asked for that report.
-    wanted: Set,
+    /// Pages that are held, and let go when their time is over.
+    asked_for: Set,
 }
 
 pub(super) struct Cluster<N> {
-    pub(super) nodes: Vec<N>,
+    pub(super) nodes: Vec<Shard<N>>,
     pub(super) places: [Place; NODES_MAX],
     pub(super) threads: Vec<Thread>,
     /// Threads that can run, and those that are not done; one bit each.
     pub(super) runnable: u16,
     pub(super) unfinished: u16,
-    /// Nodes that may have to report a page as resumed.
+    /// Nodes at which something is pending.
     pub(super) open: u16,
+    /// Nobody tells when a woken thread has run on, as where the kernel blocks the thread.
+    pub(super) silent: bool,
     pub(super) messages: Vec<Envelope>,
-    pub(super) alarms: Vec<Alarm>,
     pub(super) now: Nanoseconds,
     pub(super) pages: u8,
     /// The locations of each page.
@@ -119,8 +113,8 @@ impl<N: Node> Cluster<N> {
             runnable: 0,
             unfinished: 0,
             open: 0,
+            silent: false,
             messages: Vec::with_capacity(64),
-            alarms: Vec::new(),
             now: 0,
             pages: 0,
             words_of: [0; PAGES_MAX],
@@ -133,7 +127,7 @@ impl<N: Node> Cluster<N> {
     }
 
     /// A fresh cluster, with the locations on the pages that `layout` assigns.
-    pub(super) fn reset(&mut self, start: &[N], layout: &[u8], pages: u8, checks_contract: bool) {
+    pub(super) fn reset(&mut self, start: &[Shard<N>], layout: &[u8], pages: u8, checks_contract: bool) {
         self.nodes.clear();
         self.nodes.extend_from_slice(start);
         self.places[..start.len()].fill(Place::default());
@@ -141,7 +135,6 @@ impl<N: Node> Cluster<N> {
         self.open = 0;
         self.stores = [0; PAGES_MAX];
         self.messages.clear();
-        self.alarms.clear();
         self.effects.clear();
         self.now = 0;
         self.pages = pages;
@@ -223,18 +216,39 @@ impl<N: Node> Cluster<N> {
         self.unfinished = if activity == Activity::Done { self.unfinished & !bit } else { self.unfinished | bit };
     }
 
-    /// The pages of `node` whose thread has run on or whose protocol asked for that report, and those of them for
-    /// which a thread was woken and has not run yet.
-    pub(super) fn open_pages(&self, node: u8) -> (Set, Set) {
-        let place = &self.places[usize::from(node)];
-        let woken = self.threads.iter().filter(|t| t.activity == Activity::Woken && t.node == node);
-        (place.owes | place.wanted, place.wanted & woken.fold(0, |set, thread| set | 1 << thread.page))
+    /// Whether a page is held at `node` for a thread that was woken and has not run yet.
+    pub(super) fn is_about_to_look(&self, node: u8) -> bool {
+        self.places[usize::from(node)].asked_for & self.about_to_look(node) != 0
     }
 
-    /// The thread that waited for `page` has run on; the runtime reports this without being asked.
-    pub(super) fn owe(&mut self, node: u8, page: u8) {
-        self.places[usize::from(node)].owes |= 1 << page;
-        self.open |= 1 << node;
+    fn about_to_look(&self, node: u8) -> Set {
+        let woken = self.threads.iter().filter(|t| t.activity == Activity::Woken && t.node == node);
+        woken.fold(0, |set, thread| set | 1 << thread.page)
+    }
+
+    /// What may go off at `node`, and when it is due. A page that is held for a thread that has not run yet does not,
+    /// unless `is_late`: the time of the thread is over.
+    pub(super) fn pending(&self, node: u8, is_late: bool) -> impl Iterator<Item = (Input, Nanoseconds)> {
+        let kept = if is_late { 0 } else { self.about_to_look(node) };
+        let free = self.places[usize::from(node)].asked_for & !kept;
+        let may = move |&(input, _): &(Input, Nanoseconds)| match input {
+            Input::Resumed { page } => free >> page.0 & 1 != 0,
+            _ => true,
+        };
+        self.nodes[usize::from(node)].timers.pending().filter(may)
+    }
+
+    /// The thread that waited for `page` has run on. Where nobody tells, the node may look at its timers by itself.
+    pub(super) fn looked(&mut self, node: u8, page: u8, looks_itself: bool, draw: &mut impl FnMut() -> u32) {
+        if self.silent {
+            self.places[usize::from(node)].asked_for |= Set::from(looks_itself) << page;
+            return;
+        }
+        let now = self.now;
+        let resumes = self.nodes[usize::from(node)].timers.looks(PageIndex(page.into()), || now);
+        if let Some(Resumes::Now(input)) = resumes {
+            self.step(node, input, draw);
+        }
     }
 
     /// Reports a fault to the protocol; the thread waits.
@@ -255,20 +269,14 @@ impl<N: Node> Cluster<N> {
         self.step(to, Input::Message { from: NodeId(from.into()), message }, draw);
     }
 
-    pub(super) fn resume(&mut self, node: u8, page: u8, draw: &mut impl FnMut() -> u32) {
-        let place = &mut self.places[usize::from(node)];
-        place.owes &= !(1 << page);
-        place.wanted &= !(1 << page);
-        if place.owes | place.wanted == 0 {
-            self.open &= !(1 << node);
-        }
-        self.step(node, Input::Resumed { page: PageIndex(page.into()) }, draw);
-    }
-
-    pub(super) fn fire(&mut self, index: usize, draw: &mut impl FnMut() -> u32) {
-        let Alarm { node, page, purpose, due } = self.alarms.swap_remove(index);
+    /// What is pending at `node` goes off.
+    pub(super) fn go_off(&mut self, node: u8, input: Input, due: Nanoseconds, draw: &mut impl FnMut() -> u32) {
         self.now = self.now.max(due);
-        self.step(node, Input::Alarm { page, purpose }, draw);
+        if let Input::Resumed { page } = input {
+            self.places[usize::from(node)].asked_for &= !(1 << page.0);
+        }
+        self.nodes[usize::from(node)].timers.take(input);
+        self.step(node, input, draw);
     }
 
     /// Passes a fact to the protocol at `node` and carries out the effects; `draw` gives the priorities of new
@@ -276,42 +284,58 @@ impl<N: Node> Cluster<N> {
     pub(super) fn step(&mut self, node: u8, input: Input, draw: &mut impl FnMut() -> u32) {
         self.tell(|_| format!("n{node} {input}"));
         let mut effects = std::mem::take(&mut self.effects);
-        self.nodes[usize::from(node)].step(self.now, input, &mut effects);
+        self.nodes[usize::from(node)].protocol.step(self.now, input, &mut effects);
         for effect in effects.drain(..) {
             self.carry_out(node, effect, draw);
         }
         self.effects = effects;
+        let is_open = u16::from(!self.nodes[usize::from(node)].timers.is_empty());
+        self.open = self.open & !(1 << node) | is_open << node;
     }
 
     fn carry_out(&mut self, node: u8, effect: Effect, draw: &mut impl FnMut() -> u32) {
         self.tell(|_| format!("    {effect}"));
+        let now = self.now;
+        match self.nodes[usize::from(node)].order(effect, || now, HOLD_MAX) {
+            Order::CarryOut(effect) => self.change_pages(node, effect),
+            Order::Send { to, message } => self.send(node, to, message, draw()),
+            Order::WakeAt { .. } => {
+                if let Effect::Hold(page) = effect {
+                    self.places[usize::from(node)].asked_for |= 1 << page.0;
+                }
+            }
+            // Litmus tests take no locks of pages, and no node leaves.
+            order @ (Order::Granted { .. } | Order::Nothing | Order::Lost { .. }) => {
+                self.note(|| format!("node {node} orders what nobody called for: {order:?}"));
+            }
+        }
+    }
+
+    fn change_pages(&mut self, node: u8, effect: Effect) {
         match effect {
             Effect::Revoke(range) => self.change(node, range, Access::None),
             Effect::Downgrade(range) => self.change(node, range, Access::Read),
             Effect::Install { range, access, zero } => self.install(node, range, access, zero),
             Effect::Upgrade(range) => self.change(node, range, Access::Write),
-            Effect::Send { to, message } => self.send(node, to, message, draw()),
             Effect::Wake(range) => {
                 for index in 0..self.threads.len() {
-                    let thread = &self.threads[index];
-                    let is_meant = thread.node == node && range.contains(PageIndex(thread.page.into()));
-                    if is_meant && thread.activity == Activity::Waiting {
-                        self.turn(index, Activity::Woken);
+                    let Thread { node: at, page, activity, .. } = self.threads[index];
+                    let page = PageIndex(page.into());
+                    if at != node || activity != Activity::Waiting || !range.contains(page) {
+                        continue;
+                    }
+                    self.turn(index, Activity::Woken);
+                    let timers = &mut self.nodes[usize::from(node)].timers;
+                    if self.silent {
+                        timers.hold(page, self.now, HOLD_MAX);
+                    } else {
+                        timers.wake(page);
                     }
                 }
             }
-            Effect::Hold(page) => {
-                self.places[usize::from(node)].wanted |= 1 << page.0;
-                self.open |= 1 << node;
-            }
-            Effect::Alarm { page, purpose, after } => {
-                self.alarms.retain(|a| (a.node, a.page, a.purpose) != (node, page, purpose));
-                self.alarms.push(Alarm { node, page, purpose, due: self.now.saturating_add(after) });
-            }
             Effect::Violation { from, what } => self.note(|| format!("node {node} reports of {from}: {what}")),
-            // Litmus tests take no locks of pages.
-            Effect::Locked { range, call } => {
-                self.note(|| format!("node {node} says that call {call} locked {range}, and nobody called"));
+            Effect::Send { .. } | Effect::Hold(_) | Effect::Alarm { .. } | Effect::Locked { .. } => {
+                unreachable!("the shard orders something else for these")
             }
             Effect::KeepTwin(_)
             | Effect::SendTwins { .. }

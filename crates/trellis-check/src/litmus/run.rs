@@ -10,9 +10,10 @@ use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program}
 use super::simulate::{Run, Series};
 use crate::intern::guarded;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Geometry, Protocol};
+use trellis_cluster_protocol::coherence::{Geometry, Input, Protocol};
 use trellis_cluster_protocol::homes::{Home, Manager};
-use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::node::Shard;
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// The ways in which a run chooses the next event.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,15 +32,15 @@ enum Schedule {
 enum Action {
     Deliver(usize),
     Thread(usize),
-    Resume(u8, u8),
-    Fire(usize),
+    /// What is pending at a node goes off, which is due at this time.
+    Due(u8, Input, Nanoseconds),
 }
 
 pub(super) struct Simulator<'a, N, F> {
     series: &'a Series<'a>,
     start: F,
     /// Fresh nodes, by protocol, number of nodes, pages and manager.
-    fresh: Vec<Option<Vec<N>>>,
+    fresh: Vec<Option<Vec<Shard<N>>>>,
     pub(super) cluster: Cluster<N>,
     random: Random,
     schedule: Schedule,
@@ -162,6 +163,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         self.receivers = [0; NODES_MAX].map(|_| DRAWN | self.random.draw() as u32);
         self.time_outs = u8::from(self.random.once_in(4));
         self.late_faults = self.random.once_in(2);
+        self.cluster.silent = self.random.once_in(4);
         self.cluster.clear_threads();
         // Groups are rotated over the nodes, so that the manager is sometimes one of them.
         let turn = self.random.below(nodes.into()) as u8;
@@ -201,7 +203,10 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
                 home,
                 marks: false,
             };
-            let start = |me| (self.start)(self.series.protocols[protocol], geometry(me));
+            let start = |me| {
+                let protocol = (self.start)(self.series.protocols[protocol], geometry(me));
+                Shard::new(protocol, geometry(me), NodeId(0))
+            };
             self.fresh[index] = Some((0..nodes).map(start).collect());
         }
         index
@@ -274,17 +279,15 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         let draw = &mut || DRAWN | random.draw() as u32;
         match action {
             Action::Deliver(index) => cluster.deliver(index, draw),
-            Action::Resume(node, page) => cluster.resume(node, page, draw),
-            Action::Fire(index) => cluster.fire(index, draw),
+            Action::Due(node, input, due) => cluster.go_off(node, input, due, draw),
             Action::Thread(thread) => match cluster.threads[thread].activity {
                 Activity::Faulted => self.report_fault(thread),
                 Activity::Woken => {
                     let Thread { node, page, .. } = cluster.threads[thread];
-                    // A runtime may report a thread as resumed at once; it must do so only after a hold.
-                    if random.once_in(4) {
-                        cluster.owe(node, page);
-                    }
                     self.try_instruction(thread);
+                    let Simulator { random, cluster, .. } = self;
+                    let looks_itself = random.once_in(4);
+                    cluster.looked(node, page, looks_itself, &mut || DRAWN | random.draw() as u32);
                 }
                 _ => self.try_instruction(thread),
             },
@@ -353,26 +356,20 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         }
     }
 
-    /// The pages of `node` that may be reported as resumed now.
-    fn resumable(&mut self, node: u8) -> u8 {
-        let (open, looking) = self.cluster.open_pages(node);
-        // The runtime's bound may pass before the thread ran.
-        if looking != 0 && self.time_outs > 0 && self.random.once_in(8) {
-            self.time_outs -= 1;
-            return open;
-        }
-        open & !looking
-    }
-
     fn choose_any(&mut self) -> Option<Action> {
-        let mut pages = 0u128;
+        // The nodes at which the runtime's bound passes before a thread has run.
+        let mut late = 0u16;
         for node in members(self.cluster.open) {
-            pages |= u128::from(self.resumable(node)) << (8 * node);
+            if self.time_outs > 0 && self.cluster.is_about_to_look(node) && self.random.once_in(8) {
+                self.time_outs -= 1;
+                late |= 1 << node;
+            }
         }
-        let messages = self.cluster.messages.len() as u32;
-        let threads = self.cluster.runnable.count_ones();
-        let resumes = pages.count_ones();
-        let total = messages + threads + resumes + self.cluster.alarms.len() as u32;
+        let cluster = &self.cluster;
+        let of_node = |node: u8| cluster.pending(node, late >> node & 1 != 0).map(move |due| (node, due));
+        let messages = cluster.messages.len() as u32;
+        let threads = cluster.runnable.count_ones();
+        let total = messages + threads + members(cluster.open).flat_map(of_node).count() as u32;
         if total == 0 {
             return None;
         }
@@ -382,15 +379,11 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         }
         at -= messages;
         if at < threads {
-            return { members(self.cluster.runnable) }.nth(at as usize).map(|thread| Action::Thread(thread.into()));
+            return { members(cluster.runnable) }.nth(at as usize).map(|thread| Action::Thread(thread.into()));
         }
         at -= threads;
-        if at >= resumes {
-            return Some(Action::Fire((at - resumes) as usize));
-        }
-        (0..at).for_each(|_| pages &= pages - 1);
-        let place = pages.trailing_zeros() as u8;
-        Some(Action::Resume(place / 8, place % 8))
+        let (node, (input, due)) = members(cluster.open).flat_map(of_node).nth(at as usize)?;
+        Some(Action::Due(node, input, due))
     }
 
     /// The event with the highest priority.
@@ -413,13 +406,12 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         for index in members(self.cluster.runnable).map(usize::from) {
             offer(self.cluster.threads[index].priority, Action::Thread(index));
         }
-        for (index, alarm) in self.cluster.alarms.iter().enumerate() {
-            offer(self.receivers[usize::from(alarm.node)] / 2, Action::Fire(index));
-        }
         for node in members(self.cluster.open) {
-            let (open, looking) = self.cluster.open_pages(node);
-            let pages = members((open & !looking).into());
-            pages.for_each(|page| offer(self.receivers[usize::from(node)], Action::Resume(node, page)));
+            let priority = self.receivers[usize::from(node)];
+            for (input, due) in self.cluster.pending(node, false) {
+                let is_alarm = matches!(input, Input::Alarm { .. });
+                offer(if is_alarm { priority / 2 } else { priority }, Action::Due(node, input, due));
+            }
         }
         let (_, action) = best?;
         if self.random.once_in(8) {
@@ -434,8 +426,8 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         match action {
             Action::Deliver(index) => self.cluster.messages[index].priority = self.lowest,
             Action::Thread(index) => self.cluster.threads[index].priority = self.lowest,
-            Action::Resume(node, _) => self.receivers[usize::from(node)] = self.lowest,
-            Action::Fire(_) => {}
+            Action::Due(node, Input::Resumed { .. }, _) => self.receivers[usize::from(node)] = self.lowest,
+            Action::Due(..) => {}
         }
     }
 }
