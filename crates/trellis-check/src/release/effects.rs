@@ -8,6 +8,7 @@ use super::node::{Doing, Node, found};
 use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
+use trellis_cluster_protocol::node::Order;
 use trellis_cluster_protocol::{Access, PageIndex, PageRange, PageSet, sync};
 
 /// The changed words of a page.
@@ -148,7 +149,7 @@ impl Node {
         let taken_anyway = faults::takes_anyway(setup, self, &input);
         let mut effects = std::mem::take(&mut out.effects);
         effects.clear();
-        self.protocol.step(0, input, &mut effects);
+        self.pages.protocol.step(0, input, &mut effects);
         faults::alter_effects(setup.fault, setup, &input, &mut effects);
         effects.extend(taken_anyway);
         out.tell(|| format!("n{} {}", self.me, text(&input)));
@@ -160,15 +161,19 @@ impl Node {
         let mut last: Option<(Message, Vec<Diff>)> = None;
         for &effect in &effects {
             out.tell(|| format!("    {}", text(&effect)));
-            match effect {
-                Effect::Send { to, message } => {
+            let effect = match self.pages.order(effect, || 0, 0) {
+                Order::CarryOut(effect) => effect,
+                Order::Send { to, message } => {
                     let body = self.body_of(setup, message, came, body, &mut last);
-                    out.send(super::effects::Envelope {
-                        from: self.me,
-                        to: to.0,
-                        packet: Packet::Page { message, body },
-                    });
+                    out.send(Envelope { from: self.me, to: to.0, packet: Packet::Page { message, body } });
+                    continue;
                 }
+                other => {
+                    out.problem(format!("node {} orders what belongs to other protocols: {other:?}", self.me));
+                    continue;
+                }
+            };
+            match effect {
                 Effect::SendTwins { to, message } => {
                     let range = message.bytes().unwrap_or(PageRange::one(message.page()));
                     let twin = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.twins[place]);
@@ -241,8 +246,8 @@ impl Node {
 
     /// Stores to these pages must be noticed from now on: the pages are protected, or stay open and are compared.
     fn notice_stores(&mut self, setup: &Setup, range: PageRange) {
-        let Node { open_pages, protocol, views, stored, publication, .. } = self;
-        let found = |page| found(protocol, page);
+        let Node { open_pages, pages, views, stored, publication, .. } = self;
+        let found = |page| found(&pages.protocol, page);
         let protect = |run: PageRange| {
             run.pages().filter_map(|page| setup.place(page)).for_each(|place| {
                 (views[place], stored[place]) = (Access::Read, false);
@@ -348,7 +353,7 @@ impl Node {
     /// Checks that the views are what the protocol assumes.
     fn compare(&self, setup: &Setup, out: &mut Out) {
         for (place, &is) in self.views.iter().enumerate() {
-            let thought = self.protocol.access(setup.page(place));
+            let thought = self.pages.protocol.access(setup.page(place));
             // Where stores are marked, a view that allows loads also allows stores.
             if thought != is && !(setup.marks(self.me) && (is, thought) == (Access::Read, Access::Write)) {
                 let what =

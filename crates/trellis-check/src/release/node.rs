@@ -1,4 +1,4 @@
-//! One node: protocol, knowledge of intervals, synchronisation, memory, threads, and a runtime's work between them.
+//! One node: shard, knowledge of intervals, synchronisation, memory, threads, and a runtime's work between them.
 //!
 //! Promises: everything at a node depends on that node alone, so the result of a step can be stored. A release
 //! continues only when the publication before it has ended. Knowledge is sent with every message that may release
@@ -10,7 +10,7 @@ use super::effects::{Body, Envelope, Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
-use trellis_cluster_protocol::node::{Found, Knowledge, OpenPages};
+use trellis_cluster_protocol::node::{Found, Knowledge, OpenPages, Shard};
 use trellis_cluster_protocol::sync::{self, Contribution, Sync};
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
@@ -59,7 +59,8 @@ pub struct Thread {
 pub struct Node {
     /// Its number.
     pub me: u16,
-    pub(super) protocol: Running,
+    /// Its pages. The protocol holds none of them for a thread, so nothing is ever pending in its timers.
+    pub(super) pages: Shard<Running>,
     pub(super) knowledge: Knowledge,
     sync: Sync,
     pub(super) memory: Vec<Page>,
@@ -90,7 +91,7 @@ impl Node {
         };
         Node {
             me,
-            protocol: setup.protocol.start(setup.geometry(me)),
+            pages: Shard::new(setup.protocol.start(setup.geometry(me)), setup.geometry(me), NodeId(0)),
             knowledge: Knowledge::new(
                 Intervals::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered),
                 usize::MAX,
@@ -143,7 +144,7 @@ impl Node {
 
     /// The current content of the page at `place`, if this node is its home.
     pub fn master(&self, setup: &Setup, place: usize) -> Option<&Page> {
-        self.protocol.owns(setup.page(place)).then(|| &self.memory[place])
+        self.pages.protocol.owns(setup.page(place)).then(|| &self.memory[place])
     }
 
     /// A thread takes its next step.
@@ -271,9 +272,9 @@ impl Node {
     /// Finds the pages that were stored to: the kernel marked them, or they stay open and are compared.
     fn look_for_stores(&mut self, setup: &Setup, out: &mut Out) {
         self.publication += 1;
-        let Node { open_pages, protocol, memory, twins, views, stored, .. } = self;
+        let Node { open_pages, pages, memory, twins, views, stored, .. } = self;
         let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
-        let found = |page| found(protocol, page);
+        let found = |page| found(&pages.protocol, page);
         let differs = |page| memory[place(page)] != twins[place(page)];
         let protect = |page| {
             (views[place(page)], stored[place(page)]) = (Access::Read, false);
