@@ -26,3 +26,4 @@ pub mod release;
 pub mod scale;
 pub mod simulate;
 pub mod synchronisation;
+mod views;

@@ -221,9 +221,12 @@ pub(super) fn protocols(name: &str) -> Result<Vec<Protocol>, String> {
 
 /// The options, for a protocol with release consistency.
 fn shared(chosen: &Explore, protocol: Protocol) -> Result<Shared, String> {
-    let has_other = chosen.leaver || chosen.change.is_some() || !matches!(chosen.locks, LockName::None);
+    let has_other =
+        chosen.leaver || chosen.silent || chosen.change.is_some() || !matches!(chosen.locks, LockName::None);
     if has_other || chosen.overtaken_max.is_some() {
-        return Err(format!("--protocol {protocol}: it knows no --locks, --leaver, --change and --overtaken-max"));
+        return Err(format!(
+            "--protocol {protocol}: it knows no --locks, --leaver, --silent, --change and --overtaken-max"
+        ));
     }
     if chosen.manager >= chosen.nodes {
         return Err(format!("--manager {}: nodes are 0 to {}", chosen.manager, chosen.nodes - 1));

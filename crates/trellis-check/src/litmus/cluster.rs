@@ -6,6 +6,7 @@
 //! must never help a protocol: it retries nothing, and delivers nothing that was not sent.
 
 use super::program::{ALIEN, Code, LOCATIONS_MAX};
+use crate::views::{Change, check_change, check_read_out};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
 use trellis_cluster_protocol::node::{Order, Resumes, Shard};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
@@ -313,10 +314,10 @@ impl<N: Node> Cluster<N> {
 
     fn change_pages(&mut self, node: u8, effect: Effect) {
         match effect {
-            Effect::Revoke(range) => self.change(node, range, Access::None),
-            Effect::Downgrade(range) => self.change(node, range, Access::Read),
+            Effect::Revoke(range) => self.change(node, range, Access::None, None),
+            Effect::Downgrade(range) => self.change(node, range, Access::Read, Some(Change::Downgrade)),
             Effect::Install { range, access, zero } => self.install(node, range, access, zero),
-            Effect::Upgrade(range) => self.change(node, range, Access::Write),
+            Effect::Upgrade(range) => self.change(node, range, Access::Write, Some(Change::Upgrade)),
             Effect::Wake(range) => {
                 for index in 0..self.threads.len() {
                     let Thread { node: at, page, activity, .. } = self.threads[index];
@@ -349,18 +350,11 @@ impl<N: Node> Cluster<N> {
         }
     }
 
-    fn change(&mut self, node: u8, range: PageRange, to: Access) {
+    fn change(&mut self, node: u8, range: PageRange, to: Access, change: Option<Change>) {
         for page in self.pages_of(range) {
             let view = &mut self.places[usize::from(node)].views[usize::from(page)];
             let before = std::mem::replace(view, to);
-            let fits = match to {
-                Access::None => true,
-                Access::Read => before != Access::None,
-                Access::Write => before == Access::Read,
-            };
-            if self.checks_contract && !fits {
-                self.note(|| format!("node {node}: the view of page {page} goes from {before:?} to {to:?}"));
-            }
+            self.check(change.map_or(Ok(()), |change| check_change(node, page, before, change)));
             self.check_holders(node, page);
         }
     }
@@ -377,9 +371,7 @@ impl<N: Node> Cluster<N> {
                     place.words[usize::from(location)] = content;
                 }
             }
-            if self.checks_contract && before != Access::None {
-                self.note(|| format!("node {node} installs page {page}, which it has mapped"));
-            }
+            self.check(check_change(node, page, before, Change::Install));
             if self.checks_contract && !has_bytes && !zero {
                 self.note(|| format!("node {node} installs page {page}, of which it has no bytes"));
             }
@@ -391,8 +383,10 @@ impl<N: Node> Cluster<N> {
         if to.0 == u16::from(from) || usize::from(to.0) >= self.nodes.len() {
             return self.note(|| format!("node {from} sends to {to}: {}", message));
         }
-        if self.checks_contract && message.bytes().is_some() {
-            self.check_read_out(from, message);
+        if let (Some(range), Message::Grant { write, .. }) = (message.bytes(), message) {
+            for page in self.pages_of(range) {
+                self.check(check_read_out(from, page, self.places[usize::from(from)].views[usize::from(page)], write));
+            }
         }
         self.messages.push(Envelope { from, to: to.0 as u8, priority, message });
     }
@@ -409,18 +403,6 @@ impl<N: Node> Cluster<N> {
         target.versions[usize::from(page)] = source.versions[usize::from(page)];
         if self.checks_contract && target.views[usize::from(page)] != Access::None {
             self.note(|| format!("bytes arrive for page {page}, which node {to} has mapped"));
-        }
-    }
-
-    /// Checks the order: downgrade before read-out before send.
-    fn check_read_out(&mut self, from: u8, message: Message) {
-        let Message::Grant { range, write, .. } = message else { return };
-        let allowed = if write { Access::None } else { Access::Read };
-        for page in self.pages_of(range) {
-            let view = self.places[usize::from(from)].views[usize::from(page)];
-            if view > allowed {
-                self.note(|| format!("node {from} sends the bytes of page {page} while its view allows {view:?}"));
-            }
         }
     }
 
@@ -459,6 +441,12 @@ impl<N: Node> Cluster<N> {
             return 0..0;
         }
         range.first().0 as u8..range.end() as u8
+    }
+
+    fn check(&mut self, found: Result<(), String>) {
+        if let (true, Err(problem)) = (self.checks_contract, found) {
+            self.note(|| problem);
+        }
     }
 
     fn note(&mut self, problem: impl FnOnce() -> String) {

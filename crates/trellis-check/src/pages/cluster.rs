@@ -5,6 +5,7 @@
 
 use super::actions::Operation;
 use super::{Instance, PageSet};
+use crate::views::{Change, check_change};
 use trellis_cluster_protocol::Access;
 use trellis_cluster_protocol::coherence::Purpose;
 
@@ -84,7 +85,7 @@ pub(super) struct Thread {
 
 /// The progress of a change of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Change {
+pub(super) struct Progress {
     /// The threads have met at the first barrier.
     pub(super) is_begun: bool,
     /// The nodes that have changed, one bit each. The threads go on when all have.
@@ -142,7 +143,7 @@ pub(super) struct Cluster {
     pub(super) departed: u8,
     pub(super) gone: u8,
     /// The progress of the change of the protocol; after it, the threads do the second half of their operations.
-    pub(super) change: Change,
+    pub(super) change: Progress,
     /// Pages that were stored to.
     stored: PageSet,
     messages: [u32; MESSAGES_MAX],
@@ -164,7 +165,7 @@ impl Cluster {
             is_taken: false,
             departed: 0,
             gone: 0,
-            change: Change::default(),
+            change: Progress::default(),
             stored: 0,
             messages: [0; MESSAGES_MAX],
             message_count: 0,
@@ -246,7 +247,7 @@ impl Cluster {
             (cluster.is_taken, cluster.departed, cluster.gone) = (byte() != 0, byte(), byte());
         }
         if instance.change.is_some() {
-            cluster.change = Change { is_begun: byte() != 0, done: byte() };
+            cluster.change = Progress { is_begun: byte() != 0, done: byte() };
         }
         cluster.stored = byte();
         while let Some(low) = bytes.next() {
@@ -325,10 +326,9 @@ impl Cluster {
 
     pub(super) fn downgrade(&mut self, node: usize, pages: PageSet) -> Result<(), String> {
         for page in members(pages) {
-            if self.places[node][page].access == Access::None {
-                return Err(format!("node {node} downgrades page {page}, which it has not mapped"));
-            }
-            self.places[node][page].access = Access::Read;
+            let access = &mut self.places[node][page].access;
+            check_change(node, page, *access, Change::Downgrade)?;
+            *access = Access::Read;
         }
         Ok(())
     }
@@ -336,9 +336,7 @@ impl Cluster {
     pub(super) fn install(&mut self, node: usize, pages: PageSet, access: Access, zero: bool) -> Result<(), String> {
         for page in members(pages) {
             let place = &mut self.places[node][page];
-            if place.access != Access::None {
-                return Err(format!("node {node} installs page {page}, which it has mapped"));
-            }
+            check_change(node, page, place.access, Change::Install)?;
             if place.memory == Memory::Absent {
                 if !zero {
                     return Err(format!("node {node} installs page {page} without any bytes"));
@@ -355,9 +353,7 @@ impl Cluster {
     pub(super) fn upgrade(&mut self, node: usize, pages: PageSet) -> Result<(), String> {
         for page in members(pages) {
             let access = &mut self.places[node][page].access;
-            if *access != Access::Read {
-                return Err(format!("node {node} upgrades page {page}, which allows {access:?}"));
-            }
+            check_change(node, page, *access, Change::Upgrade)?;
             *access = Access::Write;
             self.check(page)?;
         }

@@ -1,9 +1,9 @@
 //! The last node leaves while the others go on, and node 0 takes over what it leaves behind.
 //!
-//! Promises: the node carries out the steps of [`LeavingStep`] in their order, and node 0 takes over what [`TakeOver`]
-//! says. What the membership promises is assumed: a node hears that another departs once all pages were taken, and that
-//! it is gone once it has ended; all that was sent to it or by it has arrived before. It must never let the node do
-//! anything after its end.
+//! Promises: the node carries out the steps of [`LeavingStep`] in their order, and node 0 takes over what
+//! [`TakeOver`](trellis_cluster_protocol::node::TakeOver) says. What the membership promises is assumed: a node hears
+//! that another departs once all pages were taken, and that it is gone once it has ended; all that was sent to it or by
+//! it has arrived before. It must never let the node do anything after its end.
 
 use super::actions::{Action, Operation};
 use super::cluster::{Activity, Cluster, THRESHOLD, Thread};

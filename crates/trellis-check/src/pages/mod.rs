@@ -37,6 +37,7 @@ mod words;
 use crate::explore::{Model, Successors};
 use crate::intern::{Numbered, Stepped, Steps};
 use crate::simulate::NodeFault;
+use crate::views::{check_read_out, check_thought};
 use actions::Action;
 use cluster::{Activity, Cluster, PURPOSES, Thread, members};
 use facts::Fact;
@@ -393,15 +394,8 @@ impl<N: Node> Pages<N> {
         let Message::Grant { range, write, content: Content::Bytes, .. } = message else {
             return Ok(());
         };
-        let allowed = if write { Access::None } else { Access::Read };
         for page in self.places_of(range)? {
-            if cluster.places[node][page].access > allowed {
-                return Err(format!(
-                    "node {node} sends the bytes of {} while its own view allows {:?}",
-                    self.page_index(page),
-                    cluster.places[node][page].access
-                ));
-            }
+            check_read_out(node, self.instance.pages[page], cluster.places[node][page].access, write)?;
             if !cluster.holds_last_value(node, page) {
                 return Err(format!(
                     "node {node} sends bytes of {} that are not the last ones stored",
@@ -414,17 +408,8 @@ impl<N: Node> Pages<N> {
 
     fn compare(&self, cluster: &Cluster, node: usize) -> Result<(), String> {
         let shown = self.shown(cluster, node);
-        for page in 0..self.instance.pages.len() {
-            if shown.access[page] != cluster.places[node][page].access {
-                return Err(format!(
-                    "node {node} thinks that its view of {} allows {:?}, but it allows {:?}",
-                    self.page_index(page),
-                    shown.access[page],
-                    cluster.places[node][page].access
-                ));
-            }
-        }
-        Ok(())
+        let mut places = self.instance.pages.iter().zip(&shown.access).zip(&cluster.places[node]);
+        places.try_for_each(|((page, thought), place)| check_thought(node, page, *thought, place.access))
     }
 
     /// Nothing more must happen: checks that no thread or node waits for anything.

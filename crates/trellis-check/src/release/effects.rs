@@ -6,6 +6,7 @@
 
 use super::node::{Doing, Node, found};
 use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
+use crate::views::{Change, check_change, check_thought};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
 use trellis_cluster_protocol::node::Order;
@@ -131,6 +132,10 @@ impl Out {
         self.packets.push(envelope);
     }
 
+    fn check(&mut self, found: Result<(), String>) {
+        found.unwrap_or_else(|what| self.problem(what));
+    }
+
     pub(super) fn problem(&mut self, what: String) {
         self.problem.get_or_insert(what);
     }
@@ -209,16 +214,12 @@ impl Node {
             }
             Effect::Downgrade(range) => {
                 places(range).each(|place| {
-                    if self.views[place] == Access::None {
-                        out.problem(format!("node {} downgrades page {place}, which is closed", self.me));
-                    }
+                    out.check(check_change(self.me, place, self.views[place], Change::Downgrade));
                 });
                 self.notice_stores(setup, range);
             }
             Effect::Install { range, access, zero } => places(range).each(|place| {
-                if self.views[place] != Access::None {
-                    out.problem(format!("node {} installs page {place}, which is open", self.me));
-                }
+                out.check(check_change(self.me, place, self.views[place], Change::Install));
                 if zero && self.memory[place] != [0; PAGE_WORDS] {
                     out.problem(format!("node {} installs page {place} as zero, and it is not", self.me));
                 }
@@ -355,10 +356,8 @@ impl Node {
         for (place, &is) in self.views.iter().enumerate() {
             let thought = self.pages.protocol.access(setup.page(place));
             // Where stores are marked, a view that allows loads also allows stores.
-            if thought != is && !(setup.marks(self.me) && (is, thought) == (Access::Read, Access::Write)) {
-                let what =
-                    format!("node {} thinks that page {place} allows {thought:?}, and it allows {is:?}", self.me);
-                return out.problem(what);
+            if !(setup.marks(self.me) && (is, thought) == (Access::Read, Access::Write)) {
+                out.check(check_thought(self.me, place, thought, is));
             }
         }
     }

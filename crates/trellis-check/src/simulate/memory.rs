@@ -6,6 +6,7 @@
 //! must never repair anything.
 
 use super::scenario::Layout;
+use crate::views::{Change, check_change, check_read_out};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
 /// There are no bytes yet.
@@ -111,9 +112,7 @@ impl Memories {
         self.check(range)?;
         for page in range.pages() {
             self.check_unlocked(node, page, now)?;
-            if self.view(node, page) == Access::None {
-                return Err(format!("node {node} downgrades {page}, which it has not mapped"));
-            }
+            check_change(node, page.0, self.view(node, page), Change::Downgrade)?;
             self.change(node, page, Access::Read)?;
         }
         Ok(())
@@ -122,9 +121,7 @@ impl Memories {
     pub(super) fn install(&mut self, node: u16, range: PageRange, access: Access, zero: bool) -> Result<(), String> {
         self.check(range)?;
         for page in range.pages() {
-            if self.view(node, page) != Access::None {
-                return Err(format!("node {node} installs {page}, which it has mapped"));
-            }
+            check_change(node, page.0, self.view(node, page), Change::Install)?;
             let at = self.at(node, page);
             if self.values[at] == ABSENT {
                 if !zero {
@@ -141,10 +138,7 @@ impl Memories {
     pub(super) fn upgrade(&mut self, node: u16, range: PageRange) -> Result<(), String> {
         self.check(range)?;
         for page in range.pages() {
-            let access = self.view(node, page);
-            if access != Access::Read {
-                return Err(format!("node {node} upgrades {page}, which allows {access:?}"));
-            }
+            check_change(node, page.0, self.view(node, page), Change::Upgrade)?;
             self.shared[self.layout.place(page)].grants += 1;
             self.change(node, page, Access::Write)?;
         }
@@ -154,13 +148,9 @@ impl Memories {
     /// The moment at which the bytes of a grant count as read.
     pub(super) fn read_out(&mut self, node: u16, range: PageRange, write: bool) -> Result<(), String> {
         self.check(range)?;
-        let allowed = if write { Access::None } else { Access::Read };
         for page in range.pages() {
             let at = self.at(node, page);
-            if self.views[at] > allowed {
-                let access = self.views[at];
-                return Err(format!("node {node} sends the bytes of {page} while its own view allows {access:?}"));
-            }
+            check_read_out(node, page.0, self.views[at], write)?;
             if self.values[at] != self.shared[self.layout.place(page)].last {
                 return Err(format!("node {node} sends bytes of {page} that are not the last ones stored"));
             }

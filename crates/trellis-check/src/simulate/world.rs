@@ -12,6 +12,7 @@ use super::node::{Doing, Node, State, Thread};
 use super::record::Recorder;
 use super::scenario::{Pattern, Scenario, Wires};
 use super::{Start, Tally};
+use crate::views::check_thought;
 use std::collections::BTreeMap;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message};
@@ -265,12 +266,7 @@ impl<'a, S: Start> World<'a, S> {
                 continue;
             };
             for page in range.pages() {
-                let (thought, view) = (machine.access(page), self.memories.view(node, page));
-                if thought != view {
-                    return Err(format!(
-                        "node {node} thinks that its view of {page} allows {thought:?}, but it allows {view:?}"
-                    ));
-                }
+                check_thought(node, page.0, machine.access(page), self.memories.view(node, page))?;
             }
         }
         Ok(())
