@@ -5,7 +5,7 @@
 
 use super::{one_after_the_other, page_instances};
 use crate::explore::{Options, Report, Verdict, explore};
-use crate::pages::{Instance, Locks, Requests};
+use crate::pages::{Instance, Locks};
 use crate::simulate::{Faulty, NodeFault, Real, Scenario, Seed, Verdict as Outcome, run};
 use std::time::{Duration, Instant};
 use trellis_cluster_protocol::coherence::Protocol;
@@ -59,7 +59,6 @@ pub fn node_instances(protocol: Protocol, fault: NodeFault) -> Vec<Instance> {
                 leaves(Instance { prefetches: 1, ..of(2, 1, 1) }),
                 leaves(of(3, 1, 1)),
                 leaves(of(3, 1, 2)),
-                leaves(Instance { requests: Requests::Both, ..of(3, 2, 1) }),
             ];
             if protocol.can_lock() {
                 instances.push(leaves(Instance { locks: Locks::Kept, ..of(3, 1, 1) }));
