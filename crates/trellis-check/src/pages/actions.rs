@@ -443,7 +443,7 @@ impl<N: Node> Pages<N> {
         if self.has_ended(cluster, receiver) {
             return Err(format!("{message} arrives at {to}, which has left"));
         }
-        self.step(cluster, receiver, Input::Message { from, message })
+        self.happen_numbered(cluster, receiver, self.arrivals[number as usize])
     }
 }
 

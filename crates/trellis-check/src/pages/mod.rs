@@ -121,6 +121,8 @@ pub struct Pages<N> {
     /// For every node state: the answers of its queries.
     shown: Vec<Shown>,
     envelopes: Numbered<Envelope>,
+    /// For every envelope: the number of the fact that it arrives.
+    arrivals: Vec<u32>,
     facts: Numbered<(NodeId, Fact)>,
     steps: Steps<Order>,
     /// What node 0 still has to take over from the node that leaves.
@@ -187,6 +189,7 @@ impl<N: Node> Pages<N> {
             nodes: Numbered::new(),
             shown: Vec::new(),
             envelopes: Numbered::new(),
+            arrivals: Vec::new(),
             facts: Numbered::new(),
             steps: Steps::new(),
             take_overs: Numbered::new(),
@@ -224,7 +227,12 @@ impl<N: Node> Pages<N> {
 
     /// `fact` happens to `node`, and its orders are carried out.
     fn happen(&mut self, cluster: &mut Cluster, node: usize, fact: Fact) -> Result<(), String> {
-        let stepped = self.stepped(cluster.nodes[node], node, fact)?;
+        let number = self.facts.number((NodeId(node as u16), fact));
+        self.happen_numbered(cluster, node, number)
+    }
+
+    fn happen_numbered(&mut self, cluster: &mut Cluster, node: usize, fact: u32) -> Result<(), String> {
+        let stepped = self.stepped_numbered(cluster.nodes[node], fact)?;
         cluster.nodes[node] = stepped.after;
         for index in 0..self.steps.effects(stepped.effects).len() {
             let order = self.steps.effects(stepped.effects)[index];
@@ -238,11 +246,15 @@ impl<N: Node> Pages<N> {
 
     /// Lets `fact` happen to a node, or returns the stored result.
     fn stepped(&mut self, before: u32, node: usize, fact: Fact) -> Result<Stepped, String> {
-        let me = NodeId(node as u16);
-        let number = self.facts.number((me, fact));
+        let number = self.facts.number((NodeId(node as u16), fact));
+        self.stepped_numbered(before, number)
+    }
+
+    fn stepped_numbered(&mut self, before: u32, number: u32) -> Result<Stepped, String> {
         if let Some(stepped) = self.steps.known(before, number) {
             return Ok(stepped);
         }
+        let (me, fact) = *self.facts.value(number);
         let mut after = self.nodes.value(before).clone();
         let mut effects = Vec::new();
         self.apply(&mut after, me, fact, &mut |effect, order| effects.push((effect, order)))?;
@@ -273,7 +285,12 @@ impl<N: Node> Pages<N> {
                 Err("a message to this node itself or to nobody")
             }
             node::Order::Send { to, message } => {
-                Ok(Order::Send(self.envelopes.number(Envelope { from: me, to, message })))
+                let number = self.envelopes.number(Envelope { from: me, to, message });
+                if number as usize == self.arrivals.len() {
+                    let arrives = Fact::Input(Input::Message { from: me, message });
+                    self.arrivals.push(self.facts.number((to, arrives)));
+                }
+                Ok(Order::Send(number))
             }
             node::Order::Granted { range, call } => set(range).map(|pages| Order::Granted { pages, call }),
             node::Order::WakeAt { .. } => match effect {
