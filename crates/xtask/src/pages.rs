@@ -1,8 +1,8 @@
 //! `cargo xtask pages`: writes the parts of the documentation that are generated from other files.
 //!
 //! A page contains `<!-- scripts NAME -->` where the table of the text scripts of a protocol crate's `tests/scripts/NAME`
-//! belongs: what each shows, which is its first comment, and a link to it. README.md contains `<!-- speed -->` where the
-//! table of the newest kept run of `trellis bench speed` belongs. The text between such a line and the end mark of its
+//! belongs: what each shows, which is its first comment, and a link to it. The page of the benchmarks contains
+//! `<!-- speed -->` where the table of the newest kept run of `trellis bench speed` belongs. The text between such a line and the end mark of its
 //! kind is generated. Promises: a page whose table is up to date is not touched, and [`check`] names the pages that are
 //! not. It must never change anything outside the marks.
 
@@ -19,7 +19,7 @@ const SCRIPTS: [&str; 2] =
     ["crates/trellis-cluster-protocol/tests/scripts", "crates/trellis-fabric-protocol/tests/scripts"];
 const SCRIPTS_END: &str = "<!-- end of scripts -->";
 /// The page with the figures, and the kept runs.
-const FRONT: &str = "README.md";
+const FIGURES: &str = "docs/reference/benchmarks.md";
 const RUNS: &str = "benchmarks/runs";
 const SPEED: &str = "<!-- speed -->";
 const SPEED_END: &str = "<!-- end of speed -->";
@@ -56,7 +56,7 @@ struct Page {
 
 fn pages(root: &Path) -> Result<Vec<Page>> {
     let mut pages = Vec::new();
-    let paths = sorted_files(&root.join(PAGES))?.into_iter().chain([root.join(FRONT)]);
+    let paths = sorted_files(&root.join(PAGES))?.into_iter().chain([root.join(FIGURES)]);
     for path in paths {
         let is = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -146,7 +146,7 @@ fn table_of_speed(runs: &[Value], machine: &Value, place: &str) -> Result<String
     let fact = |name: &str| machine[name].as_str().unwrap_or("unknown").to_owned();
     let _ = write!(
         made,
-        "\nMeasured on {}, {} cores, {}, {}:\n[the kept run]({place}/README.md).\n",
+        "\nMeasured on {}, {} cores, {}, {}:\n[the kept run](../../{place}/README.md).\n",
         fact("processor"),
         machine["cores"],
         fact("kernel"),
@@ -223,7 +223,7 @@ mod tests {
         let made = super::table_of_speed(&[run(9.0), run(3.0), run(4.0)], &machine, "runs/x").unwrap();
         assert!(made.contains("\n| work (ms) | 4.00 | 2.00 | – |\n"), "{made}");
         assert!(
-            made.contains("\nMeasured on Fast, 2 cores, Linux, 2026-01-31:\n[the kept run](runs/x/README.md).\n"),
+            made.contains("\nMeasured on Fast, 2 cores, Linux, 2026-01-31:\n[the kept run](../../runs/x/README.md).\n"),
             "{made}"
         );
         assert!(super::table_of_speed(&[json!({})], &machine, "runs/x").is_err());
