@@ -3,7 +3,6 @@
 //! Promises: a missing part is an error that names the folder where it was expected, and how to get it.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit::{self, Failure};
@@ -106,19 +105,6 @@ pub fn preloaded(libraries: &[PathBuf], others: Option<OsString>) -> OsString {
     let ours = libraries.iter().map(|library| library.clone().into_os_string());
     let all: Vec<OsString> = ours.chain(others.filter(|others| !others.is_empty())).collect();
     all.join(OsStr::new(":"))
-}
-
-/// Finds a program as `execvp(3)` does.
-pub fn in_path(name: &OsStr) -> Option<PathBuf> {
-    in_folders(name, std::env::var_os("PATH").as_deref())
-}
-
-/// The same, in the folders of another PATH.
-pub fn in_folders(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name));
-    }
-    std::env::split_paths(path?).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// The libraries that are loaded before a program whose heap lies in a store; an error names a missing one.

@@ -6,6 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use trellis_output::programs;
+
 /// The program that a compiler makes from a source with these arguments.
 ///
 /// It is compiled only if there is none yet, or if the source, a header or the compiler changed since. It lies below
@@ -52,9 +54,7 @@ pub fn compiled<A: AsRef<OsStr>>(compiler: &str, source: &Path, arguments: &[A])
 /// for `make` (GCC manual, section 3.13, option `-MD`).
 fn state_of(compiler: &str, dependencies: &Path) -> String {
     let mut state = DefaultHasher::new();
-    let folders = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&folders).map(|folder| folder.join(compiler)).find(|file| file.is_file());
-    if let Some(found) = found.and_then(|file| file.canonicalize().ok()) {
+    if let Some(found) = programs::find(compiler).and_then(|file| file.canonicalize().ok()) {
         found.hash(&mut state);
         found.metadata().and_then(|metadata| metadata.modified()).ok().hash(&mut state);
     }

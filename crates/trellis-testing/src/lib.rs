@@ -14,6 +14,7 @@ pub use compiled::compiled;
 pub use folder::Folder;
 pub use full_listener::FullListener;
 pub use port::Port;
+pub use trellis_output::programs;
 
 /// What a test may lack on a machine. `tests/expected-skips.txt` says of each where that may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,14 +16,14 @@ use crate::workspace::Workspace;
 /// `trellis-base`.
 const LAYERS: [(&str, &[&str]); 18] = [
     ("trellis-base", &[]),
-    ("trellis-testing", &[]),
+    ("trellis-output", &["trellis-base"]),
     ("trellis-cluster-protocol", &["trellis-base"]),
     ("trellis-fabric-protocol", &["trellis-base"]),
     ("trellis-memory", &[]),
+    ("trellis-testing", &["trellis-output"]),
     // For its tests: the library itself depends on no other crate of ours.
     ("trellis-calls", &["trellis-memory"]),
     ("trellis-transport", &["trellis-base"]),
-    ("trellis-output", &["trellis-base"]),
     ("trellis-store", &["trellis-base", "trellis-output"]),
     ("trellis-switch", &["trellis-base", "trellis-output"]),
     ("trellis-record", &["trellis-output"]),

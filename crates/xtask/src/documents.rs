@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use trellis_output::programs;
 
 use crate::workspace::Workspace;
 use crate::{setup, step};
@@ -121,7 +122,7 @@ fn carry_out(workspace: &Workspace, name: &str) -> Result<()> {
     command.env("CARGO_HOME", kept("CARGO_HOME", ".cargo")).env("RUSTUP_HOME", kept("RUSTUP_HOME", ".rustup"));
     // There is no other network: only crates that the build has fetched are available.
     command.env("CARGO_NET_OFFLINE", "true").env("repository", &workspace.root).env("document", name);
-    command.env("ip", Workspace::find_program("ip").context("`ip` is not there any more")?);
+    command.env("ip", programs::find("ip").context("`ip` is not there any more")?);
     // Only for the repository: a reader's own builds are in the reader's own folder.
     if let Some(target) = std::env::var_os("CARGO_TARGET_DIR") {
         command.env("built", target);

@@ -6,8 +6,8 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use trellis_output::programs;
 
-use crate::workspace::Workspace;
 use crate::{package, spelling, step};
 
 /// A program, a library that pkg-config knows, a file or a Python module, and the Debian package that provides it.
@@ -42,7 +42,7 @@ impl Needed {
             Some(library) => {
                 Command::new("pkg-config").args(["--exists", library]).status().is_ok_and(|status| status.success())
             }
-            None => Workspace::find_program(self.program).is_some(),
+            None => programs::find(self.program).is_some(),
         }
     }
 }
@@ -137,7 +137,7 @@ pub(crate) fn ensure(needed: &[Needed]) -> Result<()> {
         return Ok(());
     }
     let by_hand = format!("apt-get install -y --no-install-recommends {}", packages.join(" "));
-    if Workspace::find_program("apt-get").is_none() {
+    if programs::find("apt-get").is_none() {
         bail!(
             "{} must be installed, and this is no Debian; install it with your system's package manager",
             packages.join(", ")

@@ -94,12 +94,6 @@ impl Workspace {
         };
         self.target.join(folder).join(name)
     }
-
-    /// A program in the path, if it exists.
-    pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-        let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
-    }
 }
 
 /// Makes `link` point to `to`.

@@ -7,15 +7,16 @@
 //! itself endlessly: the environment records what has been tried.
 
 use std::env;
-use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::{OsStr, OsString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use trellis::config::{Config, ConfigError, Sources};
 use trellis::launch::{EXIT_CONFIGURATION, NODE_VARIABLE, NODES_VARIABLE, STATUS_FD_VARIABLE};
 use trellis::{Cluster, JoinError, Protocol};
+use trellis_output::programs;
 
 use super::arena::{Arena, arena};
 use super::globals::Globals;
@@ -184,15 +185,8 @@ fn launch_if_alone(arguments: &[*mut c_char]) {
 
 /// The command, from PATH or from where this library was installed.
 fn launcher() -> Option<PathBuf> {
-    let folders = env::var_os("PATH").unwrap_or_default();
-    let beside = own_library().and_then(|library| Some(library.parent()?.parent()?.join("bin")));
-    env::split_paths(&folders).chain(beside).map(|folder| folder.join("trellis")).find(|file| is_executable(file))
-}
-
-fn is_executable(file: &Path) -> bool {
-    let Ok(name) = CString::new(file.as_os_str().as_bytes()) else { return false };
-    // SAFETY: a string that ends with a NUL.
-    file.is_file() && unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0
+    let beside = || programs::find(own_library()?.parent()?.parent()?.join("bin/trellis"));
+    programs::find("trellis").or_else(beside)
 }
 
 /// The file of this library.

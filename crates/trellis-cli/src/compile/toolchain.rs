@@ -4,11 +4,12 @@
 //! never use another version of clang, because a pass fits one version only.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::arguments::{Language, Mode};
 use trellis_command::exit::{self, Failure};
 use trellis_command::installed::{PASS, compiler_folder, library_folder, missing_part};
+use trellis_output::programs;
 
 /// Everything outside this command that compiling needs.
 pub(super) struct Toolchain {
@@ -62,17 +63,11 @@ fn clang(language: Language) -> Result<PathBuf, Failure> {
         Language::C => ("clang-19", "clang"),
         Language::Cxx => ("clang++-19", "clang++"),
     };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(versioned))
-        .chain([PathBuf::from("/usr/lib/llvm-19/bin").join(plain)])
-        .find(|candidate| candidate.is_file())
-        .ok_or_else(|| {
-            Failure::new(
-                exit::SYSTEM,
-                format!(
-                    "{versioned} is not installed; `apt-get install clang-19` brings it (the pass fits LLVM 19 only)"
-                ),
-            )
-        })
+    let found = programs::find(versioned).or_else(|| programs::find(Path::new("/usr/lib/llvm-19/bin").join(plain)));
+    found.ok_or_else(|| {
+        Failure::new(
+            exit::SYSTEM,
+            format!("{versioned} is not installed; `apt-get install clang-19` brings it (the pass fits LLVM 19 only)"),
+        )
+    })
 }

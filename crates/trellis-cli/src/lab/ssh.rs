@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use trellis_base::{Deadline, Limit};
 use trellis_command::exit::{self, Failure};
-use trellis_command::installed;
 use trellis_command::scratch::Scratch;
+use trellis_output::programs;
 use trellis_switch::lab::{Host, Lab};
 
 use super::failure;
@@ -146,8 +146,7 @@ fn reached(address: Ipv6Addr, until: Instant) -> bool {
 
 /// A program that may be outside of PATH for users that are not root.
 pub(super) fn program(option: &str, name: &str, package: &str) -> Result<PathBuf, Failure> {
-    let elsewhere = Path::new("/usr/sbin").join(name);
-    let found = installed::in_path(name.as_ref()).or_else(|| elsewhere.exists().then_some(elsewhere));
+    let found = programs::find(name).or_else(|| programs::find(Path::new("/usr/sbin").join(name)));
     found.ok_or_else(|| {
         let sentence = format!("{option} needs {name}, which is not installed (Debian: `apt-get install {package}`)");
         Failure::new(exit::SYSTEM, sentence)

@@ -15,11 +15,11 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use trellis::stored::launched::is_shell;
 
 use trellis_command::exit::{self, Failure};
-use trellis_command::installed::in_path;
+use trellis_output::programs;
 
 /// Refuses a program whose heap cannot be in a store. A missing program is left to the attempt to start it.
 pub(super) fn check(name: &OsStr) -> Result<(), Failure> {
-    let Some(path) = in_path(name) else { return Ok(()) };
+    let Some(path) = programs::find(name) else { return Ok(()) };
     // The link `sh` tells less than its target.
     let Ok(file) = path.canonicalize() else { return Ok(()) };
     // Reading a pipe would block.

@@ -12,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{WaitOptions, WaitStatus};
 use trellis::launch;
+use trellis_output::programs;
 
 use crate::exit::{self, Failure};
-use crate::installed;
 use crate::run::cause::Ended;
 use crate::run::status::NodeStatus;
 
@@ -181,12 +181,8 @@ pub(super) fn substitute(argument: &OsStr, node: usize, nodes: usize) -> OsStrin
 /// Whether a program can be executed, as far as that can be known in advance.
 pub(super) fn executable(program: &OsStr, search_path: Option<&OsStr>) -> Result<(), Failure> {
     let of_process = std::env::var_os("PATH");
-    let found = installed::in_folders(program, search_path.or(of_process.as_deref())).filter(|found| found.exists());
-    let found = found.ok_or_else(|| not_started(program, &io::ErrorKind::NotFound.into()))?;
-    match found.is_file() && rustix::fs::access(&found, rustix::fs::Access::EXEC_OK).is_ok() {
-        true => Ok(()),
-        false => Err(not_started(program, &io::ErrorKind::PermissionDenied.into())),
-    }
+    let found = programs::find_in(program, search_path.or(of_process.as_deref()));
+    found.map(drop).map_err(|error| not_started(program, &error))
 }
 
 /// The sentence and the shell's exit code for a program that could not be executed.

@@ -13,6 +13,7 @@ use object::endian::Endianness;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use trellis::config::{Catch, Config};
+use trellis_output::programs;
 
 use crate::installed;
 
@@ -44,8 +45,7 @@ pub(super) fn add(says: bool, program: &OsStr, environment: &mut Vec<(String, Os
 
 /// The library; the error says why this program does not get it.
 fn library(program: &OsStr, path: Option<&OsStr>) -> Result<std::path::PathBuf, String> {
-    let file =
-        installed::in_folders(program, path).filter(|file| file.is_file()).and_then(|file| File::open(file).ok());
+    let file = programs::find_in(program, path).and_then(File::open).ok();
     // Only the parts that are looked at are read: most of a large program is debug symbols.
     let contents = file.map(ReadCache::new);
     // What is no program of this kind is a script, whose interpreter gets the library, or fails when it is started.

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use trellis_testing::Port;
+use trellis_testing::{Port, programs};
 
 /// Longer than any server needs to start.
 const START_SECONDS_MAX: u64 = 60;
@@ -117,9 +117,7 @@ fn sweep(parent: &Path) {
 
 /// The path of a program, if it is installed.
 pub(crate) fn installed(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);
-    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+    programs::find(program).or_else(|| programs::find(Path::new("/usr/local/go/bin").join(program)))
 }
 
 /// Builds one of the servers that are written in Go, once, and returns its path, or why that is not possible here.

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use trellis_output::programs;
+
 use super::connection::Upload;
 use crate::exit::{self, Failure};
 use crate::installed;
@@ -15,7 +17,7 @@ const OURS: &[u8] = b"libtrellis";
 
 /// The program first; an error names what cannot be read.
 pub(super) fn files(program: &OsStr) -> Result<Vec<Upload>, Failure> {
-    let path = installed::in_path(program).unwrap_or_else(|| PathBuf::from(program));
+    let path = programs::find(program).unwrap_or_else(|| PathBuf::from(program));
     let contents = read(&path)?;
     let libraries = preload::libraries(&contents).into_iter().filter(|name| name.starts_with(OURS));
     let libraries: Vec<String> = libraries.map(|name| String::from_utf8_lossy(name).into_owned()).collect();

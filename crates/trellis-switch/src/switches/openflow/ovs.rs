@@ -8,13 +8,14 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use trellis_output::programs;
 use trellis_output::sockets::connect_path;
 
 use crate::entries::Port;
@@ -45,9 +46,10 @@ const ANSWER_BYTES_MAX: usize = 65_536;
 
 /// What is missing to start it here.
 pub(super) fn lacking() -> Option<String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places: Vec<PathBuf> = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).collect();
-    let is_here = |program: &&&str| places.iter().any(|place| place.join(program).is_file());
+    let is_in = |folder: &str, program: &str| programs::is_executable(&Path::new(folder).join(program));
+    let is_here = |program: &&&str| {
+        programs::find(program).is_some() || ["/usr/sbin", "/sbin"].iter().any(|folder| is_in(folder, program))
+    };
     let missing = PROGRAMS.iter().find(|program| !is_here(program)).copied();
     let missing = missing.or_else(|| (!Path::new(SCHEMA).is_file()).then_some(SCHEMA));
     missing.map(|missing| format!("there is no {missing} here"))
