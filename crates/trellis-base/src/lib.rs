@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod deadline;
 mod fnv;
+mod proc_fields;
 mod random;
 mod rarely;
 mod runs;
@@ -17,6 +18,7 @@ pub mod statistics;
 
 pub use deadline::{Deadline, Limit};
 pub use fnv::{Fnv1a, fnv1a};
+pub use proc_fields::proc_bytes;
 pub use random::{Random, mixed, seed_of_run};
 pub use rarely::is_worth_reporting;
 pub use runs::{FreeRuns, Number, Runs};

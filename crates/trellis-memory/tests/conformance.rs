@@ -13,6 +13,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use peer::{Plan, World};
+use trellis_base::proc_bytes;
 use trellis_memory::{Access, Catcher, Fault, Region, RegionOptions, Reserve};
 use trellis_testing::{Folder, Need, skip};
 
@@ -469,8 +470,7 @@ fn a_huge_region_takes_memory_only_where_it_is_touched(test: &str, catcher: Catc
 /// What this process has mapped of shared memory.
 fn shared_memory_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("this process has a status");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).expect("with this line");
-    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
+    proc_bytes(&status, "RssShmem").expect("the field is there") as usize
 }
 
 fn memory_can_be_taken_at_the_start(test: &str, catcher: Catcher) {
@@ -651,12 +651,9 @@ fn what_is_in_the_way_is_named() {
 #[test]
 fn a_region_that_does_not_fit_is_refused() {
     let meminfo = std::fs::read_to_string("/proc/meminfo").expect("Linux has it");
-    let of = |name: &str| -> usize {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)).expect("the field is there");
-        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
-    };
-    let available = of("MemAvailable:") + of("SwapFree:");
-    let bytes = (available + (1 << 30)).next_multiple_of(2 << 20);
+    let of = |name: &str| proc_bytes(&meminfo, name).expect("the field is there");
+    let available = of("MemAvailable") + of("SwapFree");
+    let bytes = (available as usize + (1 << 30)).next_multiple_of(2 << 20);
     if bytes > 64 << 30 {
         skip("a_region_that_does_not_fit_is_refused", Need::Machine, "this machine can hold every region");
         return;

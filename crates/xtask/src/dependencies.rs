@@ -19,7 +19,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("trellis-output", &["trellis-base"]),
     ("trellis-cluster-protocol", &["trellis-base"]),
     ("trellis-fabric-protocol", &["trellis-base"]),
-    ("trellis-memory", &[]),
+    ("trellis-memory", &["trellis-base"]),
     ("trellis-testing", &["trellis-output"]),
     // For its tests: the library itself depends on no other crate of ours.
     ("trellis-calls", &["trellis-memory"]),

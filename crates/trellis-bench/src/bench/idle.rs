@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use trellis_base::proc_bytes;
 
 use crate::bench::cluster::{ClusterPlan, Common, numbers};
 use crate::bench::figures::Figures;
@@ -169,19 +170,13 @@ pub(crate) fn memory_node(task: &MemoryTask, member: &Member) -> Found {
 /// The memory of this process; a page that is mapped twice counts once (`Pss` of proc(5)).
 fn proportional_bytes() -> Result<u64, WorkError> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("smaps_rollup has no Pss")?;
-    let kibibytes: u64 = line.split_whitespace().next().unwrap_or_default().parse()?;
-    Ok(kibibytes * 1024)
+    Ok(proc_bytes(&rollup, "Pss").ok_or("smaps_rollup has no Pss")?)
 }
 
 /// Resident memory and page tables: both grow with what a process keeps.
 fn own_resident_bytes() -> Result<u64, WorkError> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let kibibytes = |key: &str| -> u64 {
-        let line = status.lines().find_map(|line| line.strip_prefix(key));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-    };
-    Ok((kibibytes("VmRSS:") + kibibytes("VmPTE:")) * 1024)
+    Ok(["VmRSS", "VmPTE"].iter().filter_map(|field| proc_bytes(&status, field)).sum())
 }
 
 #[cfg(test)]

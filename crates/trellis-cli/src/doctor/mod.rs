@@ -12,6 +12,7 @@ use clap::Args;
 use serde_json::json;
 use trellis::config::Config;
 use trellis::transport::links::udp::{Interface, try_multicast};
+use trellis_base::proc_bytes;
 use trellis_command::terminal::say;
 use trellis_memory::{CALLS, Capabilities, Capability, Catcher, choose, probe};
 use trellis_store::stores::{KINDS, StoreKind};
@@ -96,15 +97,14 @@ struct Machine {
 impl Machine {
     fn look() -> Machine {
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kibibytes = |key: &str| field_of_meminfo(&memory, key).map(|value| value * 1024);
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: getrlimit fills the structure it is given.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
         Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: kibibytes("MemTotal"),
-            available_bytes: kibibytes("MemAvailable"),
-            swap_free_bytes: kibibytes("SwapFree"),
+            memory_bytes: proc_bytes(&memory, "MemTotal"),
+            available_bytes: proc_bytes(&memory, "MemAvailable"),
+            swap_free_bytes: proc_bytes(&memory, "SwapFree"),
             descriptors_soft: limit.rlim_cur,
             descriptors_hard: limit.rlim_max,
             map_count_max: number_in("/proc/sys/vm/max_map_count"),
@@ -117,11 +117,6 @@ impl Machine {
     fn region_bytes_max(&self) -> Option<u64> {
         Some(self.available_bytes? + self.swap_free_bytes.unwrap_or(0))
     }
-}
-
-fn field_of_meminfo(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 fn number_in(file: &str) -> Option<u64> {
@@ -368,14 +363,6 @@ mod tests {
                 Interface { name: "eth9".into(), address: [10, 0, 0, 9].into(), multicast: Err("no way; try".into()) },
             ],
         }
-    }
-
-    #[test]
-    fn meminfo_is_read_by_whole_keys() {
-        let text = "MemTotal:  100 kB\nMemTotalX: 7 kB\nMemAvailable:   42 kB\n";
-        assert_eq!(field_of_meminfo(text, "MemTotal"), Some(100));
-        assert_eq!(field_of_meminfo(text, "MemAvailable"), Some(42));
-        assert_eq!(field_of_meminfo(text, "SwapFree"), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use aya::maps::{Array, ArrayOfMaps, MapData, MapError, PerCpuArray};
 use aya::programs::{SchedClassifier, TcAttachType};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
+use trellis_base::proc_bytes;
 
 use super::{Options, checksum, layout};
 use crate::error::SwitchError;
@@ -192,10 +193,7 @@ where
 /// Whether the machine has memory for another chunk.
 fn has_room() -> bool {
     let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return true };
-    let bytes = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
-    };
+    let bytes = |name| proc_bytes(&text, name);
     let (Some(all), Some(available)) = (bytes("MemTotal"), bytes("MemAvailable")) else { return true };
     available >= all / LEFT_OVER + layout::CHUNK_VALUE_BYTES
 }

@@ -1,6 +1,7 @@
 //! The conditions of a benchmark run: date, processor, kernel, commit.
 
 use serde_json::{Value, json};
+use trellis_base::proc_bytes;
 
 use crate::step;
 use crate::workspace::Workspace;
@@ -76,8 +77,7 @@ fn field(text: &str, name: &str) -> Option<String> {
 }
 
 fn memory_gib(text: &str) -> u64 {
-    let kibibytes = field(text, "MemTotal").and_then(|value| value.split(' ').next()?.parse::<f64>().ok());
-    kibibytes.map_or(0, |kibibytes| (kibibytes / 1048576.0).round() as u64)
+    proc_bytes(text, "MemTotal").map_or(0, |bytes| (bytes as f64 / f64::from(1 << 30)).round() as u64)
 }
 
 #[cfg(test)]

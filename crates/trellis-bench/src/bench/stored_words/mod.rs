@@ -17,6 +17,7 @@ pub(super) mod swap;
 use std::path::PathBuf;
 
 use clap::Args;
+use trellis_base::proc_bytes;
 
 use crate::bench::figures::Figures;
 use trellis_command::chart::byte_text;
@@ -271,8 +272,7 @@ fn figures(runs: &[(Way, Made)], sizes: Sizes) -> Figures {
 /// The unused memory of the machine.
 fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0u64) << 10
+    proc_bytes(&text, "MemAvailable").unwrap_or(0)
 }
 
 /// The load average of the last minute.

@@ -10,6 +10,7 @@ use super::super::Reproduced;
 use super::bars::Bars;
 use super::programs::{Mode, Place, Programs, Source, sentence};
 use super::servers::{Folder, Process};
+use trellis_base::proc_bytes;
 use trellis_command::exit::{self, Failure};
 use trellis_command::terminal::Progress;
 
@@ -28,10 +29,7 @@ struct Usage {
 impl Usage {
     /// Reads the text of `/proc/PID/status`.
     fn parse(status: &str) -> Option<Usage> {
-        let of = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-        };
+        let of = |name| proc_bytes(status, name).map(|bytes| bytes >> 10);
         Some(Usage {
             data_kib: of("VmData")?,
             size_kib: of("VmSize")?,

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use trellis::memory::{choose, probe};
+use trellis_base::proc_bytes;
 use trellis_base::statistics::quantile;
 
 use super::connection::Carrier;
@@ -147,10 +148,9 @@ impl Fleet {
 /// What this host has.
 pub(super) fn facts() -> Facts {
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
     Facts {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        memory_bytes: available.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) * 1024,
+        memory_bytes: proc_bytes(&memory, "MemAvailable").unwrap_or(0),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         catcher: choose(None, &probe()).map(|(catcher, _)| catcher.to_string()),
     }

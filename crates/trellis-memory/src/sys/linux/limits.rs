@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use trellis_base::proc_bytes;
+
 use crate::error::Bytes;
 
 /// The memory that `/proc/meminfo` reports as available.
@@ -82,11 +84,10 @@ fn resource_limit(which: libc::__rlimit_resource_t) -> Option<u64> {
 }
 
 fn machine_memory(meminfo: &str) -> Option<MachineMemory> {
-    let field = |name: &str| -> Option<u64> {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-    };
-    Some(MachineMemory { available_bytes: field("MemAvailable")?, swap_free_bytes: field("SwapFree").unwrap_or(0) })
+    Some(MachineMemory {
+        available_bytes: proc_bytes(meminfo, "MemAvailable")?,
+        swap_free_bytes: proc_bytes(meminfo, "SwapFree").unwrap_or(0),
+    })
 }
 
 /// The smallest memory limit from this process's control group up to the root, versions 2 and 1.
