@@ -37,33 +37,19 @@ pub struct Ends(Arc<Mutex<Option<Stop>>>);
 impl Ends {
     /// Blocks the signals in every thread that is started from now on.
     pub fn listen() -> Result<Ends, Failure> {
-        // SAFETY: the set is plain data that the C library fills before it is read.
-        let signals = unsafe {
-            let mut signals: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut signals);
-            for signal in [libc::SIGINT, libc::SIGTERM] {
-                // The kernel keeps a blocked signal also if it is ignored.
-                if !is_ignored(signal) {
-                    libc::sigaddset(&mut signals, signal);
-                }
-            }
-            if libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) != 0 {
-                return Err(Failure::system("block signals"));
-            }
-            signals
-        };
+        // The kernel keeps a blocked signal also if it is ignored.
+        let signals = SignalSet::of([libc::SIGINT, libc::SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)));
+        signals.block();
         let stop: Arc<Mutex<Option<Stop>>> = Arc::default();
         let known = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("signals".to_owned());
         let waits = thread.spawn(move || {
             let mut signal = 0;
-            // SAFETY: both are valid during the calls; only this thread takes the signals from now on. The second signal
-            // finds this thread with the signals unblocked, and ends the process.
-            let is_first = unsafe {
-                let waited = libc::sigwait(&signals, &mut signal);
-                libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut());
-                waited == 0
-            };
+            // Ends when one of the signals comes, or with the process.
+            // SAFETY: both are valid during the call; only this thread takes the signals from now on.
+            let is_first = unsafe { libc::sigwait(&signals.0, &mut signal) } == 0;
+            // The second signal finds this thread with the signals unblocked, and ends the process.
+            signals.unblock();
             let stop = known.lock().unwrap_or_else(PoisonError::into_inner).take().filter(|_| is_first);
             if let Some(Stop::Service(stop)) = stop {
                 say_state(sd_notify::NotifyState::Stopping);
@@ -120,35 +106,28 @@ impl Ends {
 /// Signals that a command passes on to the program that it runs, instead of ending before it. It starts no thread, so a
 /// command that has entered another process namespace can use it.
 pub struct PassedOn {
-    signals: libc::sigset_t,
+    signals: SignalSet,
 }
 
 impl PassedOn {
     /// Blocks SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 in this thread, which must be the only one, except those that this
     /// process was started to ignore, as `nohup` does. The program of `command` starts with the mask as it was.
-    pub fn block(command: &mut Command) -> Result<PassedOn, Failure> {
-        // SAFETY: the structures are plain data that the C library fills before they are read, and no handler is
-        // installed. Between fork and exec runs one system call, which allocates nothing and takes no lock.
+    pub fn block(command: &mut Command) -> PassedOn {
+        // If it is ignored, the kernel does not say when the program ends.
+        // SAFETY: no handler is installed; the signal is a constant.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let passed_on = [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+        let wanted = passed_on.into_iter().filter(|signal| !is_ignored(*signal));
+        let signals = SignalSet::of(wanted.chain([libc::SIGCHLD]));
+        let before = signals.block();
+        // SAFETY: between fork and exec runs one system call, which allocates nothing and takes no lock.
         unsafe {
-            // If it is ignored, the kernel does not say when the program ends.
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            let (mut signals, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigemptyset(&mut signals);
-            libc::sigaddset(&mut signals, libc::SIGCHLD);
-            for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
-                if !is_ignored(signal) {
-                    libc::sigaddset(&mut signals, signal);
-                }
-            }
-            if libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &mut before) != 0 {
-                return Err(Failure::system("block signals"));
-            }
-            command.pre_exec(move || match libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            });
-            Ok(PassedOn { signals })
-        }
+            command.pre_exec(move || {
+                before.set();
+                Ok(())
+            })
+        };
+        PassedOn { signals }
     }
 
     /// Waits for the program. Calls `pass` with each of the signals that arrives meanwhile, except those that the kernel
@@ -167,7 +146,7 @@ impl PassedOn {
             // SAFETY: both are valid during the call.
             let (signal, about, leads_session) = unsafe {
                 let mut about: libc::siginfo_t = std::mem::zeroed();
-                (libc::sigwaitinfo(&self.signals, &mut about), about, libc::getsid(0) == libc::getpid())
+                (libc::sigwaitinfo(&self.signals.0, &mut about), about, libc::getsid(0) == libc::getpid())
             };
             match signal {
                 libc::SIGCHLD => {}
@@ -180,6 +159,51 @@ impl PassedOn {
                 _ if about.si_code == libc::SI_KERNEL && !leads_session => {}
                 signal => pass(signal),
             }
+        }
+    }
+}
+
+/// A set of signals, or the mask of a thread.
+///
+/// What it does to the mask of the calling thread is one system call, which is allowed between fork and exec.
+#[derive(Clone, Copy)]
+pub(crate) struct SignalSet(pub(crate) libc::sigset_t);
+
+impl SignalSet {
+    /// The set of these signals, which must be signals that there are.
+    pub(crate) fn of(signals: impl IntoIterator<Item = i32>) -> SignalSet {
+        // SAFETY: the set is plain data that the C library fills before it is read.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in signals {
+                assert_eq!(libc::sigaddset(&mut set, signal), 0, "there is no signal {signal}");
+            }
+            SignalSet(set)
+        }
+    }
+
+    /// Blocks these signals too, and returns the mask from before.
+    pub(crate) fn block(&self) -> SignalSet {
+        self.change(libc::SIG_BLOCK)
+    }
+
+    fn unblock(&self) {
+        self.change(libc::SIG_UNBLOCK);
+    }
+
+    /// Makes this the mask.
+    pub(crate) fn set(&self) {
+        self.change(libc::SIG_SETMASK);
+    }
+
+    /// It cannot fail: `how` is valid, and so are both sets (pthread_sigmask(3)).
+    fn change(&self, how: i32) -> SignalSet {
+        // SAFETY: both sets are valid during the call, and plain data.
+        unsafe {
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(how, &self.0, &mut before);
+            SignalSet(before)
         }
     }
 }
@@ -219,16 +243,11 @@ mod tests {
     fn start(name: &str) -> Command {
         let mut role = Command::new(std::env::current_exe().unwrap());
         role.args(["--exact", &format!("ending::tests::{name}"), "--ignored"]);
-        // SAFETY: between fork and exec run system calls on plain data that lies on the stack.
+        // SAFETY: between fork and exec runs a system call on plain data that lies on the stack.
         unsafe {
             role.pre_exec(|| {
-                let mut signals: libc::sigset_t = std::mem::zeroed();
-                libc::sigemptyset(&mut signals);
-                libc::sigaddset(&mut signals, libc::SIGTERM);
-                match libc::sigprocmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) {
-                    0 => Ok(()),
-                    _ => Err(io::Error::last_os_error()),
-                }
+                SignalSet::of([libc::SIGTERM]).block();
+                Ok(())
             })
         };
         role

@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let switch = space::hand_down(&mut command, switch);
     command.env("TRELLIS_SWITCH", switch);
     space::end_with_us(&mut command);
-    let signals = PassedOn::block(&mut command)?;
+    let signals = PassedOn::block(&mut command);
     let mut child = command.spawn().map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
         Failure::new(code, format!("cannot run {} in host {}: {error}", program.to_string_lossy(), host.name))

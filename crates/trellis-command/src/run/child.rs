@@ -14,6 +14,7 @@ use rustix::process::{WaitOptions, WaitStatus};
 use trellis::launch;
 use trellis_output::programs;
 
+use crate::ending::SignalSet;
 use crate::exit::{self, Failure};
 use crate::run::cause::Ended;
 use crate::run::status::NodeStatus;
@@ -144,7 +145,7 @@ fn change_of(status: WaitStatus) -> Change {
 
 /// Runs in the child between fork and exec.
 fn bind_to_launcher(launcher: i32, inherited: &[RawFd]) -> io::Result<()> {
-    // SAFETY: system calls on plain integers and on one signal set that is filled before it is used.
+    // SAFETY: system calls on plain integers.
     unsafe {
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
             return Err(io::Error::last_os_error());
@@ -155,11 +156,7 @@ fn bind_to_launcher(launcher: i32, inherited: &[RawFd]) -> io::Result<()> {
         }
         // The launcher reads its signals from a descriptor and blocks them; the program gets them in the ordinary
         // way.
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        if libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        SignalSet::of([]).set();
         for descriptor in inherited {
             if libc::fcntl(*descriptor, libc::F_SETFD, 0) != 0 {
                 return Err(io::Error::last_os_error());

@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::ending::is_ignored;
+use crate::ending::{SignalSet, is_ignored};
 use crate::exit::Failure;
 
 /// Signals that are forwarded to every node.
@@ -34,7 +34,7 @@ pub(super) fn stop_this_process() {
 /// The descriptor from which signals are read, and the mask to restore.
 pub(super) struct Signals {
     descriptor: OwnedFd,
-    previous: libc::sigset_t,
+    previous: SignalSet,
 }
 
 impl Signals {
@@ -46,27 +46,17 @@ impl Signals {
             // SAFETY: installing SIG_DFL runs no code of ours; the signal numbers are valid constants.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
-        // SAFETY: both sets are plain data filled by the C library before they are read; signalfd gets a valid set.
-        unsafe {
-            let mut wanted: libc::sigset_t = std::mem::zeroed();
-            let mut previous: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut wanted);
-            libc::sigaddset(&mut wanted, libc::SIGCHLD);
-            // A blocked signal arrives at the descriptor even if it is ignored.
-            for signal in FORWARDED.into_iter().filter(|&signal| signal != libc::SIGHUP || !is_ignored(signal)) {
-                libc::sigaddset(&mut wanted, signal);
-            }
-            if libc::pthread_sigmask(libc::SIG_BLOCK, &wanted, &mut previous) != 0 {
-                return Err(Failure::system("block signals"));
-            }
-            let descriptor = libc::signalfd(-1, &wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-            if descriptor < 0 {
-                let failure = Failure::system("open a signalfd");
-                libc::pthread_sigmask(libc::SIG_SETMASK, &previous, std::ptr::null_mut());
-                return Err(failure);
-            }
-            Ok(Signals { descriptor: OwnedFd::from_raw_fd(descriptor), previous })
+        // A blocked signal arrives at the descriptor even if it is ignored.
+        let forwarded = FORWARDED.into_iter().filter(|&signal| signal != libc::SIGHUP || !is_ignored(signal));
+        let wanted = SignalSet::of(forwarded.chain([libc::SIGCHLD]));
+        // SAFETY: it gets a valid set.
+        let descriptor = unsafe { libc::signalfd(-1, &wanted.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if descriptor < 0 {
+            return Err(Failure::system("open a signalfd"));
         }
+        // SAFETY: it was just opened, and nothing else owns it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Signals { descriptor, previous: wanted.block() })
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
@@ -95,8 +85,7 @@ impl Drop for Signals {
     fn drop(&mut self) {
         // One that came after the end of the run asks for nothing more. The exit status of the run counts.
         while self.next().is_some() {}
-        // SAFETY: `previous` was filled by pthread_sigmask in `block`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, std::ptr::null_mut()) };
+        self.previous.set();
     }
 }
 
