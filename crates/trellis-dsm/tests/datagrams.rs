@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 
 use support::{REGION_BYTES, run_over, word};
@@ -14,8 +13,7 @@ const PAGE_WORDS: usize = PAGE_BYTES / 8;
 
 /// Links between so many nodes over loopback.
 fn mesh(nodes: usize, faults: &str) -> Vec<Udp> {
-    let sockets: Vec<UdpSocket> = (0..nodes).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-    let addresses: Vec<String> = sockets.iter().map(|socket| socket.local_addr().unwrap().to_string()).collect();
+    let (sockets, addresses) = trellis_testing::datagram_sockets(nodes);
     let faults: Option<Faults> = (!faults.is_empty()).then(|| faults.parse().unwrap());
     let links = sockets.into_iter().enumerate().map(|(node, socket)| {
         let options = UdpOptions {

@@ -6,7 +6,7 @@ mod scripted;
 
 use std::fmt::Arguments;
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -17,7 +17,7 @@ use scripted::{Script, Scripted, Told, WELL};
 use trellis_switch::switches::openflow::codec::{FlowMod, Instruction};
 use trellis_switch::switches::openflow::{ConnectionMethod, OpenFlow, OpenFlowPort, OpenFlowWiring};
 use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError};
-use trellis_testing::FullListener;
+use trellis_testing::{FullListener, Port};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const CLUSTER: Cluster = Cluster::new(1);
@@ -98,7 +98,8 @@ fn wiring() -> OpenFlowWiring {
 /// A controller that waits for a switch, its place, and the first connection there.
 fn awaited(wiring: &OpenFlowWiring) -> (JoinHandle<Result<OpenFlow, SwitchError>>, SocketAddr, TcpStream) {
     // The place is chosen first, so that the switch can go there while its controller waits.
-    let chosen = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let port = Port::new();
+    let chosen = port.address();
     let wiring = OpenFlowWiring { method: ConnectionMethod::Listen(chosen), ..wiring.clone() };
     let controller = std::thread::spawn(move || OpenFlow::open(&wiring));
     let deadline = Instant::now() + TIMEOUT;

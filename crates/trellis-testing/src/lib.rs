@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 pub use compiled::compiled;
 pub use folder::Folder;
 pub use full_listener::FullListener;
-pub use port::Port;
+pub use port::{Port, datagram_sockets, listeners};
 pub use trellis_output::programs;
 
 /// What a test may lack on a machine. `tests/expected-skips.txt` says of each where that may be.

@@ -1,6 +1,6 @@
 //! Ports for servers that tests start, and for addresses at which nobody listens.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
@@ -42,10 +42,34 @@ impl Port {
     }
 }
 
+/// Sockets that listen on free ports of the loopback interface, and their addresses.
+///
+/// # Panics
+///
+/// If the system has no free port.
+pub fn listeners(count: usize) -> (Vec<TcpListener>, Vec<String>) {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let listeners: Vec<TcpListener> = (0..count).map(|_| bind()).collect();
+    let addresses = listeners.iter().map(|each| each.local_addr().expect("it is bound").to_string()).collect();
+    (listeners, addresses)
+}
+
+/// Sockets for datagrams, bound to free ports of the loopback interface, and their addresses.
+///
+/// # Panics
+///
+/// If the system has no free port.
+pub fn datagram_sockets(count: usize) -> (Vec<UdpSocket>, Vec<String>) {
+    let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let sockets: Vec<UdpSocket> = (0..count).map(|_| bind()).collect();
+    let addresses = sockets.iter().map(|each| each.local_addr().expect("it is bound").to_string()).collect();
+    (sockets, addresses)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpStream;
 
     #[test]
     fn a_port_is_nobody_elses_and_a_server_can_use_it() {

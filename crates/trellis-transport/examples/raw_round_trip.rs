@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use trellis_base::statistics::median;
 
+use trellis_testing::{datagram_sockets, listeners};
 use trellis_transport::{
     HEADER_BYTES, Link, Lost, Multicast, Payload, Placement, Refused, Security, Sink, Tcp, TcpOptions, Udp, UdpOptions,
 };
@@ -258,10 +259,9 @@ fn raw_pair() -> (TcpStream, TcpStream) {
 }
 
 fn tcp_pair(security: Security) -> [Box<dyn Link>; 2] {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    let addresses: Vec<_> = listeners.iter().map(|each| each.local_addr().expect("bound").to_string()).collect();
+    let (listeners, addresses) = listeners(2);
     let mut node = 0;
-    listeners.map(|listener| {
+    <[TcpListener; 2]>::try_from(listeners).expect("two").map(|listener| {
         node += 1;
         let link = Tcp::start(TcpOptions {
             node: node - 1,
@@ -278,10 +278,9 @@ fn tcp_pair(security: Security) -> [Box<dyn Link>; 2] {
 }
 
 fn udp_pair(security: Security) -> [Box<dyn Link>; 2] {
-    let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a free port"));
-    let addresses: Vec<_> = sockets.iter().map(|each| each.local_addr().expect("bound").to_string()).collect();
+    let (sockets, addresses) = datagram_sockets(2);
     let mut node = 0;
-    sockets.map(|socket| {
+    <[UdpSocket; 2]>::try_from(sockets).expect("two").map(|socket| {
         node += 1;
         let link = Udp::start(UdpOptions {
             node: node - 1,

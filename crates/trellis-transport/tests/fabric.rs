@@ -6,12 +6,12 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
 use support::fabric::{Memory, PAGE_BYTES, PROVIDERS, page_header, poll_both};
-use support::{HANG_SECONDS, Recorder, SECRET, build_fabric, listeners, options, poll_until, recorders};
+use support::{HANG_SECONDS, Recorder, SECRET, build_fabric, options, poll_until, recorders};
+use trellis_testing::{Port, listeners};
 use trellis_transport::{Fabric, FabricError, FabricOptions, Link, Lost, Payload, Security};
 
 #[test]
@@ -155,9 +155,8 @@ impl Drop for Killed {
 fn a_killed_node_is_lost_and_writes_nothing_after_that() {
     for provider in PROVIDERS {
         let (mut sockets, mut addresses) = listeners(1);
-        // A port that was just free, for the other process.
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
-        addresses.push(free.to_string());
+        let free = Port::new();
+        addresses.push(free.address().to_string());
         let tcp = options(0, &addresses, Some(sockets.swap_remove(0)), Security::Plain);
         let link = Fabric::start(FabricOptions { tcp, provider: provider.to_owned() }).expect("a node on loopback");
         let mut memory = Memory::new(KILLED_BYTES);

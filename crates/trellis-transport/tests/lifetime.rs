@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use support::{
-    Form, HANG_SECONDS, Kind, Recorder, SECURITIES, build, header, listeners, options, poll_until, recorders,
-    send_frame, wait_until,
+    Form, HANG_SECONDS, Kind, Recorder, SECURITIES, build, header, options, poll_until, recorders, send_frame,
+    wait_until,
 };
+use trellis_testing::listeners;
 use trellis_transport::{HELLO_BYTES_MAX, Link, Lost, Payload, Security, SendError, StartError, Tcp, TcpOptions};
 
 #[test]

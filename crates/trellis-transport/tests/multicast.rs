@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use support::{Form, Recorder, SECURITIES, body, header, poll_until, recorders, send_frame, sockets, udp_options};
-use trellis_testing::{Need, skip};
+use support::{Form, Recorder, SECURITIES, body, header, poll_until, recorders, send_frame, udp_options};
+use trellis_testing::{Need, datagram_sockets, skip};
 use trellis_transport::{Link, Multicast, Payload, Security, Udp};
 
 const NODES: usize = 4;
@@ -328,7 +328,7 @@ fn send_to_all(link: &dyn Link, peers: &[usize], sequence: u64, bytes: usize) {
 }
 
 fn start(security: Security, change: impl Fn(usize, &mut trellis_transport::UdpOptions)) -> Vec<Arc<dyn Link>> {
-    let (ports, addresses) = sockets(NODES);
+    let (ports, addresses) = datagram_sockets(NODES);
     let links = ports.into_iter().enumerate().map(|(node, port)| {
         let mut options = udp_options(node, &addresses, Some(port), security);
         change(node, &mut options);

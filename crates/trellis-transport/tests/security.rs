@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use support::{
-    Form, HANG_SECONDS, Recorder, SECURITIES, body, listeners, options, poll_until, recorders, send_frame, wait_until,
-};
+use support::{Form, HANG_SECONDS, Recorder, SECURITIES, body, options, poll_until, recorders, send_frame, wait_until};
 use trellis_base::Random;
+use trellis_testing::listeners;
 use trellis_transport::links::tcp::question::{self, AskError};
 use trellis_transport::{Link, Lost, Security, Tcp};
 

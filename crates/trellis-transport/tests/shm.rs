@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{Form, Recorder, body, build_shm, header, listeners, options, poll_until, recorders, send_frame};
+use support::{Form, Recorder, body, build_shm, header, options, poll_until, recorders, send_frame};
 use trellis_base::Random;
+use trellis_testing::listeners;
 use trellis_transport::{Choice, Link, Lost, Manner, Payload, Security, SharedMemory, Shm, ShmOptions};
 
 /// Memory like that of a region: a sealed file, mapped.

@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use support::{
-    Form, Recorder, SECURITIES, body, header, poll_until, recorders, send_frame, sockets, udp_options, wait_until,
-};
+use support::{Form, Recorder, SECURITIES, body, header, poll_until, recorders, send_frame, udp_options, wait_until};
 use trellis_base::Random;
+use trellis_testing::datagram_sockets;
 use trellis_transport::{HEADER_BYTES, Link, Lost, Payload, Placement, Refused, Security, Sink, Udp};
 
 /// 8 magic, 32 ephemeral, 276 card, 16 tag; the answer has as many.
@@ -53,7 +52,7 @@ fn strangers_get_silence_are_counted_and_change_nothing() {
 #[test]
 fn a_node_with_another_secret_never_gets_in_and_gets_no_byte() {
     for secret in [[43; 32], [0; 32]] {
-        let (mut ports, addresses) = sockets(2);
+        let (mut ports, addresses) = datagram_sockets(2);
         let zero = start(0, &addresses, Some(ports.remove(0)), Security::Sealed);
         let proxy = Proxy::start(&addresses[0]);
         let mut options = udp_options(1, &[proxy.address.to_string(), addresses[1].clone()], None, Security::Sealed);
@@ -212,7 +211,7 @@ fn a_peer_whose_socket_is_gone_is_noticed_and_the_sender_told() {
 #[test]
 fn a_peer_that_starts_late_gets_what_was_sent_before() {
     for security in SECURITIES {
-        let (mut ports, addresses) = sockets(2);
+        let (mut ports, addresses) = datagram_sockets(2);
         // Nothing listens at node 0's address until it starts.
         drop(ports.remove(0));
         let early = start(1, &addresses, ports.pop(), security);
@@ -234,7 +233,7 @@ fn a_peer_that_starts_late_gets_what_was_sent_before() {
 
 #[test]
 fn a_node_whose_greeting_is_not_wanted_is_told_why_and_so_is_its_user() {
-    let (mut ports, addresses) = sockets(2);
+    let (mut ports, addresses) = datagram_sockets(2);
     let told: [Arc<Mutex<Vec<String>>>; 2] = Default::default();
     let links: Vec<Arc<dyn Link>> = (0..2)
         .map(|node| {
@@ -274,7 +273,7 @@ fn start(node: usize, addresses: &[String], socket: Option<UdpSocket>, security:
 }
 
 fn pair(security: Security) -> (Vec<Arc<dyn Link>>, Vec<Recorder>, Vec<String>) {
-    let (ports, addresses) = sockets(2);
+    let (ports, addresses) = datagram_sockets(2);
     let links = ports.into_iter().enumerate().map(|(node, port)| start(node, &addresses, Some(port), security));
     (links.collect(), recorders(2), addresses)
 }
@@ -306,7 +305,7 @@ struct Scene {
 
 impl Scene {
     fn new(security: Security) -> Scene {
-        let (mut ports, addresses) = sockets(2);
+        let (mut ports, addresses) = datagram_sockets(2);
         let zero = start(0, &addresses, Some(ports.remove(0)), security);
         let proxy = Proxy::start(&addresses[0]);
         let seen_by_one = [proxy.address.to_string(), addresses[1].clone()];

@@ -6,7 +6,6 @@
 // Each test program uses its own part of this.
 #![allow(dead_code)]
 
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use trellis::config::{Catch, Home};
@@ -56,8 +55,7 @@ pub(crate) fn run_over<L: Link + 'static>(
 
 /// What links between so many nodes over loopback are started with: plain frames, and nobody is refused.
 pub(crate) fn sockets(nodes: usize) -> impl Iterator<Item = TcpOptions> {
-    let listeners: Vec<TcpListener> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let addresses: Vec<String> = listeners.iter().map(|each| each.local_addr().unwrap().to_string()).collect();
+    let (listeners, addresses) = trellis_testing::listeners(nodes);
     listeners.into_iter().enumerate().map(move |(node, listener)| TcpOptions {
         node,
         addresses: addresses.clone(),

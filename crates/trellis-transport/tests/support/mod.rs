@@ -10,6 +10,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use trellis_testing::{datagram_sockets, listeners};
 use trellis_transport::{
     Faults, HEADER_BYTES, INLINE_BODY_BYTES_MAX, Link, Lost, Manner, Multicast, Payload, Placement, Refused, Security,
     Shm, ShmOptions, Sink, Tcp, TcpOptions, Udp, UdpOptions, mesh,
@@ -107,13 +108,6 @@ pub fn build_shm(
         .collect()
 }
 
-/// Bound sockets on free ports, and their addresses.
-pub fn sockets(nodes: usize) -> (Vec<UdpSocket>, Vec<String>) {
-    let sockets: Vec<_> = (0..nodes).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a free port")).collect();
-    let addresses = sockets.iter().map(|each| each.local_addr().expect("bound").to_string()).collect();
-    (sockets, addresses)
-}
-
 pub fn udp_options(node: usize, addresses: &[String], socket: Option<UdpSocket>, security: Security) -> UdpOptions {
     UdpOptions {
         node,
@@ -130,7 +124,7 @@ pub fn udp_options(node: usize, addresses: &[String], socket: Option<UdpSocket>,
 }
 
 fn build_udp(nodes: usize, security: Security, faults: Option<&Faults>) -> Vec<Arc<dyn Link>> {
-    let (sockets, addresses) = sockets(nodes);
+    let (sockets, addresses) = datagram_sockets(nodes);
     sockets
         .into_iter()
         .enumerate()
@@ -140,13 +134,6 @@ fn build_udp(nodes: usize, security: Security, faults: Option<&Faults>) -> Vec<A
             Arc::new(Udp::start(options).expect("a node on loopback")) as Arc<dyn Link>
         })
         .collect()
-}
-
-/// Listening sockets on free ports, and their addresses.
-pub fn listeners(nodes: usize) -> (Vec<TcpListener>, Vec<String>) {
-    let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    let addresses = listeners.iter().map(|each| each.local_addr().expect("bound").to_string()).collect();
-    (listeners, addresses)
 }
 
 pub fn options(node: usize, addresses: &[String], listener: Option<TcpListener>, security: Security) -> TcpOptions {

@@ -403,10 +403,10 @@ mod tests {
 
     #[test]
     fn a_store_that_was_named_must_answer() {
-        let nobody = free_address().expect("a free port");
-        let chosen: Chosen = format!("redis://{nobody}").parse().expect("an address");
+        let nobody = trellis_testing::Port::new();
+        let chosen: Chosen = format!("redis://{}", nobody.address()).parse().expect("an address");
         let failure = Server::start(&chosen).map(|_| ()).expect_err("nobody listens there");
-        assert!(failure.code == exit::CLUSTER && failure.sentence.contains(&nobody.to_string()), "{failure}");
+        assert!(failure.code == exit::CLUSTER && failure.sentence.contains(&nobody.address().to_string()), "{failure}");
         let parent = Folder::new().expect("a folder");
         let file = format!("embedded-durable:{}", parent.path().join("store").display());
         let server = Server::start(&file.parse().expect("an address")).expect("a file is made");

@@ -228,9 +228,8 @@ mod tests {
         std::thread::spawn(|| answer(listener.into()));
         let pair = measure(&address).expect("it answers");
         assert!(pair.round_trip_us > 0.0 && pair.bytes_per_second > 0.0, "{pair:?}");
-        let closed =
-            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free");
-        assert!(measure(&closed.to_string()).expect_err("nobody listens").contains("refused"));
+        let closed = trellis_testing::Port::new();
+        assert!(measure(&closed.address().to_string()).expect_err("nobody listens").contains("refused"));
     }
 
     #[test]

@@ -289,9 +289,8 @@ mod tests {
     }
 
     fn pair(provider: &str) -> [Node; 2] {
-        let sockets = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let addresses: Vec<String> = sockets.iter().map(|at| at.local_addr().expect("bound").to_string()).collect();
-        let mut nodes = sockets.map(|socket| {
+        let (sockets, addresses) = trellis_testing::listeners(2);
+        let mut nodes = <[TcpListener; 2]>::try_from(sockets).expect("two").map(|socket| {
             let tcp = TcpOptions {
                 node: addresses
                     .iter()
