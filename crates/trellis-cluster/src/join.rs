@@ -498,7 +498,7 @@ fn start(
     };
     // Before anybody polls: what a link tells its peers of this memory, it tells them when they meet.
     let pages = region.bytes() / config.page_bytes;
-    let memory = SharedMemory { pointer: region.engine(0, pages), bytes: region.bytes(), file: region.file() };
+    let memory = SharedMemory { pointer: region.privileged(0, pages), bytes: region.bytes(), file: region.file() };
     link.share(memory).map_err(|sentence| JoinError::System {
         what: "the link cannot make the region known",
         source: std::io::Error::other(sentence),

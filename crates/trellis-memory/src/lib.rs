@@ -1,8 +1,8 @@
 //! Regions: memory in which every access can be caught, one page at a time.
 //!
 //! A [`Region`] is one memfd mapped twice. The *application view* is what the program touches; an access that is not
-//! allowed now is caught by the chosen [`Catcher`] and passed on as a [`Fault`]. The *engine view* is always readable and
-//! writable; bytes are received directly into it and become visible with [`Region::install`].
+//! allowed now is caught by the chosen [`Catcher`] and passed on as a [`Fault`]. The *privileged view* is always
+//! readable and writable; bytes are received directly into it and become visible with [`Region::install`].
 //!
 //! Where several nodes may store to a page at once, the kernel records stores instead of turning them into faults
 //! ([`Region::detect`], [`Region::stored_to`]), and what was stored is the difference between the page and its twin

@@ -1,4 +1,4 @@
-//! A region: one memfd with an application view, in which accesses are caught, and an engine view, which is always
+//! A region: one memfd with an application view, in which accesses are caught, and an privileged view, which is always
 //! accessible.
 //!
 //! Promises: [`Region::create`] refuses with a message what does not fit or cannot be mapped at its address. Changes of
@@ -150,7 +150,7 @@ struct Parts {
     place: Mutex<Option<(Place, Option<Watching>)>>,
     catch: Box<dyn Catch>,
     application: View,
-    engine: View,
+    privileged: View,
     twins: Private,
     file: Memfd,
 }
@@ -171,13 +171,13 @@ impl Region {
         })?;
         let application = map_application(&file, options)?;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
-        let engine = View::map(&file, bytes, None, options.page_bytes, writable)
+        let privileged = View::map(&file, bytes, None, options.page_bytes, writable)
             .map_err(|error| error_without_base(error, bytes))?;
-        keep_private(&application, &engine)?;
+        keep_private(&application, &privileged)?;
         if options.reserve == Reserve::Full {
-            // The engine view is populated too where the kernel supports this, so that no first touch costs anything
-            // later.
-            let taken = file.populate(0, bytes).and_then(|()| match engine.populate(0, bytes) {
+            // The privileged view is populated too where the kernel supports this, so that no first touch costs
+            // anything later.
+            let taken = file.populate(0, bytes).and_then(|()| match privileged.populate(0, bytes) {
                 Err(libc::EINVAL) => Ok(()),
                 done => done,
             });
@@ -194,7 +194,7 @@ impl Region {
                 place: Mutex::new(None),
                 catch,
                 application,
-                engine,
+                privileged,
                 twins: Private::new(bytes),
                 file,
             }),
@@ -285,16 +285,16 @@ impl Region {
         self.parts.catch.system_calls_wait() || self.calls_are_answered.load(Ordering::SeqCst)
     }
 
-    /// The engine view of these pages: always readable and writable.
+    /// The privileged view of these pages: always readable and writable.
     ///
     /// Writing to a page that never existed allocates memory, and a machine without memory answers with SIGBUS; call
     /// [`Region::populate`] first.
     ///
     /// # Panics
     /// When the range is not inside the region.
-    pub fn engine(&self, page: usize, count: usize) -> *mut u8 {
+    pub fn privileged(&self, page: usize, count: usize) -> *mut u8 {
         self.check(page, count);
-        (self.parts.engine.base() + page * self.page_bytes) as *mut u8
+        (self.parts.privileged.base() + page * self.page_bytes) as *mut u8
     }
 
     /// The file that holds the bytes, from its start; its size is sealed. For mapping it in another process. The region
@@ -306,7 +306,7 @@ impl Region {
     /// Makes pages that were *none* accessible, and wakes the threads that wait for them.
     ///
     /// With `zero`, the pages were never written anywhere, and are created. Otherwise their bytes must have been put into
-    /// the engine view.
+    /// the privileged view.
     ///
     /// # Errors
     /// There is no memory, or the kernel allows no further mapping.
@@ -344,7 +344,7 @@ impl Region {
     }
 
     /// Removes write access from pages that have it. When it returns, every store of the application is visible in the
-    /// engine view.
+    /// privileged view.
     ///
     /// # Errors
     /// The kernel allows no further mapping (catcher `mprotect`) or has no memory for page tables.
@@ -356,8 +356,8 @@ impl Region {
         self.parts.catch.downgrade(span).map_err(|refusal| map_error(refusal, page, count))
     }
 
-    /// Removes all access. When it returns, every store of the application is visible in the engine view, which keeps the
-    /// bytes.
+    /// Removes all access. When it returns, every store of the application is visible in the privileged view, which
+    /// keeps the bytes.
     ///
     /// # Errors
     /// The kernel allows no further mapping (catcher `mprotect`).
@@ -394,7 +394,7 @@ impl Region {
         self.parts.catch.wake(self.span(page, count));
     }
 
-    /// Creates pages, zero if nothing was written yet, so that writing to the engine view cannot fail.
+    /// Creates pages, zero if nothing was written yet, so that writing to the privileged view cannot fail.
     ///
     /// # Errors
     /// There is no memory.
@@ -413,8 +413,8 @@ impl Region {
         })
     }
 
-    /// Creates pages and maps them in the engine view, so that receiving into them causes no fault in the kernel. This
-    /// takes half a microsecond for each page, which a thread can spend while its request is under way.
+    /// Creates pages and maps them in the privileged view, so that receiving into them causes no fault in the kernel.
+    /// This takes half a microsecond for each page, which a thread can spend while its request is under way.
     ///
     /// # Errors
     /// There is no memory.
@@ -426,7 +426,7 @@ impl Region {
         if count == 0 {
             return Ok(());
         }
-        match self.parts.engine.populate(page * self.page_bytes, count * self.page_bytes) {
+        match self.parts.privileged.populate(page * self.page_bytes, count * self.page_bytes) {
             Ok(()) => Ok(()),
             // This advice does not exist before Linux 5.14; receiving maps the pages then.
             Err(libc::EINVAL) => self.populate(page, count),
@@ -496,7 +496,7 @@ impl Region {
         self.parts.catch.stored_to(span, found).map_err(|refusal| map_error(refusal, page, count))
     }
 
-    /// Copies the current content of these pages' engine view to their twins.
+    /// Copies the current content of these pages' privileged view to their twins.
     ///
     /// # Panics
     /// When the range is not inside the region, or this process cannot have a second memory of the region's size.
@@ -505,7 +505,7 @@ impl Region {
         // SAFETY: both are `count` pages long, in different mappings. Threads of the application may store to the page
         // meanwhile: each byte of the twin is then either an earlier or a later one, and a later diff is taken against
         // it.
-        unsafe { self.engine(page, count).copy_to_nonoverlapping(twin, bytes) };
+        unsafe { self.privileged(page, count).copy_to_nonoverlapping(twin, bytes) };
     }
 
     /// The twins of these pages: private memory, zero until a twin is kept.
@@ -642,11 +642,11 @@ fn error_without_base(error: ViewError, bytes: usize) -> RegionError {
 }
 
 /// Keeps both views out of forked children, and one of them out of core dumps, so that a dump has the bytes once.
-fn keep_private(application: &View, engine: &View) -> Result<(), RegionError> {
+fn keep_private(application: &View, privileged: &View) -> Result<(), RegionError> {
     let refused = |source| RegionError::Kernel { operation: "madvise", source, next: "run `trellis doctor`" };
     application.advise(libc::MADV_DONTFORK).map_err(refused)?;
-    engine.advise(libc::MADV_DONTFORK).map_err(refused)?;
-    engine.advise(libc::MADV_DONTDUMP).map_err(refused)
+    privileged.advise(libc::MADV_DONTFORK).map_err(refused)?;
+    privileged.advise(libc::MADV_DONTDUMP).map_err(refused)
 }
 
 fn map_error(refusal: Refusal, page: usize, count: usize) -> MapError {

@@ -25,8 +25,8 @@ macro_rules! conformance {
             suite!($catcher;
                 reads_and_writes_are_told_apart
                 never_written_pages_are_zero
-                a_remote_page_is_what_the_engine_put_there
-                the_engine_sees_every_store_after_a_downgrade
+                a_remote_page_is_what_the_runtime_put_there
+                the_runtime_sees_every_store_after_a_downgrade
                 a_revoked_page_keeps_its_bytes
                 a_discarded_page_is_zero_and_takes_no_memory
                 a_downgraded_and_revoked_page_can_be_installed_either_way
@@ -101,7 +101,7 @@ fn never_written_pages_are_zero(test: &str, catcher: Catcher) {
     assert_eq!((world.load(7 * PAGE), world.load(7 * PAGE + 1), world.load(8 * PAGE - 1)), (0, 9, 0));
 }
 
-fn a_remote_page_is_what_the_engine_put_there(test: &str, catcher: Catcher) {
+fn a_remote_page_is_what_the_runtime_put_there(test: &str, catcher: Catcher) {
     let remote: fn(usize) -> u8 = |page| page as u8 ^ 0x5a;
     let Some(world) = World::make(test, Plan { remote: Some(remote), ..Plan::of(catcher) }) else { return };
     for page in 0..world.region.pages() {
@@ -111,13 +111,13 @@ fn a_remote_page_is_what_the_engine_put_there(test: &str, catcher: Catcher) {
     assert_eq!(world.faults().len(), world.region.pages(), "one fault for each page");
 }
 
-fn the_engine_sees_every_store_after_a_downgrade(test: &str, catcher: Catcher) {
+fn the_runtime_sees_every_store_after_a_downgrade(test: &str, catcher: Catcher) {
     let Some(world) = World::make(test, Plan::of(catcher)) else { return };
     for round in 1..=3 {
         world.store(2 * PAGE + 5, round);
         assert_eq!(world.faults(), [write_of(2)], "round {round}: the store faults again after the downgrade");
         world.withdraw(2, 1, Access::Read);
-        assert_eq!(world.engine_load(2 * PAGE + 5), round);
+        assert_eq!(world.privileged_load(2 * PAGE + 5), round);
         assert_eq!(world.load(2 * PAGE + 5), round);
         assert_eq!(world.faults(), [], "a downgraded page can be read");
     }
@@ -127,14 +127,14 @@ fn a_revoked_page_keeps_its_bytes(test: &str, catcher: Catcher) {
     let Some(world) = World::make(test, Plan::of(catcher)) else { return };
     world.store(PAGE, 77);
     world.withdraw(1, 1, Access::None);
-    assert_eq!(world.engine_load(PAGE), 77);
+    assert_eq!(world.privileged_load(PAGE), 77);
     world.faults();
     assert_eq!(world.load(PAGE), 77);
     assert_eq!(world.faults(), [read_of(1)], "a revoked page faults");
     world.withdraw(1, 1, Access::None);
-    // SAFETY: the engine view of page 1.
-    unsafe { world.region.engine(1, 1).write_volatile(78) };
-    assert_eq!(world.load(PAGE), 78, "what arrived in the engine view is seen after the next fault");
+    // SAFETY: the privileged view of page 1.
+    unsafe { world.region.privileged(1, 1).write_volatile(78) };
+    assert_eq!(world.load(PAGE), 78, "what arrived in the privileged view is seen after the next fault");
 }
 
 fn a_discarded_page_is_zero_and_takes_no_memory(test: &str, catcher: Catcher) {
@@ -148,12 +148,12 @@ fn a_discarded_page_is_zero_and_takes_no_memory(test: &str, catcher: Catcher) {
     world.region.discard(1, 4).expect("discarded");
     assert_eq!(taken - file_bytes(&world.region), 4 * PAGE, "the memory of four pages is given back");
     world.faults();
-    assert_eq!((world.load(PAGE + 5), world.engine_load(4 * PAGE + 5)), (0, 0));
+    assert_eq!((world.load(PAGE + 5), world.privileged_load(4 * PAGE + 5)), (0, 0));
     assert_eq!(world.faults(), [read_of(1)], "a discarded page faults");
     world.store(PAGE + 6, 9);
     world.store(2 * PAGE, 8);
     assert_eq!(world.faults(), [write_of(1), write_of(2)]);
-    assert_eq!((world.engine_load(PAGE + 6), world.engine_load(2 * PAGE)), (9, 8));
+    assert_eq!((world.privileged_load(PAGE + 6), world.privileged_load(2 * PAGE)), (9, 8));
     assert_eq!((world.load(5), world.load(5 * PAGE + 5)), (77, 77), "its neighbours stay");
 }
 
@@ -275,7 +275,7 @@ fn ranges_work_as_single_pages_do(test: &str, catcher: Catcher) {
     assert_eq!(world.faults(), [], "neither loads nor stores fault");
     region.downgrade(first, count).expect("downgraded");
     world.note(first, count, Access::Read);
-    each(&|offset| assert_eq!(world.engine_load(offset), (offset / PAGE) as u8));
+    each(&|offset| assert_eq!(world.privileged_load(offset), (offset / PAGE) as u8));
     each(&|offset| world.store(offset, 1));
     assert_eq!(world.faults().len(), count, "each store faults once");
     region.revoke(first, count).expect("revoked");
@@ -312,7 +312,7 @@ fn pages_of(test: &str, catcher: Catcher, page_bytes: usize) {
         world.store(high, 2);
         assert_eq!(world.faults(), [write_of(page)], "one write fault for a whole page");
         world.withdraw(page, 1, Access::None);
-        assert_eq!((world.engine_load(low), world.engine_load(high)), (1, 2));
+        assert_eq!((world.privileged_load(low), world.privileged_load(high)), (1, 2));
         assert_eq!((world.load(low), world.load(high)), (1, 2));
         assert_eq!(world.faults(), [read_of(page)]);
     }
@@ -321,9 +321,9 @@ fn pages_of(test: &str, catcher: Catcher, page_bytes: usize) {
 fn a_partly_written_page_is_completed_with_zeros(test: &str, catcher: Catcher) {
     let plan = Plan { page_bytes: 64 << 10, ..Plan::of(catcher) };
     let Some(world) = World::make(test, plan) else { return };
-    // SAFETY: the engine view of page 2; only its first bytes are written, so most of it does not
+    // SAFETY: the privileged view of page 2; only its first bytes are written, so most of it does not
     // exist yet.
-    unsafe { world.region.engine(2, 1).write_bytes(3, 100) };
+    unsafe { world.region.privileged(2, 1).write_bytes(3, 100) };
     world.region.install(2, 1, Access::Read, false).expect("installed");
     world.note(2, 1, Access::Read);
     let start = 2 * (64 << 10);
@@ -353,7 +353,7 @@ fn many_threads_fault_at_once(test: &str, catcher: Catcher) {
     for page in 0..pages {
         for thread in 0..THREADS {
             assert_eq!(world.load(page * PAGE + 64 * thread), thread as u8 + 1);
-            assert_eq!(world.engine_load(page * PAGE + 64 * thread), thread as u8 + 1);
+            assert_eq!(world.privileged_load(page * PAGE + 64 * thread), thread as u8 + 1);
         }
     }
 }
@@ -414,7 +414,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// A writer stores 1, 2, 3 … The engine reads after each downgrade: it may never see a smaller
+/// A writer stores 1, 2, 3 … The runtime reads after each downgrade: it may never see a smaller
 /// number than before, and after a downgrade returned, the number does not change until the writer
 /// faulted again.
 fn readers_see_a_writer_in_order(test: &str, catcher: Catcher) {
@@ -435,9 +435,9 @@ fn readers_see_a_writer_in_order(test: &str, catcher: Catcher) {
         });
         let (mut last, mut different) = (0, 0);
         while different < DIFFERENT {
-            let seen = world.frozen(0, |engine| {
-                let word = engine.cast::<u64>();
-                // SAFETY: the first word of the engine view, several times.
+            let seen = world.frozen(0, |privileged| {
+                let word = privileged.cast::<u64>();
+                // SAFETY: the first word of the privileged view, several times.
                 std::array::from_fn::<u64, 16, _>(|_| unsafe { word.read_volatile() })
             });
             assert!(seen.iter().all(|number| *number == seen[0]), "changed after the downgrade: {seen:?}");
@@ -449,8 +449,8 @@ fn readers_see_a_writer_in_order(test: &str, catcher: Catcher) {
         done.store(true, Ordering::SeqCst);
         writer.join().expect("the writer ends")
     });
-    // SAFETY: the first word of the engine view; nobody writes any more.
-    assert_eq!(unsafe { world.region.engine(0, 1).cast::<u64>().read_volatile() }, written);
+    // SAFETY: the first word of the privileged view; nobody writes any more.
+    assert_eq!(unsafe { world.region.privileged(0, 1).cast::<u64>().read_volatile() }, written);
 }
 
 fn a_huge_region_takes_memory_only_where_it_is_touched(test: &str, catcher: Catcher) {
@@ -460,7 +460,7 @@ fn a_huge_region_takes_memory_only_where_it_is_touched(test: &str, catcher: Catc
     let Some(world) = World::make(test, plan) else { return };
     for offset in [0, bytes / 2 + 12_345, bytes - 1] {
         world.store(offset, 5);
-        assert_eq!(world.engine_load(offset), 5);
+        assert_eq!(world.privileged_load(offset), 5);
     }
     assert_eq!(world.faults().len(), 3);
     let taken = shared_memory_bytes().saturating_sub(before);
@@ -673,8 +673,8 @@ fn a_range_outside_the_region_is_a_broken_invariant() {
     let region = Region::create(&plain_options()).unwrap_or_else(|error| panic!("{error}"));
     let pages = region.pages();
     for (page, count) in [(pages, 1), (0, pages + 1), (usize::MAX, 2)] {
-        let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.engine(page, count)));
+        let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.privileged(page, count)));
         assert!(asked.is_err(), "{count} pages from page {page}");
     }
-    let _ = region.engine(pages, 0);
+    let _ = region.privileged(pages, 0);
 }

@@ -94,7 +94,7 @@ fn a_store_is_noted_and_is_no_fault(test: &str, catcher: Catcher) {
     assert_eq!(world.faults(), [], "a store to a readable page is no fault");
     assert_eq!(all_told(&world), [(3, 1)]);
     assert_eq!(all_told(&world), [(3, 1)], "looking changes nothing");
-    assert_eq!(world.engine_load(3 * PAGE + 9), 1);
+    assert_eq!(world.privileged_load(3 * PAGE + 9), 1);
 
     world.region.downgrade(3, 1).expect("downgraded");
     assert_eq!(all_told(&world), [], "a downgraded page is clean");
@@ -127,12 +127,12 @@ fn what_nobody_stored_to_is_never_told(test: &str, catcher: Catcher) {
     let region = &world.region;
     assert_eq!(all_told(&world), [], "no page is there yet");
     region.populate(0, 32).expect("there is memory");
-    // SAFETY: the engine view of a page that is not held, and of one that is.
-    unsafe { region.engine(5, 1).write_bytes(7, PAGE) };
+    // SAFETY: the privileged view of a page that is not held, and of one that is.
+    unsafe { region.privileged(5, 1).write_bytes(7, PAGE) };
     assert_eq!(world.load(6 * PAGE), 0);
     // SAFETY: the same.
-    unsafe { region.engine(6, 1).write_bytes(8, PAGE) };
-    assert_eq!(all_told(&world), [], "stores through the engine view are nobody's");
+    unsafe { region.privileged(6, 1).write_bytes(8, PAGE) };
+    assert_eq!(all_told(&world), [], "stores through the privileged view are nobody's");
     assert_eq!((world.load(5 * PAGE), world.load(6 * PAGE)), (7, 8));
     region.prepare(7, 1).expect("there is memory");
     assert_eq!(all_told(&world), []);
@@ -397,10 +397,10 @@ fn a_collector_misses_no_store(test: &str, catcher: Catcher) {
         region
             .stored_to(0, PAGES, &mut |first, count| {
                 region.downgrade(first, count).expect("downgraded");
-                // SAFETY: the engine view of those pages, into a copy of its own.
+                // SAFETY: the privileged view of those pages, into a copy of its own.
                 unsafe {
                     let to = copy.as_mut_ptr().add(first * PAGE);
-                    region.engine(first, count).copy_to_nonoverlapping(to, count * PAGE);
+                    region.privileged(first, count).copy_to_nonoverlapping(to, count * PAGE);
                 }
             })
             .expect("scanned");
@@ -423,8 +423,8 @@ fn a_collector_misses_no_store(test: &str, catcher: Catcher) {
     });
     collect();
     assert_eq!(world.faults(), [], "no store was a fault");
-    // SAFETY: the engine view; nobody stores any more.
-    let now = unsafe { std::slice::from_raw_parts(region.engine(0, PAGES), PAGES * PAGE) };
+    // SAFETY: the privileged view; nobody stores any more.
+    let now = unsafe { std::slice::from_raw_parts(region.privileged(0, PAGES), PAGES * PAGE) };
     assert!(now == copy.as_slice(), "what was collected is what is there");
 }
 
@@ -466,14 +466,14 @@ fn the_memory_of_twins_can_be_taken_at_the_start() {
         assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
         pages.iter().filter(|page| **page & 1 != 0).count()
     };
-    assert_eq!(resident(region.engine(0, region.pages())), region.pages());
+    assert_eq!(resident(region.privileged(0, region.pages())), region.pages());
     assert_eq!(resident(region.twin(0, region.pages())), 0);
     region.reserve_twins().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(resident(region.twin(0, region.pages())), region.pages());
 }
 
 #[test]
-fn twins_keep_what_the_engine_view_held() {
+fn twins_keep_what_the_privileged_view_held() {
     let _alone = peer::alone();
     let options = RegionOptions {
         base_address: None,
@@ -484,15 +484,15 @@ fn twins_keep_what_the_engine_view_held() {
     };
     let region = Region::create(&options).unwrap_or_else(|error| panic!("{error}"));
     region.drop_twins(0, region.pages());
-    // SAFETY: engine view and twins of pages of this region, which nobody else uses.
+    // SAFETY: privileged view and twins of pages of this region, which nobody else uses.
     unsafe {
-        region.engine(3, 2).write_bytes(5, 2 * PAGE);
+        region.privileged(3, 2).write_bytes(5, 2 * PAGE);
         region.keep_twin(3, 2);
-        region.engine(3, 2).write_bytes(6, 2 * PAGE);
+        region.privileged(3, 2).write_bytes(6, 2 * PAGE);
         let twins = std::slice::from_raw_parts(region.twin(3, 2), 2 * PAGE);
         assert!(twins.iter().all(|byte| *byte == 5));
         region.drop_twins(3, 1);
         assert_eq!((region.twin(3, 1).read(), region.twin(4, 1).read()), (0, 5), "memory given back is zero");
-        assert_eq!(region.engine(3, 1).read(), 6);
+        assert_eq!(region.privileged(3, 1).read(), 6);
     }
 }

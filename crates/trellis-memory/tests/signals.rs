@@ -118,7 +118,7 @@ fn an_applications_own_handler_gets_faults_outside() {
             install_handler(libc::SIGSEGV, exits_with_information as *const () as usize, libc::SA_SIGINFO);
             let world = world(catcher);
             world.store(5, 1);
-            assert_eq!(world.engine_load(5), 1);
+            assert_eq!(world.privileged_load(5), 1);
             touch(NOWHERE);
         },
         |catcher, output| assert_eq!(output.status.code(), Some(40 + libc::SIGSEGV), "{catcher}: {}", said(&output)),
@@ -339,7 +339,7 @@ fn a_thread_that_blocks_all_signals_can_fault_as_the_abilities_say() {
                 libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, null_mut());
             }
             world.store(5, 1);
-            assert_eq!(world.engine_load(5), 1);
+            assert_eq!(world.privileged_load(5), 1);
         },
         |catcher, output| match catcher {
             _ if catcher.abilities().works_with_signals_blocked => {
@@ -385,7 +385,7 @@ fn a_later_handler_is_recorded_where_the_signal_is_needed() {
                 install_handler(signal, action.sa_sigaction, 0);
             }
             world.store(7 * 4096, 3);
-            assert_eq!(world.engine_load(7 * 4096), 3, "the region still works");
+            assert_eq!(world.privileged_load(7 * 4096), 3, "the region still works");
             // SAFETY: sends a signal to this thread.
             unsafe { libc::raise(signal) };
         },
@@ -472,8 +472,8 @@ fn a_handler_that_interrupts_serving_may_fault() {
             let base = region.base() as usize;
             NESTED.store(base + 9 * 4096, Ordering::SeqCst);
             touch(base);
-            // SAFETY: the engine view of two pages.
-            let seen = unsafe { (region.engine(0, 1).read_volatile(), region.engine(9, 1).read_volatile()) };
+            // SAFETY: the privileged view of two pages.
+            let seen = unsafe { (region.privileged(0, 1).read_volatile(), region.privileged(9, 1).read_volatile()) };
             assert_eq!(seen, (1, 1), "{catcher}: both stores were made");
             region.release();
         }

@@ -100,7 +100,7 @@ pub(crate) fn read_fault_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>
     region.populate(0, samples)?;
     for page in 0..samples {
         // SAFETY: the page was populated, and nobody else uses this region.
-        unsafe { region.engine(page, 1).write_volatile(1) };
+        unsafe { region.privileged(page, 1).write_volatile(1) };
     }
     let server = Arc::new(Server { region: OnceLock::new() });
     let _ = server.region.set(Arc::downgrade(&region));

@@ -298,16 +298,16 @@ pub enum Effect {
     },
     /// Keep the bytes of these pages as their twins ([`hlrc`]).
     KeepTwin(PageRange),
-    /// Put the diffs of these pages, which came with the message that is being handled, into the engine view.
+    /// Put the diffs of these pages, which came with the message that is being handled, into the privileged view.
     Apply {
         /// The pages.
         pages: PageSet,
         /// The pages whose twins receive the diffs too.
         twins: Option<PageSet>,
     },
-    /// Merge into the engine view the page that is attached to the message that is being handled ([`Message::carried`]).
-    /// Copy those of its bytes that differ from the twin into the page and into the twin. Without a twin, copy those that
-    /// differ from the page.
+    /// Merge into the privileged view the page that is attached to the message that is being handled
+    /// ([`Message::carried`]). Copy those of its bytes that differ from the twin into the page and into the twin.
+    /// Without a twin, copy those that differ from the page.
     Merge {
         /// The page.
         page: PageIndex,

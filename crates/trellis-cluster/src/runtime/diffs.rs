@@ -157,7 +157,7 @@ impl Node {
         // SAFETY: the bytes were found to be those of a page. Page and twin are whole pages that live as long as the
         // region; the twin is used under this shard's lock only, and the page is changed word by word. Where there is no
         // twin no thread can store to the page.
-        unsafe { diff::merge(pieces.bytes, twin, self.engine(range)) };
+        unsafe { diff::merge(pieces.bytes, twin, self.privileged(range)) };
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl Node {
             let twin = self.region.twin(page.0 as usize, 1);
             // SAFETY: both are whole pages of this node's memory that live as long as the region; the twin is used under
             // this shard's lock only, and the page is read word by word while threads may store to it.
-            unsafe { diff::encode(self.engine(PageRange::one(page)), twin, self.config.page_bytes, &mut out) };
+            unsafe { diff::encode(self.privileged(PageRange::one(page)), twin, self.config.page_bytes, &mut out) };
             let length = (out.len() - place - 4) as u32;
             out[place..place + 4].copy_from_slice(&length.to_le_bytes());
         }
@@ -213,7 +213,7 @@ impl Node {
             let range = PageRange::one(page);
             self.prepare(range)?;
             // SAFETY: the diff was checked against the size of a page; the page exists, and is changed word by word.
-            unsafe { diff::apply(piece, self.engine(range)) };
+            unsafe { diff::apply(piece, self.privileged(range)) };
             if twins.is_some_and(|twins| twins.contains(page)) {
                 // SAFETY: as above; the twin is used under this shard's lock only.
                 unsafe { diff::apply(piece, self.region.twin(page.0 as usize, 1)) };
@@ -224,7 +224,7 @@ impl Node {
 
     /// Whether a page differs from its twin. Threads may be storing to it: what they stored before this call is seen.
     pub(super) fn differs_from_twin(&self, page: PageIndex) -> bool {
-        let (now, before) = (self.engine(PageRange::one(page)), self.region.twin(page.0 as usize, 1));
+        let (now, before) = (self.privileged(PageRange::one(page)), self.region.twin(page.0 as usize, 1));
         // SAFETY: both are whole pages that live as long as the region. Where bytes change meanwhile either answer will
         // do: such a page is looked at again. The twin is used under this shard's lock only, which is held.
         unsafe { libc::memcmp(now.cast(), before.cast(), self.config.page_bytes) != 0 }

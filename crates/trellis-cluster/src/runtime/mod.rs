@@ -120,7 +120,7 @@ pub(crate) struct Node {
     elastic: Elastic,
     /// Peers from whom something arrived since the last tick.
     heard: Box<[AtomicBool]>,
-    /// One bit per page whose memory exists and is mapped in the engine view, once for all.
+    /// One bit per page whose memory exists and is mapped in the privileged view, once for all.
     prepared: Box<[AtomicU64]>,
     /// What [`Node::now`] said last.
     recent: AtomicU64,
@@ -371,8 +371,8 @@ impl Node {
         }
     }
 
-    /// Sends a message: with the bytes of its pages straight from the engine view; if it releases something, with what its
-    /// receiver may not know.
+    /// Sends a message: with the bytes of its pages straight from the privileged view; if it releases something, with
+    /// what its receiver may not know.
     fn send(&self, to: NodeId, message: &wire::Message) {
         if self.releases(message) {
             return self.send_with_knowledge(to, message);
@@ -396,7 +396,7 @@ impl Node {
                     snapshot = self.snapshot(range);
                     Payload::Copy(&snapshot)
                 } else {
-                    Payload::Pinned(self.engine(range), self.bytes_of(range))
+                    Payload::Pinned(self.privileged(range), self.bytes_of(range))
                 }
             }
             None if encoded.body().is_empty() => Payload::Nothing,
@@ -412,10 +412,11 @@ impl Node {
         self.unless_sent(to, sent);
     }
 
-    /// Where the bytes of pages belong in the engine view, at every node. They may be put there before the message that
-    /// brings them is heard: from the moment at which it is sent, and whatever comes first, its receiver awaits each of
-    /// these pages and its program can touch none (`Receiver::place` refuses pages in any other state, whenever they
-    /// come). A page that a lost node should have brought stays so: nobody else is asked for it in a cluster that failed.
+    /// Where the bytes of pages belong in the privileged view, at every node. They may be put there before the message
+    /// that brings them is heard: from the moment at which it is sent, and whatever comes first, its receiver awaits
+    /// each of these pages and its program can touch none (`Receiver::place` refuses pages in any other state, whenever
+    /// they come). A page that a lost node should have brought stays so: nobody else is asked for it in a cluster that
+    /// failed.
     fn place_of(&self, range: PageRange) -> usize {
         range.first().0 as usize * self.config.page_bytes
     }
@@ -430,17 +431,17 @@ impl Node {
     fn snapshot(&self, range: PageRange) -> Vec<u8> {
         let bytes = self.bytes_of(range);
         let mut snapshot = Vec::with_capacity(bytes);
-        // SAFETY: the engine view holds `bytes` readable bytes there as long as the node lives; what a thread of the
-        // program stores meanwhile is copied or not, and any bytes are bytes.
+        // SAFETY: the privileged view holds `bytes` readable bytes there as long as the node lives; what a thread of
+        // the program stores meanwhile is copied or not, and any bytes are bytes.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.engine(range), snapshot.as_mut_ptr(), bytes);
+            std::ptr::copy_nonoverlapping(self.privileged(range), snapshot.as_mut_ptr(), bytes);
             snapshot.set_len(bytes);
         }
         snapshot
     }
 
-    fn engine(&self, range: PageRange) -> *mut u8 {
-        self.region.engine(range.first().0 as usize, range.count() as usize)
+    fn privileged(&self, range: PageRange) -> *mut u8 {
+        self.region.privileged(range.first().0 as usize, range.count() as usize)
     }
 
     fn bytes_of(&self, range: PageRange) -> usize {

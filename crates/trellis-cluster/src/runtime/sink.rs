@@ -88,7 +88,7 @@ impl Sink for Receiver<'_> {
                 if range.count() >= POPULATE_PAGES_MIN {
                     self.0.prepare(range).map_err(|error| refuse(error.to_string()))?;
                 }
-                Ok(Placement::At { pointer: self.0.engine(range), bytes: self.0.bytes_of(range) })
+                Ok(Placement::At { pointer: self.0.privileged(range), bytes: self.0.bytes_of(range) })
             }
             BodyKind::Pages(range) => Err(refuse(format!("it brings the bytes of {range}, which nobody asked for"))),
         }

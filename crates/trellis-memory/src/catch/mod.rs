@@ -8,9 +8,9 @@
 //! 1. Each fault is reported with the page and with whether it was a write. It may be reported again although it was
 //!    served meanwhile; serving it again is harmless.
 //! 2. The thread that faulted continues only when its access is allowed; otherwise the fault is reported again.
-//! 3. `install` makes *none* pages visible, with the bytes that the engine view holds at that moment.
+//! 3. `install` makes *none* pages visible, with the bytes that the privileged view holds at that moment.
 //! 4. When `downgrade` or `revoke` returns, no processor writes (or reads) through an old translation: every store of the
-//!    application that took effect is visible in the engine view, and no later one happens without a new fault.
+//!    application that took effect is visible in the privileged view, and no later one happens without a new fault.
 //! 5. `revoke` keeps the bytes.
 //! 6. Every change may be requested from any thread, also while a fault is served, allocates nothing and takes no lock.
 //!    Requesting a state that already holds is not an error.
@@ -23,7 +23,7 @@
 //! page. For a page under marks, the contract differs in two points. A store to a *read* page is not a fault, and
 //! `stored_to` reports the page from then on until `downgrade` or `revoke`. `install` leaves a present page unchanged, so
 //! that no mark is lost. `stored_to` may report a page that was not stored to (the kernel reclaimed it), but must never
-//! omit one that was. Stores through the engine view are never reported.
+//! omit one that was. Stores through the privileged view are never reported.
 //!
 //! [`Abilities`] lists what a catcher cannot do, so that a protocol or a program that needs more is refused with a
 //! message instead of failing later. A new catcher is one file here, one line in [`Catcher::ALL`], its arms in `prepare` and

@@ -53,8 +53,8 @@ impl Peer {
                 let first = !held.fetched[page];
                 if let (true, Some(remote)) = (first, self.remote) {
                     region.populate(page, 1).expect("there is memory");
-                    // SAFETY: the engine view of one page.
-                    unsafe { region.engine(page, 1).write_bytes(remote(page), region.page_bytes()) };
+                    // SAFETY: the privileged view of one page.
+                    unsafe { region.privileged(page, 1).write_bytes(remote(page), region.page_bytes()) };
                 }
                 held.fetched[page] = true;
                 region.install(page, 1, access, first && self.remote.is_none()).expect("installed");
@@ -150,11 +150,11 @@ impl World {
         unsafe { self.at(offset).write_volatile(value) }
     }
 
-    /// What the engine sees at the same place.
-    pub(crate) fn engine_load(&self, offset: usize) -> u8 {
+    /// What the runtime sees at the same place.
+    pub(crate) fn privileged_load(&self, offset: usize) -> u8 {
         let page_bytes = self.region.page_bytes();
-        let start = self.region.engine(offset / page_bytes, 1);
-        // SAFETY: inside the engine view of that page.
+        let start = self.region.privileged(offset / page_bytes, 1);
+        // SAFETY: inside the privileged view of that page.
         unsafe { start.add(offset % page_bytes).read_volatile() }
     }
 
@@ -196,14 +196,14 @@ impl World {
         }
     }
 
-    /// Downgrades a page, runs `look` on its engine view, and lets faults be answered again.
+    /// Downgrades a page, runs `look` on its privileged view, and lets faults be answered again.
     pub(crate) fn frozen<T>(&self, page: usize, look: impl FnOnce(*mut u8) -> T) -> T {
         let mut held = self.peer.held();
         if held.access[page] == Access::Write {
             self.region.downgrade(page, 1).expect("downgraded");
             held.access[page] = Access::Read;
         }
-        look(self.region.engine(page, 1))
+        look(self.region.privileged(page, 1))
     }
 
     /// Tells the peer what the test did to the pages by itself.

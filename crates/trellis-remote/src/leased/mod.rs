@@ -13,8 +13,8 @@
 //! Must never keep a page's bytes (except those of a commit until it is answered), nor call [`Events`] from a caller's
 //! thread.
 
-mod engine;
 mod state;
+mod threads;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;

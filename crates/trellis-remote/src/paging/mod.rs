@@ -281,8 +281,8 @@ impl Paging {
     /// The page is not mapped, and only the caller fetches or returns it; or the caller holds the table.
     #[allow(clippy::mut_from_ref, reason = "it is memory of the region, and the table says who uses it")]
     unsafe fn frame(&self, page: u64) -> &mut [u8] {
-        // SAFETY: the engine view of one page; the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.region.engine(page as usize, 1), PAGE_BYTES as usize) }
+        // SAFETY: the privileged view of one page; the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.region.privileged(page as usize, 1), PAGE_BYTES as usize) }
     }
 
     /// Removes access from those of ascending pages that have it.

@@ -144,7 +144,7 @@ impl Paging {
     /// The bytes of a page to which threads may be storing: each aligned word is as it was either before or after such a
     /// store.
     fn snapshot(&self, page: u64) -> [u8; PAGE_BYTES] {
-        let frame = self.region.engine(page as usize, 1).cast::<u64>().cast_const();
+        let frame = self.region.privileged(page as usize, 1).cast::<u64>().cast_const();
         let mut now = [0; PAGE_BYTES];
         for (word, bytes) in now.chunks_exact_mut(8).enumerate() {
             // SAFETY: inside the frame, which is aligned to pages.
@@ -210,7 +210,7 @@ impl Paging {
                 }
                 // SAFETY: the table is held; only its holder uses twins.
                 patch.apply(unsafe { self.twin(page) });
-                let frame = self.region.engine(page as usize, 1);
+                let frame = self.region.privileged(page as usize, 1);
                 for (offset, bytes) in &patch.runs {
                     for (index, byte) in bytes.iter().enumerate() {
                         // SAFETY: inside the frame. The program may store to other bytes of the page meanwhile, and to
@@ -271,7 +271,7 @@ impl Paging {
                         let twin = self.region.twin(page as usize, 1);
                         // SAFETY: both are pages of the region, aligned; the table is held, so no other thread uses the
                         // twin.
-                        unsafe { diff::merge(&whole, Some(twin), self.region.engine(page as usize, 1)) };
+                        unsafe { diff::merge(&whole, Some(twin), self.region.privileged(page as usize, 1)) };
                     }
                 }
             }

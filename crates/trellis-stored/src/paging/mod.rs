@@ -313,8 +313,8 @@ impl Paging {
     /// The caller holds the table, and no thread can store to the page: it is not mapped for writing, or not yet.
     #[allow(clippy::mut_from_ref, reason = "it is memory of the region, and the table says who uses it")]
     unsafe fn frame(&self, page: u64) -> &mut [u8] {
-        // SAFETY: the engine view of one page; the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.region.engine(page as usize, 1), PAGE_BYTES) }
+        // SAFETY: the privileged view of one page; the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.region.privileged(page as usize, 1), PAGE_BYTES) }
     }
 
     /// The bytes of a twin.

@@ -166,8 +166,8 @@ impl From<String> for Refused {
     }
 }
 
-/// The memory that pinned bodies come from and placed bodies go to: the engine view of a region. [`Link::share`] makes
-/// it known to a link that can use it better than any other address.
+/// The memory that pinned bodies come from and placed bodies go to: the privileged view of a region. [`Link::share`]
+/// makes it known to a link that can use it better than any other address.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedMemory {
     /// The first byte. Valid, and always readable and writable, until the link is closed.

@@ -65,7 +65,7 @@ impl Pager {
         let entered = self.now();
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the page is in the region, which is held here; until it is installed nobody else uses its bytes.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(region.engine(page, 1), PAGE_BYTES) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region.privileged(page, 1), PAGE_BYTES) };
         let located = source.locate(page);
         let known = self.now();
         let fetched = located.and_then(|()| source.fetch(page, bytes));

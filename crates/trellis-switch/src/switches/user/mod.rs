@@ -5,7 +5,7 @@
 //! seed, in `impairment`. It works in a user namespace, and keeps offloaded checksums, so that hosts need no setting.
 //! Must never keep a packet longer than its delay, nor more than 65,536 of them.
 
-mod engine;
+mod forwarder;
 mod impairment;
 
 use std::collections::HashMap;
@@ -66,10 +66,10 @@ impl User {
             directory: Mutex::new(Directory::new(wiring.cluster, numbers, wiring.redirects_max)),
             impairments: Mutex::new(Impairments::new(Faults::default())),
         });
-        let plugs = wiring.ports.iter().map(engine::Plug::open).collect::<Result<Vec<_>, _>>()?;
-        let watched = plugs.iter().map(engine::Plug::watched).collect::<Result<HashMap<_, _>, _>>()?;
+        let plugs = wiring.ports.iter().map(forwarder::Plug::open).collect::<Result<Vec<_>, _>>()?;
+        let watched = plugs.iter().map(forwarder::Plug::watched).collect::<Result<HashMap<_, _>, _>>()?;
         let work = Arc::clone(&shared);
-        let worker = Worker::start(move |ringing| engine::Engine::new(work, plugs, ringing).run())?;
+        let worker = Worker::start(move |ringing| forwarder::Forwarder::new(work, plugs, ringing).run())?;
         let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
         Ok(User { cluster, redirects_max, shared, watched, _worker: worker })
     }

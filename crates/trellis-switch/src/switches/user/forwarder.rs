@@ -42,7 +42,7 @@ impl Plug {
 }
 
 /// The state of the thread.
-pub(super) struct Engine {
+pub(super) struct Forwarder {
     shared: Arc<Shared>,
     plugs: Vec<Plug>,
     /// The index of a port's plug.
@@ -52,10 +52,10 @@ pub(super) struct Engine {
     leaving: Vec<Leaving>,
 }
 
-impl Engine {
-    pub(super) fn new(shared: Arc<Shared>, plugs: Vec<Plug>, ringing: sys::Ringing) -> Engine {
+impl Forwarder {
+    pub(super) fn new(shared: Arc<Shared>, plugs: Vec<Plug>, ringing: sys::Ringing) -> Forwarder {
         let places = plugs.iter().enumerate().map(|(place, plug)| (plug.number, place)).collect();
-        Engine { shared, plugs, places, ringing, waiting: Waiting::default(), leaving: Vec::new() }
+        Forwarder { shared, plugs, places, ringing, waiting: Waiting::default(), leaving: Vec::new() }
     }
 
     /// Runs until the alarm is dropped.

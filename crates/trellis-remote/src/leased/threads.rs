@@ -198,8 +198,8 @@ impl Shared {
             epoch = epoch_of(belief.incarnation);
             let message = Message::Request { page, request: request.source.request, ask };
             let from = party_of(Client::of(&request.source));
-            // The machine's result does not matter: callers own the bytes, so the only answer from here is which host is
-            // home.
+            // The machine's result does not matter: callers own the bytes, so the only answer from here is which host
+            // is home.
             let _: Vec<Effect> = state.hear(self, now, page, Input::Message(from, message), None);
         }
         if arguments.has(Arguments::NO_REPLY) {
