@@ -260,12 +260,12 @@ int trellis_heap_statistics(const trellis_cluster *cluster, trellis_heap_counts 
  * (ARGUMENT), or if there is no room (STATE); trellis_last_status() is the code. */
 void *trellis_array(trellis_cluster *cluster, const char *name, size_t count, size_t element_bytes, int type);
 
-/* Divide an array among the nodes: the elements of `node` are the `*length` ones from `*first` on. The blocks are in
- * the order of the nodes and cover the array. They start at pages, so that no page belongs to two nodes, unless that
+/* Divide an array among the nodes: the elements of `node` are the `*length` ones from `*first` on. The partitions are
+ * in the order of the nodes and cover the array. They start at pages, so that no page belongs to two nodes, unless that
  * makes one of them more than a quarter larger or smaller than an equal share. A node that joined later has none.
  * Errors: ARGUMENT. */
-int trellis_block(const trellis_cluster *cluster, size_t count, size_t element_bytes, size_t node, size_t *first,
-                  size_t *length);
+int trellis_partition(const trellis_cluster *cluster, size_t count, size_t element_bytes, size_t node, size_t *first,
+                      size_t *length);
 
 /* The number of the object `name`, for the functions below: trellis_lock(cluster, trellis_id(cluster, "queue")). The
  * same text is the same number at every node, and no message is needed for it. Names have numbers of their own, from

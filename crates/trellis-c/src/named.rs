@@ -68,7 +68,7 @@ pub unsafe extern "C" fn trellis_array(
 /// `cluster` is NULL or came from `trellis_join` and was not freed; `first` and `length` are NULL or have room for a
 /// number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn trellis_block(
+pub unsafe extern "C" fn trellis_partition(
     cluster: *const ClusterHandle,
     count: usize,
     element_bytes: usize,
@@ -82,9 +82,9 @@ pub unsafe extern "C" fn trellis_block(
             failure::place(first, "first")?;
             failure::place(length, "length")?;
             let element = element(element_bytes, OTHER)?;
-            let block = cluster.blocks_of(count, element.bytes).of(node);
-            first.write(block.start);
-            length.write(block.len());
+            let partition = cluster.partitions_of(count, element.bytes).of(node);
+            first.write(partition.start);
+            length.write(partition.len());
             Ok(status::OK)
         })
     }

@@ -108,9 +108,9 @@ mod rust_api {
     fn main() -> Result<(), Box<dyn std::error::Error>> {
         let cluster = trellis::join()?;
         let mut squares = cluster.array::<u64>("squares", 1_000)?; // every node opens it
-        let first = squares.block(cluster.node()).start;
+        let first = squares.partition(cluster.node()).start;
         for (offset, square) in squares.mine_mut().iter_mut().enumerate() {
-            *square = ((first + offset) as u64).pow(2); // its own block only
+            *square = ((first + offset) as u64).pow(2); // its own partition only
         }
         let squares = squares.freeze()?; // a barrier; now a slice that nobody changes
         let largest = cluster.mutex_of("largest", 0)?;

@@ -15,25 +15,28 @@ fn misuse<T>(outcome: Result<T, HeapError>) -> String {
     }
 }
 
-/// Every node fills its block, and reads all of them; then each adds what its neighbour has.
+/// Every node fills its partition, and reads all of them; then each adds what its neighbour has.
 fn fills_and_reads(cluster: &Cluster) {
     let (me, nodes) = (cluster.node(), cluster.nodes());
     let length = 4096 * nodes + 17;
     let mut numbers = cluster.array::<u64>("numbers", length).unwrap();
     assert_eq!(numbers.len(), length);
     assert!(numbers.mine().iter().all(|number| *number == 0), "it is zero at first");
-    let own = numbers.block(me);
+    let own = numbers.partition(me);
     own.clone().zip(numbers.mine_mut()).for_each(|(index, number)| *number = index as u64);
     let numbers = numbers.freeze().unwrap();
     assert!(numbers.iter().enumerate().all(|(index, number)| *number == index as u64));
-    assert_eq!(numbers.block(nodes - 1).end, length);
-    let theirs = numbers[numbers.block((me + 1) % nodes)][0];
+    assert_eq!(numbers.partition(nodes - 1).end, length);
+    let theirs = numbers[numbers.partition((me + 1) % nodes)][0];
     let mut numbers = numbers.thaw().unwrap();
     numbers.mine_mut().iter_mut().for_each(|number| *number += theirs);
     let numbers = numbers.freeze().unwrap();
     for node in 0..nodes {
-        let added = numbers.block((node + 1) % nodes).start as u64;
-        assert!(numbers.block(node).all(|index| numbers[index] == index as u64 + added), "block of node {node}");
+        let added = numbers.partition((node + 1) % nodes).start as u64;
+        assert!(
+            numbers.partition(node).all(|index| numbers[index] == index as u64 + added),
+            "partition of node {node}"
+        );
     }
 }
 
@@ -50,13 +53,13 @@ fn on_every_kind_and_model(program: impl Fn(&Cluster) + Sync) {
 
 #[test]
 fn one_barrier_freezes_an_array_and_thaws_another() {
-    // The blocks of the short one share a page.
+    // The partitions of the short one share a page.
     for length in [3000, 10] {
         on_every_kind_and_model(|cluster| {
             let mut next = cluster.array::<i32>("next", length).unwrap();
             let mut now = cluster.array::<i32>("now", length).unwrap().freeze().unwrap();
             for step in 1..=20 {
-                let own = next.block(cluster.node());
+                let own = next.partition(cluster.node());
                 own.zip(next.mine_mut()).for_each(|(index, value)| *value = now[(index + 1) % length] + 1);
                 (next, now) = now.exchange(next).unwrap();
                 assert!(now.iter().all(|value| *value == step), "step {step}");

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
 //     auto u = cluster.array<double>("u", 1'000'000);     // the same memory at every node, zero at first
-//     for (double& value : u.mine()) value = 1;           // the block of this node
+//     for (double& value : u.mine()) value = 1;           // the partition of this node
 //     cluster.barrier();
 //     double all = std::accumulate(u.begin(), u.end(), 0.0);
 //
@@ -62,7 +62,7 @@ public:
 
     [[nodiscard]] std::ranges::iota_view<std::size_t, std::size_t> of(std::size_t node) const {
         std::size_t first = 0, length = 0;
-        check(trellis_block(cluster_, count_, bytes_, node, &first, &length));
+        check(trellis_partition(cluster_, count_, bytes_, node, &first, &length));
         return {first, first + length};
     }
     [[nodiscard]] std::ranges::iota_view<std::size_t, std::size_t> mine() const noexcept { return mine_; }
@@ -81,8 +81,8 @@ private:
 /// Indexes, for a range-based for: for (std::size_t row : u.my_rows()).
 using indexes = std::ranges::iota_view<std::size_t, std::size_t>;
 
-/// An array of a cluster. Each node has a block of it, in the order of the nodes. Blocks start at pages unless that
-/// makes one of them more than a quarter larger or smaller than an equal share.
+/// An array of a cluster. Each node has a partition of it, in the order of the nodes. Partitions start at pages unless
+/// that makes one of them more than a quarter larger or smaller than an equal share.
 template <typename T>
 class array {
 public:
@@ -108,7 +108,7 @@ public:
     [[nodiscard]] indexes indexes_of(std::size_t node) const { return division_.of(node); }
     [[nodiscard]] indexes my_indexes() const noexcept { return division_.mine(); }
     /// The elements of a node, and of this node.
-    [[nodiscard]] std::span<T> block(std::size_t node) const { return part(division_.of(node)); }
+    [[nodiscard]] std::span<T> partition(std::size_t node) const { return part(division_.of(node)); }
     [[nodiscard]] std::span<T> mine() const noexcept { return part(division_.mine()); }
 
     [[nodiscard]] const detail::division& division() const noexcept { return division_; }

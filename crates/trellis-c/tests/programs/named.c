@@ -19,15 +19,15 @@ int main(void) {
     check(numbers != NULL, "an array");
     size_t first = 0, length = 0, covered = 0;
     for (size_t other = 0; other < nodes; other++) {
-        check(trellis_block(cluster, count, sizeof(double), other, &first, &length) == TRELLIS_OK, "a block");
-        check(first == covered, "blocks are adjacent");
+        check(trellis_partition(cluster, count, sizeof(double), other, &first, &length) == TRELLIS_OK, "a partition");
+        check(first == covered, "partitions are adjacent");
         covered += length;
     }
-    check(covered == count, "blocks cover the array");
-    check(trellis_block(cluster, count, sizeof(double), node, &first, &length) == TRELLIS_OK, "the own block");
+    check(covered == count, "partitions cover the array");
+    check(trellis_partition(cluster, count, sizeof(double), node, &first, &length) == TRELLIS_OK, "the own partition");
     for (size_t index = first; index < first + length; index++) numbers[index] = (double)index;
     check(trellis_barrier(cluster, trellis_id(cluster, "filled")) == TRELLIS_OK, "a barrier with a name");
-    for (size_t index = 0; index < count; index++) check(numbers[index] == (double)index, "every block is filled");
+    for (size_t index = 0; index < count; index++) check(numbers[index] == (double)index, "every partition is filled");
 
     check(trellis_array(cluster, "numbers", count, sizeof(float), TRELLIS_FLOAT) == NULL, "another type");
     check(strstr(trellis_last_error(), "array `numbers` has ") != NULL, "the sentence names the array");
@@ -39,7 +39,7 @@ int main(void) {
     check(trellis_array(cluster, NULL, count, sizeof(double), TRELLIS_FLOAT) == NULL, "no name");
     check(trellis_array(cluster, "x", count, 0, TRELLIS_FLOAT) == NULL, "no size");
     check(trellis_array(NULL, "x", count, 8, TRELLIS_FLOAT) == NULL, "no cluster");
-    check(trellis_block(cluster, count, 8, 0, NULL, &length) == TRELLIS_ERROR_ARGUMENT, "no place");
+    check(trellis_partition(cluster, count, 8, 0, NULL, &length) == TRELLIS_ERROR_ARGUMENT, "no place");
     check(trellis_id(cluster, NULL) == 0 && trellis_id(NULL, "x") == 0, "no name, no cluster");
     check(trellis_id(cluster, "a") != trellis_id(cluster, "b"), "names have different numbers");
     check(trellis_id(cluster, "a") >> 62 == 2, "numbers of names are from 2^63 on");

@@ -39,12 +39,13 @@ static void arrays(trellis::cluster& cluster) {
     check(sum == static_cast<long>(count * (count - 1) / 2), "every node sees all of it");
     std::size_t covered = 0;
     for (std::size_t node = 0; node < cluster.nodes(); ++node) {
-        check(numbers.block(node).empty() || &numbers.block(node)[0] == &numbers[covered], "blocks are adjacent");
-        check(numbers.indexes_of(node).size() == numbers.block(node).size(), "indexes and elements");
-        covered += numbers.block(node).size();
+        const auto partition = numbers.partition(node);
+        check(partition.empty() || &partition[0] == &numbers[covered], "partitions are adjacent");
+        check(numbers.indexes_of(node).size() == partition.size(), "indexes and elements");
+        covered += partition.size();
     }
-    check(covered == count, "blocks cover the array");
-    check(numbers.mine().data() == numbers.block(cluster.node()).data(), "the own block");
+    check(covered == count, "partitions cover the array");
+    check(numbers.mine().data() == numbers.partition(cluster.node()).data(), "the own partition");
     cluster.barrier();
     trellis::parallel_for(numbers, [&](std::size_t index) { numbers[index] *= 2; });
     check(numbers[count - 1] == 2 * static_cast<long>(count - 1), "every node has done its part");

@@ -1,4 +1,4 @@
-//! Arrays that all nodes share: each node changes its own block, and all read what is frozen.
+//! Arrays that all nodes share: each node changes its own partition, and all read what is frozen.
 //!
 //! Promises: no node can read an element that another node may change at the same time: an array is either divided
 //! ([`SharedVec`]) or frozen ([`FrozenVec`]) at all nodes, and a barrier of all nodes lies between the two. A node has
@@ -9,11 +9,11 @@ use std::ops::{Deref, Range};
 
 use bytemuck::Pod;
 
-use super::{Blocks, Handle, Kind};
+use super::{Handle, Kind, Partitions};
 use crate::cluster::{Cluster, WaitError};
 use crate::heap::HeapError;
 
-/// An array of all nodes, of which this node may change its own block.
+/// An array of all nodes, of which this node may change its own partition.
 ///
 /// It shares no page with anything else, and is zero at first. [`SharedVec::freeze`] makes all of it readable at all
 /// nodes.
@@ -28,12 +28,12 @@ pub struct FrozenVec<T> {
 
 impl Cluster {
     /// The array `name` of `length` elements. Every node calls this once; the first call makes the array, and the others
-    /// find it. Its elements are divided into one [block](SharedVec::block) for each node.
+    /// find it. Its elements are divided into one [partition](SharedVec::partition) for each node.
     ///
     /// # Errors
     ///
     /// [`HeapError::Misuse`] if another node asked for another length or type, if this node has opened the array before,
-    /// or if it joined later and thus has no block. [`HeapError::NoRoom`] says how much there is.
+    /// or if it joined later and thus has no partition. [`HeapError::NoRoom`] says how much there is.
     ///
     /// # Examples
     ///
@@ -41,11 +41,11 @@ impl Cluster {
     /// # use trellis_cluster as trellis;
     /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
     /// let mut squares = cluster.array::<u64>("squares", 1000)?;
-    /// let first = squares.block(cluster.node()).start;
+    /// let first = squares.partition(cluster.node()).start;
     /// for (index, square) in squares.mine_mut().iter_mut().enumerate() {
     ///     *square = ((first + index) as u64).pow(2);
     /// }
-    /// let squares = squares.freeze()?; // every node has stored its block
+    /// let squares = squares.freeze()?; // every node has stored its partition
     /// assert_eq!(squares[999], 998_001);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -61,14 +61,14 @@ impl Cluster {
     }
 
     /// How an array of this length and type is divided among the nodes.
-    pub fn blocks_of(&self, length: usize, element_bytes: usize) -> Blocks {
-        Blocks { length, element_bytes, page_bytes: self.region().page_bytes(), nodes: self.nodes() }
+    pub fn partitions_of(&self, length: usize, element_bytes: usize) -> Partitions {
+        Partitions { length, element_bytes, page_bytes: self.region().page_bytes(), nodes: self.nodes() }
     }
 }
 
 impl<T> Handle<T> {
-    fn blocks(&self) -> Blocks {
-        self.cluster.blocks_of(self.length, size_of::<T>())
+    fn partitions(&self) -> Partitions {
+        self.cluster.partitions_of(self.length, size_of::<T>())
     }
 
     /// Meets all nodes.
@@ -93,24 +93,24 @@ impl<T: Pod> SharedVec<T> {
         self.len() == 0
     }
 
-    /// The indexes of the elements of `node`. The blocks lie in the order of the nodes and cover the array. They begin at
-    /// page borders unless that makes one of them more than a quarter larger or smaller than an equal share.
-    pub fn block(&self, node: usize) -> Range<usize> {
-        self.handle.blocks().of(node)
+    /// The indexes of the elements of `node`. The partitions lie in the order of the nodes and cover the array. They
+    /// begin at page borders unless that makes one of them more than a quarter larger or smaller than an equal share.
+    pub fn partition(&self, node: usize) -> Range<usize> {
+        self.handle.partitions().of(node)
     }
 
-    /// The block of this node.
+    /// The partition of this node.
     pub fn mine(&self) -> &[T] {
         let (first, length) = self.handle.part(&self.handle.own);
         // SAFETY: the elements are in the memory of the handle and any bytes are a `T`. While the array is divided, only
-        // this handle stores to this block, and `self` is borrowed.
+        // this handle stores to this partition, and `self` is borrowed.
         unsafe { std::slice::from_raw_parts(first, length) }
     }
 
-    /// The block of this node, to be changed.
+    /// The partition of this node, to be changed.
     pub fn mine_mut(&mut self) -> &mut [T] {
         let (first, length) = self.handle.part(&self.handle.own);
-        // SAFETY: as in `mine`, and no other node reads this block; `self` is borrowed mutably.
+        // SAFETY: as in `mine`, and no other node reads this partition; `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(first, length) }
     }
 
@@ -128,11 +128,11 @@ impl<T: Pod> SharedVec<T> {
 
 impl<T: Pod> FrozenVec<T> {
     /// The indexes of the elements of `node`.
-    pub fn block(&self, node: usize) -> Range<usize> {
-        self.handle.blocks().of(node)
+    pub fn partition(&self, node: usize) -> Range<usize> {
+        self.handle.partitions().of(node)
     }
 
-    /// Waits until every node has called this; from then on every node can change its block again.
+    /// Waits until every node has called this; from then on every node can change its partition again.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ impl<T: Pod> FrozenVec<T> {
     /// let mut now = cluster.array::<f64>("now", 100)?.freeze()?;
     /// let mut next = cluster.array::<f64>("next", 100)?;
     /// for step in 0..10 {
-    ///     let block = next.block(cluster.node());
-    ///     for (index, value) in block.zip(next.mine_mut()) {
+    ///     let partition = next.partition(cluster.node());
+    ///     for (index, value) in partition.zip(next.mine_mut()) {
     ///         *value = now[index] + f64::from(step);
     ///     }
     ///     (next, now) = now.exchange(next)?;

@@ -10,8 +10,8 @@
 //! outlive the region.
 
 mod array;
-mod blocks;
 mod mutex_of;
+mod partitions;
 
 use std::alloc::Layout;
 use std::any::TypeId;
@@ -29,8 +29,8 @@ use crate::heap::{HeapError, Home, Padding};
 use crate::runtime::{Ordered, Rank, lock};
 
 pub use array::{FrozenVec, SharedVec};
-pub use blocks::Blocks;
 pub use mutex_of::{MutexOf, MutexOfGuard};
+pub use partitions::Partitions;
 
 /// The longest name of memory, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -406,7 +406,7 @@ impl<T: Pod> Handle<T> {
         // SAFETY: the handle was counted above.
         match unsafe { cluster.named_memory(kind, name, element, length, |address| fill(address.cast())) } {
             Ok(first) => {
-                let own = cluster.blocks_of(length, size_of::<T>()).of(cluster.node());
+                let own = cluster.partitions_of(length, size_of::<T>()).of(cluster.node());
                 Ok(Handle { cluster: cluster.clone(), number, first: first.cast(), length, own })
             }
             Err(why) => {
