@@ -437,7 +437,7 @@ impl Controller {
         let mut routed = Vec::new();
         for order in orders.drain(..) {
             match order {
-                Order::Tell(to, message) => self.tell(to, &message),
+                Order::Send(to, message) => self.send(to, &message),
                 Order::Write(ticket, writes) => {
                     if let Some((name, _)) = &self.leading {
                         let _ = self.jobs.send(workers::Job::Write(*name, ticket, writes));
@@ -471,7 +471,7 @@ impl Controller {
         }
     }
 
-    fn tell(&mut self, to: Host, message: &ControlMessage) {
+    fn send(&mut self, to: Host, message: &ControlMessage) {
         if !self.leadership.leads(self.now()) {
             return;
         }

@@ -35,7 +35,7 @@ fn orders(lease_server: &mut LeaseServer) -> Vec<Order> {
 fn report(lease_server: &mut LeaseServer, now: u64) -> (u64, State) {
     lease_server.tick(now);
     match &orders(lease_server)[..] {
-        [Order::Tell { to: CONTROLLER, what: What::Report { request, boot_id: BOOT_ID, state, .. }, .. }] => {
+        [Order::Send { to: CONTROLLER, what: What::Report { request, boot_id: BOOT_ID, state, .. }, .. }] => {
             (*request, *state)
         }
         other => panic!("{other:?}"),
@@ -63,7 +63,7 @@ fn keeps(lease_server: &mut LeaseServer, incarnation: u16, page: u64, epoch: Epo
     lease_server.control(1, OTHER, What::Store { incarnation, pages: 1, page, epoch });
     let orders = orders(lease_server);
     let stored =
-        Order::Tell { to: OTHER, what: What::Stored { incarnation, pages: 1, page, epoch }, bytes: Carried::Nothing };
+        Order::Send { to: OTHER, what: What::Stored { incarnation, pages: 1, page, epoch }, bytes: Carried::Nothing };
     assert_eq!(orders.last(), Some(&stored), "{orders:?}");
     orders.len() == 2 && orders[0] == Order::Keep(page)
 }
@@ -95,7 +95,7 @@ fn a_home_changes_a_page_of_its_own_when_every_backup_has_it() {
     orders(&mut lease_server);
     lease_server.change(17 * MILLISECOND, PAGES);
     let [
-        Order::Tell {
+        Order::Send {
             to: OTHER,
             what: What::Store { incarnation: 2, pages: 1, page: PAGES, epoch },
             bytes: Carried::Own,
@@ -110,7 +110,7 @@ fn a_home_changes_a_page_of_its_own_when_every_backup_has_it() {
     lease_server.change(200 * MILLISECOND, PAGES);
     let orders = orders(&mut lease_server);
     assert_eq!(orders[0], Order::Changed(PAGES, false));
-    assert!(!orders.iter().any(|order| matches!(order, Order::Tell { to: OTHER, .. })), "{orders:?}");
+    assert!(!orders.iter().any(|order| matches!(order, Order::Send { to: OTHER, .. })), "{orders:?}");
 }
 
 #[test]

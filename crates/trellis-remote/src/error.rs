@@ -50,7 +50,7 @@ pub enum RemoteError {
     #[error(
         "{command} of {pointer} was not done within {:.3} s, though it was asked {sent} times; what was heard last of the range {}{}: \
          {status}; look which server is its home, and whether the switch takes requests there",
-        waited.as_secs_f64(), range_of(pointer), there(pointer, *told)
+        waited.as_secs_f64(), range_of(pointer), there(pointer, *moved_to)
     )]
     Unserved {
         /// The request.
@@ -60,7 +60,7 @@ pub enum RemoteError {
         /// The last status received.
         status: Status,
         /// The host that it named.
-        told: Option<Host>,
+        moved_to: Option<Host>,
         /// How often the request was sent.
         sent: u32,
         /// How long the call waited.
@@ -134,6 +134,6 @@ fn range_of(pointer: &Pointer) -> HostPrefix {
 }
 
 /// A phrase that names the other host.
-fn there(pointer: &Pointer, told: Option<Host>) -> String {
-    told.map_or(String::new(), |host| format!(" (said to be at {})", HostPrefix { host, ..range_of(pointer) }))
+fn there(pointer: &Pointer, moved_to: Option<Host>) -> String {
+    moved_to.map_or(String::new(), |host| format!(" (said to be at {})", HostPrefix { host, ..range_of(pointer) }))
 }

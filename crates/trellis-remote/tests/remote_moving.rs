@@ -382,7 +382,7 @@ fn a_range_that_is_elsewhere_for_a_while_is_waited_for() {
         between.now(|_| Turn::Say(Status::Moved, 0));
         let error = answered_error(|deadline| client_until(10, deadline).read(object, &mut [0]));
         let text = error.to_string();
-        assert!(matches!(error, RemoteError::Unserved { status: Status::Moved, told: Some(OTHER), .. }), "{text}");
+        assert!(matches!(error, RemoteError::Unserved { status: Status::Moved, moved_to: Some(OTHER), .. }), "{text}");
         assert!(text.contains("the range fd01:203:7::/48 (said to be at fd01:203:8::/48)"), "{text}");
     });
 }

@@ -205,7 +205,7 @@ impl Placing {
                 parts: Vec::new(),
             };
             let what = What::Placed { request: 0, boot_id: 0, placement, call: now, pages: placed.pages, within: None };
-            self.tell(placements, host, &ControlMessage { range, what });
+            self.send_control(placements, host, &ControlMessage { range, what });
             if let Some(placed) = placements.ranges.get_mut(&range) {
                 placed.introduced_at = now;
             }
@@ -241,7 +241,7 @@ impl Placing {
                 self.changed.notify_all();
             }
         }
-        messages.into_iter().for_each(|(to, what)| self.tell(placements, to, &ControlMessage { range, what }));
+        messages.into_iter().for_each(|(to, what)| self.send_control(placements, to, &ControlMessage { range, what }));
     }
 
     /// Routes the requests for a range's pages and objects to its home, and control messages and answers to the host
@@ -259,7 +259,7 @@ impl Placing {
         }
     }
 
-    fn tell(&self, placements: &mut Placements, to: u16, message: &ControlMessage) {
+    fn send_control(&self, placements: &mut Placements, to: u16, message: &ControlMessage) {
         placements.sent += 1;
         let incarnation = Incarnation::new(1);
         let source = Source { cluster: self.cluster, host: Host(self.me), incarnation, request: placements.sent };

@@ -91,7 +91,7 @@ pub enum Fact {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Send a message to a host.
-    Tell(Host, ControlMessage),
+    Send(Host, ControlMessage),
     /// Write these records, all or none; [`Fact::Written`] refers to the number.
     Write(u64, Vec<Write>),
     /// Send requests for the pages of a range or part to a host; [`Fact::Routed`] refers to the number.
@@ -418,7 +418,7 @@ impl Ranges {
                     range.machine.is_open && (record.home == host || record.complete.contains(&host))
                 };
                 if let Some(range) = self.ranges.get(&host).filter(|range| !is_called(range) && range.is_quiet()) {
-                    orders.push(Order::Tell(host, range.call_up(now)));
+                    orders.push(Order::Send(host, range.call_up(now)));
                 }
             }
             let is_empty = !self.ranges.values().any(|range| range.is_at(host));

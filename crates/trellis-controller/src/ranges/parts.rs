@@ -117,12 +117,12 @@ impl Ranges {
         let Some(Ended { incarnation, within, pages }) = self.parts.ended.get(&number).copied() else { return };
         let Some(range) = self.ranges.get(&within.range).filter(|range| range.is_quiet()) else { return };
         if range.is_at(from) {
-            orders.push(Order::Tell(from, range.call_up(now)));
+            orders.push(Order::Send(from, range.call_up(now)));
         } else if let Some((boot_id, request)) = report {
             let (home, backups, parts) = (range.machine.record.home, Vec::new(), Vec::new());
             let placement =
                 Placement { incarnation, home, backups, hand_to: None, begins_empty: false, is_unserved: false, parts };
-            orders.push(Order::Tell(from, placed((number, Some(within), pages), request, boot_id, placement, 0)));
+            orders.push(Order::Send(from, placed((number, Some(within), pages), request, boot_id, placement, 0)));
         }
     }
 

@@ -35,7 +35,7 @@ pub(crate) const ROUTE: Deadline = Deadline {
 enum Pending {
     Write(Box<RangeRecord>),
     Route(Host),
-    Tell(Host, ControlMessage),
+    Send(Host, ControlMessage),
     Say(Event),
 }
 
@@ -266,7 +266,7 @@ impl Range {
         while let Some(pending) = self.queue.pop_front() {
             let ticket = *next_ticket;
             match pending {
-                Pending::Tell(to, message) => orders.push(Order::Tell(to, message)),
+                Pending::Send(to, message) => orders.push(Order::Send(to, message)),
                 Pending::Say(event) => orders.push(Order::Say(event)),
                 Pending::Write(record) => {
                     *next_ticket += 1;
@@ -356,7 +356,7 @@ impl Range {
                     let are_new = self.within.is_some() && record.incarnation != before.incarnation;
                     for host in record.backups.iter().copied().filter(|_| are_new) {
                         let call = self.call_up(now);
-                        self.tell(host, call);
+                        self.send(host, call);
                     }
                     if self.routed != record.home {
                         self.routed = record.home;
@@ -365,7 +365,7 @@ impl Range {
                 }
                 Effect::Send { to, message: Message::Placed { request, boot_id, placement, call }, .. } => {
                     let message = self.placed(request, boot_id, placement, call);
-                    self.tell(to.host, message);
+                    self.send(to.host, message);
                 }
                 Effect::Unserved => {
                     let is_blank = self.blank_pages.is_some();
@@ -458,18 +458,18 @@ impl Range {
     }
 
     /// Queues a message to a host; of messages to the same host since the last record, only the newest is kept.
-    fn tell(&mut self, to: Host, message: ControlMessage) {
+    fn send(&mut self, to: Host, message: ControlMessage) {
         let is_call = |message: &ControlMessage| {
             matches!(message.what, trellis_fabric_protocol::wire::datagram::control::What::Placed { request: 0, .. })
         };
-        let since = self.queue.iter().rposition(|pending| !matches!(pending, Pending::Tell(..))).map_or(0, |at| at + 1);
+        let since = self.queue.iter().rposition(|pending| !matches!(pending, Pending::Send(..))).map_or(0, |at| at + 1);
         let mut place = 0;
         self.queue.retain(|pending| {
             place += 1;
-            let is_older = matches!(pending, Pending::Tell(of, old) if *of == to && is_call(old) == is_call(&message));
+            let is_older = matches!(pending, Pending::Send(of, old) if *of == to && is_call(old) == is_call(&message));
             place <= since || !is_older
         });
-        self.queue.push_back(Pending::Tell(to, message));
+        self.queue.push_back(Pending::Send(to, message));
     }
 
     /// Handles a server's report before the machine does.
@@ -553,7 +553,7 @@ impl Range {
         if from == record.home && is_known && std::mem::take(&mut self.is_new_to_backups) {
             for host in record.backups.clone() {
                 let call = self.call_up(now);
-                self.tell(host, call);
+                self.send(host, call);
             }
             self.flush(now, next_ticket, orders);
         }
@@ -758,7 +758,7 @@ impl Range {
         if let Some(introducing) = self.introducing.as_mut().filter(|introducing| now >= introducing.again_at) {
             introducing.again_at = now + settings.timing.retry;
             if quiet {
-                orders.push(Order::Tell(introducing.host, call));
+                orders.push(Order::Send(introducing.host, call));
             }
         }
     }

@@ -202,5 +202,5 @@ impl Ranges {
 }
 
 fn follow(host: Host, (range, page): Page, lasts: Nanoseconds) -> Order {
-    Order::Tell(host, ControlMessage { range, what: What::Follow { page, lasts } })
+    Order::Send(host, ControlMessage { range, what: What::Follow { page, lasts } })
 }

@@ -103,10 +103,10 @@ impl Controller {
                 // none to be had.
                 let may_hear = state != State::Blank || from.host != self.record.home || self.is_unserved();
                 if may_hear || self.record.begins_in(boot_id) {
-                    self.tell(from, request, boot_id, effects);
+                    self.send_placement(from, request, boot_id, effects);
                 }
             }
-            Input::Message(from, Message::Locate) => self.tell(from, 0, 0, effects),
+            Input::Message(from, Message::Locate) => self.send_placement(from, 0, 0, effects),
             Input::Message(..) => {}
             Input::Move(to) => self.move_to(now, to, effects),
             Input::Back(host) => self.back(now, host, effects),
@@ -127,7 +127,7 @@ impl Controller {
         until.into_iter().chain(self.call_at).min()
     }
 
-    fn tell(&self, to: Party, request: u64, boot_id: u16, effects: &mut Vec<Effect>) {
+    fn send_placement(&self, to: Party, request: u64, boot_id: u16, effects: &mut Vec<Effect>) {
         let Record { incarnation, home, backups, complete, moving, begins_empty, parts, .. } = &self.record;
         // A home that hands over does not serve, so it must not begin before every backup has everything.
         let hand_to = moving.filter(|_| backups.iter().all(|backup| complete.contains(backup)));
@@ -150,11 +150,11 @@ impl Controller {
         self.call = now.max(self.call + 1);
         self.waited = self.timing.report_after(self.waited);
         self.call_at = Some(now + self.waited);
-        self.tell(Party::of(self.record.home), 0, 0, effects);
+        self.send_placement(Party::of(self.record.home), 0, 0, effects);
         // An incomplete backup cannot take over, but it tells clients that the range is unserved.
         let others = if self.is_unserved() { &self.record.backups } else { &self.record.complete };
         for host in others.clone().into_iter().filter(|_| self.is_open) {
-            self.tell(Party::of(host), 0, 0, effects);
+            self.send_placement(Party::of(host), 0, 0, effects);
         }
     }
 
@@ -297,7 +297,7 @@ impl Controller {
     /// Calls the home and all complete backups.
     fn call_all(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         self.call(now, effects);
-        self.record.backups.iter().for_each(|&host| self.tell(Party::of(host), 0, 0, effects));
+        self.record.backups.iter().for_each(|&host| self.send_placement(Party::of(host), 0, 0, effects));
     }
 
     fn begin_home_lease(&mut self, now: Nanoseconds) {
@@ -348,7 +348,7 @@ impl Controller {
         if is_there && self.change(true, |record| record.drop_backup(host), effects) {
             self.call(now, effects);
             // The host is told that it is no longer a backup, if it is there.
-            self.tell(Party::of(host), 0, 0, effects);
+            self.send_placement(Party::of(host), 0, 0, effects);
         }
     }
 

@@ -63,7 +63,7 @@ pub enum Order {
         epoch: Epoch,
     },
     /// Send this to another server or the controller.
-    Tell {
+    Send {
         /// The receiver.
         to: Host,
         /// The message. The sender adds what a REPORT says about the server.
@@ -586,13 +586,13 @@ impl LeaseServer {
             (Bytes::Staged, _) => Carried::Own,
             (Bytes::Page, _) => Carried::Page,
         };
-        self.orders.push_back(Order::Tell { to: to.host, what, bytes });
+        self.orders.push_back(Order::Send { to: to.host, what, bytes });
     }
 
     fn tell_leases(&mut self, to: Host, incarnation: u16, entries: &[Entry]) {
         self.batch += 1;
         for what in parts_of(incarnation, self.batch, entries) {
-            self.orders.push_back(Order::Tell { to, what, bytes: Carried::Nothing });
+            self.orders.push_back(Order::Send { to, what, bytes: Carried::Nothing });
         }
     }
 

@@ -120,7 +120,7 @@ pub(super) enum Failure {
     Range { pointer: Pointer, bytes: u64 },
     TooLong { bytes: u64 },
     SeveralPages { pointer: Pointer, bytes: u64 },
-    Unserved { command: Command, pointer: Pointer, status: Status, told: Option<Host>, sent: u32, waited: Duration },
+    Unserved { command: Command, pointer: Pointer, status: Status, moved_to: Option<Host>, sent: u32, waited: Duration },
     Unknown { command: Command, pointer: Pointer },
 }
 
@@ -132,8 +132,8 @@ impl From<Failure> for RemoteError {
             Failure::Range { pointer, bytes } => RemoteError::Range { pointer, bytes },
             Failure::TooLong { bytes } => RemoteError::TooLong { bytes },
             Failure::SeveralPages { pointer, bytes } => RemoteError::SeveralPages { pointer, bytes },
-            Failure::Unserved { command, pointer, status, told, sent, waited } => {
-                RemoteError::Unserved { command, pointer, status, told, sent, waited }
+            Failure::Unserved { command, pointer, status, moved_to, sent, waited } => {
+                RemoteError::Unserved { command, pointer, status, moved_to, sent, waited }
             }
             Failure::Unknown { command, pointer } => RemoteError::Unknown { command, pointer },
         }

@@ -98,8 +98,8 @@ impl Wait {
         let &Wanted { command, pointer, .. } = wanted;
         match (self.end, self.heard) {
             (Some(end), _) => end,
-            (None, Some((status, told))) if status.is_of_no_home() => {
-                Err(Failure::Unserved { command, pointer, status, told, sent: self.sent, waited })
+            (None, Some((status, moved_to))) if status.is_of_no_home() => {
+                Err(Failure::Unserved { command, pointer, status, moved_to, sent: self.sent, waited })
             }
             (None, Some((status, _))) if self.number.is_none() => Ok(status),
             // It was sent again after the last status, and that may have been done.

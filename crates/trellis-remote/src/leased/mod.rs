@@ -159,7 +159,7 @@ impl Leased {
             events,
         });
         let mut leased = Leased { shared, threads: Vec::new() };
-        for (name, body) in [("trellis-lease", Shared::hear as fn(&Shared)), ("trellis-event", Shared::tell)] {
+        for (name, body) in [("trellis-lease", Shared::hear as fn(&Shared)), ("trellis-event", Shared::call_events)] {
             let shared = Arc::clone(&leased.shared);
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || body(&shared));
             leased.threads.push(thread.map_err(|error| {
@@ -367,9 +367,9 @@ impl Shared {
             (sent, _) if matches!(kind, Kind::Commit { .. }) => {
                 NoAnswer { to: self.pointer(page).encode().0, sent, waited, error: None }.into()
             }
-            (sent, Some((status, told))) if status.is_of_no_home() => {
+            (sent, Some((status, moved_to))) if status.is_of_no_home() => {
                 let (command, pointer) = (kind.command(), self.pointer(page));
-                RemoteError::Unserved { command, pointer, status, told, sent, waited }
+                RemoteError::Unserved { command, pointer, status, moved_to, sent, waited }
             }
             (_, Some((status, _))) => self.refused(kind, page, status),
             (sent, None) => NoAnswer { to: self.pointer(page).encode().0, sent, waited, error: None }.into(),

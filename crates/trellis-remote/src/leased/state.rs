@@ -2,7 +2,7 @@
 //! report.
 //!
 //! Promises: a page's event is reported neither while a caller puts the page nor out of order. Must never inform the home
-//! that a copy is gone except by [`State::told`], after the event. Pages have the callers'
+//! that a copy is gone except by [`State::reported`], after the event. Pages have the callers'
 //! numbers, in the machines, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -711,11 +711,11 @@ impl State {
 
     /// Handles a final refusal of an operation, or the answer that it is too early or that the page is at that host: then
     /// the machines ask again.
-    pub(super) fn refused(&mut self, page: u64, is_copy: bool, status: Status, told: Option<Host>) {
+    pub(super) fn refused(&mut self, page: u64, is_copy: bool, status: Status, moved_to: Option<Host>) {
         let Some(operation) = self.operations.get_mut(&page).filter(|it| (it.kind == Kind::Copy) == is_copy) else {
             return;
         };
-        operation.heard = Some((status, told));
+        operation.heard = Some((status, moved_to));
         if status == Status::Busy || status.is_of_no_home() {
             // A place in a queue is gone.
             self.queued.remove(&page);
@@ -756,7 +756,7 @@ impl State {
     }
 
     /// Records that the event was reported; returns what the home must be sent now.
-    pub(super) fn told(&mut self, event: Event) -> Option<(u64, Epoch)> {
+    pub(super) fn reported(&mut self, event: Event) -> Option<(u64, Epoch)> {
         match event {
             Event::Recalled(_) | Event::Used(_) => None,
             // The copy is gone, and then the lease: nothing begins before both are reported.

@@ -53,7 +53,7 @@ impl Shared {
     }
 
     /// Calls events until the end.
-    pub(super) fn tell(&self) {
+    pub(super) fn call_events(&self) {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -76,7 +76,7 @@ impl Shared {
                 }
             }
             state = self.lock();
-            if let Some((page, epoch)) = state.told(event) {
+            if let Some((page, epoch)) = state.reported(event) {
                 self.invalidated(&mut state, page, epoch);
             }
             self.changed.notify_all();
@@ -132,7 +132,7 @@ impl Shared {
             }
             return;
         };
-        let told = match status {
+        let moved_to = match status {
             Outcome::Moved(home) => Some(Host(home)).filter(|home| home.is_one()),
             _ => None,
         };
@@ -162,7 +162,7 @@ impl Shared {
         if is_awaited && has_turn {
             state.is_queued(now, page, is_copy);
         } else if is_awaited && (status == Outcome::Busy || reply.status.is_of_no_home()) {
-            state.refused(page, is_copy, reply.status, told);
+            state.refused(page, is_copy, reply.status, moved_to);
         }
     }
 

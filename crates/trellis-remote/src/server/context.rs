@@ -116,7 +116,7 @@ impl Context {
     }
 
     /// Sends a message to another server or a controller.
-    pub(super) fn tell(&mut self, to: u16, message: &ControlMessage, page: &[u8]) {
+    pub(super) fn send(&mut self, to: u16, message: &ControlMessage, page: &[u8]) {
         let body = message.encode();
         let HostPrefix { cluster, host } = self.prefix;
         self.sent += 1;
@@ -139,7 +139,7 @@ impl Context {
             let [host, before] = [host, before].map(|host| self.prefix_of(host));
             self.events.push(Event::Controller { host, before });
         }
-        self.tell(host, &ControlMessage { range, what }, &[]);
+        self.send(host, &ControlMessage { range, what }, &[]);
     }
 
     /// A request to any server, or to all, is answered from this server's address: a switch drops packets from addresses

@@ -88,7 +88,7 @@ impl Follows {
             (followed.controller, followed.until) = (controller, until);
             self.tick(context);
         }
-        self.tell(context, controller, (range, page));
+        self.report(context, controller, (range, page));
     }
 
     fn leave(&mut self, context: &mut Context, of: (u16, u64)) {
@@ -238,14 +238,14 @@ impl Follows {
             .filter(|((range, page), followed)| followed.had_copy != self.has(now, *range, *page))
             .map(|(of, followed)| (*of, followed.controller))
             .collect();
-        changed.into_iter().for_each(|(of, controller)| self.tell(context, controller, of));
+        changed.into_iter().for_each(|(of, controller)| self.report(context, controller, of));
     }
 
     fn has(&self, now: u64, range: u16, page: u64) -> bool {
         self.readers.get(&range).is_some_and(|reader| reader.has(now, page))
     }
 
-    fn tell(&mut self, context: &mut Context, controller: u16, (range, page): (u16, u64)) {
+    fn report(&mut self, context: &mut Context, controller: u16, (range, page): (u16, u64)) {
         let now = context.now();
         let copy = self.readers.get(&range).and_then(|reader| reader.pages.get(&page)).and_then(|it| it.copy);
         let followed = self.pages.get_mut(&(range, page));
@@ -255,7 +255,7 @@ impl Follows {
             followed.had_copy = left > 0;
             followed.answered
         });
-        context.tell(controller, &ControlMessage { range, what: What::Followed { page, left, answered } }, &[]);
+        context.send(controller, &ControlMessage { range, what: What::Followed { page, left, answered } }, &[]);
     }
 }
 

@@ -287,11 +287,11 @@ impl Held {
                         context.notify(to, page, command, epoch);
                     }
                 }
-                Order::Tell { what: What::Report { request, boot_id, state, call, .. }, .. } => {
+                Order::Send { what: What::Report { request, boot_id, state, call, .. }, .. } => {
                     let about = self.about(context.spare_bytes);
                     context.report(self.range, What::Report { request, boot_id, state, call, about });
                 }
-                Order::Tell { to, what, bytes } => self.tell(context, to, what, bytes),
+                Order::Send { to, what, bytes } => self.send(context, to, what, bytes),
                 Order::Keep(page) => self.keep(page, hand),
                 Order::Changed(page, counts) => {
                     if let Some(placed) = &mut self.placed {
@@ -379,7 +379,7 @@ impl Held {
     }
 
     /// Sends a message to another server.
-    fn tell(&mut self, context: &mut Context, to: u16, what: What, bytes: Carried) {
+    fn send(&mut self, context: &mut Context, to: u16, what: What, bytes: Carried) {
         let page = match &what {
             What::Store { page, pages, epoch: 0, .. } if bytes == Carried::Nothing => {
                 debug_assert!(self.are_zero(*page..page + u64::from(*pages)), "pages that nothing changed are zero");
@@ -388,7 +388,7 @@ impl Held {
             What::Store { page, .. } => self.bytes_of(*page, bytes),
             _ => Vec::new(),
         };
-        context.tell(to, &ControlMessage { range: self.range, what }, &page);
+        context.send(to, &ControlMessage { range: self.range, what }, &page);
     }
 
     /// The content of a page for a backup; empty if it is all zero.

@@ -57,7 +57,7 @@ pub(super) struct Placed {
     /// pages belong to them.
     pub(super) split_open: bool,
     /// The incarnation of the home under which this was last reported to the controller.
-    told: Option<u16>,
+    reported: Option<u16>,
     /// What operators were shown.
     shown: Shown,
 }
@@ -87,7 +87,7 @@ impl Placed {
             withheld: Vec::new(),
             kept: Vec::new(),
             split_open: false,
-            told: None,
+            reported: None,
             shown: Shown { was_blank: true, ..Shown::default() },
         }
     }
@@ -271,9 +271,9 @@ impl Held {
             }
             _ => {}
         }
-        if let Some(placed) = self.placed.as_mut().filter(|placed| placed.told != home) {
+        if let Some(placed) = self.placed.as_mut().filter(|placed| placed.reported != home) {
             // The controller's next step waits for a home that knows what was done last.
-            placed.told = home;
+            placed.reported = home;
             self.leases.report(now);
         }
         self.show(context, now);

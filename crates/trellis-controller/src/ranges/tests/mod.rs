@@ -237,10 +237,10 @@ impl World {
                 }
                 Order::Redirect { page, to: None } => drop(self.redirects.remove(&page)),
                 Order::Anywhere(host) => self.anywhere = Some(host),
-                Order::Tell(to, ControlMessage { what: What::Follow { page, lasts }, .. }) => {
+                Order::Send(to, ControlMessage { what: What::Follow { page, lasts }, .. }) => {
                     self.follows.push((to, page, lasts));
                 }
-                Order::Tell(to, message) => self.tell(to, &message),
+                Order::Send(to, message) => self.receive(to, &message),
             }
         }
     }
@@ -260,7 +260,7 @@ impl World {
         self.carry_out(orders);
     }
 
-    fn tell(&mut self, to: Host, control: &ControlMessage) {
+    fn receive(&mut self, to: Host, control: &ControlMessage) {
         let What::Placed { request, boot_id, placement, call, pages, within } = &control.what else {
             panic!("{control:?}")
         };

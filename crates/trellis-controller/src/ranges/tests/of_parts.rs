@@ -368,12 +368,12 @@ fn nothing_is_said_of_a_part_before_it_is_written() {
         world.ranges.step(world.now, Fact::Tick, &mut orders);
     }
     let is_about =
-        |order: &&Order| matches!(order, Order::Tell(_, message) if message.range == 7 || message.range == PARTS_FROM);
+        |order: &&Order| matches!(order, Order::Send(_, message) if message.range == 7 || message.range == PARTS_FROM);
     assert_eq!((orders.iter().find(is_about), writes(&orders).len()), (None, 1));
     world.ranges.step(world.now, Fact::Written(ticket), &mut orders);
     world.now += 10 * MILLISECOND;
     world.ranges.step(world.now, Fact::Tick, &mut orders);
-    let is_told = |of: Host| orders.iter().any(|order| matches!(order, Order::Tell(7, message) if message.range == of));
+    let is_told = |of: Host| orders.iter().any(|order| matches!(order, Order::Send(7, message) if message.range == of));
     assert!(is_told(7) && is_told(PARTS_FROM), "{orders:?}");
 }
 
@@ -469,7 +469,7 @@ fn who_tells_of_what_was_a_part_hears_of_its_range() {
                 &mut orders,
             );
             let tell = |order: Order| {
-                if let Order::Tell(to, message) = order { Some((to, message.range, message.what)) } else { None }
+                if let Order::Send(to, message) = order { Some((to, message.range, message.what)) } else { None }
             };
             orders.into_iter().filter_map(tell).collect::<Vec<(Host, Host, What)>>()
         };
