@@ -28,6 +28,7 @@ mod google;
     allow(dead_code, reason = "each store uses its part")
 )]
 mod grpc;
+mod listing;
 pub mod redis;
 #[cfg(feature = "spanner")]
 pub mod spanner;

@@ -20,6 +20,7 @@ use crate::operation::{Applied, Guard, Operation};
 use crate::steps;
 use crate::store::Store;
 use crate::stores::grpc::lanes::{Lanes, Open};
+use crate::stores::listing;
 use link::Link;
 use place::Place;
 
@@ -92,19 +93,11 @@ impl Store for Datastore {
             return Ok(Vec::new());
         }
         let keys = self.lanes.call(async |link| link.keys(region, kind).await)?;
-        let mut numbers: Vec<u64> = keys.iter().map(Key::number).filter(|number| *number >= from).collect();
-        numbers.sort_unstable();
-        numbers.truncate(count);
-        Ok(numbers)
+        Ok(listing::numbers(&keys, from, count))
     }
 
     fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
         let keys = self.lanes.call(async |link| link.keys(region, Kind::Named).await)?;
-        let names = keys.iter().filter_map(Key::name);
-        let mut names: Vec<_> =
-            names.filter(|name| after.is_none_or(|after| *name > after)).map(<[u8]>::to_vec).collect();
-        names.sort_unstable();
-        names.truncate(count);
-        Ok(names)
+        Ok(listing::names(&keys, after, count))
     }
 }

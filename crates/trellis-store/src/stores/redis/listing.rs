@@ -6,6 +6,7 @@ use super::reply::Reply;
 use super::{Redis, script};
 use crate::error::StoreError;
 use crate::key::{Key, Kind};
+use crate::stores::listing;
 
 /// How many keys the server examines at a time.
 const SCANNED: &[u8] = b"1000";
@@ -18,11 +19,7 @@ pub(super) fn numbers(redis: &Redis, region: u32, kind: Kind, from: u64, count: 
         let number = |bytes: Vec<u8>| String::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
         return numbers.map(|bytes| number(bytes).ok_or_else(|| redis.strange("a listing"))).collect();
     }
-    let mut numbers: Vec<u64> = scan(redis, region, kind)?.iter().map(Key::number).filter(|n| *n >= from).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers.truncate(count);
-    Ok(numbers)
+    Ok(listing::numbers(&scan(redis, region, kind)?, from, count))
 }
 
 pub(super) fn names(
@@ -37,13 +34,7 @@ pub(super) fn names(
         let parts: Vec<&[u8]> = parts.into_iter().chain(after).collect();
         return listed(redis, &parts);
     }
-    let keys = scan(redis, region, Kind::Named)?;
-    let mut names: Vec<Vec<u8>> = keys.iter().filter_map(|key| key.name().map(<[u8]>::to_vec)).collect();
-    names.retain(|name| after.is_none_or(|after| name.as_slice() > after));
-    names.sort_unstable();
-    names.dedup();
-    names.truncate(count);
-    Ok(names)
+    Ok(listing::names(&scan(redis, region, Kind::Named)?, after, count))
 }
 
 /// A list of strings from our own front end.

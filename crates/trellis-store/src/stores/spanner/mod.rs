@@ -19,6 +19,7 @@ use crate::operation::{Applied, Guard, Operation};
 use crate::steps;
 use crate::store::Store;
 use crate::stores::grpc::lanes::{Lanes, Open};
+use crate::stores::listing;
 use database::Database;
 use link::Link;
 
@@ -89,20 +90,12 @@ impl Store for Spanner {
         if kind == Kind::Named {
             return Ok(Vec::new());
         }
-        let mut numbers: Vec<u64> =
-            self.lanes.call(async |link| link.keys(region, kind, from).await)?.iter().map(Key::number).collect();
-        numbers.sort_unstable();
-        numbers.truncate(count);
-        Ok(numbers)
+        let keys = self.lanes.call(async |link| link.keys(region, kind, from).await)?;
+        Ok(listing::numbers(&keys, from, count))
     }
 
     fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
         let keys = self.lanes.call(async |link| link.keys(region, Kind::Named, 0).await)?;
-        let names = keys.iter().filter_map(Key::name);
-        let mut names: Vec<_> =
-            names.filter(|name| after.is_none_or(|after| *name > after)).map(<[u8]>::to_vec).collect();
-        names.sort_unstable();
-        names.truncate(count);
-        Ok(names)
+        Ok(listing::names(&keys, after, count))
     }
 }
