@@ -38,6 +38,7 @@
 //! A new choice is one file or folder here, one entry in [`Choice`], and one line in the conformance suite. In the crate
 //! `trellis` it also needs an entry in `LinkKind`, its arm in `join::make_link`, and its rules in `config::checks`.
 
+mod addresses;
 pub(crate) mod admission;
 pub(crate) mod descriptors;
 #[cfg(feature = "fabric")]

@@ -7,7 +7,6 @@
 //! It must never carry frames, or touch a connection after handing it over.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,6 +19,7 @@ use super::question::OUTSIDER;
 use super::sockets;
 use super::{Answer, TcpOptions};
 use crate::links::Lost;
+use crate::links::addresses::Addresses;
 use crate::links::admission::{self, Rules};
 use crate::links::descriptors::Descriptor;
 use crate::wrap::secure::{Answering, Carrier, Dialling, LINK_VERSION, NodeDescription, Remembered};
@@ -51,8 +51,7 @@ pub(super) struct Acceptor {
 /// A peer that this node dials.
 struct Dial {
     peer: usize,
-    resolved: Vec<SocketAddr>,
-    attempts: usize,
+    addresses: Addresses,
     /// None during an attempt.
     due: Option<Instant>,
 }
@@ -77,7 +76,7 @@ impl Acceptor {
     pub(super) fn new(peers: Arc<Peers>, listener: Descriptor, options: TcpOptions, questions: Answer) -> Acceptor {
         let now = Instant::now();
         let is_known = |peer: &usize| !options.addresses[*peer].is_empty();
-        let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: Some(now) };
+        let dial = |peer| Dial { peer, addresses: Addresses::default(), due: Some(now) };
         let dials = (0..peers.roster.node).filter(is_known).map(dial).collect();
         Acceptor {
             peers,
@@ -148,7 +147,7 @@ impl Acceptor {
                 continue;
             }
             let address = &self.options.addresses[dial.peer];
-            let (failure, again_ms) = match dial.next_address(address) {
+            let (failure, again_ms) = match dial.addresses.next(address) {
                 Err(error) => (format!("{address} is not an address: {error}"), DIAL_AGAIN_SLOW_MS),
                 Ok(target) => match sockets::dial(&target) {
                     Ok(socket) => {
@@ -379,21 +378,6 @@ impl Acceptor {
     }
 }
 
-impl Dial {
-    /// The addresses of a name in turn; a name is looked up until that has succeeded once.
-    fn next_address(&mut self, text: &str) -> io::Result<SocketAddr> {
-        if self.resolved.is_empty() {
-            self.resolved = text.to_socket_addrs()?.collect();
-        }
-        let count = self.resolved.len();
-        let Some(address) = self.resolved.get(self.attempts % count.max(1)) else {
-            return Err(io::Error::other("the name has no address"));
-        };
-        self.attempts += 1;
-        Ok(*address)
-    }
-}
-
 fn unreachable_sentence(address: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => format!("no process listens at {address} yet"),
@@ -421,7 +405,7 @@ fn restore_signals(before: &libc::sigset_t) {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::os::fd::IntoRawFd;
 
     use super::*;

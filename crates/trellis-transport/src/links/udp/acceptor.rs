@@ -12,7 +12,7 @@
 //! proves that the dialler is alive now, so that a recording never becomes a connection.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -26,6 +26,7 @@ use super::peers::{Established, Peers};
 use super::sockets::{self, Wire};
 use super::timer;
 use crate::links::Lost;
+use crate::links::addresses::Addresses;
 use crate::links::admission::{self, Rules};
 use crate::links::descriptors::Descriptor;
 use crate::links::tcp::acceptor::spawn_without_signals;
@@ -77,8 +78,7 @@ pub(super) struct Acceptor {
 /// A peer that this node dials.
 struct Dial {
     peer: usize,
-    resolved: Vec<SocketAddr>,
-    attempts: usize,
+    addresses: Addresses,
     due: Nanoseconds,
     step: Step,
 }
@@ -116,7 +116,7 @@ pub(super) fn spawn(acceptor: Acceptor) -> io::Result<JoinHandle<()>> {
 
 impl Acceptor {
     pub(super) fn new(peers: Arc<Peers>, listening: Descriptor, options: UdpOptions) -> Acceptor {
-        let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: 0, step: Step::Resting };
+        let dial = |peer| Dial { peer, addresses: Addresses::default(), due: 0, step: Step::Resting };
         // Nodes without an address are not there yet, or have left.
         let dials = (0..peers.roster.node).filter(|&peer| !options.addresses[peer].is_empty()).map(dial).collect();
         let (answered, remembered, known) = (Vec::new(), Remembered::new(), Vec::new());
@@ -216,7 +216,7 @@ impl Acceptor {
         let dial = &mut self.dials[index];
         dial.due = now + AGAIN_NS_MAX;
         let (address, socket) =
-            match dial.next_address(text).and_then(|address| Ok((address, sockets::dial(&address)?))) {
+            match dial.addresses.next(text).and_then(|address| Ok((address, sockets::dial(&address)?))) {
                 Ok(dialled) => dialled,
                 Err(error) => {
                     let sentence = format!("{text} cannot be reached: {error}");
@@ -429,21 +429,6 @@ impl Answered {
             }
             None => sockets::send_to(listening.raw(), &self.second, &self.address),
         }
-    }
-}
-
-impl Dial {
-    /// The addresses of a name in turn; a name is looked up until that has succeeded once.
-    fn next_address(&mut self, text: &str) -> io::Result<SocketAddr> {
-        if self.resolved.is_empty() {
-            self.resolved = text.to_socket_addrs()?.collect();
-        }
-        let count = self.resolved.len();
-        let Some(address) = self.resolved.get(self.attempts % count.max(1)) else {
-            return Err(io::Error::other("the name has no address"));
-        };
-        self.attempts += 1;
-        Ok(*address)
     }
 }
 
