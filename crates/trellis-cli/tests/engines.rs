@@ -121,8 +121,13 @@ fn the_others_name_a_task_of_slurm_that_is_killed() {
 #[test]
 fn an_allocation_that_ends_leaves_nothing_behind() {
     let Some(slurm) = Hosts::of_slurm("an_allocation_that_ends_leaves_nothing_behind", 2) else { return };
+    ends_with_its_job(&slurm, || srun(&slurm, &["-N", "2", "-n", "2", "--job-name", "test"], "barrier"));
+}
+
+/// Starts a job with the name `test`, and cancels it when its nodes are up: then nothing is left of it.
+fn ends_with_its_job(slurm: &Hosts, start: impl FnOnce() -> Run) {
     let before = slurm.processes();
-    let mut run = srun(&slurm, &["-N", "2", "-n", "2", "--job-name", "test"], "barrier");
+    let mut run = start();
     run.wait_for_output("up ", 2);
     let ended = slurm.inside("c1", &["scancel", "--name", "test"]).status();
     assert!(ended.expect("it can be started").success());
@@ -179,13 +184,8 @@ fn trellis_run_takes_the_hosts_of_its_allocation() {
 #[test]
 fn trellis_run_ends_with_its_allocation() {
     let Some(slurm) = Hosts::of_slurm("trellis_run_ends_with_its_allocation", 2) else { return };
-    let before = slurm.processes();
-    let mut run = run_in_allocation(&slurm, &["-N", "2", "-n", "2", "--job-name", "test"], &[], "barrier");
-    run.wait_for_output("up ", 2);
-    let ended = slurm.inside("c1", &["scancel", "--name", "test"]).status();
-    assert!(ended.expect("it can be started").success());
-    assert_ne!(run.finish().code, Some(0));
-    wait_until("nothing is left of the job", || slurm.processes() == before);
+    let options = ["-N", "2", "-n", "2", "--job-name", "test"];
+    ends_with_its_job(&slurm, || run_in_allocation(&slurm, &options, &[], "barrier"));
 }
 
 #[test]

@@ -4,22 +4,12 @@
 mod served;
 
 use served::{
-    Answered, Caller, HOME, SECOND, Served, answered, at_home, cluster, datagram, decoded, pointer_of, settings,
+    Caller, HOME, SECOND, Served, answered, at_home, cluster, datagram, decoded, pointer_of, refused, settings, started,
 };
 use trellis_fabric_protocol::memory_server::{Admission, Effect, Input, MemoryServer, NoTable, Settings, WINDOW};
 use trellis_fabric_protocol::wire::address::{Arguments, Host, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Extent, Operation, Request, Status};
-
-fn started() -> (Served, Caller) {
-    let mut served = Served::new(settings(64));
-    let caller = Caller::greeted(&mut served, 3, 1);
-    (served, caller)
-}
-
-fn refused(status: Status) -> impl Fn(&Answered) -> bool {
-    move |answer| answer.status == status && answer.body == Body::Nothing
-}
 
 #[test]
 fn an_object_is_made_read_written_and_deleted() {

@@ -3,21 +3,11 @@
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod served;
 
-use served::{Answered, Caller, HOME, SECOND, Served, answered, cluster, datagram, decoded, settings};
+use served::{Caller, HOME, SECOND, Served, answered, cluster, datagram, decoded, refused, started};
 use trellis_fabric_protocol::memory_server::{Admission, Decision, Input};
 use trellis_fabric_protocol::wire::address::{Arguments, Host, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Extent, Operation, Request, Status};
-
-fn started() -> (Served, Caller) {
-    let mut served = Served::new(settings(64));
-    let caller = Caller::greeted(&mut served, 3, 1);
-    (served, caller)
-}
-
-fn refused(status: Status) -> impl Fn(&Answered) -> bool {
-    move |answer| answer.status == status && answer.body == Body::Nothing
-}
 
 #[test]
 fn whoever_keeps_leases_is_asked_first() {

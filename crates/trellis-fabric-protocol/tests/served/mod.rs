@@ -339,6 +339,18 @@ impl Caller {
     }
 }
 
+/// A server of 64 pages, and a client that it knows.
+pub(crate) fn started() -> (Served, Caller) {
+    let mut served = Served::new(settings(64));
+    let caller = Caller::greeted(&mut served, 3, 1);
+    (served, caller)
+}
+
+/// Whether an answer is this refusal.
+pub(crate) fn refused(status: Status) -> impl Fn(&Answered) -> bool {
+    move |answer| answer.status == status && answer.body == Body::Nothing
+}
+
 pub(crate) fn at_home() -> Pointer {
     Pointer::to_host(cluster(), HOME)
 }
