@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The maximum number of regions of a process.
-const REGIONS_MAX: usize = 16;
+/// The maximum number of regions of a process, each piece of one counted.
+const REGIONS_MAX: usize = 64;
 
 struct Range {
     start: AtomicUsize,

@@ -10,6 +10,7 @@ pub use crate::join::JoinError;
 use crate::launch::Activity;
 use crate::runtime::Node;
 use crate::waits::Wait;
+use trellis_memory::Piece;
 use trellis_output::lines::complain;
 use trellis_record::Counters;
 
@@ -69,7 +70,22 @@ impl Cluster {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn join(config: Config) -> Result<Cluster, JoinError> {
-        join::join(config).map(Cluster::new)
+        join::join(config, &[]).map(Cluster::new)
+    }
+
+    /// Like [`Cluster::join`], for a region whose first pages are at addresses of their own, the same at every node: the
+    /// variables of a program. Nothing is mapped there before [`Region::occupy`]. A process that joins a running cluster
+    /// has no pieces.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::join`].
+    ///
+    /// # Panics
+    ///
+    /// If a piece is not made of whole pages, or the region does not have so many.
+    pub fn join_in_pieces(config: Config, pieces: &[Piece]) -> Result<Cluster, JoinError> {
+        join::join(config, pieces).map(Cluster::new)
     }
 
     /// Joins over a link that already exists; `config.nodes` only names the nodes in messages. For tests, and for
@@ -267,6 +283,21 @@ impl<'a> Region<'a> {
     /// Its first byte.
     pub fn base(&self) -> *mut u8 {
         self.node.region.base()
+    }
+
+    /// Maps the pieces at their addresses, in place of what is mapped there; see [`Cluster::join_in_pieces`].
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused; what was mapped there may be gone.
+    ///
+    /// # Safety
+    ///
+    /// What is mapped there belongs to the caller, and nothing uses it meanwhile. The pieces stay mapped after the node
+    /// has left.
+    pub unsafe fn occupy(&self) -> Result<(), trellis_memory::MapError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.node.region.occupy() }
     }
 
     /// Its size in bytes.

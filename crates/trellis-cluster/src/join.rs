@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use trellis_base::{Deadline, Limit};
 use trellis_cluster_protocol::NodeId;
-use trellis_memory::{Catcher, RegionOptions};
+use trellis_memory::{Catcher, Piece, RegionOptions};
 use trellis_transport::links::tcp::question::{self, AskError};
 use trellis_transport::links::{in_process, shm, tcp, udp};
 use trellis_transport::{Link, Manner, SharedMemory, ShmOptions, TcpOptions, UdpOptions};
@@ -100,7 +100,7 @@ pub enum JoinError {
 
 type Joined = (Arc<Node>, JoinHandle<()>);
 
-pub(crate) fn join(mut config: Config) -> Result<Joined, JoinError> {
+pub(crate) fn join(mut config: Config, pieces: &[Piece]) -> Result<Joined, JoinError> {
     let Inherited { mut listener, mut datagrams, mut secret, status } = Inherited::take()?;
     if config.join.is_some() {
         return join_running(config, listener, secret, status);
@@ -109,7 +109,7 @@ pub(crate) fn join(mut config: Config) -> Result<Joined, JoinError> {
         let met = engines::meet(&mut config, secret)?;
         (listener, datagrams, secret) = (met.listener, met.datagrams, Some(met.secret));
     }
-    let region = make_region(&config, status.is_some())?;
+    let region = make_region(&config, pieces, status.is_some())?;
     let this = ThisNode::default();
     let link: Box<dyn Link> = if config.capacity() == 1 {
         let alone =
@@ -141,7 +141,7 @@ fn join_running(
         return Err(door.refused("it does not say who takes others in".to_owned()));
     }
     // What this machine does not have must be known before the others hear of this process.
-    let region = make_region(&config, status.is_some())?;
+    let region = make_region(&config, &[], status.is_some())?;
     let listener = match listener {
         Some(listener) => listener,
         None => {
@@ -302,11 +302,11 @@ fn answer(config: &Config, node: Option<&Node>, meant_for_this: bool, question: 
 }
 
 pub(crate) fn join_over(config: Config, link: Box<dyn Link>) -> Result<Joined, JoinError> {
-    let region = make_region(&config, true)?;
+    let region = make_region(&config, &[], true)?;
     start(config, region, link, None, &ThisNode::default(), &|| true)
 }
 
-fn make_region(config: &Config, is_launched: bool) -> Result<trellis_memory::Region, JoinError> {
+fn make_region(config: &Config, pieces: &[Piece], is_launched: bool) -> Result<trellis_memory::Region, JoinError> {
     let requested = match config.catch {
         config::Catch::Auto if config.is_leased() => Some(Catcher::Handler),
         config::Catch::Auto => None,
@@ -335,7 +335,8 @@ fn make_region(config: &Config, is_launched: bool) -> Result<trellis_memory::Reg
         catcher,
         reserve,
     };
-    let region = trellis_memory::Region::create(&options).map_err(|source| refused_region(config, source))?;
+    let region =
+        trellis_memory::Region::create_in_pieces(&options, pieces).map_err(|source| refused_region(config, source))?;
     if reserve == trellis_memory::Reserve::Full && config.has_release_consistency() {
         // Each node keeps, beside its copy of a page, the bytes as they were published last.
         region.reserve_twins().map_err(|source| refused_region(config, source))?;
@@ -350,11 +351,11 @@ fn make_region(config: &Config, is_launched: bool) -> Result<trellis_memory::Reg
 /// The sentence that a node would end with.
 pub fn try_region(config: &Config, nodes: usize) -> Result<(), String> {
     if config.reserve != config::Reserve::Full {
-        return make_region(config, true).map(drop).map_err(|error| error.to_string());
+        return make_region(config, &[], true).map(drop).map_err(|error| error.to_string());
     }
     // `reserve = "full"` would fill the whole region.
     let lazy = Config { reserve: config::Reserve::Lazy, ..config.clone() };
-    make_region(&lazy, true).map_err(|error| error.to_string())?;
+    make_region(&lazy, &[], true).map_err(|error| error.to_string())?;
     trellis_memory::can_hold(config.region_bytes.saturating_mul(nodes)).map_err(|limit| {
         let place = config.place_of("reserve");
         format!("{place}: {nodes} nodes reserve their region in full, and {limit}; use fewer nodes there, or a smaller region")

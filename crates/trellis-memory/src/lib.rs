@@ -20,6 +20,7 @@ mod catch;
 pub mod diff;
 mod doctor;
 mod error;
+mod places;
 mod region;
 mod sys;
 
@@ -27,6 +28,7 @@ pub use arena::Arena;
 pub use catch::{Abilities, Catcher, choose};
 pub use doctor::{CALLS, Capabilities, Capability, probe};
 pub use error::{MapError, RegionError, UnknownWord};
+pub use places::Piece;
 pub use region::{
     Access, Detection, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGION_BYTES_MAX,
     REGION_BYTES_MIN, Region, RegionOptions, Reserve,

@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::catch::{self, Catch, Catcher, Refusal, Span};
 use crate::error::{MapError, RegionError, UnknownWord};
+use crate::places::{Piece, Places};
 use crate::sys::linux::calls::{self, Watching};
 use crate::sys::linux::memfd::{Memfd, View, ViewError};
 use crate::sys::linux::private::Private;
 use crate::sys::linux::uffd::Message;
-use crate::sys::linux::watches::{self, Place, Watched};
+use crate::sys::linux::watches::{self, Slot, Watched};
 use crate::sys::linux::{kernel_page_bytes, limits, signals};
 
 /// The minimum size of a region.
@@ -137,6 +138,7 @@ pub struct RegionOptions {
 /// does nothing.
 pub struct Region {
     parts: ManuallyDrop<Parts>,
+    places: Places,
     page_bytes: usize,
     bytes: usize,
     catcher: Catcher,
@@ -145,9 +147,15 @@ pub struct Region {
     creator: libc::pid_t,
 }
 
+/// What a region that catches faults has in the tables of the process.
+struct Caught {
+    _slots: Vec<Slot>,
+    _calls: Vec<Watching>,
+}
+
 /// Dropped in this order: first serving ends, then catching faults, and then the views are unmapped.
 struct Parts {
-    place: Mutex<Option<(Place, Option<Watching>)>>,
+    place: Mutex<Option<Caught>>,
     catch: Box<dyn Catch>,
     application: View,
     privileged: View,
@@ -161,7 +169,25 @@ impl Region {
     /// # Errors
     /// Each says what prevents the mapping and what to change.
     pub fn create(options: &RegionOptions) -> Result<Region, RegionError> {
+        Region::create_in_pieces(options, &[])
+    }
+
+    /// Like [`Region::create`], for a region whose first pages are at addresses of their own: the pages of the first
+    /// piece, then those of the second, and so on. Nothing is mapped there before [`Region::occupy`].
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    ///
+    /// # Panics
+    /// When a piece is not made of whole pages, or the region does not have so many.
+    pub fn create_in_pieces(options: &RegionOptions, pieces: &[Piece]) -> Result<Region, RegionError> {
         check_options(options)?;
+        let is_whole = |bytes: usize| bytes.is_multiple_of(options.page_bytes);
+        assert!(
+            pieces.iter().all(|piece| is_whole(piece.address) && is_whole(piece.bytes) && piece.bytes > 0)
+                && pieces.iter().map(|piece| piece.bytes).sum::<usize>() <= options.bytes,
+            "pieces are whole pages of the region: {pieces:x?}"
+        );
         check_room(options)?;
         let bytes = options.bytes;
         let file = Memfd::create(bytes).map_err(|source| RegionError::Kernel {
@@ -186,8 +212,8 @@ impl Region {
                 limit: not_taken(&io::Error::from_raw_os_error(error)),
             })?;
         }
-        let view = Span { start: application.base(), bytes };
-        let catch = catch::prepare(options.catcher, view, options.page_bytes, &file)
+        let places = Places::new(application.base(), bytes, options.page_bytes, pieces);
+        let catch = catch::prepare(options.catcher, places.clone(), options.page_bytes, &file)
             .map_err(|why| RegionError::Catcher { catcher: options.catcher, why })?;
         Ok(Region {
             parts: ManuallyDrop::new(Parts {
@@ -198,6 +224,7 @@ impl Region {
                 twins: Private::new(bytes),
                 file,
             }),
+            places,
             page_bytes: options.page_bytes,
             bytes,
             catcher: options.catcher,
@@ -224,14 +251,17 @@ impl Region {
         let signal = self.parts.catch.signal();
         let mut descriptors = [Some(self.parts.file.number()); watches::DESCRIPTORS];
         descriptors[1..].copy_from_slice(&self.parts.catch.descriptors());
-        let watched = Watched {
-            base: self.parts.application.base(),
-            bytes: self.bytes,
+        let ranges = self.ranges();
+        let watched = |(first_page, span): (usize, Span)| Watched {
+            base: span.start,
+            bytes: span.bytes,
             page_bytes: self.page_bytes,
-            server: signal.map(|_| server),
+            first_page,
+            server: signal.map(|_| Arc::clone(&server)),
             descriptors,
         };
-        let taken = watches::take(watched).ok_or(RegionError::TooManyRegions { max: signals::REGIONS_MAX })?;
+        let slots: Option<Vec<Slot>> = ranges.iter().map(|range| watches::take(watched(*range))).collect();
+        let slots = slots.ok_or(RegionError::TooManyRegions { max: signals::REGIONS_MAX })?;
         let refused = |source| RegionError::Kernel {
             operation: "sigaction",
             source,
@@ -242,10 +272,41 @@ impl Region {
         }
         // For any catcher: a forked child that touches the region gets SIGSEGV and a message.
         signals::take_over(libc::SIGSEGV, signal == Some(libc::SIGSEGV)).map_err(refused)?;
-        let calls = signal.and_then(|_| calls::watch(self.parts.application.base(), self.bytes));
-        self.calls_are_answered.store(calls.is_some(), Ordering::SeqCst);
-        *place = Some((taken, calls));
+        let watch = |(_, span): &(usize, Span)| signal.and_then(|_| calls::watch(span.start, span.bytes));
+        let calls: Vec<Watching> = ranges.iter().filter_map(watch).collect();
+        self.calls_are_answered.store(calls.len() == ranges.len(), Ordering::SeqCst);
+        *place = Some(Caught { _slots: slots, _calls: calls });
         Ok(())
+    }
+
+    /// Maps the pieces at their addresses, in place of what is mapped there. From now on their pages are *none*, as all
+    /// pages are that no node has used.
+    ///
+    /// # Errors
+    /// The kernel refused; what was mapped there may be gone.
+    ///
+    /// # Safety
+    /// What is mapped there now belongs to the caller, and nothing uses it meanwhile. The pieces stay mapped after the
+    /// region is dropped.
+    pub unsafe fn occupy(&self) -> Result<(), MapError> {
+        for (first, piece) in self.places.pieces() {
+            let (count, span) = (piece.bytes / self.page_bytes, Span { start: piece.address, bytes: piece.bytes });
+            let protection = catch::first_protection(self.catcher);
+            // SAFETY: the caller's promise.
+            let mapped =
+                unsafe { self.parts.file.map_over(first * self.page_bytes, piece.address, piece.bytes, protection) };
+            let refused = |errno| MapError::Kernel { operation: "mmap", page: first, count, errno };
+            mapped.map_err(refused)?;
+            self.parts.catch.watch(span).map_err(|refusal| map_error(refusal, first, count))?;
+        }
+        Ok(())
+    }
+
+    /// The ranges of addresses in which faults are caught, each with its first page.
+    fn ranges(&self) -> Vec<(usize, Span)> {
+        let pieces =
+            self.places.pieces().map(|(first, piece)| (first, Span { start: piece.address, bytes: piece.bytes }));
+        pieces.chain([(0, self.places.whole())]).collect()
     }
 
     /// Stops catching and drops the server: for a server that itself holds the region. A page that is not accessible must
@@ -315,20 +376,19 @@ impl Region {
     /// When the range is not inside the region, or the access is [`Access::None`].
     pub fn install(&self, page: usize, count: usize, access: Access, zero: bool) -> Result<(), MapError> {
         assert_ne!(access, Access::None, "install gives access; revoke takes it");
-        let span = self.span(page, count);
         let writable = access == Access::Write;
         if zero {
             self.populate(page, count)?;
         }
-        match self.parts.catch.install(span, writable) {
+        let install = || self.change(page, count, |catch, span| catch.install(span, writable));
+        match install() {
             // Some of the pages were never written, so they do not exist.
-            Err(refusal) if refusal.errno == libc::EFAULT => {
+            Err(MapError::Kernel { errno: libc::EFAULT, .. }) => {
                 self.populate(page, count)?;
-                self.parts.catch.install(span, writable)
+                install()
             }
             done => done,
         }
-        .map_err(|refusal| map_error(refusal, page, count))
     }
 
     /// Makes readable pages writable, and wakes the threads that wait for that.
@@ -339,8 +399,7 @@ impl Region {
     /// # Panics
     /// When the range is not inside the region.
     pub fn upgrade(&self, page: usize, count: usize) -> Result<(), MapError> {
-        let span = self.span(page, count);
-        self.parts.catch.upgrade(span).map_err(|refusal| map_error(refusal, page, count))
+        self.change(page, count, |catch, span| catch.upgrade(span))
     }
 
     /// Removes write access from pages that have it. When it returns, every store of the application is visible in the
@@ -352,8 +411,7 @@ impl Region {
     /// # Panics
     /// When the range is not inside the region.
     pub fn downgrade(&self, page: usize, count: usize) -> Result<(), MapError> {
-        let span = self.span(page, count);
-        self.parts.catch.downgrade(span).map_err(|refusal| map_error(refusal, page, count))
+        self.change(page, count, |catch, span| catch.downgrade(span))
     }
 
     /// Removes all access. When it returns, every store of the application is visible in the privileged view, which
@@ -365,8 +423,7 @@ impl Region {
     /// # Panics
     /// When the range is not inside the region.
     pub fn revoke(&self, page: usize, count: usize) -> Result<(), MapError> {
-        let span = self.span(page, count);
-        self.parts.catch.revoke(span).map_err(|refusal| map_error(refusal, page, count))
+        self.change(page, count, |catch, span| catch.revoke(span))
     }
 
     /// Removes all access and frees the memory of the bytes: the pages are as if they had never been written.
@@ -391,7 +448,11 @@ impl Region {
     /// # Panics
     /// When the range is not inside the region.
     pub fn wake(&self, page: usize, count: usize) {
-        self.parts.catch.wake(self.span(page, count));
+        // Waking cannot fail.
+        let _ = self.change(page, count, |catch, span| {
+            catch.wake(span);
+            Ok(())
+        });
     }
 
     /// Creates pages, zero if nothing was written yet, so that writing to the privileged view cannot fail.
@@ -451,7 +512,7 @@ impl Region {
         let mut messages = [Message::EMPTY; FAULT_BATCH];
         let taken = self.parts.catch.take(&mut messages[..room]);
         for (address, write) in messages[..taken].iter().filter_map(Message::page_fault) {
-            let offset = address - self.parts.application.base();
+            let offset = self.places.offset_of(address);
             assert!(offset < self.bytes, "the kernel reports faults of the registered range only");
             into.push(Fault { page: offset / self.page_bytes, offset: offset % self.page_bytes, write });
         }
@@ -476,8 +537,7 @@ impl Region {
     /// # Panics
     /// When the range is not inside the region.
     pub fn detect(&self, page: usize, count: usize, detection: Detection) -> Result<(), MapError> {
-        let span = self.span(page, count);
-        self.parts.catch.detect(span, detection).map_err(|refusal| map_error(refusal, page, count))
+        self.change(page, count, |catch, span| catch.detect(span, detection))
     }
 
     /// Calls `found` with ranges of pages, first and count, that were stored to since they were installed or downgraded;
@@ -492,8 +552,7 @@ impl Region {
     /// # Panics
     /// When the range is not inside the region.
     pub fn stored_to(&self, page: usize, count: usize, found: &mut dyn FnMut(usize, usize)) -> Result<(), MapError> {
-        let span = self.span(page, count);
-        self.parts.catch.stored_to(span, found).map_err(|refusal| map_error(refusal, page, count))
+        self.change(page, count, |catch, span| catch.stored_to(span, found))
     }
 
     /// Copies the current content of these pages' privileged view to their twins.
@@ -543,9 +602,16 @@ impl Region {
         self.parts.twins.give_back(page * self.page_bytes, count * self.page_bytes);
     }
 
-    fn span(&self, page: usize, count: usize) -> Span {
+    /// Has the catcher do something for pages, which it gets in spans of consecutive addresses.
+    fn change(
+        &self,
+        page: usize,
+        count: usize,
+        mut step: impl FnMut(&dyn Catch, Span) -> Result<(), Refusal>,
+    ) -> Result<(), MapError> {
         self.check(page, count);
-        Span { start: self.parts.application.base() + page * self.page_bytes, bytes: count * self.page_bytes }
+        let done = self.places.spans(page, count, |span| step(&*self.parts.catch, span));
+        done.map_err(|refusal| map_error(refusal, page, count))
     }
 
     fn check(&self, page: usize, count: usize) {

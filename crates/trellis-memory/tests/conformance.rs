@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use peer::{Plan, World};
 use trellis_base::proc_bytes;
-use trellis_memory::{Access, Catcher, Fault, Region, RegionOptions, Reserve};
+use trellis_memory::{Access, Catcher, Detection, Fault, Piece, Region, RegionOptions, Reserve};
 use trellis_testing::{Folder, Need, skip};
 
 /// A new catcher is one line here.
@@ -46,6 +46,7 @@ macro_rules! conformance {
                 errno_survives_a_fault
                 system_calls_do_what_the_abilities_say
                 an_address_is_free_again_after_the_region
+                pages_may_be_at_addresses_of_their_own
             );
         }
     )* };
@@ -602,6 +603,59 @@ fn an_address_is_free_again_after_the_region(test: &str, catcher: Catcher) {
         assert_eq!(region.base() as usize, 0x2100_0000_0000);
         let error = Region::create(&options).expect_err("the address is taken");
         assert!(error.to_string().contains("trellis-region"), "the region in the way is named: {error}");
+    }
+}
+
+/// The first five pages: two at one address, three at another, with memory between them that stays the test's.
+fn pages_may_be_at_addresses_of_their_own(test: &str, catcher: Catcher) {
+    let bytes = 16 * PAGE;
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, which replaces nothing.
+    let given = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, private, -1, 0) }.cast::<u8>();
+    assert_ne!(given.cast(), libc::MAP_FAILED);
+    // SAFETY: the mapping made above.
+    unsafe { given.write_bytes(7, bytes) };
+    let piece = |page: usize, pages: usize| Piece { address: given as usize + page * PAGE, bytes: pages * PAGE };
+    let pieces = Box::leak(Box::new([piece(9, 2), piece(1, 3)]));
+    let Some(world) = World::make(test, Plan { pieces, ..Plan::of(catcher) }) else { return };
+    let place = |page: usize| match page {
+        0..2 => given.wrapping_add((9 + page) * PAGE),
+        2..5 => given.wrapping_add((page - 1) * PAGE),
+        page => world.region.base().wrapping_add(page * PAGE),
+    };
+    // SAFETY: pages of the region, in the state that the peer gives them.
+    let (load, store) =
+        unsafe { (|at: *mut u8| at.read_volatile(), |at: *mut u8, value: u8| at.write_volatile(value)) };
+    for page in 0..7 {
+        assert_eq!(load(place(page)), 0, "page {page} is the region's");
+        store(place(page).wrapping_add(5), 10 + page as u8);
+        let fault = |write, offset| Fault { page, offset, write };
+        assert_eq!(world.exact_faults(), [fault(false, 0), fault(true, 5)]);
+        assert_eq!(world.engine_load(page * PAGE + 5), 10 + page as u8);
+    }
+    for untouched in [0, 4, 8, 11, 15] {
+        assert_eq!(load(given.wrapping_add(untouched * PAGE)), 7, "what no piece has stays");
+    }
+    // Across the borders of pieces.
+    assert_eq!(world.withdraw(1, 5, Access::Read), 5);
+    world.region.revoke(1, 5).expect("revoked");
+    world.region.install(1, 5, Access::Write, false).expect("installed");
+    world.note(1, 5, Access::Write);
+    for page in 1..6 {
+        store(place(page), 1);
+        assert_eq!(load(place(page).wrapping_add(5)), 10 + page as u8);
+    }
+    assert_eq!(world.faults(), []);
+    if world.region.marks_work() {
+        world.region.downgrade(0, 7).expect("downgraded");
+        world.note(0, 7, Access::Read);
+        world.switched(0, 7, Detection::Marks);
+        [1, 2, 4, 5].map(|page| store(place(page), 2));
+        let mut found = Vec::new();
+        world.region.stored_to(0, 7, &mut |first, count| found.extend(first..first + count)).expect("scanned");
+        assert_eq!(found, [1, 2, 4, 5]);
+        assert_eq!(world.faults(), []);
     }
 }
 

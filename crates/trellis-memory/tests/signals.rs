@@ -491,7 +491,7 @@ fn places_for_regions_are_bounded_and_given_back() {
         let one_more = Region::create(&options(catcher)).unwrap_or_else(|error| panic!("{error}"));
         let server = Arc::new(Opener { region: OnceLock::new(), before: |_| () });
         let error = one_more.catch(Arc::clone(&server) as Arc<dyn FaultServer>).expect_err("all places are taken");
-        assert!(error.to_string().contains("16 regions"), "{error}");
+        assert!(error.to_string().contains(&format!("{REGIONS_MAX} regions")), "{error}");
         let (first, poller) = regions.swap_remove(0);
         drop(poller);
         first.release();

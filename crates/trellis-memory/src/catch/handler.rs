@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::userfault::Userfault;
 use super::{Abilities, Catch, DESCRIPTORS, Refusal, Span};
+use crate::places::Places;
 use crate::region::Detection;
 use crate::sys::linux::memfd::Memfd;
 use crate::sys::linux::readiness::Readiness;
@@ -33,8 +34,8 @@ pub(super) struct Handler {
 }
 
 impl Handler {
-    pub(super) fn prepare(view: Span, page_bytes: usize, file: &Memfd) -> Result<Handler, String> {
-        let pages = Userfault::prepare(view, page_bytes, file, false)?;
+    pub(super) fn prepare(places: Places, page_bytes: usize, file: &Memfd) -> Result<Handler, String> {
+        let pages = Userfault::prepare(places, page_bytes, file, false)?;
         let either = match pages.marks() {
             None => None,
             Some(marks) => {
@@ -65,6 +66,10 @@ impl Catch for Handler {
 
     fn revoke(&self, span: Span) -> Result<(), Refusal> {
         self.pages.revoke(span)
+    }
+
+    fn watch(&self, span: Span) -> Result<(), Refusal> {
+        self.pages.watch(span)
     }
 
     fn wake(&self, span: Span) {

@@ -42,6 +42,7 @@ use std::str::FromStr;
 
 use crate::doctor::Capabilities;
 use crate::error::UnknownWord;
+use crate::places::Places;
 use crate::region::Detection;
 use crate::sys::linux::memfd::Memfd;
 use crate::sys::linux::uffd::Message;
@@ -122,7 +123,7 @@ impl FromStr for Catcher {
 }
 
 /// Part of the application view, in addresses.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) start: usize,
     pub(crate) bytes: usize,
@@ -149,6 +150,8 @@ pub(crate) trait Catch: Send + Sync {
     fn upgrade(&self, span: Span) -> Result<(), Refusal>;
     fn downgrade(&self, span: Span) -> Result<(), Refusal>;
     fn revoke(&self, span: Span) -> Result<(), Refusal>;
+    /// Catches faults in a piece of the view that was mapped just now; its pages are *none*.
+    fn watch(&self, span: Span) -> Result<(), Refusal>;
     fn wake(&self, span: Span);
     /// The descriptor that is readable while faults are queued, if they are queued.
     fn event(&self) -> Option<RawFd>;
@@ -169,12 +172,17 @@ pub(crate) trait Catch: Send + Sync {
 /// The maximum number of a catcher's descriptors.
 pub(crate) const DESCRIPTORS: usize = 4;
 
-/// Creates the catcher of a region whose application view is `view`; from now on the view's pages are *none*. `file`
-/// holds the bytes and must outlive the catcher.
-pub(crate) fn prepare(catcher: Catcher, view: Span, page_bytes: usize, file: &Memfd) -> Result<Box<dyn Catch>, String> {
+/// Creates the catcher of a region whose application view has its pages at `places`; from now on they are *none*, except
+/// those of pieces, which [`Catch::watch`] adds. `file` holds the bytes and must outlive the catcher.
+pub(crate) fn prepare(
+    catcher: Catcher,
+    places: Places,
+    page_bytes: usize,
+    file: &Memfd,
+) -> Result<Box<dyn Catch>, String> {
     Ok(match catcher {
-        Catcher::Signal => Box::new(signal::Signal::prepare(view, page_bytes, file)?),
-        Catcher::Handler => Box::new(handler::Handler::prepare(view, page_bytes, file)?),
+        Catcher::Signal => Box::new(signal::Signal::prepare(places, page_bytes, file)?),
+        Catcher::Handler => Box::new(handler::Handler::prepare(places, page_bytes, file)?),
         Catcher::Mprotect => Box::new(mprotect::Mprotect),
     })
 }

@@ -53,6 +53,10 @@ impl Catch for Mprotect {
         Mprotect::set(span, libc::PROT_NONE)
     }
 
+    fn watch(&self, span: Span) -> Result<(), Refusal> {
+        self.revoke(span)
+    }
+
     fn wake(&self, _: Span) {}
 
     fn event(&self) -> Option<RawFd> {

@@ -8,6 +8,7 @@ use std::os::fd::RawFd;
 
 use super::userfault::Userfault;
 use super::{Abilities, Catch, DESCRIPTORS, Refusal, Span};
+use crate::places::Places;
 use crate::region::Detection;
 use crate::sys::linux::memfd::Memfd;
 use crate::sys::linux::uffd::Message;
@@ -26,8 +27,8 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    pub(super) fn prepare(view: Span, page_bytes: usize, file: &Memfd) -> Result<Signal, String> {
-        Ok(Signal { pages: Userfault::prepare(view, page_bytes, file, true)? })
+    pub(super) fn prepare(places: Places, page_bytes: usize, file: &Memfd) -> Result<Signal, String> {
+        Ok(Signal { pages: Userfault::prepare(places, page_bytes, file, true)? })
     }
 }
 
@@ -50,6 +51,10 @@ impl Catch for Signal {
 
     fn revoke(&self, span: Span) -> Result<(), Refusal> {
         self.pages.revoke(span)
+    }
+
+    fn watch(&self, span: Span) -> Result<(), Refusal> {
+        self.pages.watch(span)
     }
 
     fn wake(&self, _: Span) {}

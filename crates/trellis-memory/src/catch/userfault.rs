@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::pages::PageSet;
 use super::{Refusal, Span};
+use crate::places::Places;
 use crate::region::Detection;
 use crate::sys::linux::memfd::{Memfd, View, drop_pages};
 use crate::sys::linux::moving::{Way, move_mapping};
@@ -23,6 +24,7 @@ use crate::sys::linux::uffd::{self, Uffd};
 
 const INSTALL: &str = "UFFDIO_CONTINUE";
 const PROTECT: &str = "UFFDIO_WRITEPROTECT";
+const REGISTER: &str = "UFFDIO_REGISTER";
 const REMAP: &str = "mremap";
 const SCAN: &str = "PAGEMAP_SCAN";
 /// Pages between held ones that are not held themselves are scanned, too, if there are at most this many: the kernel
@@ -33,7 +35,7 @@ pub(crate) const MARKS_REQUEST: &str = "noting stores without faults";
 
 /// A region's userfaultfds.
 pub(super) struct Userfault {
-    view: Span,
+    places: Places,
     page_shift: u32,
     faults: Uffd,
     marks: Option<Marks>,
@@ -56,14 +58,22 @@ struct Marks {
 
 impl Userfault {
     /// Opens the userfaultfds, tests them on separate pages, and registers the view for faults.
-    pub(super) fn prepare(view: Span, page_bytes: usize, file: &Memfd, signal: bool) -> Result<Userfault, String> {
+    pub(super) fn prepare(places: Places, page_bytes: usize, file: &Memfd, signal: bool) -> Result<Userfault, String> {
+        let view = places.whole();
         let marks = Marks::prepare(view.bytes / page_bytes, file, signal);
         let faults = if marks.is_some() { Uffd::open_movable(signal)? } else { Uffd::open(signal)? };
         uffd::try_out(&faults)?;
         faults
             .register(view.start, view.bytes)
             .map_err(|error| format!("UFFDIO_REGISTER of the region failed ({error}); run `trellis doctor`"))?;
-        Ok(Userfault { view, page_shift: page_bytes.trailing_zeros(), faults, marks })
+        Ok(Userfault { places, page_shift: page_bytes.trailing_zeros(), faults, marks })
+    }
+
+    /// Catches faults in a part of the application view that was mapped just now.
+    pub(super) fn watch(&self, span: Span) -> Result<(), Refusal> {
+        let refused =
+            |error: io::Error| Refusal { operation: REGISTER, errno: error.raw_os_error().unwrap_or(libc::EIO) };
+        self.faults.register(span.start, span.bytes).map_err(refused)
     }
 
     /// The userfaultfd that every region has.
@@ -197,8 +207,8 @@ impl Userfault {
         let mut told = self.pages(span).0;
         let look = &mut |start: usize, end: usize| {
             // Two kernel pages of one page are found separately if a third one between them is clean.
-            let mut at = told.max((start - self.view.start) >> self.page_shift);
-            let last = (end - 1 - self.view.start) >> self.page_shift;
+            let mut at = told.max(self.places.page_of(start));
+            let last = self.places.page_of(end - 1);
             while at <= last {
                 let (held, until) = marks.held.run(at, last + 1);
                 if held {
@@ -231,8 +241,8 @@ impl Userfault {
         let (from, to) = (self.of(marks, !to_marks), self.of(marks, to_marks));
         let os_error =
             |operation| move |error: io::Error| Refusal { operation, errno: error.raw_os_error().unwrap_or(libc::EIO) };
-        let new = View::map_part(marks.file, span.start - self.view.start, span.bytes).map_err(os_error("mmap"))?;
-        to.register(new.base(), span.bytes).map_err(os_error("UFFDIO_REGISTER"))?;
+        let new = View::map_part(marks.file, first << self.page_shift, span.bytes).map_err(os_error("mmap"))?;
+        to.register(new.base(), span.bytes).map_err(os_error(REGISTER))?;
         let writable = self.take_states(marks, span, to_marks)?;
         // Its faults have to be taken from the moment at which it is in place.
         let pages = end - first;
@@ -249,8 +259,12 @@ impl Userfault {
         // If it failed, the pages return to where they were.
         let owner = if moved.is_ok() { to } else { from };
         let restored = self.restore(marks, owner, span, &writable);
-        from.wake(self.view.start, self.view.bytes);
-        to.wake(self.view.start, self.view.bytes);
+        let whole = self.places.whole();
+        let pieces = self.places.pieces().map(|(_, piece)| Span { start: piece.address, bytes: piece.bytes });
+        for part in pieces.chain([whole]) {
+            from.wake(part.start, part.bytes);
+            to.wake(part.start, part.bytes);
+        }
         moved.map_err(Refusal::of(REMAP)).and(restored)
     }
 
@@ -329,12 +343,12 @@ impl Userfault {
 
     /// The first page of a part of the view, and the one after its last.
     fn pages(&self, span: Span) -> (usize, usize) {
-        let offset = span.start - self.view.start;
-        (offset >> self.page_shift, (offset + span.bytes) >> self.page_shift)
+        let first = self.places.page_of(span.start);
+        (first, first + (span.bytes >> self.page_shift))
     }
 
     fn span(&self, first: usize, end: usize) -> Span {
-        Span { start: self.view.start + (first << self.page_shift), bytes: (end - first) << self.page_shift }
+        Span { start: self.places.address_of(first), bytes: (end - first) << self.page_shift }
     }
 }
 

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use trellis_memory::{
-    Access, Catcher, Detection, FAULT_BATCH, Fault, FaultServer, Region, RegionOptions, Reserve, choose, probe,
+    Access, Catcher, Detection, FAULT_BATCH, Fault, FaultServer, Piece, Region, RegionOptions, Reserve, choose, probe,
 };
 use trellis_testing::{Need, skip};
 
-/// A process has 16 slots for regions, and some tests count them: one test at a time.
+/// The slots for regions of a process are few, and some tests count them: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// How many faults are remembered; the memory is taken before the first one.
@@ -93,11 +93,13 @@ pub(crate) struct Plan {
     pub(crate) page_bytes: usize,
     pub(crate) reserve: Reserve,
     pub(crate) remote: Option<fn(usize) -> u8>,
+    /// Pages at addresses of their own, in memory that the test gives away.
+    pub(crate) pieces: &'static [Piece],
 }
 
 impl Plan {
     pub(crate) fn of(catcher: Catcher) -> Plan {
-        Plan { catcher, bytes: 1 << 20, page_bytes: 4096, reserve: Reserve::Lazy, remote: None }
+        Plan { catcher, bytes: 1 << 20, page_bytes: 4096, reserve: Reserve::Lazy, remote: None, pieces: &[] }
     }
 }
 
@@ -108,13 +110,14 @@ impl World {
             return None;
         }
         let alone = alone();
-        let region = Region::create(&RegionOptions {
+        let options = RegionOptions {
             base_address: None,
             bytes: plan.bytes,
             page_bytes: plan.page_bytes,
             catcher: plan.catcher,
             reserve: plan.reserve,
-        });
+        };
+        let region = Region::create_in_pieces(&options, plan.pieces);
         let region = Arc::new(region.unwrap_or_else(|error| panic!("{error}")));
         let pages = region.pages();
         let peer = Arc::new(Peer {
@@ -129,6 +132,8 @@ impl World {
         assert!(peer.region.set(Arc::clone(&region)).is_ok());
         region.catch(Arc::clone(&peer) as Arc<dyn FaultServer>).unwrap_or_else(|error| panic!("{error}"));
         let poller = Poller::start(&region, Arc::clone(&peer) as Arc<dyn FaultServer>);
+        // SAFETY: the test gave this memory away.
+        unsafe { region.occupy() }.unwrap_or_else(|error| panic!("{error}"));
         Some(World { region, peer, poller, _alone: alone })
     }
 

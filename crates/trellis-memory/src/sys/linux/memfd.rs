@@ -83,6 +83,29 @@ impl Memfd {
         }
     }
 
+    /// Maps a part of the file at an address, in place of what is mapped there; a forked child does not get it. Returns
+    /// the error number if that fails.
+    ///
+    /// # Safety
+    /// What is mapped there belongs to the caller, and nothing uses it meanwhile.
+    pub(crate) unsafe fn map_over(
+        &self,
+        offset: usize,
+        address: usize,
+        bytes: usize,
+        protection: libc::c_int,
+    ) -> Result<(), i32> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let place = address as *mut libc::c_void;
+        // SAFETY: the caller's promise.
+        let at = unsafe { libc::mmap64(place, bytes, protection, flags, self.number(), offset as libc::off64_t) };
+        // SAFETY: advice about the mapping that was just made.
+        if at == libc::MAP_FAILED || unsafe { libc::madvise(place, bytes, libc::MADV_DONTFORK) } != 0 {
+            return Err(errno());
+        }
+        Ok(())
+    }
+
     /// The descriptor's number.
     pub(crate) fn number(&self) -> RawFd {
         self.file.as_raw_fd()

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use crate::region::{Fault, FaultServer};
 
-/// The maximum number of regions of a process that can catch faults at the same time.
-pub const REGIONS_MAX: usize = 16;
+/// The maximum number of regions of a process that can catch faults at the same time; each piece of a region counts as
+/// one.
+pub const REGIONS_MAX: usize = 64;
 
 /// The maximum number of a region's descriptors: its bytes, and what its catcher uses.
 pub(crate) const DESCRIPTORS: usize = 5;
@@ -22,6 +23,8 @@ pub(crate) struct Watch {
     /// Zero: the slot is free.
     bytes: AtomicUsize,
     page_shift: AtomicUsize,
+    /// The number of the page at the first address.
+    first_page: AtomicUsize,
     /// Null if the region's faults do not arrive as signals.
     server: AtomicPtr<Arc<dyn FaultServer>>,
     serving: AtomicUsize,
@@ -38,17 +41,18 @@ pub(crate) struct Watched {
     pub(crate) base: usize,
     pub(crate) bytes: usize,
     pub(crate) page_bytes: usize,
+    pub(crate) first_page: usize,
     pub(crate) server: Option<Arc<dyn FaultServer>>,
     pub(crate) descriptors: [Option<RawFd>; DESCRIPTORS],
 }
 
 /// A taken slot; released when dropped.
-pub(crate) struct Place {
+pub(crate) struct Slot {
     watch: &'static Watch,
 }
 
 /// Takes a slot. `None` if all are taken.
-pub(crate) fn take(watched: Watched) -> Option<Place> {
+pub(crate) fn take(watched: Watched) -> Option<Slot> {
     AT_FORK.call_once(|| {
         // SAFETY: the function only closes descriptors, which is allowed in a forked child.
         unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
@@ -58,13 +62,14 @@ pub(crate) fn take(watched: Watched) -> Option<Place> {
     let server = watched.server.map_or(std::ptr::null_mut(), |server| Box::into_raw(Box::new(server)));
     watch.base.store(watched.base, Ordering::Relaxed);
     watch.page_shift.store(watched.page_bytes.trailing_zeros() as usize, Ordering::Relaxed);
+    watch.first_page.store(watched.first_page, Ordering::Relaxed);
     for (place, number) in watch.descriptors.iter().zip(watched.descriptors) {
         place.store(number.unwrap_or(-1), Ordering::Relaxed);
     }
     watch.server.store(server, Ordering::SeqCst);
     // Stored last: from here on handlers see the slot.
     watch.bytes.store(watched.bytes, Ordering::Release);
-    Some(Place { watch })
+    Some(Slot { watch })
 }
 
 /// The slot of the region that contains `address`.
@@ -81,6 +86,7 @@ impl Watch {
             base: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             page_shift: AtomicUsize::new(0),
+            first_page: AtomicUsize::new(0),
             server: AtomicPtr::new(std::ptr::null_mut()),
             serving: AtomicUsize::new(0),
             descriptors: [const { AtomicI32::new(-1) }; DESCRIPTORS],
@@ -104,7 +110,8 @@ impl Watch {
         if !server.is_null() {
             let byte = address - self.base.load(Ordering::Relaxed);
             let shift = self.page_shift.load(Ordering::Relaxed);
-            let (page, offset) = (byte >> shift, byte & ((1 << shift) - 1));
+            let page = self.first_page.load(Ordering::Relaxed) + (byte >> shift);
+            let offset = byte & ((1 << shift) - 1);
             // SAFETY: the counter was incremented, so the server is not freed before it is decremented.
             unsafe { (*server).serve(Fault { page, offset, write }) };
         }
@@ -112,7 +119,7 @@ impl Watch {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let server = {
             let _changing = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
