@@ -10,6 +10,7 @@
 //! PREFIX/lib/libtrellis.so                  what -ltrellis finds
 //! PREFIX/lib/libivy.so                      what -livy finds
 //! PREFIX/lib/libtrellis_calls.so            what `trellis run` loads first
+//! PREFIX/lib/libtrellis_threads.so          what `trellis threads` loads first
 //! PREFIX/lib/pkgconfig/{trellis,libivy}.pc
 //! PREFIX/lib/cmake/Trellis/TrellisConfig.cmake, TrellisConfigVersion.cmake
 //! PREFIX/include/{trellis.h,trellis.hpp,ivy.hh,libivy.hh}, PREFIX/include/libivy/*.hh
@@ -23,6 +24,9 @@ use std::path::{Path, PathBuf};
 
 /// The library that makes calls of the C library whole.
 pub(crate) const CALLS: &str = "libtrellis_calls.so";
+
+/// The library that lets the threads of a program run on several nodes.
+pub(crate) const THREADS: &str = "libtrellis_threads.so";
 
 /// Headers, relative to `include/` at the source and at the target.
 const HEADERS: [&str; 19] = [
@@ -89,9 +93,11 @@ pub(crate) fn install(source: &Path, library: &Path, prefix: &Path, version: &st
         link(&full_name, &lib.join(name), &mut written)?;
     }
     // Cargo puts the libraries on which one depends into `deps`.
-    let calls = library.with_file_name("deps").join(CALLS);
-    let calls = if calls.exists() { calls } else { library.with_file_name(CALLS) };
-    copy(&calls, &lib.join(CALLS), &mut written)?;
+    for name in [CALLS, THREADS] {
+        let among_dependencies = library.with_file_name("deps").join(name);
+        let built = if among_dependencies.exists() { among_dependencies } else { library.with_file_name(name) };
+        copy(&built, &lib.join(name), &mut written)?;
+    }
     for header in HEADERS {
         copy(&source.join("include").join(header), &prefix.join("include").join(header), &mut written)?;
     }

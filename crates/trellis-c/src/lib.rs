@@ -10,18 +10,21 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![warn(missing_docs)]
 
+mod addresses;
 mod allocator;
 pub mod cluster;
 pub mod config;
 pub mod counters;
 mod failure;
 pub mod heap;
+mod layout;
 pub mod named;
 pub mod parmacs;
 pub mod remote;
 pub mod status;
 pub mod stored;
 pub mod synchronisation;
+pub mod threads;
 
 // Its functions replace those of the C library in programs that are linked with this one.
 extern crate trellis_calls as _;

@@ -138,37 +138,6 @@ impl Argument for Text {
     unsafe fn finish(self, _: &mut Option<Buffer>) {}
 }
 
-/// An answer of the C library.
-pub(crate) trait Answer: Copy {
-    /// That of a function which this C library lacks.
-    const MISSING: Self;
-
-    /// Whether it says that the call did what it should.
-    fn is_good(self) -> bool;
-}
-
-macro_rules! answer {
-    ($([$($generic:tt)*] $type:ty: $missing:expr),*) => { $(
-        impl $($generic)* Answer for $type {
-            const MISSING: Self = $missing;
-
-            fn is_good(self) -> bool {
-                self != Self::MISSING
-            }
-        }
-    )* };
-}
-
-impl Answer for () {
-    const MISSING: () = ();
-
-    fn is_good(self) -> bool {
-        true
-    }
-}
-
-answer!([] i32: -1, [] i64: -1, [] isize: -1, [] usize: 0, [<T>] *mut T: std::ptr::null_mut());
-
 /// The call with private memory in place of an argument that the kernel reads.
 pub(crate) fn given<A: Argument, R>(argument: A, call: impl FnOnce(A) -> R) -> R {
     // SAFETY: the kernel would read it.

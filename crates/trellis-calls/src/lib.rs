@@ -16,7 +16,6 @@
 mod arguments;
 mod buffer;
 mod processes;
-mod real;
 mod shared;
 mod signals;
 mod sockets;

@@ -9,9 +9,9 @@ use libc::{mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 
 use crate::arguments::{Argument, InOut};
 use crate::buffer::Buffer;
-use crate::real::{errno, set_errno};
 use crate::shared;
 use crate::streams::{self, BYTES_MAX, Pieces};
+use trellis_interpose::{errno, set_errno};
 
 /// An address that the kernel writes, with the length that the program gives and gets.
 struct Address {

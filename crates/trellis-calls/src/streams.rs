@@ -11,8 +11,8 @@ use std::mem::MaybeUninit;
 use libc::iovec;
 
 use crate::buffer::Buffer;
-use crate::real::errno;
 use crate::shared;
+use trellis_interpose::errno;
 
 /// The kernel moves no more with one call (read(2), write(2)).
 pub(crate) const BYTES_MAX: usize = 0x7fff_f000;

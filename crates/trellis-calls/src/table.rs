@@ -12,75 +12,13 @@ use libc::{
     sysinfo as SystemInformation, timespec, timeval, utimbuf, utsname,
 };
 
-use crate::arguments::{Answer, Argument, In, InOut, Out, Text, given};
-use crate::real::{Real, errno, set_errno};
+use crate::arguments::{Argument, In, InOut, Out, Text, given};
 use crate::signals::{Action, Mask};
 use crate::{processes, signals, sockets, stdio, streams, waits};
+use trellis_interpose::errno;
+use trellis_interpose::{Answer, functions};
 
-macro_rules! calls {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $answer:tt $(:: $path:ident)* $(|$real:ident| $body:expr)?;)*) => {
-        $( calls!(@ $name ($($argument: $type),*) $result, [$answer $(:: $path)*] $(|$real| $body)?); )*
-
-        /// Every function, to be looked up when the library is loaded.
-        pub(crate) static ALL: &[&Real] = &[$( &reals::$name ),*];
-
-        #[allow(non_upper_case_globals, reason = "they have the names of their functions")]
-        pub(crate) mod reals {
-            use super::Real;
-            $( pub(crate) static $name: Real = Real::new(concat!(stringify!($name), "\0")); )*
-        }
-    };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, [copied]) => {
-        calls!(@@ $name ($($argument: $type),*) $result, |real| {
-            if !(false $(|| $argument.is_shared())*) {
-                // SAFETY: as the program calls it.
-                return unsafe { real($($argument),*) };
-            }
-
-            /// Apart, so that the stack of a call without shared memory stays small.
-            #[cold]
-            #[inline(never)]
-            fn with_private_memory(
-                real: unsafe extern "C" fn($($type),*) -> $result,
-                $($argument: $type),*
-            ) -> $result {
-                // SAFETY: as the program calls it, with private memory in place of what is shared.
-                unsafe {
-                    $( let mut $argument = ($argument, $argument.stand_in()); )*
-                    let answer = real($( $argument.0.given(&mut $argument.1) ),*);
-                    if answer.is_good() {
-                        $( $argument.0.finish(&mut $argument.1); )*
-                    }
-                    answer
-                }
-            }
-            with_private_memory(real, $($argument),*)
-        });
-    };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, [with] |$real:ident| $body:expr) => {
-        calls!(@@ $name ($($argument: $type),*) $result, |$real| $body);
-    };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, [$($answer:tt)*]) => {
-        calls!(@@ $name ($($argument: $type),*) $result, |real| $($answer)*(real, $($argument),*));
-    };
-    (@@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, |$real:ident| $body:expr) => {
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            let address = reals::$name.address();
-            if address.is_null() {
-                set_errno(libc::ENOSYS);
-                return <$result as Answer>::MISSING;
-            }
-            // SAFETY: the C library's function of this name, which has this type.
-            let $real = unsafe {
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(address)
-            };
-            $body
-        }
-    };
-}
-
-calls! {
+functions! {
     // Bytes of files, pipes and sockets.
     fn read(file: c_int, to: *mut c_void, bytes: usize) -> isize = streams::read;
     fn write(file: c_int, from: *const c_void, bytes: usize) -> isize = streams::write;

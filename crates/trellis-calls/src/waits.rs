@@ -9,10 +9,10 @@ use libc::{epoll_event, fd_set, pollfd, timespec, timeval};
 
 use crate::arguments::{Argument, In, InOut, Out, given};
 use crate::buffer::Buffer;
-use crate::real::{errno, set_errno};
 use crate::shared;
 use crate::signals::Mask;
 use crate::streams::listed;
+use trellis_interpose::{errno, set_errno};
 
 /// `poll` and its like, which set one field of each entry.
 fn polled(list: *mut pollfd, count: u64, call: impl FnOnce(*mut pollfd) -> c_int) -> c_int {

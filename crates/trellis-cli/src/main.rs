@@ -58,6 +58,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::RunArguments>),
+    Threads(Box<run::ThreadsArguments>),
     Leave(leave::LeaveArguments),
     Doctor(doctor::DoctorArguments),
     #[cfg(feature = "bench")]
@@ -139,6 +140,7 @@ fn main() -> ExitCode {
     ending::take_file_limits_as_errors();
     let ending = match parsed().command {
         Command::Run(arguments) => run::run(*arguments),
+        Command::Threads(arguments) => run::threads(*arguments),
         Command::Leave(arguments) => leave::leave(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         #[cfg(feature = "bench")]

@@ -181,6 +181,12 @@ impl Cluster {
         let _ = self.inner().object_names.set(name);
     }
 
+    /// Long waits for locks and other objects are not reported from now on: the program has threads that wait while others
+    /// compute, as those of one process do.
+    pub fn expect_long_waits(&self) {
+        self.inner().waits_are_normal.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// Leaves the cluster. A node that was there from the start serves the other nodes until their programs are done
     /// too; one that joined later hands its pages and locks on and goes at once. From the call on, no thread of a node
     /// that joined later may use the region; no other may after it. Leaving twice does nothing.

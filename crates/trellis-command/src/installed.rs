@@ -15,6 +15,9 @@ const MALLOC: &str = "libtrellis_malloc.so";
 /// The library that makes calls of the C library whole.
 pub const CALLS: &str = "libtrellis_calls.so";
 
+/// The library that lets the threads of a program run on several nodes.
+pub const THREADS: &str = "libtrellis_threads.so";
+
 /// A file of the compiler folder.
 pub fn part(name: &str) -> Result<PathBuf, Failure> {
     let path = compiler_folder()?.join(name);
@@ -93,11 +96,11 @@ pub fn library_folder() -> Result<PathBuf, Failure> {
         })
 }
 
-/// The library [`CALLS`], if it is installed.
-pub fn calls_library() -> Option<PathBuf> {
+/// A library that is loaded first, such as [`CALLS`], if it is installed.
+pub fn loaded_first(name: &str) -> Option<PathBuf> {
     // Where cargo builds, it lies among the dependencies if it was not asked for by name.
     let folders = library_folders().into_iter().chain(own_folder().map(|own| own.join("deps")));
-    folders.map(|folder| folder.join(CALLS)).find_map(|file| file.canonicalize().ok())
+    folders.map(|folder| folder.join(name)).find_map(|file| file.canonicalize().ok())
 }
 
 /// The value of LD_PRELOAD: ours first, so that their functions are used.

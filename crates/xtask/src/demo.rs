@@ -117,7 +117,7 @@ pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[St
 /// The same with what was built already, in silence.
 pub(crate) fn install_built(workspace: &Workspace, built: &Workspace, prefix: &Path) -> Result<()> {
     programs::install_library(built, Profile::Release, prefix)?;
-    for library in [&format!("libtrellis.so.{}", env!("CARGO_PKG_VERSION")), install::CALLS] {
+    for library in [&format!("libtrellis.so.{}", env!("CARGO_PKG_VERSION")), install::CALLS, install::THREADS] {
         programs::separate_symbols(&prefix.join("lib").join(library))?;
     }
     // Users who do not compile for a store need no clang.

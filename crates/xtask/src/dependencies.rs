@@ -14,15 +14,17 @@ use crate::workspace::Workspace;
 
 /// Our crates, and those of our crates that each may depend on. Tests may also depend on `trellis-testing` or
 /// `trellis-base`.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 20] = [
     ("trellis-base", &[]),
     ("trellis-output", &["trellis-base"]),
     ("trellis-cluster-protocol", &["trellis-base"]),
     ("trellis-fabric-protocol", &["trellis-base"]),
     ("trellis-memory", &["trellis-base"]),
     ("trellis-testing", &["trellis-output"]),
-    // For its tests: the library itself depends on no other crate of ours.
-    ("trellis-calls", &["trellis-memory"]),
+    ("trellis-interpose", &[]),
+    // `trellis-memory` is for its tests: what is loaded into programs that do not use Trellis depends on nothing else.
+    ("trellis-calls", &["trellis-interpose", "trellis-memory"]),
+    ("trellis-threads", &["trellis-interpose"]),
     ("trellis-transport", &["trellis-base"]),
     ("trellis-store", &["trellis-base", "trellis-output"]),
     ("trellis-switch", &["trellis-base", "trellis-output"]),

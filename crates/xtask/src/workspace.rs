@@ -66,7 +66,7 @@ impl Workspace {
 
     fn command_and_library(&self, profile: Profile) -> Command {
         let mut build = self.cargo();
-        build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
+        build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-c", "-p", "trellis-threads"]);
         if profile == Profile::Release {
             build.arg("--release");
         }

@@ -125,6 +125,7 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             input: InputMode::None,
             time_max: None,
             is_quiet: false,
+            processors: None,
         };
         let neighbours = Neighbours::start(self.common.neighbours)?;
         let made = run::launch(&plan)?;

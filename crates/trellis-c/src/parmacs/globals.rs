@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::layout::Layout;
+use crate::layout::Layout;
 
 /// The flags that a program needs, for messages; `trellis.pc` and the guide have them, too.
 const FLAGS: &str = "compile with -fPIC -DTRELLIS_PARMACS_GLOBALS_SHARED and link with -no-pie \
@@ -124,7 +124,10 @@ mod tests {
     use super::*;
 
     fn found(globals: Vec<Range<usize>>, says: bool) -> Result<Globals, String> {
-        Globals::find(&Layout { globals, copied: vec!["optarg".to_owned()], objects: String::new() }, says)
+        Globals::find(
+            &Layout { globals, images: Vec::new(), copied: vec!["optarg".to_owned()], objects: String::new() },
+            says,
+        )
     }
 
     #[test]

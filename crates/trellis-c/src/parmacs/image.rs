@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::arena::arena;
-use super::layout::Layout;
+use crate::layout::Layout;
 
 /// The first word of an image.
 const MAGIC: u64 = 0x7472_656c_6c69_7301;
@@ -240,6 +240,7 @@ mod tests {
         globals[3] = 33;
         globals[4000] = 44;
         let layout = Layout {
+            images: Vec::new(),
             copied: Vec::new(),
             globals: vec![range_of(&mut globals), range_of(&mut others)],
             objects: "the program at 0x1 (2)\n".to_owned(),
@@ -268,6 +269,7 @@ mod tests {
     fn another_binary_is_refused_and_nothing_is_changed() {
         let mut globals = vec![1u8; 10];
         let mut layout = Layout {
+            images: Vec::new(),
             globals: vec![range_of(&mut globals)],
             copied: Vec::new(),
             objects: "the program at 0x1 (2)\n".to_owned(),

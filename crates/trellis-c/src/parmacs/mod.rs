@@ -16,7 +16,6 @@
 mod arena;
 mod globals;
 mod image;
-mod layout;
 pub mod memory;
 pub mod start;
 pub mod synchronisation;
@@ -28,14 +27,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use trellis::{Cluster, WaitError};
 
+use crate::layout::Layout;
 use crate::parmacs::globals::Globals;
-use crate::parmacs::layout::Layout;
 use crate::parmacs::workers::Workers;
 
 /// The exit status of a node after a failure of the cluster.
 const EXIT_CLUSTER: i32 = trellis::launch::EXIT_CLUSTER;
-/// The first number of the objects that this module names itself; those of the program's objects are below.
-const OWN_NUMBERS: u64 = 0x5041_524d_0000_0000;
 
 /// The program, from the point of view of this process.
 struct Program {

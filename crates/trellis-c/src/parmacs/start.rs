@@ -20,9 +20,9 @@ use trellis_output::programs;
 
 use super::arena::{Arena, arena};
 use super::globals::Globals;
-use super::layout::Layout;
 use super::workers::{Workers, at_exit, serve};
 use super::{EXIT_CLUSTER, PROGRAM, Program};
+use crate::layout::Layout;
 
 /// `shared` or `copied`: the treatment of the program's globals.
 const GLOBALS_VARIABLE: &str = "TRELLIS_PARMACS_GLOBALS";
@@ -106,7 +106,7 @@ fn begin(config: Config, layout: Layout, shared: Option<Globals>, arguments: &mu
         Err(error @ JoinError::Config(_)) => refuse(&error.to_string()),
         Err(error) => end(&error.to_string(), EXIT_CLUSTER),
     };
-    cluster.name_objects(super::synchronisation::label);
+    cluster.name_objects(crate::addresses::label);
     let workers = Workers::new(cluster.nodes());
     let program = PROGRAM.get_or_init(|| Program { cluster, layout, workers, shared });
     watch_exit();

@@ -13,7 +13,8 @@ use trellis::WaitError;
 
 use super::image::{Image, Plan};
 use super::memory::{give_back, shared};
-use super::{OWN_NUMBERS, Program, Stage, done, end_process, enter, flush, program, stage, start, stop};
+use super::{Program, Stage, done, end_process, enter, flush, program, stage, start, stop};
+use crate::addresses::OWN_NUMBERS;
 
 /// A word of each node: the address of the image of its next function, or [`END`].
 const ORDERS: u64 = OWN_NUMBERS;

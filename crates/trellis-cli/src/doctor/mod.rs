@@ -67,7 +67,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
 
 /// What programs get that `trellis run` starts; this command itself does not need it.
 fn calls() -> Capability {
-    let detail = match installed::calls_library() {
+    let detail = match installed::loaded_first(installed::CALLS) {
         Some(library) => format!(
             "`trellis run` loads {} first; programs written in Go, linked statically or with a sanitizer do not get it, and \
              have the catcher `handler`",
@@ -78,7 +78,28 @@ fn calls() -> Capability {
             installed::CALLS
         ),
     };
-    Capability { name: CALLS, available: installed::calls_library().is_some(), detail }
+    Capability { name: CALLS, available: installed::loaded_first(installed::CALLS).is_some(), detail }
+}
+
+/// Whether `trellis threads` works here; the error says why it does not.
+fn threads(capabilities: &Capabilities) -> Result<&'static str, &'static str> {
+    /// The bit of `AT_HWCAP2` by which the kernel says that programs may change their thread pointer.
+    const HWCAP2_FSGSBASE: u64 = 1 << 1;
+    if installed::loaded_first(installed::THREADS).is_none() {
+        return Err(
+            "libtrellis_threads.so is not beside the command or in ../lib; `cargo xtask install` puts it there",
+        );
+    }
+    if !capabilities.system_calls_work(Catcher::Handler) {
+        return Err(
+            "userfaultfd is not allowed for faults of the kernel: `sysctl -w vm.unprivileged_userfaultfd=1`, or root",
+        );
+    }
+    // SAFETY: reads what the kernel gave this process.
+    if cfg!(target_arch = "x86_64") && unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
+        return Err("the instruction wrfsbase is not allowed: Linux 5.9 and a processor of 2013 or later allow it");
+    }
+    Ok("programs that are linked dynamically with the C library of GNU")
 }
 
 /// What the machine has, apart from catchers. Absent files give `None`.
@@ -236,6 +257,11 @@ fn as_text(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
             Err(why) => writeln!(out, "  no   {name}: {why}"),
         };
     }
+    let _ = writeln!(out, "\nThreads of existing programs on several nodes (`trellis threads`)");
+    let _ = match threads(capabilities) {
+        Ok(what) => writeln!(out, "  yes  {what}"),
+        Err(why) => writeln!(out, "  no   {why}"),
+    };
     let _ = writeln!(out, "\nCatchers");
     for catcher in Catcher::ALL {
         match choose(Some(catcher), capabilities) {
@@ -297,6 +323,7 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         "catch": chosen.as_ref().ok().map(|(catcher, _)| catcher.to_string()),
         "why": chosen.as_ref().map_or_else(|why| why, |(_, why)| why),
         "catchers": catchers,
+        "threads": { "works": threads(capabilities).is_ok(), "detail": threads(capabilities).unwrap_or_else(|why| why) },
         "kernel_release": capabilities.kernel,
         "capabilities": kernel,
         "sysctls": sysctls,

@@ -103,6 +103,8 @@ pub(crate) struct Node {
     refusal: Ordered<Option<String>>,
     /// How a program that numbers objects by itself calls one, for people.
     pub(crate) object_names: std::sync::OnceLock<fn(u64) -> String>,
+    /// Whether a long wait for an object is nothing to report.
+    pub(crate) waits_are_normal: AtomicBool,
     pub(crate) names: Names,
     pub(crate) handles: Handles,
     /// Locks that threads of this node hold.
@@ -234,6 +236,7 @@ impl Node {
             unguarded: Ordered::new(Rank::Last, Vec::new()),
             refusal: Ordered::new(Rank::Last, None),
             object_names: std::sync::OnceLock::new(),
+            waits_are_normal: AtomicBool::new(false),
             names: Names::new(),
             handles: Handles::new(),
             held: Ordered::new(Rank::Last, Vec::new()),

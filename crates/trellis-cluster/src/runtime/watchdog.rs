@@ -186,7 +186,9 @@ impl Watch {
             }));
         }
         self.waits.clear();
-        self.waits.extend(node.waiters.waits());
+        let is_normal = node.waits_are_normal.load(Ordering::Relaxed);
+        let is_for_page = |wait| matches!(wait, Wait::ReadFault(_) | Wait::WriteFault(_) | Wait::Fetch(_));
+        self.waits.extend(node.waiters.waits().filter(|one| !is_normal || is_for_page(one.wait)));
         self.waits.extend(self.blocked.drain(..).map(|(wait, since_ns)| {
             node.give_up_late(wait, since_ns);
             Waits { wait, since_ns, until_ns: since_ns.saturating_add(wait.limit_ns(&node.config)) }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exit;
+use crate::exit::{self, Ending, Failure};
 use crate::run::signals;
 
 /// How a node ended.
@@ -85,6 +85,25 @@ impl Seen {
     /// Whether it ended with status 0 while others may still have needed it.
     fn ended_early(&self) -> bool {
         self.ended == Some(Ended::Exited(0)) && self.still_member
+    }
+}
+
+/// How the program ended whose threads ran on these nodes, if it ended by itself: as node 0 did. `None` if another node
+/// failed first, or all were ended.
+pub(super) fn end_of_program(nodes: &[Seen]) -> Option<Ending> {
+    let first = nodes.first()?;
+    let earlier = |seen: &Seen| seen.order < first.order && seen.ended.is_some_and(Ended::is_failure);
+    if first.is_consequence(0) || nodes.iter().skip(1).any(earlier) {
+        return None;
+    }
+    match first.ended? {
+        // The library ends a node with this status, and has said why.
+        Ended::Exited(status) if status == i32::from(exit::CLUSTER) && first.last_words.is_some() => None,
+        Ended::Exited(status) => Some(Ok(status as u8)),
+        killed @ Ended::Killed { .. } => {
+            Some(Err(Failure::new(killed.exit_code(), format!("the program {}", how(killed)))))
+        }
+        Ended::Lost => None,
     }
 }
 

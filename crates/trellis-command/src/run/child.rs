@@ -31,6 +31,8 @@ pub(super) struct NodeCommand<'a> {
     pub(super) secret: Option<&'a [u8; 32]>,
     /// Descriptors that the node keeps, with the same numbers.
     pub(super) inherited: Vec<RawFd>,
+    /// Whether the program is loaded at the same addresses each time.
+    pub(super) has_fixed_addresses: bool,
     pub(super) stdin: Stdio,
     pub(super) output: NodeOutput,
 }
@@ -92,6 +94,10 @@ impl NodeCommand<'_> {
             }
         }
         bind(&mut command, self.inherited);
+        if self.has_fixed_addresses {
+            // SAFETY: the function makes system calls on plain numbers only.
+            unsafe { command.pre_exec(fix_addresses) };
+        }
         command.spawn().map(Running::from).map_err(|error| not_started(self.program, &error))
     }
 }
@@ -161,6 +167,27 @@ fn bind_to_launcher(launcher: i32, inherited: &[RawFd]) -> io::Result<()> {
             if libc::fcntl(*descriptor, libc::F_SETFD, 0) != 0 {
                 return Err(io::Error::last_os_error());
             }
+        }
+    }
+    Ok(())
+}
+
+/// Runs in the child between fork and exec: the kernel places the program, its libraries and its stack where it places
+/// them in every process with these settings.
+fn fix_addresses() -> io::Result<()> {
+    /// The room of the stack of the main thread, above which libraries are placed; the usual one.
+    const STACK_BYTES: libc::rlim_t = 8 << 20;
+    // SAFETY: system calls on plain numbers.
+    unsafe {
+        let now = libc::personality(0xffff_ffff);
+        if now < 0 || libc::personality(now as libc::c_ulong | libc::ADDR_NO_RANDOMIZE as libc::c_ulong) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut stack: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_STACK, &mut stack);
+        stack.rlim_cur = STACK_BYTES.min(stack.rlim_max);
+        if libc::setrlimit(libc::RLIMIT_STACK, &stack) != 0 {
+            return Err(io::Error::last_os_error());
         }
     }
     Ok(())
@@ -271,6 +298,7 @@ mod tests {
                 socket: None,
                 secret: None,
                 inherited: Vec::new(),
+                has_fixed_addresses: false,
                 stdin: Stdio::null(),
                 output: NodeOutput::Inherited,
             }

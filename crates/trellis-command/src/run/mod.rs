@@ -19,8 +19,10 @@ mod status;
 pub mod stdin;
 mod summary;
 pub(crate) mod supervise;
+mod threads;
 
 pub use joining::{JoinedNode, ask_to_leave, joined_nodes};
+pub use threads::{ThreadsArguments, threads};
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -44,6 +46,7 @@ use guard::Guard;
 use hosts::{Assignment, Common, Fleet, Hosts, HostsArguments, PlacingArguments};
 use joining::{Joining, SecretFile};
 use output::{Destination, LineCutter};
+use preload::Preload;
 use requests::Requests;
 use review::Review;
 use signals::Signals;
@@ -130,9 +133,9 @@ pub struct RunArguments {
     /// Override one configuration key for every node; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Where the nodes' output goes
-    #[arg(long, value_enum, default_value_t = OutputMode::Prefix, value_name = "MODE")]
-    output: OutputMode,
+    /// Where the nodes' output goes: prefix, if nothing else is said
+    #[arg(long, value_enum, value_name = "MODE")]
+    output: Option<OutputMode>,
     /// The directory for the files of `--output files` and `--output tee`
     #[arg(long, value_name = "DIRECTORY", default_value = "trellis-output")]
     output_directory: PathBuf,
@@ -251,6 +254,8 @@ pub struct Plan {
     pub time_max: Option<Duration>,
     /// Whether the launcher keeps its notices to itself.
     pub is_quiet: bool,
+    /// The nodes are one process, as the program sees it, with so many processors: its threads run on all of them.
+    pub processors: Option<u32>,
 }
 
 impl Plan {
@@ -288,9 +293,15 @@ pub struct Made {
 
 /// Runs the `run` subcommand.
 pub fn run(arguments: RunArguments) -> Ending {
+    run_plan(arguments, |_| Ok(()))
+}
+
+/// Carries out what the arguments say, after `change` has changed or refused the plan.
+fn run_plan(arguments: RunArguments, change: impl FnOnce(&mut Plan) -> Result<(), Failure>) -> Ending {
     let (summary, is_dry) = (Summary::of(&arguments)?, arguments.dry_run);
     let review = if is_dry { None } else { Review::of(&arguments) };
-    let (plan, joining) = arguments.into_plan()?;
+    let (mut plan, joining) = arguments.into_plan()?;
+    change(&mut plan)?;
     if let Some(directory) = plan.directory.as_ref().filter(|_| plan.hosts.is_none()) {
         std::env::set_current_dir(directory).map_err(|error| {
             Failure::new(exit::FILE, format!("cannot go to the directory {}: {error}", directory.display()))
@@ -332,7 +343,7 @@ impl RunArguments {
         settings.extend(of_flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))));
         settings.extend(self.joiners_max.map(|joiners| ("joiners_max".to_owned(), joiners.to_string())));
         settings.extend(self.join.iter().map(|address| ("join".to_owned(), address.clone())));
-        let output = match self.output {
+        let output = match self.output.unwrap_or(OutputMode::Prefix) {
             OutputMode::Prefix => Output::Prefix,
             OutputMode::Raw => Output::Raw,
             OutputMode::Files => Output::Files(made(&self.output_directory)?),
@@ -373,6 +384,7 @@ impl RunArguments {
             inherited: Vec::new(),
             time_max: self.timeout,
             is_quiet: self.quiet,
+            processors: None,
         };
         Ok((plan, joining))
     }
@@ -414,7 +426,7 @@ fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Res
     // Removed when this call ends, however it ends.
     let _secret_file = wiring.secret_file.take();
     let _memory = wiring.memory.as_ref().map(memory::Place::serve).transpose()?;
-    let mut supervisor = Supervisor::new(&signals, &guard);
+    let mut supervisor = Supervisor::new(&signals, &guard, plan.processors.is_some());
     if let (Some(address), Some(requests)) = (&joining.join, requests) {
         supervisor.serve(requests, address);
     }
@@ -442,7 +454,10 @@ fn launch_and_join(plan: &Plan, joining: &Joining, review: Option<&Path>) -> Res
     drop(wiring);
     let finished = supervisor.supervise(plan.time_max)?;
     let is_record_wanted = record.as_deref() != review;
-    let ending = ending_of(&finished, is_record_wanted, plan.time_max);
+    let ending = match plan.processors.and_then(|_| cause::end_of_program(&finished.seen)) {
+        Some(ending) if finished.is_complete() => ending,
+        _ => ending_of(&finished, is_record_wanted, plan.time_max),
+    };
     let counters = finished.statuses.iter().map(NodeStatus::counters).collect();
     Ok(Made { stdout: finished.stdout, counters, record, seen: finished.seen, ending })
 }
@@ -507,8 +522,8 @@ struct Wiring {
     record: Option<PathBuf>,
     /// Where the run's own memory server is.
     memory: Option<memory::Place>,
-    /// Whether the program gets the library for system calls, and the user hears why it does not.
-    preload: Option<bool>,
+    /// The library that is loaded first into the program.
+    preload: Preload,
 }
 
 impl Wiring {
@@ -549,9 +564,9 @@ impl Wiring {
             }
         }
         let record = read.record.clone().or(review.map(Path::to_owned));
-        let preload = preload::wanted(&read);
-        if let Some(says) = preload.filter(|_| !is_elsewhere)
-            && let Some(notice) = preload::add(says, &plan.program, &mut environment)
+        let preload = Preload::for_nodes(&read, plan.processors);
+        if !is_elsewhere
+            && let Some(notice) = preload.add(&plan.program, &mut environment)?
             && !plan.is_quiet
         {
             trellis_output::lines::report(format_args!("{notice}"));
@@ -649,6 +664,7 @@ fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStat
         socket: wiring.sockets.get(node),
         secret: wiring.secret.as_ref(),
         inherited: plan.inherited.get(node).cloned().unwrap_or_default(),
+        has_fixed_addresses: wiring.preload.fixes_addresses(),
         stdin: plan.input.of_node(node),
         output: plan.output.of_node(node, plan.shows(node))?,
     };

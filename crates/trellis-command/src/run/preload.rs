@@ -1,60 +1,141 @@
-//! The library that is loaded first into a node's program, so that the program's faults may be served in its threads.
+//! The library that is loaded first into a node's program: the one with which the program's faults may be served in its
+//! threads, or the one with which its threads may run on several nodes.
 //!
-//! Promises: a program that would not start with it, or that makes its system calls past it, does not get it; the user
-//! is told once, with the reason. It must never refuse a program.
+//! Promises: a program that would not start with the first one, or that makes its system calls past it, does not get it;
+//! the user is told once, with the reason. A program that cannot have the second one is refused with the reason, before
+//! it starts.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use object::elf::{DT_NEEDED, DT_STRTAB, FileHeader64, PT_INTERP, PT_NOTE};
 use object::endian::Endianness;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
+use serde::{Deserialize, Serialize};
 use trellis::config::{Catch, Config};
 use trellis_output::programs;
 
+use crate::exit::{self, Failure};
 use crate::installed;
 
-/// Whether the nodes of a cluster get the library, if it helps their program: then, whether the user hears of it if it
-/// does not.
-pub(super) fn wanted(config: &Config) -> Option<bool> {
-    let is_wanted = config.catch != Catch::Handler && !config.is_leased();
-    is_wanted.then_some(config.catch == Catch::Auto)
+/// The number of processors that a program with threads on several nodes sees; the library reads it.
+const PROCESSORS_VARIABLE: &str = "TRELLIS_THREADS_PROCESSORS";
+/// The kernel must not write the area of restartable sequences, which would lie in the region: a thread that holds a lock
+/// of Trellis might have to wait for its page.
+const TUNABLE: &str = "glibc.pthread.rseq=0";
+
+/// The library that the program gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Preload {
+    /// None.
+    Nothing,
+    /// The one that makes calls of the C library whole, if it helps the program.
+    Calls {
+        /// Whether the user hears why it does not.
+        says: bool,
+    },
+    /// The one that lets its threads run on several nodes.
+    Threads {
+        /// How many processors the program sees.
+        processors: u32,
+    },
 }
 
-/// Adds the library to a node's environment, if it helps the program; returns the sentence for the user, if it would
-/// have helped another.
-pub(super) fn add(says: bool, program: &OsStr, environment: &mut Vec<(String, OsString)>) -> Option<String> {
-    let of_node = environment.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
-    let path = of_node.or_else(|| std::env::var_os("PATH"));
-    match library(program, path.as_deref()) {
-        Ok(library) => {
-            let given = environment.iter().rfind(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| value.clone());
-            let others = given.or_else(|| std::env::var_os("LD_PRELOAD"));
-            environment.push(("LD_PRELOAD".to_owned(), installed::preloaded(&[library], others)));
-            None
+impl Preload {
+    /// What the nodes of a cluster get.
+    pub(super) fn for_nodes(config: &Config, processors: Option<u32>) -> Preload {
+        match processors {
+            Some(processors) => Preload::Threads { processors },
+            None if config.catch == Catch::Handler || config.is_leased() => Preload::Nothing,
+            None => Preload::Calls { says: config.catch == Catch::Auto },
         }
-        Err(why) => says.then(|| {
-            let program = Path::new(program).display();
-            format!("faults of {program} are served by another thread, which is slower (catch = \"handler\"): {why}")
-        }),
+    }
+
+    /// Whether the program and its libraries must be at the same addresses on every node.
+    pub(super) fn fixes_addresses(self) -> bool {
+        matches!(self, Preload::Threads { .. })
+    }
+
+    /// Adds the library to a node's environment; returns the sentence for the user, if it would have helped another
+    /// program.
+    ///
+    /// # Errors
+    ///
+    /// The threads of this program cannot run on several nodes.
+    pub(super) fn add(
+        self,
+        program: &OsStr,
+        environment: &mut Vec<(String, OsString)>,
+    ) -> Result<Option<String>, Failure> {
+        let of_node = environment.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+        let path = of_node.or_else(|| std::env::var_os("PATH"));
+        let name = match self {
+            Preload::Nothing => return Ok(None),
+            Preload::Calls { .. } => installed::CALLS,
+            Preload::Threads { .. } => installed::THREADS,
+        };
+        let shown = Path::new(program).display();
+        match (library(name, program, path.as_deref()), self) {
+            (Ok(library), _) => {
+                let others = value_of(environment, "LD_PRELOAD");
+                environment.push(("LD_PRELOAD".to_owned(), installed::preloaded(&[library], others)));
+            }
+            (Err(why), Preload::Threads { .. }) => {
+                let sentence = format!("{shown} cannot run on several nodes: {why}");
+                return Err(Failure::new(exit::NOT_EXECUTABLE, sentence));
+            }
+            (Err(why), Preload::Calls { says: true }) => {
+                return Ok(Some(format!(
+                    "faults of {shown} are served by another thread, which is slower (catch = \"handler\"): {why}"
+                )));
+            }
+            (Err(_), _) => {}
+        }
+        if let Preload::Threads { processors } = self {
+            let tunables = value_of(environment, "GLIBC_TUNABLES").filter(|given| !given.is_empty());
+            let mut tunables = tunables.map_or(OsString::new(), |mut given| {
+                given.push(":");
+                given
+            });
+            tunables.push(TUNABLE);
+            environment.push(("GLIBC_TUNABLES".to_owned(), tunables));
+            // Addresses that the loader finds later would be written to pages that all nodes share.
+            environment.push(("LD_BIND_NOW".to_owned(), "1".into()));
+            environment.push((PROCESSORS_VARIABLE.to_owned(), processors.to_string().into()));
+        }
+        Ok(None)
     }
 }
 
+/// The value of a variable for a node.
+fn value_of(environment: &[(String, OsString)], name: &str) -> Option<OsString> {
+    let given = environment.iter().rfind(|(other, _)| other == name).map(|(_, value)| value.clone());
+    given.or_else(|| std::env::var_os(name))
+}
+
 /// The library; the error says why this program does not get it.
-fn library(program: &OsStr, path: Option<&OsStr>) -> Result<std::path::PathBuf, String> {
+fn library(name: &str, program: &OsStr, path: Option<&OsStr>) -> Result<std::path::PathBuf, String> {
     let file = programs::find_in(program, path).and_then(File::open).ok();
+    if let Some(about) = file.as_ref().and_then(|file| file.metadata().ok())
+        && about.permissions().mode() & (libc::S_ISUID | libc::S_ISGID) != 0
+        && !rustix::process::geteuid().is_root()
+    {
+        return Err(
+            "it runs with the rights of another user (set-user-ID), and no library can be loaded into it".to_owned()
+        );
+    }
     // Only the parts that are looked at are read: most of a large program is debug symbols.
     let contents = file.map(ReadCache::new);
     // What is no program of this kind is a script, whose interpreter gets the library, or fails when it is started.
     if let Some(why) = contents.as_ref().and_then(|contents| reason(contents)) {
         return Err(why.to_owned());
     }
-    let library = installed::calls_library().ok_or_else(|| {
-        format!("{} is not beside the command or in ../lib; `cargo xtask install` puts it there", installed::CALLS)
-    })?;
+    let library = installed::loaded_first(name)
+        .ok_or_else(|| format!("{name} is not beside the command or in ../lib; `cargo xtask install` puts it there"))?;
     if library.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
         // ld.so(8) takes them as the end of a name.
         return Err(format!("the path {} has a space or a colon; install Trellis elsewhere", library.display()));

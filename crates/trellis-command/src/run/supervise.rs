@@ -151,6 +151,8 @@ pub(super) struct Supervisor<'a> {
     shows_at: Instant,
     /// What agents had to say to the user.
     noticed: BTreeSet<String>,
+    /// Whether the nodes are one process, as the program sees it: node 0 gets the signals, and its end is that of all.
+    is_one_process: bool,
 }
 
 /// How the run ended.
@@ -171,6 +173,13 @@ pub(super) struct Finished {
     pub(super) incomplete: Option<Failure>,
 }
 
+impl Finished {
+    /// Whether the launcher did all that it had to.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.is_late && self.unwritten.is_none() && self.refused.is_none() && self.incomplete.is_none()
+    }
+}
+
 impl Node {
     /// The description in the list of `trellis leave`.
     fn described(&self, cluster: &str) -> JoinedNode {
@@ -187,7 +196,7 @@ impl Node {
 }
 
 impl<'a> Supervisor<'a> {
-    pub(super) fn new(signals: &'a Signals, guard: &'a Guard) -> Supervisor<'a> {
+    pub(super) fn new(signals: &'a Signals, guard: &'a Guard, is_one_process: bool) -> Supervisor<'a> {
         Supervisor {
             nodes: Vec::new(),
             signals,
@@ -209,6 +218,7 @@ impl<'a> Supervisor<'a> {
             incomplete: None,
             shows_at: Instant::now(),
             noticed: BTreeSet::new(),
+            is_one_process,
         }
     }
 
@@ -537,7 +547,7 @@ impl<'a> Supervisor<'a> {
                     self.fleet.stop();
                 }
                 signal if signals::asks_to_end(signal) => self.asked(signal),
-                signal => self.signal_all(signal),
+                signal => self.signal_program(signal),
             }
         }
         self.reap();
@@ -546,6 +556,10 @@ impl<'a> Supervisor<'a> {
     fn asked(&mut self, signal: i32) {
         self.asked_count += 1;
         self.asked_by.get_or_insert(signal);
+        if self.is_one_process {
+            // What follows from a signal, and from the next one, is the program's to say.
+            return self.signal_program(signal);
+        }
         if self.asked_count > 1 {
             self.kill();
             return;
@@ -596,6 +610,10 @@ impl<'a> Supervisor<'a> {
             Stage::Running if self.ends_at.is_some_and(|at| now >= at) => {
                 self.is_late = true;
                 self.terminate(now);
+            }
+            Stage::Running if self.is_one_process && self.nodes[0].seen.ended.is_some() => {
+                // The others have nothing left to do but to write their records.
+                self.stage = Stage::Asked(now + ASKED.time());
             }
             Stage::Running | Stage::Deciding(_) | Stage::Failing(_) => {
                 if !matches!(self.stage, Stage::Running) && now >= self.shows_at {
@@ -668,6 +686,16 @@ impl<'a> Supervisor<'a> {
                 node.seen.was_told_to_end = true;
                 node.status.describe(&mut node.seen);
             }
+        }
+    }
+
+    /// Passes on a signal that was sent to the program.
+    fn signal_program(&mut self, signal: i32) {
+        let is_first_here = self.nodes.first().is_some_and(|node| node.agent.is_none());
+        match self.is_one_process && is_first_here && signal != libc::SIGCONT {
+            true if self.nodes[0].seen.ended.is_none() => child::signal_group(self.nodes[0].seen.pid, signal),
+            true => {}
+            false => self.signal_all(signal),
         }
     }
 

@@ -194,6 +194,7 @@ fn on_nodes(
         input: InputMode::None,
         time_max: None,
         is_quiet: false,
+        processors: None,
     };
     let made = run::launch(&plan)?;
     let printed = made.stdout.first().map(Vec::as_slice).unwrap_or_default();

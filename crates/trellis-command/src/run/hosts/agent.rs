@@ -35,7 +35,6 @@ use crate::run::child::{self, Change, NodeCommand, NodeOutput};
 use crate::run::descendants::{self, Sweep};
 use crate::run::guard::Guard;
 use crate::run::output::set_non_blocking;
-use crate::run::preload;
 use crate::run::signals::{self, Signals};
 use crate::run::status::NodeStatus;
 use crate::run::stdin::InputPipe;
@@ -406,8 +405,7 @@ impl<'a> Agent<'a> {
             return Err(out_of_order());
         };
         let mut environment = assignment.environment;
-        let notice = assignment.preload.and_then(|says| preload::add(says, &preparation.program, &mut environment));
-        if let Some(notice) = notice {
+        if let Some(notice) = assignment.preload.add(&preparation.program, &mut environment)? {
             self.say(&Report::Notice(notice), b"");
         }
         let mut sockets = std::mem::take(&mut self.sockets);
@@ -426,6 +424,7 @@ impl<'a> Agent<'a> {
                 socket: Some(socket),
                 secret: assignment.secret.as_ref(),
                 inherited: Vec::new(),
+                has_fixed_addresses: assignment.preload.fixes_addresses(),
                 stdin: if has_stdin { Stdio::piped() } else { Stdio::null() },
                 output: NodeOutput::Pipes,
             };

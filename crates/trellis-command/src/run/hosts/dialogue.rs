@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::run::cause::Ended;
+use crate::run::preload::Preload;
 
 /// The agent's first line begins with this.
 pub(super) const GREETING: &str = "trellis-agent ";
@@ -76,8 +77,8 @@ pub(crate) struct Assignment {
     /// The text of the configuration file.
     pub(crate) configuration: Option<Vec<u8>>,
     pub(crate) secret: Option<[u8; 32]>,
-    /// Whether the program gets the library for system calls, and whether the user hears why it does not.
-    pub(crate) preload: Option<bool>,
+    /// The library that is loaded first into the program.
+    pub(crate) preload: Preload,
     /// The nodes that get standard input.
     pub(crate) input_nodes: Range<usize>,
     /// Whether the nodes' records are wanted.

@@ -1,8 +1,10 @@
-//! The addresses of the program's globals in this process, and the objects from which the process was loaded.
+//! The addresses of the program's globals in this process, and the objects from which the process was loaded: the
+//! program and its libraries.
 //!
 //! Promises: [`Layout::globals`] are the bytes of .data and .bss of the main executable. They exclude the loader's
 //! data there (the table of lazily resolved addresses) and the copies of variables that belong to libraries
-//! (`stdout`, `environ`): those keep each process's own values. [`Layout::objects`] is equal in two processes exactly
+//! (`stdout`, `environ`): those keep each process's own values. [`Layout::images`] are whole pages, with all that is
+//! there, of the program and of those libraries that are the program's own. [`Layout::objects`] is equal in two processes exactly
 //! if the same files are loaded at the same addresses, so that a pointer into one means the same in the other. It
 //! must never write, or read anything but what the loader mapped.
 
@@ -14,13 +16,16 @@ use std::ops::Range;
 use trellis_base::{Fnv1a, fnv1a};
 
 /// The loader's result for this program.
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// Ascending; none is empty, and none overlap.
-    pub(super) globals: Vec<Range<usize>>,
+    pub(crate) globals: Vec<Range<usize>>,
+    /// The pages with variables of the program and its libraries, except those of the C library, of the loader and of
+    /// Trellis, which belong to the process.
+    pub(crate) images: Vec<Range<usize>>,
     /// The names of library variables of which the linker keeps a copy among the globals.
-    pub(super) copied: Vec<String>,
+    pub(crate) copied: Vec<String>,
     /// A line for each object: its name, its address, and an identification of its contents.
-    pub(super) objects: String,
+    pub(crate) objects: String,
 }
 
 const DT_PLTRELSZ: u64 = 2;
@@ -37,6 +42,24 @@ const R_COPY: u32 = 5;
 const R_COPY: u32 = 1024;
 
 const NT_GNU_BUILD_ID: u32 = 3;
+
+/// The beginnings of the names of libraries whose variables are those of a process: of threads, files and memory as its
+/// kernel knows them.
+const OF_THE_PROCESS: &[&str] = &[
+    "ld-linux",
+    "libc.so",
+    "libpthread.so",
+    "libdl.so",
+    "librt.so",
+    "libm.so",
+    "libmvec.so",
+    "libutil.so",
+    "libresolv.so",
+    "libnss_",
+    "libanl.so",
+    "libgcc_s.so",
+    "libtrellis",
+];
 
 #[repr(C)]
 struct Dynamic {
@@ -65,15 +88,15 @@ const _: () = assert!(size_of::<Dynamic>() == 16 && size_of::<Relocation>() == 2
 
 impl Layout {
     /// Reads the layout of this process.
-    pub(super) fn of_this_process() -> Layout {
-        let mut layout = Layout { globals: Vec::new(), copied: Vec::new(), objects: String::new() };
+    pub(crate) fn of_this_process() -> Layout {
+        let mut layout = Layout { globals: Vec::new(), images: Vec::new(), copied: Vec::new(), objects: String::new() };
         // SAFETY: `note_object` is called for each object before this returns, with the pointer given here.
         unsafe { libc::dl_iterate_phdr(Some(note_object), (&raw mut layout).cast()) };
         layout
     }
 
     /// The first difference between the objects of another process and these, for a message.
-    pub(super) fn difference(&self, theirs: &str) -> Option<String> {
+    pub(crate) fn difference(&self, theirs: &str) -> Option<String> {
         if self.objects == theirs {
             return None;
         }
@@ -109,6 +132,9 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, l
     if is_program {
         // SAFETY: these are the headers of an object that is loaded there.
         (layout.globals, layout.copied) = unsafe { globals_of(base, headers) };
+    }
+    if is_program || !OF_THE_PROCESS.iter().any(|own| name.starts_with(own)) {
+        layout.images.extend(image_of(base, headers));
     }
     let shown = if is_program { "the program" } else { name };
     // SAFETY: as above.
@@ -146,6 +172,21 @@ unsafe fn globals_of(base: usize, headers: &[libc::Elf64_Phdr]) -> (Vec<Range<us
         }
     }
     (ranges, copied)
+}
+
+/// The pages of an object that are written after the loader is done with them.
+fn image_of(base: usize, headers: &[libc::Elf64_Phdr]) -> Vec<Range<usize>> {
+    let of_kind = |kind: u32| headers.iter().filter(move |header| header.p_type == kind);
+    let start = |header: &libc::Elf64_Phdr| base + header.p_vaddr as usize;
+    let mut pages: Vec<Range<usize>> = of_kind(libc::PT_LOAD)
+        .filter(|header| header.p_flags & libc::PF_W != 0)
+        .map(|header| start(header) & !4095..(start(header) + header.p_memsz as usize).next_multiple_of(4096))
+        .collect();
+    pages.sort_by_key(|range| range.start);
+    for header in of_kind(libc::PT_GNU_RELRO) {
+        take_out(&mut pages, &(start(header) & !4095..(start(header) + header.p_memsz as usize) & !4095));
+    }
+    pages
 }
 
 /// The loader's table of addresses, and the copies of libraries' variables with their names.
@@ -295,6 +336,10 @@ mod tests {
         let local = 0;
         let elsewhere = (&raw const local) as usize;
         assert!(layout.globals.iter().all(|range| !range.contains(&elsewhere)));
+        let is_shared = |address: usize| layout.images.iter().any(|pages| pages.contains(&address));
+        assert!(is_shared((&raw const IN_DATA) as usize) && is_shared((&raw const IN_BSS) as usize));
+        assert!(!is_shared(elsewhere) && !is_shared(libc::free as *const () as usize));
+        assert!(layout.images.iter().all(|pages| pages.start % 4096 == 0 && pages.end % 4096 == 0));
         assert!(layout.objects.starts_with("the program at "), "{}", layout.objects);
         assert!(layout.objects.contains("libc.so"), "{}", layout.objects);
     }
@@ -303,6 +348,7 @@ mod tests {
     fn the_first_object_that_differs_is_named() {
         let layout = Layout {
             globals: Vec::new(),
+            images: Vec::new(),
             copied: Vec::new(),
             objects: "the program at 0x1 (a)\nlibc at 0x2 (b)\n".to_owned(),
         };

@@ -1,0 +1,169 @@
+//! The start of a node of a program with threads, before the program's own first function.
+//!
+//! Promises: when [`trellis_threads_begin`] returns, the variables of the program and its libraries are in the region, at
+//! their own addresses, with the contents that they had at node 0.
+
+use std::ops::Range;
+
+use trellis::config::{Config, ConfigError, Sources};
+use trellis::launch::EXIT_CONFIGURATION;
+use trellis::memory::{Catcher, Piece, probe};
+use trellis::{Cluster, JoinError};
+
+use super::{PROGRAM, Program, cluster, patiently, stop};
+use crate::addresses::OWN_NUMBERS;
+use crate::layout::Layout;
+
+/// What the library that is loaded first must know; offsets and sizes are in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Begin {
+    /// The version of this interface, which the caller sets.
+    version: usize,
+    /// The size of the memory that the caller shares between nodes, which it sets.
+    control_bytes: usize,
+    /// The number of threads that there can be at once, which the caller sets.
+    slots: usize,
+    /// The room of a thread, which the caller sets.
+    slot_bytes: usize,
+    node: usize,
+    nodes: usize,
+    /// The address of the region, and its size.
+    base: usize,
+    bytes: usize,
+    /// The address of the memory that the caller shares, and that of the room of the first thread.
+    control: usize,
+    stacks: usize,
+    /// The variables of the program and its libraries: where there are pairs of an address and the address behind it, and
+    /// how many.
+    images: usize,
+    image_count: usize,
+}
+
+const VERSION: usize = 1;
+/// The barrier at which the nodes meet before the program begins.
+const BARRIER: u64 = OWN_NUMBERS;
+/// Room for the list of the program's objects.
+const OBJECTS_BYTES_MAX: usize = 1 << 20;
+
+/// Keys with other defaults under a program with threads.
+const DEFAULTS: [(&str, &str); 4] = [
+    ("region_bytes", "64GiB"),
+    ("reserve", "overcommit"),
+    ("catch", "handler"),
+    // A week, which is the most that can be said: a thread may wait for another one for as long as that computes.
+    ("wait_seconds_max", "604800"),
+];
+
+/// Joins the cluster, and puts the program's variables into the region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
+    // SAFETY: the caller's promise.
+    let begin = unsafe { &mut *begin };
+    if begin.version != VERSION {
+        refuse(&format!(
+            "libtrellis_threads.so speaks version {} and libtrellis.so {VERSION}; install both from one package",
+            begin.version
+        ));
+    }
+    if !probe().system_calls_work(Catcher::Handler) {
+        refuse(
+            "the stacks of threads can be shared only where userfaultfd is allowed for faults of the kernel: run as root, with \
+             CAP_SYS_PTRACE, or after `sysctl -w vm.unprivileged_userfaultfd=1`",
+        );
+    }
+    let layout = Layout::of_this_process();
+    let pieces: Vec<Piece> =
+        layout.images.iter().map(|pages| Piece { address: pages.start, bytes: pages.len() }).collect();
+    let of_pieces: usize = pieces.iter().map(|piece| piece.bytes).sum();
+    let objects_at = of_pieces;
+    let control_at = objects_at + OBJECTS_BYTES_MAX;
+    let stacks_at = (control_at + begin.control_bytes).next_multiple_of(begin.slot_bytes);
+    let heap_at = stacks_at + begin.slots * begin.slot_bytes;
+    let config = configuration(heap_at).unwrap_or_else(|error| refuse(&error.to_string()));
+    let joined = match Cluster::join_in_pieces(config, &pieces) {
+        Ok(joined) => joined,
+        Err(error @ JoinError::Config(_)) => refuse(&error.to_string()),
+        Err(error) => stop(error),
+    };
+    let base = joined.region().base() as usize;
+    joined.name_objects(crate::addresses::label);
+    joined.expect_long_waits();
+    PROGRAM.get_or_init(|| Program { cluster: joined });
+    agree(&layout, base + objects_at);
+    take_over(&layout.images);
+    begin.node = cluster().node();
+    begin.nodes = cluster().nodes();
+    begin.base = base;
+    begin.bytes = cluster().region().bytes();
+    begin.control = base + control_at;
+    begin.stacks = base + stacks_at;
+    let images: Vec<[usize; 2]> = layout.images.iter().map(|pages| [pages.start, pages.end]).collect();
+    begin.image_count = images.len();
+    // They are asked for as long as the process lives.
+    begin.images = images.leak().as_ptr() as usize;
+}
+
+/// The configuration, with the defaults of these programs for keys that are not set.
+fn configuration(heap_at: usize) -> Result<Config, ConfigError> {
+    let mut sources = Sources::new().process_environment();
+    let said = sources.clone().load()?.places;
+    for (key, value) in DEFAULTS {
+        if !said.contains_key(key) {
+            sources = sources.set_by_program(format!("{key}={value}"));
+        }
+    }
+    let region_bytes = sources.clone().load()?.region_bytes;
+    sources.set_by_program(format!("heap_bytes={}", region_bytes.saturating_sub(heap_at))).load()
+}
+
+/// Compares the objects of this process with those of node 0.
+fn agree(layout: &Layout, at: usize) {
+    let (text, place) = (layout.objects.as_bytes(), at as *mut u8);
+    if text.len() + 8 > OBJECTS_BYTES_MAX {
+        refuse("the program is loaded from more libraries than Trellis can compare");
+    }
+    if cluster().node() == 0 {
+        // SAFETY: these bytes of the region are for the list, and no other node reads them before the barrier.
+        unsafe {
+            place.cast::<usize>().write(text.len());
+            place.wrapping_add(8).copy_from_nonoverlapping(text.as_ptr(), text.len());
+        }
+    }
+    patiently("the start of the program", || cluster().barrier(BARRIER));
+    // SAFETY: node 0 wrote them before the barrier.
+    let theirs = unsafe { std::slice::from_raw_parts(place.wrapping_add(8), place.cast::<usize>().read()) };
+    if let Some(difference) = layout.difference(&String::from_utf8_lossy(theirs)) {
+        stop(format_args!(
+            "the program is not loaded as at node 0: {difference}; every node needs the same files, `ulimit -s` and kernel"
+        ));
+    }
+    patiently("the start of the program", || cluster().barrier(BARRIER));
+}
+
+/// Puts the region in the place of the variables, and their contents into it.
+fn take_over(images: &[Range<usize>]) {
+    // SAFETY: whole pages of variables that nothing uses before the program begins.
+    let contents = |pages: &Range<usize>| unsafe { std::slice::from_raw_parts(pages.start as *const u8, pages.len()) };
+    let is_first = cluster().node() == 0;
+    let saved: Vec<Vec<u8>> = images.iter().filter(|_| is_first).map(|pages| contents(pages).to_vec()).collect();
+    // SAFETY: as above; the contents are restored before the program begins.
+    if let Err(error) = unsafe { cluster().region().occupy() } {
+        stop(format_args!("the variables of the program cannot be shared: {error}"));
+    }
+    for (pages, bytes) in images.iter().zip(saved) {
+        for (page, content) in (pages.start..).step_by(4096).zip(bytes.chunks(4096)) {
+            // Pages that were never stored to stay as they are in the region: zero, and of no node.
+            if content.iter().any(|byte| *byte != 0) {
+                // SAFETY: a page of the region, which only this node uses now.
+                unsafe { (page as *mut u8).copy_from_nonoverlapping(content.as_ptr(), content.len()) };
+            }
+        }
+    }
+}
+
+fn refuse(why: &str) -> ! {
+    trellis::complain(format_args!("{why}"));
+    // SAFETY: has no conditions.
+    unsafe { libc::_exit(EXIT_CONFIGURATION) }
+}

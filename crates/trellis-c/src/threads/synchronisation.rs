@@ -1,0 +1,294 @@
+//! The objects of pthreads and of C11, as objects of the cluster that have their addresses as names.
+//!
+//! Promises: an object is never read or written here, so that no lock costs a page. All operations are as POSIX defines
+//! them; answers are its error numbers. A wait has no limit but the caller's.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use trellis::WaitError;
+
+use super::{cluster, patiently, stop};
+use crate::addresses;
+
+/// No limit.
+const FOREVER: u64 = u64::MAX;
+/// What is added to the name of an address for objects of other kinds that can be at the same place.
+const OF_FUTEX: u64 = 1 << 49;
+const OF_ONCE: u64 = 1 << 50;
+
+/// How a mutex treats a thread that has it already: the numbers of glibc.
+const RECURSIVE: c_int = 1;
+const ERROR_CHECKING: c_int = 2;
+
+fn name(object: usize) -> u64 {
+    addresses::name(object as *const _)
+}
+
+/// What threads of this node hold: of a mutex that asks, who and how often; of a read-write lock, who writes.
+static HELD: Mutex<Option<HashMap<usize, (usize, u32)>>> = Mutex::new(None);
+
+fn held() -> MutexGuard<'static, Option<HashMap<usize, (usize, u32)>>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer of a call with a limit: 0, or the number of the error if the limit has passed.
+fn in_time(what: &str, limit_ns: u64, late: c_int, mut call: impl FnMut(Duration) -> Result<bool, WaitError>) -> c_int {
+    match call(Duration::from_nanos(limit_ns)) {
+        Ok(true) => 0,
+        Ok(false) | Err(WaitError::TooLong { .. }) => late,
+        Err(error) => stop(format_args!("{what}: {error}")),
+    }
+}
+
+/// Locks a mutex. `limit_ns` is 0 for a try, and `u64::MAX` for no limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_mutex_lock(mutex: usize, kind: c_int, thread: usize, limit_ns: u64) -> c_int {
+    let asks = kind == RECURSIVE || kind == ERROR_CHECKING;
+    if asks
+        && let Some((owner, count)) =
+            held().get_or_insert_default().get_mut(&mutex).filter(|(owner, _)| *owner == thread)
+    {
+        debug_assert_eq!(*owner, thread);
+        if kind == RECURSIVE {
+            *count += 1;
+            return 0;
+        }
+        return if limit_ns == 0 { libc::EBUSY } else { libc::EDEADLK };
+    }
+    let lock = cluster().mutex(name(mutex));
+    let answer = match limit_ns {
+        FOREVER => {
+            patiently("a mutex", || lock.acquire());
+            0
+        }
+        0 => in_time("a mutex", 0, libc::EBUSY, |_| lock.try_acquire()),
+        limit_ns => in_time("a mutex", limit_ns, libc::ETIMEDOUT, |limit| lock.try_acquire_for(limit)),
+    };
+    if asks && answer == 0 {
+        held().get_or_insert_default().insert(mutex, (thread, 1));
+    }
+    answer
+}
+
+/// Unlocks a mutex.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_mutex_unlock(mutex: usize, kind: c_int, thread: usize) -> c_int {
+    if kind == RECURSIVE || kind == ERROR_CHECKING {
+        let mut held = held();
+        let held = held.get_or_insert_default();
+        match held.get_mut(&mutex) {
+            Some((owner, count)) if *owner == thread && *count > 1 => {
+                *count -= 1;
+                return 0;
+            }
+            Some((owner, _)) if *owner == thread => drop(held.remove(&mutex)),
+            _ => return libc::EPERM,
+        }
+    }
+    match cluster().mutex(name(mutex)).release() {
+        Ok(()) => 0,
+        Err(WaitError::Misuse(_)) => libc::EPERM,
+        Err(error) => stop(format_args!("a mutex: {error}")),
+    }
+}
+
+/// Waits for a condition under a mutex.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_condition_wait(
+    condition: usize,
+    mutex: usize,
+    kind: c_int,
+    thread: usize,
+    limit_ns: u64,
+) -> c_int {
+    let asks = kind == RECURSIVE || kind == ERROR_CHECKING;
+    let before = asks.then(|| held().get_or_insert_default().remove(&mutex)).flatten();
+    if asks && before.is_none_or(|(owner, _)| owner != thread) {
+        return libc::EPERM;
+    }
+    let condition = cluster().condvar(name(condition));
+    let limit = (limit_ns != FOREVER).then(|| Duration::from_nanos(limit_ns));
+    let (is_held, notified) = condition.wait_with_lock(name(mutex), limit);
+    let answer = match notified {
+        Ok(true) => 0,
+        Ok(false) => libc::ETIMEDOUT,
+        Err(WaitError::TooLong { .. }) => {
+            if !is_held {
+                patiently("a condition", || cluster().mutex(name(mutex)).acquire());
+            }
+            // A wake-up without a reason, which POSIX allows, in place of a wait that began again.
+            if limit.is_some() { libc::ETIMEDOUT } else { 0 }
+        }
+        Err(WaitError::Misuse(_)) => libc::EPERM,
+        Err(error) => stop(format_args!("a condition: {error}")),
+    };
+    if let Some(before) = before {
+        held().get_or_insert_default().insert(mutex, before);
+    }
+    answer
+}
+
+/// Wakes one thread that waits for a condition, or all.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_condition_notify(condition: usize, all: bool) {
+    let condition = cluster().condvar(name(condition));
+    patiently("a condition", || if all { condition.notify_all().map(drop) } else { condition.notify_one().map(drop) });
+}
+
+/// Waits at a barrier of so many threads; whether this thread is the one that POSIX calls serial.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_barrier_wait(barrier: usize, participants: u32) -> bool {
+    // A wait that took too long has left the barrier, so it begins again.
+    patiently("a barrier", || cluster().barrier_of(name(barrier), participants).wait())
+}
+
+/// Gives a semaphore its value.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_semaphore_set(semaphore: usize, value: u64) {
+    let semaphore = cluster().semaphore(name(semaphore));
+    // The memory may have held another semaphore.
+    while patiently("a semaphore", || semaphore.try_acquire()) {}
+    if value > 0 {
+        patiently("a semaphore", || semaphore.release(value));
+    }
+}
+
+/// Raises a semaphore.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_semaphore_post(semaphore: usize) {
+    patiently("a semaphore", || cluster().semaphore(name(semaphore)).release(1));
+}
+
+/// Lowers a semaphore. `limit_ns` is 0 for a try, and `u64::MAX` for no limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_semaphore_wait(semaphore: usize, limit_ns: u64) -> c_int {
+    let semaphore = cluster().semaphore(name(semaphore));
+    match limit_ns {
+        FOREVER => {
+            patiently("a semaphore", || semaphore.acquire());
+            0
+        }
+        0 => in_time("a semaphore", 0, libc::EAGAIN, |_| semaphore.try_acquire()),
+        limit_ns => in_time("a semaphore", limit_ns, libc::ETIMEDOUT, |limit| semaphore.try_acquire_for(limit)),
+    }
+}
+
+/// The value of a semaphore.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_semaphore_value(semaphore: usize) -> u64 {
+    patiently("a semaphore", || cluster().semaphore(name(semaphore)).value())
+}
+
+/// Takes a read-write lock. `limit_ns` is 0 for a try, and `u64::MAX` for no limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_rwlock_lock(lock: usize, writes: bool, thread: usize, limit_ns: u64) -> c_int {
+    if held().get_or_insert_default().get(&lock).is_some_and(|(writer, _)| *writer == thread) {
+        return if limit_ns == 0 { libc::EBUSY } else { libc::EDEADLK };
+    }
+    let object = cluster().rwlock(name(lock));
+    let answer = match (limit_ns, writes) {
+        (FOREVER, false) => {
+            patiently("a read-write lock", || object.read_acquire());
+            0
+        }
+        (FOREVER, true) => {
+            patiently("a read-write lock", || object.write_acquire());
+            0
+        }
+        (0, false) => in_time("a read-write lock", 0, libc::EBUSY, |_| object.try_read_acquire()),
+        (0, true) => in_time("a read-write lock", 0, libc::EBUSY, |_| object.try_write_acquire()),
+        (limit, false) => {
+            in_time("a read-write lock", limit, libc::ETIMEDOUT, |limit| object.try_read_acquire_for(limit))
+        }
+        (limit, true) => {
+            in_time("a read-write lock", limit, libc::ETIMEDOUT, |limit| object.try_write_acquire_for(limit))
+        }
+    };
+    if writes && answer == 0 {
+        held().get_or_insert_default().insert(lock, (thread, 1));
+    }
+    answer
+}
+
+/// Gives a read-write lock back, in whichever way the thread has it.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_rwlock_unlock(lock: usize, thread: usize) -> c_int {
+    let object = cluster().rwlock(name(lock));
+    let writes = {
+        let mut held = held();
+        let held = held.get_or_insert_default();
+        let writes = held.get(&lock).is_some_and(|(writer, _)| *writer == thread);
+        if writes {
+            held.remove(&lock);
+        }
+        writes
+    };
+    match if writes { object.write_release() } else { object.read_release() } {
+        Ok(()) => 0,
+        Err(WaitError::Misuse(_)) => libc::EPERM,
+        Err(error) => stop(format_args!("a read-write lock: {error}")),
+    }
+}
+
+/// Takes the lock under which a function is called once, or a static variable is initialised.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_once_lock(object: usize) {
+    patiently("a call that is made once", || cluster().mutex(name(object) | OF_ONCE).acquire());
+}
+
+/// Gives that lock back.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_once_unlock(object: usize) {
+    patiently("a call that is made once", || cluster().mutex(name(object) | OF_ONCE).release());
+}
+
+/// Waits as futex(2) does, if the word has this value; 0, or the number of the error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_threads_futex_wait(word: usize, value: u32, limit_ns: u64) -> c_int {
+    let number = name(word) | OF_FUTEX;
+    patiently("a futex", || cluster().mutex(number).acquire());
+    // SAFETY: the program's word, in the region; a futex is aligned.
+    let now = unsafe { AtomicU32::from_ptr(word as *mut u32) }.load(Ordering::SeqCst);
+    let mut is_held = true;
+    let answer = if now == value {
+        let limit = (limit_ns != FOREVER).then(|| Duration::from_nanos(limit_ns));
+        let (held, notified) = cluster().condvar(number).wait_with_lock(number, limit);
+        is_held = held;
+        match notified {
+            Ok(true) => 0,
+            Ok(false) => libc::ETIMEDOUT,
+            // A wake-up without a reason, which the caller of futex(2) expects.
+            Err(WaitError::TooLong { .. }) if limit.is_none() => 0,
+            Err(WaitError::TooLong { .. }) => libc::ETIMEDOUT,
+            Err(error) => stop(format_args!("a futex: {error}")),
+        }
+    } else {
+        libc::EAGAIN
+    };
+    if is_held {
+        patiently("a futex", || cluster().mutex(number).release());
+    }
+    answer
+}
+
+/// Wakes threads that wait for a word, at most so many; how many there were.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_futex_wake(word: usize, count: u64) -> u64 {
+    let number = name(word) | OF_FUTEX;
+    patiently("a futex", || cluster().mutex(number).acquire());
+    let condition = cluster().condvar(number);
+    let mut woken = 0;
+    if count > i32::MAX as u64 - 1 {
+        woken = patiently("a futex", || condition.notify_all());
+    } else {
+        while woken < count && patiently("a futex", || condition.notify_one()) {
+            woken += 1;
+        }
+    }
+    patiently("a futex", || cluster().mutex(number).release());
+    woken
+}

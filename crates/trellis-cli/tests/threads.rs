@@ -1,0 +1,236 @@
+//! `trellis threads`: programs that were never written for Trellis, as they are, on several nodes. Those of
+//! `tests/threads` check their own results; those of Debian's packages must write what they write alone.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::{Ended, Run, command};
+use trellis_testing::{Folder, Need, compiled, skip};
+
+/// Whether a machine can do it; prints why not.
+fn works(test: &str) -> bool {
+    let found = support::json_of(&support::start_command(&["doctor", "--json"]).finish());
+    let answer = &found["threads"];
+    if answer["works"] != true {
+        skip(
+            test,
+            Need::Kernel,
+            format_args!("threads of a program cannot run on several nodes: {}", answer["detail"]),
+        );
+    }
+    answer["works"] == true
+}
+
+/// A program of `tests/threads`, compiled with this compiler and these options.
+fn built_with(compiler: &str, name: &str, options: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/threads").join(name);
+    compiled(compiler, &source, options)
+}
+
+/// The same, in the usual way.
+fn built(name: &str) -> PathBuf {
+    match name.ends_with(".cpp") {
+        true => built_with("g++", name, &["-std=c++20", "-O2", "-pthread"]),
+        false => built_with("gcc", name, &["-O2", "-pthread"]),
+    }
+}
+
+/// Runs a program on so many nodes.
+fn on(nodes: usize, program: &Path, arguments: &[&str], folder: &Path) -> Ended {
+    start(nodes, program, arguments, folder, "").finish()
+}
+
+/// Starts a program on so many nodes, with this text as its standard input.
+fn start(nodes: usize, program: &Path, arguments: &[&str], folder: &Path, input: &str) -> Run {
+    let file = Folder::new();
+    let input = std::fs::File::open(file.write("input", input)).expect("the input is there");
+    let mut command = command(&["threads", "-n", &nodes.to_string(), "--timeout", "50s"]);
+    command.arg(program).args(arguments).current_dir(folder).stdin(input);
+    Run::start(command)
+}
+
+/// A program that checks itself, on 1 to 4 nodes.
+fn is_right(test: &str, name: &str, says: &str) {
+    if !works(test) {
+        return;
+    }
+    let (program, folder) = (built(name), Folder::new());
+    for nodes in [1, 2, 4] {
+        let ended = on(nodes, &program, &[], folder.path());
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), says), "{name} on {nodes} nodes: {ended:?}");
+        assert_eq!(ended.stderr, "", "{name} on {nodes} nodes");
+    }
+}
+
+#[test]
+fn every_object_of_pthreads() {
+    is_right("every_object_of_pthreads", "pthreads.c", "pthreads: all right\n");
+}
+
+#[test]
+fn threads_of_c11() {
+    is_right("threads_of_c11", "c11.c", "c11: all right\n");
+}
+
+#[test]
+fn threads_of_the_standard_library_of_cpp() {
+    is_right("threads_of_the_standard_library_of_cpp", "standard.cpp", "standard: 1 left\n");
+}
+
+#[test]
+fn blocks_go_from_thread_to_thread() {
+    is_right("blocks_go_from_thread_to_thread", "allocator.c", "allocator: 0 bad\n");
+}
+
+#[test]
+fn memory_is_sequentially_consistent() {
+    is_right("memory_is_sequentially_consistent", "stress.c", "stress: right, 0 missed\n");
+}
+
+#[test]
+fn however_the_program_was_linked() {
+    let test = "however_the_program_was_linked";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    for options in [&["-no-pie"][..], &["-s", "-pie", "-fPIE"], &["-Wl,-z,lazy", "-Wl,-z,norelro"], &["-O0", "-g"]] {
+        let program = built_with("gcc", "pthreads.c", &[&["-pthread"], options].concat());
+        let ended = on(2, &program, &[], folder.path());
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "pthreads: all right\n"), "{options:?}: {ended:?}");
+    }
+    if trellis_testing::is_installed("clang++-19") {
+        let program = built_with("clang++-19", "standard.cpp", &["-std=c++20", "-O2", "-pthread"]);
+        let ended = on(2, &program, &[], folder.path());
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "standard: 1 left\n"), "{ended:?}");
+    }
+}
+
+/// What `process.c` does in a thread of another node.
+fn process(what: &str, input: &str) -> Option<(Ended, Folder)> {
+    if !works(what) {
+        return None;
+    }
+    let folder = Folder::new();
+    let ended = start(2, &built("process.c"), &[what], folder.path(), input).finish();
+    Some((ended, folder))
+}
+
+#[test]
+fn any_thread_ends_the_program_with_its_status() {
+    for (what, code, stdout) in
+        [("exit", 5, "last 1\n"), ("_exit", 6, ""), ("busy", 4, "last 1\n"), ("leave", 0, "last 1\n")]
+    {
+        let Some((ended, _)) = process(what, "") else { return };
+        assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (Some(code), stdout, ""), "{what}");
+    }
+}
+
+#[test]
+fn a_thread_that_aborts_ends_the_program() {
+    let Some((ended, _)) = process("abort", "") else { return };
+    assert_eq!(ended.code, Some(128 + libc::SIGABRT), "{ended:?}");
+    assert!(ended.stderr.contains("node 1 ") && ended.stderr.contains("was killed by SIGABRT"), "{ended:?}");
+}
+
+#[test]
+fn files_and_input_are_those_of_one_process() {
+    let Some((ended, _)) = process("input", "a\nb\n") else { return };
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "line a\nline b\nlast 1\n"), "{ended:?}");
+    let Some((ended, folder)) = process("files", "") else { return };
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "last 1\n"), "{ended:?}");
+    let written = std::fs::read_to_string(folder.file("stream")).expect("it was written");
+    assert_eq!(written, "from a thread 7\nfrom main\n");
+}
+
+#[test]
+fn children_know_nothing_of_trellis() {
+    let Some((ended, folder)) = process("children", "") else { return };
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(std::fs::read_to_string(folder.file("count")).expect("the child wrote it"), "0\n");
+}
+
+#[test]
+fn a_signal_reaches_the_thread_that_it_is_for() {
+    let Some((ended, _)) = process("signals", "") else { return };
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    let Some((ended, _)) = process("fork", "") else { return };
+    assert_eq!(ended.code, Some(70), "{ended:?}");
+    assert!(ended.stderr.contains("fork without exec is not supported by `trellis threads`"), "{ended:?}");
+    let folder = Folder::new();
+    let static_one = built_with("gcc", "c11.c", &["-static", "-pthread"]);
+    let refused = on(2, &static_one, &[], folder.path());
+    assert_eq!(refused.code, Some(126), "{refused:?}");
+    assert!(refused.stderr.contains("cannot run on several nodes: it is linked statically"), "{refused:?}");
+    let catcher = command(&["threads", "-n", "2", "--set", "catch=signal", "true"]).output().expect("it runs");
+    assert_eq!(catcher.status.code(), Some(78));
+}
+
+#[test]
+fn a_program_that_starts_no_thread_is_as_it_is_alone() {
+    let test = "a_program_that_starts_no_thread_is_as_it_is_alone";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    let program = Path::new("sh");
+    let ended = on(2, program, &["-c", "echo out; echo err >&2; exit 3"], folder.path());
+    assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (Some(3), "out\n", "err\n"));
+    let killed = on(2, program, &["-c", "kill -KILL $$"], folder.path());
+    assert_eq!(killed.code, Some(128 + libc::SIGKILL), "{killed:?}");
+    assert!(killed.stderr.contains("the program was killed by SIGKILL"), "{killed:?}");
+}
+
+/// Programs of Debian that compress with threads: what they write is what they write alone.
+#[test]
+fn programs_that_nobody_here_wrote() {
+    let test = "programs_that_nobody_here_wrote";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    let text: String = (0..60_000).map(|line| format!("{} {:x}\n", line % 977, line * 2_654_435_761u64)).collect();
+    folder.write("text", &text);
+    for (program, arguments) in [
+        ("xz", &["-T4", "--block-size=64KiB", "-c", "text"][..]),
+        ("zstd", &["-T4", "-B64KiB", "-q", "-c", "text"]),
+        ("pigz", &["-p", "4", "-c", "text"]),
+        ("pbzip2", &["-p4", "-b1", "-k", "-c", "text"]),
+        ("sort", &["--parallel=4", "-S", "1M", "text"]),
+    ] {
+        if !trellis_testing::is_installed(program) {
+            skip(test, Need::Program, format_args!("{program} is not installed"));
+            continue;
+        }
+        let output =
+            |mut command: Command| command.current_dir(folder.path()).stdin(Stdio::null()).output().expect("it runs");
+        let mut alone = Command::new(program);
+        alone.args(arguments);
+        let mut on_two = command(&["threads", "-n", "2", "--timeout", "50s", program]);
+        on_two.args(arguments);
+        let (alone, on_two) = (output(alone), output(on_two));
+        assert_eq!(on_two.status.code(), Some(0), "{program}: {}", String::from_utf8_lossy(&on_two.stderr));
+        assert!(alone.stdout == on_two.stdout, "{program} writes something else on two nodes");
+    }
+}
+
+#[test]
+fn a_signal_to_the_launcher_is_one_to_the_program() {
+    let test = "a_signal_to_the_launcher_is_one_to_the_program";
+    if !works(test) {
+        return;
+    }
+    let folder = Folder::new();
+    let script = "trap 'echo caught; exit 7' TERM; echo ready > ready; while :; do sleep 0.01; done";
+    let run = start(2, Path::new("sh"), &["-c", script], folder.path(), "");
+    support::wait_until("the program is ready", || folder.file("ready").exists());
+    support::signal(run.pid(), libc::SIGTERM);
+    let ended = run.finish();
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(7), "caught\n"), "{ended:?}");
+}

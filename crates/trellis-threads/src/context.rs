@@ -1,0 +1,275 @@
+//! The private memory of a thread of the program: a stack, and thread-local variables.
+//!
+//! Each thread of the program has a companion, a private thread that made it. The companion lends it its stack and its
+//! thread-local variables, and waits until it gets them back. In between, the thread changes the stack pointer and the
+//! thread pointer, calls, and changes them back. Then no page of the region is needed for what Trellis' code does itself.
+//!
+//! Promises: [`aside`] calls on private memory, whichever thread calls it, and at once where it is private already. The
+//! two threads never use that memory at the same time: the companion waits with a system call of its own, which touches
+//! neither. The thread pointer is changed first and restored last, so that a signal handler in between counts as private
+//! code and does not use the private stack from its top. The code that is called must not unwind.
+
+use std::arch::asm;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::control::SLOTS;
+use crate::system_calls;
+
+/// The private memory of the thread in a slot.
+struct Context {
+    /// Where its stack begins, downwards.
+    stack: AtomicUsize,
+    thread_pointer: AtomicUsize,
+    /// One of the constants below.
+    state: AtomicU32,
+}
+
+/// The companion uses its memory itself.
+const OWN: u32 = 0;
+/// The thread may use it.
+const LENT: u32 = 1;
+
+static CONTEXTS: [Context; SLOTS] =
+    [const { Context { stack: AtomicUsize::new(0), thread_pointer: AtomicUsize::new(0), state: AtomicU32::new(OWN) } };
+        SLOTS];
+
+/// The address of the room of the first thread, and the size of all rooms; 0 before the program begins.
+pub(crate) static ROOMS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static ROOM_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on, threads whose thread-local variables lie there are threads of the program.
+pub(crate) fn begin(rooms: usize, room_bytes: usize) {
+    ROOM_BYTES.store(room_bytes, Ordering::Relaxed);
+    ROOMS[0].store(rooms, Ordering::Relaxed);
+    ROOMS[1].store(room_bytes * SLOTS, Ordering::Release);
+}
+
+/// The address of the control block of the calling thread, which is also its handle in pthreads.
+#[inline]
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a word that every thread of glibc has there (x86-64), or a register (aarch64).
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("mov {}, fs:[0x10]", out(reg) pointer, options(nostack, preserves_flags, readonly));
+        #[cfg(target_arch = "aarch64")]
+        asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, preserves_flags, nomem));
+    }
+    pointer
+}
+
+/// The slot of the thread of the program whose control block is at this address.
+#[inline]
+pub(crate) fn slot_of(thread_pointer: usize) -> Option<usize> {
+    let inside = thread_pointer.wrapping_sub(ROOMS[0].load(Ordering::Relaxed));
+    (inside < ROOMS[1].load(Ordering::Acquire)).then(|| inside / ROOM_BYTES.load(Ordering::Relaxed))
+}
+
+/// The slot of the calling thread; `None` if it is private, or on private memory now.
+#[inline]
+pub(crate) fn slot() -> Option<usize> {
+    slot_of(thread_pointer())
+}
+
+/// The slot of the calling thread, which is one of the program.
+#[inline]
+pub(crate) fn own_slot() -> usize {
+    slot().expect("the caller is a thread of the program")
+}
+
+/// Whether the caller is a thread of the program, on the program's memory.
+#[inline]
+pub(crate) fn is_of_program() -> bool {
+    slot().is_some()
+}
+
+/// The address of the room of a slot.
+pub(crate) fn room(slot: usize) -> usize {
+    ROOMS[0].load(Ordering::Relaxed) + slot * ROOM_BYTES.load(Ordering::Relaxed)
+}
+
+/// The size of a room.
+pub(crate) fn room_bytes() -> usize {
+    ROOM_BYTES.load(Ordering::Relaxed)
+}
+
+/// The calling thread lends its memory to the thread in `slot`, except `reserve` bytes of its stack, and returns when it
+/// has it back.
+pub(crate) fn lend_to(slot: usize, reserve: usize) {
+    let here = 0u8;
+    let context = &CONTEXTS[slot];
+    context.stack.store(((&raw const here) as usize - reserve) & !63, Ordering::Relaxed);
+    context.thread_pointer.store(thread_pointer(), Ordering::Relaxed);
+    context.state.store(LENT, Ordering::Release);
+    futex(&context.state, libc::FUTEX_WAKE, 1);
+    while context.state.load(Ordering::Acquire) == LENT {
+        futex(&context.state, libc::FUTEX_WAIT, LENT);
+    }
+}
+
+/// The calling thread of the program waits until its companion has lent it its memory.
+pub(crate) fn borrow() {
+    let state = &CONTEXTS[own_slot()].state;
+    while state.load(Ordering::Acquire) == OWN {
+        futex(state, libc::FUTEX_WAIT, OWN);
+    }
+}
+
+/// The calling thread of the program gives the memory back. From then on it has none, and must not need any.
+pub(crate) fn give_back() {
+    let state = &CONTEXTS[own_slot()].state;
+    state.store(OWN, Ordering::Release);
+    futex(state, libc::FUTEX_WAKE, 1);
+}
+
+/// Whether the calling thread is one of the program that has given its private memory back, because it ends.
+pub(crate) fn is_bare() -> bool {
+    slot().is_some_and(|slot| CONTEXTS[slot].state.load(Ordering::Relaxed) == OWN)
+}
+
+/// futex(2) for waiting without a limit and for waking. It touches no stack and no thread-local variable, not even `errno`.
+fn futex(word: &AtomicU32, operation: libc::c_int, value: u32) {
+    let (word, operation) = (word.as_ptr() as usize, operation | libc::FUTEX_PRIVATE_FLAG);
+    // SAFETY: a system call on a word that lives as long as the process; the kernel keeps all registers but the ones named.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!(
+            "syscall",
+            inout("rax") libc::SYS_futex => _,
+            in("rdi") word,
+            in("rsi") operation as usize,
+            in("rdx") value as usize,
+            in("r10") 0usize,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+        #[cfg(target_arch = "aarch64")]
+        asm!(
+            "svc 0",
+            in("x8") libc::SYS_futex,
+            inout("x0") word => _,
+            in("x1") operation as usize,
+            in("x2") value as usize,
+            in("x3") 0usize,
+            options(nostack),
+        );
+    }
+}
+
+/// Calls `work` on private memory.
+#[inline]
+pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match slot() {
+        None => work(),
+        Some(slot) => switched(slot, work),
+    }
+}
+
+/// What [`switched`] passes to the other stack.
+struct Passed<W, T> {
+    work: MaybeUninit<W>,
+    result: MaybeUninit<T>,
+}
+
+fn switched<W: FnOnce() -> T, T>(slot: usize, work: W) -> T {
+    extern "C" fn run<W: FnOnce() -> T, T>(passed: *mut Passed<W, T>) {
+        // SAFETY: `switched` passes a value that lives until this returns, with the work in it, once.
+        unsafe {
+            let work = (*passed).work.assume_init_read();
+            (*passed).result.write(work());
+        }
+    }
+    let mut passed = Passed { work: MaybeUninit::new(work), result: MaybeUninit::<T>::uninit() };
+    let context = &CONTEXTS[slot];
+    debug_assert_eq!(context.state.load(Ordering::Relaxed), LENT, "the thread has private memory");
+    let stack = context.stack.load(Ordering::Relaxed);
+    let passes = system_calls::pass(slot);
+    system_calls::let_pass(slot, true);
+    // SAFETY: the companion of this thread waits until it has its memory back, so that is unused below what it reserved; it
+    // is aligned as the calling convention wants.
+    unsafe {
+        change(
+            stack,
+            context.thread_pointer.load(Ordering::Relaxed),
+            run::<W, T> as *const () as usize,
+            &raw mut passed as usize,
+        );
+        system_calls::let_pass(slot, passes);
+        passed.result.assume_init()
+    }
+}
+
+/// Calls a function with one argument on another stack, with another thread pointer.
+///
+/// # Safety
+/// The stack is unused and aligned, and the thread pointer is that of a thread that only waits.
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+unsafe fn change(stack: usize, theirs: usize, function: usize, argument: usize) {
+    let ours = thread_pointer();
+    // SAFETY: the caller's promise. r12 and r13 keep their values in the function that is called.
+    unsafe {
+        asm!(
+            "wrfsbase {theirs}",
+            "mov r12, rsp",
+            "mov rsp, {stack}",
+            "call {function}",
+            "mov rsp, r12",
+            "wrfsbase r13",
+            theirs = in(reg) theirs,
+            stack = in(reg) stack,
+            function = in(reg) function,
+            in("r13") ours,
+            inout("rdi") argument => _,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// The same.
+///
+/// # Safety
+/// The same.
+#[cfg(target_arch = "aarch64")]
+#[inline(never)]
+unsafe fn change(stack: usize, theirs: usize, function: usize, argument: usize) {
+    let ours = thread_pointer();
+    // SAFETY: the caller's promise. x21 and x22 keep their values in the function that is called.
+    unsafe {
+        asm!(
+            "msr tpidr_el0, {theirs}",
+            "mov x21, sp",
+            "mov sp, {stack}",
+            "blr {function}",
+            "mov sp, x21",
+            "msr tpidr_el0, x22",
+            theirs = in(reg) theirs,
+            stack = in(reg) stack,
+            function = in(reg) function,
+            in("x22") ours,
+            inout("x0") argument => _,
+            out("x21") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// Why threads cannot change their thread pointer here; `None` if they can.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        /// The bit of `AT_HWCAP2` by which the kernel says that programs may use the instruction.
+        const HWCAP2_FSGSBASE: u64 = 1 << 1;
+        // SAFETY: reads what the kernel gave this process.
+        if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
+            return Some(
+                "this kernel or processor does not let programs use the instruction wrfsbase; Linux 5.9 and a processor of \
+                 2013 or later do",
+            );
+        }
+    }
+    None
+}

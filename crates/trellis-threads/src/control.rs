@@ -1,0 +1,126 @@
+//! What the nodes share about the threads of the program: a table in the region.
+//!
+//! Promises: the table is the same memory on every node. A slot belongs to one thread from the call that makes it to the
+//! call that joins it, or to its end if it is detached. Changes of slots are made under one lock of the cluster.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::context;
+use crate::runtime;
+
+/// How many threads there can be at once.
+pub(crate) const SLOTS: usize = 512;
+/// The room of a thread: its record, the values of its keys, its stack, and its thread-local variables at the end.
+pub(crate) const ROOM_BYTES: usize = 32 << 20;
+/// The keys that there can be, as in glibc.
+pub(crate) const KEYS: usize = 1024;
+
+/// Nobody has the slot.
+pub(crate) const FREE: u32 = 0;
+/// The thread is to be started by its node.
+pub(crate) const STARTING: u32 = 1;
+/// It has been started.
+pub(crate) const RUNNING: u32 = 2;
+/// It has ended, and is to be joined.
+pub(crate) const ENDED: u32 = 3;
+
+/// The table.
+#[repr(C)]
+pub(crate) struct Control {
+    /// The process number of the program, for all its threads.
+    pub(crate) process: AtomicU32,
+    /// The address of the list of the environment.
+    pub(crate) environment: AtomicUsize,
+    /// The streams of standard input and standard output.
+    pub(crate) streams: [AtomicUsize; 2],
+    /// The processors that the program sees.
+    pub(crate) processors: AtomicU32,
+    /// How many threads were made; decides where the next one runs.
+    pub(crate) made: AtomicUsize,
+    /// How many threads there are.
+    pub(crate) alive: AtomicUsize,
+    pub(crate) states: [AtomicU32; SLOTS],
+    pub(crate) nodes: [AtomicU32; SLOTS],
+    pub(crate) detached: [AtomicU32; SLOTS],
+    /// Signals for each thread that its node has not passed on yet, one bit each.
+    pub(crate) signals: [AtomicU64; SLOTS],
+    pub(crate) keys: [Key; KEYS],
+}
+
+/// A key of thread-specific data.
+#[repr(C)]
+pub(crate) struct Key {
+    /// Odd while it exists; changes with each creation, so that values of an earlier key do not count.
+    pub(crate) generation: AtomicUsize,
+    pub(crate) destructor: AtomicUsize,
+}
+
+/// What is at the beginning of a thread's room.
+#[repr(C)]
+pub(crate) struct Record {
+    pub(crate) function: AtomicUsize,
+    pub(crate) argument: AtomicUsize,
+    /// Whether the function is one of C11, which returns a number.
+    pub(crate) is_c11: AtomicU32,
+    /// The number of the error if it could not be started.
+    pub(crate) error: AtomicU32,
+    /// The signals that it blocks at first.
+    pub(crate) mask: AtomicU64,
+    /// Its handle in pthreads.
+    pub(crate) handle: AtomicUsize,
+    pub(crate) result: AtomicUsize,
+    /// The semaphores, of which only the addresses count.
+    pub(crate) started: u64,
+    pub(crate) ended: u64,
+    /// A system call that a thread of another node has made at node 0; `called` and `answered` are semaphores.
+    pub(crate) has_deputy: AtomicU32,
+    pub(crate) called: u64,
+    pub(crate) answered: u64,
+    pub(crate) call_number: AtomicUsize,
+    pub(crate) call_arguments: [AtomicUsize; 6],
+    pub(crate) call_answer: AtomicUsize,
+    /// One more than the last key that was given a value.
+    pub(crate) keys_used: AtomicUsize,
+    pub(crate) values: [Value; KEYS],
+}
+
+/// The value of a key in one thread.
+#[repr(C)]
+pub(crate) struct Value {
+    pub(crate) generation: AtomicUsize,
+    pub(crate) value: AtomicUsize,
+}
+
+/// The offset of a thread's stack in its room.
+pub(crate) const STACK_OFFSET: usize = size_of::<Record>().next_multiple_of(64 << 10);
+
+static CONTROL: AtomicUsize = AtomicUsize::new(0);
+
+/// The table is there from now on.
+pub(crate) fn begin(address: usize) {
+    CONTROL.store(address, Ordering::Release);
+}
+
+/// The table. Only threads that wait for pages may use it: those of the program, and private ones that hold no lock.
+pub(crate) fn control() -> &'static Control {
+    let address = CONTROL.load(Ordering::Acquire);
+    debug_assert_ne!(address, 0, "the program has begun");
+    // SAFETY: the region has room for the table there, and zero is a valid table.
+    unsafe { &*(address as *const Control) }
+}
+
+/// The record of the thread in a slot.
+pub(crate) fn record(slot: usize) -> &'static Record {
+    // SAFETY: the room of the slot begins with its record, and zero is a valid one.
+    unsafe { &*(context::room(slot) as *const Record) }
+}
+
+/// Calls `work` while no other thread of any node changes slots.
+pub(crate) fn alone<T>(work: impl FnOnce(&Control) -> T) -> T {
+    let control = control();
+    let lock = (&raw const control.made) as usize;
+    runtime::once_lock(lock);
+    let result = work(control);
+    runtime::once_unlock(lock);
+    result
+}

@@ -1,0 +1,160 @@
+//! `malloc` and its family: memory of the region for threads of the program, memory of the process for all others.
+//!
+//! Promises: a block is given back to the heap that it came from, whoever frees it. A block of the process that the program
+//! frees (from before it began, or from inside the C library) is freed on private memory, because the lock of that heap
+//! must not be held while a page is waited for.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::context::{self, aside, is_of_program};
+use crate::runtime;
+use crate::table::reals;
+
+/// The region: its address and size; none before the program begins.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Alignment of `malloc`.
+pub(crate) const ALIGNMENT: usize = 16;
+/// The size of a page of memory.
+pub(crate) const PAGE: usize = 4096;
+
+/// Blocks of these addresses are the region's.
+pub(crate) fn begin(base: usize, bytes: usize) {
+    BASE.store(base, Ordering::Relaxed);
+    BYTES.store(bytes, Ordering::Release);
+}
+
+/// Whether an address is in the region.
+pub(crate) fn is_in_region(address: usize) -> bool {
+    let bytes = BYTES.load(Ordering::Acquire);
+    address.wrapping_sub(BASE.load(Ordering::Relaxed)) < bytes
+}
+
+fn or_no_memory(block: usize) -> *mut c_void {
+    if block == 0 {
+        trellis_interpose::set_errno(libc::ENOMEM);
+    }
+    block as *mut c_void
+}
+
+/// Memory for a thread of the program; none if the size is none, as that of an array may be.
+pub(crate) fn allocate(bytes: Option<usize>, alignment: usize, zeroed: bool) -> *mut c_void {
+    or_no_memory(bytes.map_or(0, |bytes| runtime::allocate(bytes, alignment, zeroed)))
+}
+
+/// # Safety
+/// As free(3).
+pub(crate) unsafe fn free(real: unsafe extern "C" fn(*mut c_void), block: *mut c_void) {
+    if block.is_null() {
+        return;
+    }
+    let errno = trellis_interpose::errno();
+    if context::is_bare() {
+        // The C library frees a few bytes at the very end of a thread. Those of the region stay taken.
+        if !is_in_region(block as usize) {
+            // SAFETY: as the caller promises.
+            unsafe { real(block) };
+        }
+        return;
+    }
+    if is_in_region(block as usize) {
+        runtime::free(block as usize);
+    } else {
+        // SAFETY: as the caller promises.
+        aside(|| unsafe { real(block) });
+    }
+    trellis_interpose::set_errno(errno);
+}
+
+/// # Safety
+/// As malloc_usable_size(3).
+pub(crate) unsafe fn usable_size(real: unsafe extern "C" fn(*mut c_void) -> usize, block: *mut c_void) -> usize {
+    if is_in_region(block as usize) {
+        return runtime::usable(block as usize);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { real(block) }
+}
+
+/// # Safety
+/// As realloc(3).
+pub(crate) unsafe fn realloc(
+    real: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    block: *mut c_void,
+    bytes: usize,
+) -> *mut c_void {
+    let in_region = is_in_region(block as usize);
+    if !in_region && !is_of_program() {
+        // SAFETY: as the caller promises.
+        return unsafe { real(block, bytes) };
+    }
+    if block.is_null() {
+        return or_no_memory(runtime::allocate(bytes, ALIGNMENT, false));
+    }
+    // SAFETY: as the caller promises; the functions of the C library have these types.
+    unsafe {
+        let free_real: unsafe extern "C" fn(*mut c_void) = std::mem::transmute(reals::free.address());
+        if bytes == 0 {
+            free(free_real, block);
+            return null_mut();
+        }
+        let usable_real: unsafe extern "C" fn(*mut c_void) -> usize =
+            std::mem::transmute(reals::malloc_usable_size.address());
+        let has = usable_size(usable_real, block);
+        if in_region && bytes <= has && bytes >= has / 2 {
+            return block;
+        }
+        let new = runtime::allocate(bytes, ALIGNMENT, false) as *mut c_void;
+        if new.is_null() {
+            return or_no_memory(0);
+        }
+        new.cast::<u8>().copy_from_nonoverlapping(block.cast(), has.min(bytes));
+        free(free_real, block);
+        new
+    }
+}
+
+/// # Safety
+/// As reallocarray(3).
+pub(crate) unsafe fn realloc_array(
+    _: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void,
+    block: *mut c_void,
+    count: usize,
+    bytes: usize,
+) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(bytes) else { return or_no_memory(0) };
+    // SAFETY: as the caller promises; the C library's function has this type.
+    unsafe {
+        type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+        realloc(std::mem::transmute::<*mut c_void, Realloc>(reals::realloc.address()), block, bytes)
+    }
+}
+
+/// As memalign(3) and aligned_alloc(3).
+pub(crate) fn aligned(alignment: usize, bytes: usize) -> *mut c_void {
+    if !alignment.is_power_of_two() {
+        trellis_interpose::set_errno(libc::EINVAL);
+        return null_mut();
+    }
+    allocate(Some(bytes), alignment, false)
+}
+
+/// As posix_memalign(3).
+///
+/// # Safety
+/// The place for the answer is valid.
+pub(crate) unsafe fn posix_aligned(to: *mut *mut c_void, alignment: usize, bytes: usize) -> c_int {
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
+        return libc::EINVAL;
+    }
+    let block = runtime::allocate(bytes, alignment, false);
+    if block == 0 {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *to = block as *mut c_void };
+    0
+}

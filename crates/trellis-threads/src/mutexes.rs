@@ -1,0 +1,81 @@
+//! Mutexes, spin locks and read-write locks.
+//!
+//! Promises: the object itself is read for its kind and its clock only, and never written.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{clockid_t, timespec};
+
+use crate::context::own_slot;
+use crate::runtime;
+use crate::time::limited;
+
+/// Where glibc keeps the kind of a mutex, for all processors of 64 bits.
+const KIND_OFFSET: usize = 16;
+/// The part of it that says what happens if a thread has the mutex already.
+const KIND_MASK: c_int = 3;
+
+/// How a mutex treats a thread that has it already.
+///
+/// # Safety
+/// It is a mutex.
+pub(crate) unsafe fn kind_of(mutex: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { mutex.byte_add(KIND_OFFSET).cast::<c_int>().read_volatile() & KIND_MASK }
+}
+
+/// Locks a mutex.
+///
+/// # Safety
+/// It is a mutex.
+pub(crate) unsafe fn lock(mutex: *mut c_void, limit_ns: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    runtime::mutex_lock(mutex as usize, unsafe { kind_of(mutex) }, own_slot(), limit_ns)
+}
+
+/// The same, until a point in time of a clock.
+///
+/// # Safety
+/// It is a mutex, and the pointer to the time is valid.
+pub(crate) unsafe fn lock_until(mutex: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { limited(clock, until, |limit| lock(mutex, limit)) }
+}
+
+/// Unlocks a mutex.
+///
+/// # Safety
+/// It is a mutex.
+pub(crate) unsafe fn unlock(mutex: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    runtime::mutex_unlock(mutex as usize, unsafe { kind_of(mutex) }, own_slot())
+}
+
+/// Locks a spin lock, which is a mutex that asks nothing.
+pub(crate) fn spin_lock(lock: *mut c_void, limit_ns: u64) -> c_int {
+    runtime::mutex_lock(lock as usize, 0, own_slot(), limit_ns)
+}
+
+/// Unlocks a spin lock.
+pub(crate) fn spin_unlock(lock: *mut c_void) -> c_int {
+    runtime::mutex_unlock(lock as usize, 0, own_slot())
+}
+
+/// Takes a read-write lock, to read or to write.
+pub(crate) fn rwlock(lock: *mut c_void, writes: bool, limit_ns: u64) -> c_int {
+    runtime::rwlock_lock(lock as usize, writes, own_slot(), limit_ns)
+}
+
+/// The same, until a point in time of a clock.
+///
+/// # Safety
+/// The pointer to the time is valid.
+pub(crate) unsafe fn rwlock_until(lock: *mut c_void, writes: bool, clock: clockid_t, until: *const timespec) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { limited(clock, until, |limit| rwlock(lock, writes, limit)) }
+}
+
+/// Gives a read-write lock back.
+pub(crate) fn rwlock_unlock(lock: *mut c_void) -> c_int {
+    runtime::rwlock_unlock(lock as usize, own_slot())
+}

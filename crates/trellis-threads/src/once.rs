@@ -1,0 +1,81 @@
+//! What is done once: functions of `pthread_once` and `call_once`, and static variables of C++ that are initialised when
+//! they are reached first.
+//!
+//! Whether it was done is in the program's own word, because memory can be used again for another such word; only the
+//! lock is the cluster's. Promises: it is done once in the whole program, and everybody who returns sees what it did. If
+//! the thread that does it ends in the middle of it, others wait for ever.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+
+use crate::runtime;
+
+/// The value of a `pthread_once_t` whose function was called, as in glibc.
+const DONE: c_int = 2;
+
+/// # Safety
+/// As pthread_once(3p).
+pub(crate) unsafe fn once(control: *mut c_int, function: Option<extern "C-unwind" fn()>) -> c_int {
+    // SAFETY: the caller's word.
+    let word = unsafe { AtomicI32::from_ptr(control) };
+    if word.load(Ordering::Acquire) == DONE {
+        return 0;
+    }
+    runtime::once_lock(control as usize);
+    if word.load(Ordering::Acquire) != DONE {
+        if let Some(function) = function {
+            // What it throws must let another thread try.
+            let unlocks = Unlocks(control as usize);
+            function();
+            std::mem::forget(unlocks);
+        }
+        word.store(DONE, Ordering::Release);
+    }
+    runtime::once_unlock(control as usize);
+    0
+}
+
+/// Unlocks when an exception passes.
+struct Unlocks(usize);
+
+impl Drop for Unlocks {
+    fn drop(&mut self) {
+        runtime::once_unlock(self.0);
+    }
+}
+
+/// The first byte of the guard of a static variable says whether it is initialised (Itanium C++ ABI, 3.3.3).
+unsafe fn is_initialised<'a>(guard: *mut c_void) -> &'a AtomicU8 {
+    // SAFETY: the caller's guard.
+    unsafe { AtomicU8::from_ptr(guard.cast()) }
+}
+
+/// # Safety
+/// As __cxa_guard_acquire of the C++ ABI.
+pub(crate) unsafe fn guard_acquire(guard: *mut c_void) -> c_int {
+    // SAFETY: the caller's guard.
+    let done = unsafe { is_initialised(guard) };
+    if done.load(Ordering::Acquire) != 0 {
+        return 0;
+    }
+    runtime::once_lock(guard as usize);
+    if done.load(Ordering::Acquire) != 0 {
+        runtime::once_unlock(guard as usize);
+        return 0;
+    }
+    1
+}
+
+/// # Safety
+/// As __cxa_guard_release of the C++ ABI.
+pub(crate) unsafe fn guard_release(guard: *mut c_void) {
+    // SAFETY: the caller's guard.
+    unsafe { is_initialised(guard) }.store(1, Ordering::Release);
+    runtime::once_unlock(guard as usize);
+}
+
+/// # Safety
+/// As __cxa_guard_abort of the C++ ABI.
+pub(crate) unsafe fn guard_abort(guard: *mut c_void) {
+    runtime::once_unlock(guard as usize);
+}

@@ -1,0 +1,330 @@
+//! The start and the end of the program.
+//!
+//! The C library calls `__libc_start_main` when a program and its libraries are loaded and its own code has not run. There
+//! the process joins the cluster. At node 0 the program's main function runs in a thread of the program; the other nodes
+//! wait for threads.
+//!
+//! Promises: standard input and standard output are one stream each, whichever node a thread uses them at. The program ends once, with one status, whichever thread ends it. Children that the program starts know nothing of
+//! Trellis.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use libc::sigset_t;
+
+use crate::context::{self, aside, slot};
+use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
+use crate::runtime::{self, Begin};
+use crate::table::reals;
+use crate::{memory, system_calls, threads};
+
+type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
+type StartMain =
+    unsafe extern "C" fn(Main, c_int, *mut *mut c_char, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int;
+
+/// Set by `trellis threads`, with the number of processors that the program sees.
+const VARIABLE: &[u8] = b"TRELLIS_THREADS_PROCESSORS=";
+/// What the children of the program must not have.
+const OURS: [&[u8]; 4] = [b"LD_PRELOAD=", b"LD_BIND_NOW=", b"GLIBC_TUNABLES=", b"TRELLIS_"];
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+    static mut stdin: *mut libc::FILE;
+    static mut stdout: *mut libc::FILE;
+    fn on_exit(function: unsafe extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+    fn _IO_flush_all() -> c_int;
+}
+
+/// What the C library gave for the main function.
+struct Given {
+    main: AtomicUsize,
+    count: AtomicUsize,
+    arguments: AtomicPtr<*mut c_char>,
+    rest: [AtomicPtr<c_void>; 4],
+}
+
+static GIVEN: Given = Given {
+    main: AtomicUsize::new(0),
+    count: AtomicUsize::new(0),
+    arguments: AtomicPtr::new(null_mut()),
+    rest: [const { AtomicPtr::new(null_mut()) }; 4],
+};
+/// The processors that the program sees; 0 in a process that `trellis threads` did not start.
+static PROCESSORS: AtomicU32 = AtomicU32::new(0);
+static NODE: AtomicUsize = AtomicUsize::new(0);
+static NODES: AtomicUsize = AtomicUsize::new(0);
+
+/// This node's number.
+pub(crate) fn node() -> usize {
+    NODE.load(Ordering::Relaxed)
+}
+
+/// How many nodes there are.
+pub(crate) fn nodes() -> usize {
+    NODES.load(Ordering::Relaxed)
+}
+
+/// Sees whether `trellis threads` started this process. If so, it registers what comes last at the end of the process,
+/// before anybody else registers anything.
+///
+/// # Safety
+/// It is the environment, which ends with a null pointer.
+pub(crate) unsafe fn prepare(environment: *mut *mut c_char) {
+    let mut at = environment;
+    // SAFETY: the caller's list and its texts; a function of this library, which is never unloaded.
+    unsafe {
+        while !(*at).is_null() {
+            if let Some(value) = CStr::from_ptr(*at).to_bytes().strip_prefix(VARIABLE) {
+                let count = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                PROCESSORS.store(count.unwrap_or(1), Ordering::Relaxed);
+                on_exit(last, null_mut());
+                return;
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+}
+
+/// Whether `trellis threads` started this process.
+pub(crate) fn is_wanted() -> bool {
+    PROCESSORS.load(Ordering::Relaxed) > 0
+}
+
+/// # Safety
+/// As the C library calls it.
+pub(crate) unsafe fn start_main(
+    main: Main,
+    count: c_int,
+    arguments: *mut *mut c_char,
+    rest: [*mut c_void; 4],
+) -> c_int {
+    if let Some(why) = context::obstacle() {
+        refuse(why);
+    }
+    if let Err(why) = runtime::open() {
+        refuse(&why);
+    }
+    let mut begin = Begin {
+        version: runtime::VERSION,
+        control_bytes: size_of::<Control>(),
+        slots: SLOTS,
+        room_bytes: ROOM_BYTES,
+        ..Begin::default()
+    };
+    runtime::begin(&mut begin);
+    NODE.store(begin.node, Ordering::Relaxed);
+    NODES.store(begin.nodes, Ordering::Relaxed);
+    control::begin(begin.control);
+    memory::begin(begin.base, begin.bytes);
+    context::begin(begin.rooms, begin.room_bytes);
+    block_signals();
+    system_calls::begin(begin.images, begin.image_count);
+    if begin.node != 0 {
+        threads::serve();
+        runtime::end_here(threads::here() > 0);
+        unreachable!("the process has ended");
+    }
+    // SAFETY: getpid has no conditions.
+    control().process.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
+    control().processors.store(PROCESSORS.load(Ordering::Relaxed), Ordering::Relaxed);
+    GIVEN.main.store(main as usize, Ordering::Relaxed);
+    GIVEN.count.store(count as usize, Ordering::Relaxed);
+    // SAFETY: the arguments and the environment that the kernel gave, which nobody else uses now.
+    unsafe {
+        GIVEN.arguments.store(moved(arguments, |_| true), Ordering::Relaxed);
+        environ = moved(environ, |text| !OURS.iter().any(|ours| text.starts_with(ours)));
+        control().environment.store(environ as usize, Ordering::Relaxed);
+    }
+    for (place, value) in GIVEN.rest.iter().zip(rest) {
+        place.store(value, Ordering::Relaxed);
+    }
+    threads::make_main(main_thread);
+    threads::serve();
+    // The program is over, and the thread that ended it ends the process.
+    loop {
+        // SAFETY: has no conditions.
+        unsafe { libc::pause() };
+    }
+}
+
+/// A list of texts, and the texts, in the region.
+///
+/// # Safety
+/// A null pointer ends the list.
+unsafe fn moved(list: *mut *mut c_char, is_kept: impl Fn(&[u8]) -> bool) -> *mut *mut c_char {
+    let mut kept = Vec::new();
+    let mut at = list;
+    // SAFETY: the caller's list and its texts.
+    unsafe {
+        while !(*at).is_null() {
+            let text = CStr::from_ptr(*at);
+            if is_kept(text.to_bytes()) {
+                let copy = runtime::allocate(text.count_bytes() + 1, 1, false) as *mut c_char;
+                copy.copy_from_nonoverlapping(text.as_ptr(), text.count_bytes() + 1);
+                kept.push(copy);
+            }
+            at = at.wrapping_add(1);
+        }
+        kept.push(null_mut());
+        let place = runtime::allocate(kept.len() * size_of::<*mut c_char>(), 16, false) as *mut *mut c_char;
+        place.copy_from_nonoverlapping(kept.as_ptr(), kept.len());
+        place
+    }
+}
+
+/// The main thread of the program.
+extern "C-unwind" fn main_thread(_: *mut c_void) -> *mut c_void {
+    make_streams();
+    let [init, fini, loader_fini, stack_end] =
+        [0, 1, 2, 3].map(|index: usize| GIVEN.rest[index].load(Ordering::Relaxed));
+    // SAFETY: the C library's function, which has this type, with what it was called with at first.
+    unsafe {
+        let real = std::mem::transmute::<*mut c_void, StartMain>(reals::__libc_start_main.address());
+        let main = std::mem::transmute::<usize, Main>(GIVEN.main.load(Ordering::Relaxed));
+        let count = GIVEN.count.load(Ordering::Relaxed) as c_int;
+        real(main, count, GIVEN.arguments.load(Ordering::Relaxed), init, fini, loader_fini, stack_end);
+    }
+    null_mut()
+}
+
+/// Calls a function of the C library that starts another program, at node 0, whose children are the program's.
+///
+/// # Safety
+/// The function takes these arguments.
+pub(crate) unsafe fn at_first_node(function: *mut c_void, arguments: [usize; 6]) -> c_int {
+    if node() != 0 {
+        return system_calls::call_at_first_node(function, arguments) as c_int;
+    }
+    let [a, b, c, d, e, f] = arguments;
+    type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
+    // SAFETY: the caller's promise.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Function>(function) };
+    function(a, b, c, d, e, f)
+}
+
+/// What comes last of what the program and its libraries do when the process ends by exit(3), at node 0. The C library then
+/// writes what its streams hold, and makes the system call that ends the process, which comes to [`end`].
+unsafe extern "C" fn last(_: c_int, _: *mut c_void) {
+    if slot().is_some() {
+        threads::flush_elsewhere();
+        system_calls::trap_all();
+    }
+}
+
+/// Ends the program, at node 0.
+pub(crate) fn end(status: c_int) {
+    let others = threads::here().saturating_sub(usize::from(slot().is_some()));
+    runtime::end(status, others > 0);
+}
+
+/// Ends the program, as exit(3) does.
+///
+/// # Safety
+/// The function is that of the C library.
+pub(crate) unsafe fn exit(real: unsafe extern "C" fn(c_int), status: c_int) {
+    if node() != 0 {
+        end_elsewhere(exit_there, status);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { real(status) }
+}
+
+/// Ends the program at once, as _exit(2) does.
+pub(crate) fn exit_now(status: c_int) {
+    if node() != 0 {
+        end_elsewhere(exit_now_there, status);
+    }
+    end(status);
+}
+
+/// Lets node 0 end the program, and waits for that.
+fn end_elsewhere(how: extern "C-unwind" fn(*mut c_void) -> *mut c_void, status: c_int) -> ! {
+    threads::end_at_first_node(how, status);
+    loop {
+        // SAFETY: has no conditions.
+        aside(|| unsafe { libc::pause() });
+    }
+}
+
+/// Ends the program at node 0.
+pub(crate) extern "C-unwind" fn exit_there(status: *mut c_void) -> *mut c_void {
+    // SAFETY: exit(3) may be called in any thread.
+    unsafe { libc::exit(status as usize as c_int) }
+}
+
+extern "C-unwind" fn exit_now_there(status: *mut c_void) -> *mut c_void {
+    end(status as usize as c_int);
+    null_mut()
+}
+
+/// The calling thread of the program has just begun: its standard streams are those of all nodes, and at another node than
+/// node 0 the environment is the program's.
+pub(crate) fn begin_thread() {
+    let [input, output] = &control().streams;
+    // SAFETY: variables of the C library that point to streams; those of all nodes lie in the region.
+    unsafe {
+        stdin = input.load(Ordering::Acquire) as *mut libc::FILE;
+        stdout = output.load(Ordering::Acquire) as *mut libc::FILE;
+        if node() != 0 {
+            environ = control().environment.load(Ordering::Relaxed) as *mut *mut c_char;
+        }
+    }
+}
+
+/// Makes the standard streams of all nodes, in the region, in the place of those that are the C library's own variables.
+fn make_streams() {
+    // SAFETY: constant modes; the C library allocates a stream in a thread of the program, so in the region.
+    let made =
+        unsafe { [libc::fdopen(libc::STDIN_FILENO, c"r".as_ptr()), libc::fdopen(libc::STDOUT_FILENO, c"w".as_ptr())] };
+    // SAFETY: variables of the C library that point to streams.
+    let own = unsafe { [stdin, stdout] };
+    for ((place, made), own) in control().streams.iter().zip(made).zip(own) {
+        // A descriptor that is closed has no stream that works.
+        place.store(if made.is_null() { own } else { made } as usize, Ordering::Release);
+    }
+    begin_thread();
+}
+
+/// Writes what streams hold that threads of this node opened. While other threads run here, one of them may have a stream
+/// for as long as it waits, so nothing is written then.
+pub(crate) extern "C-unwind" fn flush_streams(_: *mut c_void) -> *mut c_void {
+    if threads::here() == 1 {
+        // SAFETY: has no conditions.
+        unsafe { _IO_flush_all() };
+    }
+    null_mut()
+}
+
+/// The signals that the calling thread blocks.
+pub(crate) fn signal_mask() -> u64 {
+    let mut now = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: room for the answer.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), now.as_mut_ptr());
+        threads::mask_of(&now.assume_init())
+    }
+}
+
+/// Sets the signals that the calling thread blocks.
+pub(crate) fn set_signal_mask(mask: u64) {
+    let mut set = MaybeUninit::<sigset_t>::zeroed();
+    // SAFETY: the C library's set begins with the kernel's 64 bits; all bytes of it are set.
+    unsafe {
+        set.as_mut_ptr().cast::<u64>().write_unaligned(mask);
+        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), null_mut());
+    }
+}
+
+/// The calling thread blocks all signals: those for the process are for threads of the program.
+pub(crate) fn block_signals() {
+    set_signal_mask(u64::MAX);
+}
+
+/// Ends the process before it is in a cluster.
+fn refuse(why: &str) -> ! {
+    eprintln!("trellis: {why}");
+    // SAFETY: has no conditions.
+    unsafe { libc::_exit(78) }
+}

@@ -1,0 +1,494 @@
+//! System calls of threads of the program.
+//!
+//! The kernel turns them into SIGSYS (syscall user dispatch, prctl(2)), wherever they are made, also inside the C library.
+//! The program is one process, and that process is node 0's: its files, sockets, working directory and identity are there.
+//! The handler has calls about files and the like made at node 0, with the same arguments: what they point to is the same
+//! memory there. A futex in the region is one of the cluster, because the locks of streams and others that the C library
+//! makes for itself are in the region. All other calls are made here.
+//!
+//! Promises: a system call is made once, at one node, and its answer and error are those of the kernel there. Trellis' own
+//! system calls are not touched: the thread lets them pass while it is on private memory. A call that would be about the
+//! wrong process ends the run with a sentence. One that waits holds up nobody but its thread, because each thread has a
+//! deputy at node 0 that makes its calls.
+
+use std::arch::asm;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+use crate::context::{self, aside};
+use crate::control::{ROOM_BYTES, SLOTS, record};
+use crate::time::FOREVER;
+use crate::{conditions, memory, processors, runtime, start, threads};
+
+/// Values of the byte at which the kernel looks (linux/prctl.h).
+const ALLOW: u8 = 0;
+const BLOCK: u8 = 1;
+const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
+const PR_SYS_DISPATCH_ON: usize = 1;
+
+/// Numbers of system calls are below this, and addresses of functions above.
+const SYSTEM_CALLS_MAX: i64 = 4096;
+
+/// The byte of each thread at which the kernel looks for each of its system calls.
+static SELECTORS: [AtomicU8; SLOTS] = [const { AtomicU8::new(ALLOW) }; SLOTS];
+/// Where the pairs of addresses are between which the program's variables lie, and how many.
+static IMAGES: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// Whether the system calls of any thread come here.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Whether the thread has a deputy at node 0, which only that node uses.
+static DEPUTIES: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
+
+/// Where a system call is made.
+enum Place {
+    Here,
+    /// Where the program's files and identity are.
+    FirstNode,
+    /// Nowhere; the text completes "… is not supported by `trellis threads`; ".
+    Nowhere(&'static str),
+}
+
+const START_ELSEWHERE: &str = "use system or posix_spawn, or let the main thread start other programs";
+
+fn place_of(number: i64) -> Place {
+    #[cfg(target_arch = "x86_64")]
+    {
+        match number {
+            libc::SYS_fork | libc::SYS_vfork => return Place::Nowhere(START_ELSEWHERE),
+            libc::SYS_open
+            | libc::SYS_creat
+            | libc::SYS_stat
+            | libc::SYS_lstat
+            | libc::SYS_poll
+            | libc::SYS_select
+            | libc::SYS_access
+            | libc::SYS_pipe
+            | libc::SYS_dup2
+            | libc::SYS_rename
+            | libc::SYS_mkdir
+            | libc::SYS_rmdir
+            | libc::SYS_link
+            | libc::SYS_unlink
+            | libc::SYS_symlink
+            | libc::SYS_readlink
+            | libc::SYS_chmod
+            | libc::SYS_chown
+            | libc::SYS_lchown
+            | libc::SYS_getdents
+            | libc::SYS_utime
+            | libc::SYS_utimes
+            | libc::SYS_mknod
+            | libc::SYS_epoll_create
+            | libc::SYS_epoll_wait
+            | libc::SYS_eventfd
+            | libc::SYS_signalfd
+            | libc::SYS_inotify_init
+            | libc::SYS_futimesat
+            | libc::SYS_getpgrp
+            | libc::SYS_alarm
+            | libc::SYS_pause => return Place::FirstNode,
+            _ => {}
+        }
+    }
+    match number {
+        // Files and folders.
+        libc::SYS_read | libc::SYS_write | libc::SYS_close | libc::SYS_fstat | libc::SYS_lseek | libc::SYS_ioctl
+        | libc::SYS_pread64 | libc::SYS_pwrite64 | libc::SYS_readv | libc::SYS_writev | libc::SYS_preadv
+        | libc::SYS_pwritev | libc::SYS_preadv2 | libc::SYS_pwritev2 | libc::SYS_dup | libc::SYS_dup3
+        | libc::SYS_pipe2 | libc::SYS_sendfile | libc::SYS_fcntl | libc::SYS_flock | libc::SYS_fsync
+        | libc::SYS_fdatasync | libc::SYS_truncate | libc::SYS_ftruncate | libc::SYS_getdents64 | libc::SYS_getcwd
+        | libc::SYS_chdir | libc::SYS_fchdir | libc::SYS_fchmod | libc::SYS_fchown | libc::SYS_umask
+        | libc::SYS_openat | libc::SYS_openat2 | libc::SYS_mkdirat | libc::SYS_mknodat | libc::SYS_fchownat
+        | libc::SYS_newfstatat | libc::SYS_unlinkat | libc::SYS_renameat | libc::SYS_renameat2 | libc::SYS_linkat
+        | libc::SYS_symlinkat | libc::SYS_readlinkat | libc::SYS_fchmodat | libc::SYS_faccessat
+        | libc::SYS_faccessat2 | libc::SYS_utimensat | libc::SYS_statx | libc::SYS_statfs | libc::SYS_fstatfs
+        | libc::SYS_fallocate | libc::SYS_fadvise64 | libc::SYS_readahead | libc::SYS_splice | libc::SYS_tee
+        | libc::SYS_vmsplice | libc::SYS_copy_file_range | libc::SYS_sync | libc::SYS_syncfs
+        | libc::SYS_sync_file_range | libc::SYS_setxattr | libc::SYS_lsetxattr | libc::SYS_fsetxattr
+        | libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_fgetxattr | libc::SYS_listxattr
+        | libc::SYS_llistxattr | libc::SYS_flistxattr | libc::SYS_removexattr | libc::SYS_lremovexattr
+        | libc::SYS_fremovexattr | libc::SYS_close_range | libc::SYS_chroot | libc::SYS_memfd_create
+        // Descriptors of other kinds, and waiting for them.
+        | libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_create1 | libc::SYS_epoll_ctl
+        | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 | libc::SYS_eventfd2 | libc::SYS_timerfd_create
+        | libc::SYS_timerfd_settime | libc::SYS_timerfd_gettime | libc::SYS_signalfd4 | libc::SYS_inotify_init1
+        | libc::SYS_inotify_add_watch | libc::SYS_inotify_rm_watch
+        // Sockets.
+        | libc::SYS_socket | libc::SYS_socketpair | libc::SYS_bind | libc::SYS_listen | libc::SYS_accept
+        | libc::SYS_accept4 | libc::SYS_connect | libc::SYS_getsockname | libc::SYS_getpeername | libc::SYS_sendto
+        | libc::SYS_recvfrom | libc::SYS_setsockopt | libc::SYS_getsockopt | libc::SYS_shutdown
+        | libc::SYS_sendmsg | libc::SYS_recvmsg | libc::SYS_sendmmsg | libc::SYS_recvmmsg
+        // The process, its family and its user.
+        | libc::SYS_getppid | libc::SYS_getpgid | libc::SYS_setpgid | libc::SYS_getsid
+        | libc::SYS_setsid | libc::SYS_getuid | libc::SYS_geteuid | libc::SYS_getgid | libc::SYS_getegid
+        | libc::SYS_getresuid | libc::SYS_getresgid | libc::SYS_getgroups | libc::SYS_wait4 | libc::SYS_waitid
+        | libc::SYS_kill | libc::SYS_getrlimit | libc::SYS_setrlimit | libc::SYS_prlimit64 | libc::SYS_times
+        | libc::SYS_getrusage | libc::SYS_uname | libc::SYS_sysinfo | libc::SYS_getpriority
+        | libc::SYS_setpriority | libc::SYS_setitimer | libc::SYS_getitimer => Place::FirstNode,
+        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_execve | libc::SYS_execveat => Place::Nowhere(START_ELSEWHERE),
+        libc::SYS_io_uring_setup | libc::SYS_io_setup => Place::Nowhere("read and write in the usual way"),
+        libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_setresuid
+        | libc::SYS_setresgid | libc::SYS_setgroups | libc::SYS_unshare | libc::SYS_setns => {
+            Place::Nowhere("change the user before threads are made")
+        }
+        _ => Place::Here,
+    }
+}
+
+/// A system call with its arguments.
+type Arguments = [usize; 6];
+
+/// The calling thread of the program has just begun: from now on its system calls come to [`trapped`], unless this is the
+/// only node.
+pub(crate) fn begin_thread() {
+    if start::nodes() > 1 {
+        trap_all();
+    }
+}
+
+/// From now on all system calls of the calling thread of the program come to [`trapped`].
+pub(crate) fn trap_all() {
+    let (first, bytes) = own_code();
+    let selector = &SELECTORS[context::own_slot()];
+    selector.store(ALLOW, Ordering::Relaxed);
+    // SAFETY: a byte that lives as long as the process, and the code of this library, whose calls pass.
+    let done = unsafe {
+        libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, first, bytes, selector.as_ptr() as usize)
+    };
+    if done != 0 {
+        runtime::unsupported(
+            "a kernel without syscall user dispatch",
+            "Linux 5.11 on x86-64 has it; run all threads at one node (-n 1) where it is missing",
+        );
+    }
+    IS_ON.store(true, Ordering::Relaxed);
+    selector.store(BLOCK, Ordering::Relaxed);
+}
+
+/// The calling thread is about to run code of Trellis on private memory, or is back from it.
+#[inline]
+pub(crate) fn let_pass(slot: usize, passes: bool) {
+    if IS_ON.load(Ordering::Relaxed) {
+        SELECTORS[slot].store(if passes { ALLOW } else { BLOCK }, Ordering::Relaxed);
+    }
+}
+
+/// Whether the calling thread's system calls pass now.
+pub(crate) fn pass(slot: usize) -> bool {
+    SELECTORS[slot].load(Ordering::Relaxed) == ALLOW
+}
+
+/// Takes over SIGSYS. `images` are pairs of addresses, between which are variables of the program.
+pub(crate) fn begin(images: usize, count: usize) {
+    IMAGES.0.store(images, Ordering::Relaxed);
+    IMAGES.1.store(count, Ordering::Release);
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: an action that is zero but for what is set here; the handler is one for three arguments.
+    unsafe {
+        let action = action.assume_init_mut();
+        action.sa_sigaction = trapped as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        set_action(libc::SIGSYS, action);
+    }
+}
+
+/// An action as the kernel has it.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// rt_sigaction(2) with a way back from the handler that lies in this library, whose system calls pass.
+///
+/// # Safety
+/// As sigaction(2).
+unsafe fn set_action(signal: c_int, action: &libc::sigaction) {
+    let kernel = KernelAction {
+        handler: action.sa_sigaction,
+        flags: action.sa_flags as u64 | SA_RESTORER,
+        restorer: way_back as *const () as usize,
+        mask: 0,
+    };
+    // SAFETY: the caller's promise; the structure is the kernel's.
+    unsafe { call(libc::SYS_rt_sigaction, [signal as usize, (&raw const kernel) as usize, 0, 8, 0, 0]) };
+}
+
+/// The end of a signal handler.
+#[unsafe(naked)]
+unsafe extern "C" fn way_back() {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!("mov rax, 15", "syscall", "ud2");
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!("mov x8, 139", "svc 0", "brk 1");
+}
+
+/// Makes a system call from the code of this library, which passes; the answer is the kernel's.
+///
+/// # Safety
+/// As the system call.
+#[inline(never)]
+unsafe fn call(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
+    let answer: isize;
+    // SAFETY: the caller's promise.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!(
+            "syscall",
+            inout("rax") number as isize => answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            out("rcx") _, out("r11") _,
+            options(nostack),
+        );
+        #[cfg(target_arch = "aarch64")]
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inout("x0") a => answer,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    answer
+}
+
+/// Where threads go on after [`start_child`].
+static CONTINUATIONS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
+
+/// Whether a system call makes a process that shares the memory of this one, or a copy of it.
+fn makes_a_process(number: i64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_fork || number == libc::SYS_vfork {
+        return true;
+    }
+    number == libc::SYS_clone || number == libc::SYS_clone3
+}
+
+/// Makes the system call that is in the registers and goes on where the thread was, in the child too: its stack may be
+/// another one, so the call cannot be made in the handler. It uses only the registers that a system call destroys.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn start_child() {
+    std::arch::naked_asm!(
+        "syscall",
+        "mov rcx, fs:[0x10]",
+        "sub rcx, [rip + {rooms}]",
+        "shr rcx, {shift}",
+        "lea r11, [rip + {continuations}]",
+        "jmp [r11 + 8 * rcx]",
+        rooms = sym context::ROOMS,
+        shift = const ROOM_BYTES.trailing_zeros(),
+        continuations = sym CONTINUATIONS,
+    );
+}
+
+/// The handler of SIGSYS.
+extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let slot = context::own_slot();
+    SELECTORS[slot].store(ALLOW, Ordering::Relaxed);
+    // SAFETY: the kernel passes the registers of the interrupted thread.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    // SAFETY: the C library's set begins with the kernel's 64 bits.
+    let mask = unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() };
+    #[cfg(target_arch = "x86_64")]
+    {
+        let registers = &mut context.uc_mcontext.gregs;
+        let at = |register: c_int| registers[register as usize] as usize;
+        let number = at(libc::REG_RAX) as i64;
+        if makes_a_process(number) && start::node() == 0 {
+            CONTINUATIONS[slot].store(at(libc::REG_RIP), Ordering::Relaxed);
+            registers[libc::REG_RIP as usize] = start_child as *const () as i64;
+            SELECTORS[slot].store(BLOCK, Ordering::Relaxed);
+            return;
+        }
+        let arguments =
+            [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9].map(at);
+        registers[libc::REG_RAX as usize] = answered(slot, mask, number, arguments) as i64;
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let registers = &mut context.uc_mcontext.regs;
+        let arguments = [0, 1, 2, 3, 4, 5].map(|register: usize| registers[register] as usize);
+        registers[0] = answered(slot, mask, registers[8] as i64, arguments) as u64;
+    }
+    SELECTORS[slot].store(BLOCK, Ordering::Relaxed);
+}
+
+/// The answer of a system call that the program makes. `mask` are the signals that the thread blocks once the handler has
+/// returned.
+fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> isize {
+    if context::is_bare() {
+        // The C library is ending the thread, whose last calls are about itself.
+        // SAFETY: as the C library makes it.
+        return unsafe { call(number, arguments) };
+    }
+    let place = match place_of(number) {
+        Place::FirstNode if start::node() == 0 => Place::Here,
+        Place::Nowhere(_) if start::node() == 0 => Place::Here,
+        place => place,
+    };
+    match place {
+        Place::FirstNode => at_first_node(slot, number, arguments),
+        Place::Nowhere(way_out) => {
+            runtime::unsupported(&format!("system call {number} in a thread of node {}", start::node()), way_out)
+        }
+        Place::Here if number == libc::SYS_rt_sigprocmask => mask_changed(mask, arguments),
+        Place::Here if number == libc::SYS_rt_sigaction => with_way_back(arguments),
+        // Its own process, as the thread knows it, is node 0's.
+        Place::Here if number == libc::SYS_tgkill && arguments[0] == processors::process() as usize => {
+            let [_, thread, signal, ..] = arguments;
+            // SAFETY: has no conditions.
+            unsafe { call(libc::SYS_tkill, [thread, signal, 0, 0, 0, 0]) }
+        }
+        Place::Here if number == libc::SYS_futex && is_shared(arguments[0]) => {
+            let [word, operation, value, time, ..] = arguments;
+            // SAFETY: as the program makes it.
+            unsafe { conditions::futex(word, operation as c_int, value as u32, time as *const libc::timespec) as isize }
+        }
+        Place::Here if number == libc::SYS_exit_group => {
+            start::exit_now(arguments[0] as c_int);
+            0
+        }
+        Place::Here if number == libc::SYS_getpid => processors::process() as isize,
+        // SAFETY: as the program makes it.
+        Place::Here => unsafe { call(number, arguments) },
+    }
+}
+
+/// Whether an address is the same memory on all nodes.
+fn is_shared(address: usize) -> bool {
+    let (images, count) = (IMAGES.0.load(Ordering::Relaxed), IMAGES.1.load(Ordering::Acquire));
+    if memory::is_in_region(address) || count == 0 {
+        return count != 0;
+    }
+    // SAFETY: the list that `begin` was given, which lives as long as the process.
+    let images = unsafe { std::slice::from_raw_parts(images as *const [usize; 2], count) };
+    images.iter().any(|&[start, end]| (start..end).contains(&address))
+}
+
+/// rt_sigprocmask(2) on the mask that the kernel restores when the handler returns. SIGSYS is never blocked: the kernel
+/// would end the process at the next system call.
+fn mask_changed(mask: &mut u64, [how, set, old, bytes, ..]: Arguments) -> isize {
+    if bytes != size_of::<u64>() {
+        return -(libc::EINVAL as isize);
+    }
+    let before = *mask;
+    if set != 0 {
+        // SAFETY: the program's set, of 64 bits.
+        let set = unsafe { (set as *const u64).read_unaligned() };
+        *mask = match how as c_int {
+            libc::SIG_BLOCK => before | set,
+            libc::SIG_UNBLOCK => before & !set,
+            libc::SIG_SETMASK => set,
+            _ => return -(libc::EINVAL as isize),
+        } & !(1 << (libc::SIGSYS - 1));
+    }
+    if old != 0 {
+        // SAFETY: the program's place for the answer.
+        unsafe { (old as *mut u64).write_unaligned(before) };
+    }
+    0
+}
+
+/// rt_sigaction(2), but the handler returns through this library, whose system calls pass, and lets SIGSYS through.
+fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
+    if signal as c_int == libc::SIGSYS {
+        return 0;
+    }
+    if action == 0 {
+        // SAFETY: as the program makes it.
+        return unsafe { call(libc::SYS_rt_sigaction, [signal, 0, old, bytes, 0, 0]) };
+    }
+    // SAFETY: the program's action, as the kernel has it.
+    let mut changed = unsafe { (action as *const KernelAction).read_unaligned() };
+    changed.flags |= SA_RESTORER;
+    changed.restorer = way_back as *const () as usize;
+    changed.mask &= !(1 << (libc::SIGSYS - 1));
+    // SAFETY: as the program makes it, with another action.
+    unsafe { call(libc::SYS_rt_sigaction, [signal, (&raw const changed) as usize, old, bytes, 0, 0]) }
+}
+
+/// Has a function of the C library called at node 0, where the program's children are started. Its address is the same
+/// there. Must not be called at node 0 itself.
+pub(crate) fn call_at_first_node(function: *mut c_void, arguments: Arguments) -> isize {
+    at_first_node(context::own_slot(), function as usize as i64, arguments)
+}
+
+/// Has a system call made by the thread's deputy at node 0.
+fn at_first_node(slot: usize, number: i64, arguments: Arguments) -> isize {
+    let record = record(slot);
+    record.call_number.store(number as usize, Ordering::Relaxed);
+    for (place, argument) in record.call_arguments.iter().zip(arguments) {
+        place.store(argument, Ordering::Relaxed);
+    }
+    aside(|| {
+        if record.has_deputy.swap(1, Ordering::AcqRel) == 0 {
+            runtime::order(0);
+        }
+        runtime::semaphore_post((&raw const record.called) as usize);
+        runtime::semaphore_wait((&raw const record.answered) as usize, FOREVER);
+    });
+    record.call_answer.load(Ordering::Acquire) as isize
+}
+
+/// At node 0: makes the deputies of threads that want one.
+pub(crate) fn make_deputies() {
+    for (slot, is_there) in DEPUTIES.iter().enumerate() {
+        if threads::is_elsewhere(slot)
+            && record(slot).has_deputy.load(Ordering::Acquire) == 1
+            && !is_there.swap(true, Ordering::SeqCst)
+        {
+            threads::make_private(deputise, slot);
+        }
+    }
+}
+
+/// The deputy of the threads of a slot: makes their system calls, for as long as the program runs.
+extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
+    start::block_signals();
+    let record = record(slot as usize);
+    loop {
+        runtime::semaphore_wait((&raw const record.called) as usize, FOREVER);
+        let number = record.call_number.load(Ordering::Relaxed) as i64;
+        let arguments = [0, 1, 2, 3, 4, 5].map(|index: usize| record.call_arguments[index].load(Ordering::Relaxed));
+        // SAFETY: as a thread of the program makes it, whose memory this is.
+        let answer = unsafe {
+            if number < SYSTEM_CALLS_MAX {
+                call(number, arguments)
+            } else {
+                let [a, b, c, d, e, f] = arguments;
+                type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
+                std::mem::transmute::<usize, Function>(number as usize)(a, b, c, d, e, f) as isize
+            }
+        };
+        record.call_answer.store(answer as usize, Ordering::Release);
+        runtime::semaphore_post((&raw const record.answered) as usize);
+    }
+}
+
+/// The code of this library: its address and size.
+fn own_code() -> (usize, usize) {
+    unsafe extern "C" fn find(object: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+        let own = own_code as *const () as usize;
+        // SAFETY: the loader passes valid descriptions, and the pointer of the call below.
+        unsafe {
+            let object = &*object;
+            let headers = std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum));
+            for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
+                let start = (object.dlpi_addr + header.p_vaddr) as usize;
+                if (start..start + header.p_memsz as usize).contains(&own) {
+                    *found.cast::<(usize, usize)>() = (start, header.p_memsz as usize);
+                    return 1;
+                }
+            }
+        }
+        0
+    }
+    let mut found = (0, 0);
+    // SAFETY: the function is called before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(find), (&raw mut found).cast()) };
+    found
+}

@@ -1,0 +1,199 @@
+//! The functions of the C library that this library answers, each once; `docs/reference/threads.md` is the table for users.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+
+use crate::time::{FOREVER, NOW};
+use libc::{clockid_t, timespec};
+use trellis_interpose::functions;
+
+use crate::{
+    barriers, conditions, keys, mappings, memory, mutexes, once, processors, runtime, semaphores, start, threads,
+};
+
+type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
+type OnceFunction = Option<extern "C-unwind" fn()>;
+type Destructor = Option<extern "C-unwind" fn(*mut c_void)>;
+type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
+
+/// What a thread of the program gets, or what the C library's function answers to any other.
+macro_rules! of_program {
+    ($real:ident($($argument:expr),*), $answer:expr) => {
+        if crate::context::is_of_program() {
+            #[allow(unused_unsafe, reason = "some of the answers are safe functions")]
+            // SAFETY: as the program calls it.
+            unsafe {
+                $answer
+            }
+        } else {
+            // SAFETY: as the program calls it.
+            unsafe { $real($($argument),*) }
+        }
+    };
+}
+
+functions! {
+    // Memory. A block may be one of the region or of the process, whoever gives it back. These come first: to look for a
+    // function that does not exist takes memory.
+    fn malloc(bytes: usize) -> *mut c_void = with |real| of_program!(real(bytes), memory::allocate(Some(bytes), memory::ALIGNMENT, false));
+    fn calloc(count: usize, bytes: usize) -> *mut c_void = with |real| of_program!(real(count, bytes), memory::allocate(count.checked_mul(bytes), memory::ALIGNMENT, true));
+    fn realloc(block: *mut c_void, bytes: usize) -> *mut c_void = memory::realloc;
+    fn reallocarray(block: *mut c_void, count: usize, bytes: usize) -> *mut c_void = memory::realloc_array;
+    fn free(block: *mut c_void) -> () = memory::free;
+    fn memalign(alignment: usize, bytes: usize) -> *mut c_void = with |real| of_program!(real(alignment, bytes), memory::aligned(alignment, bytes));
+    fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void = with |real| of_program!(real(alignment, bytes), memory::aligned(alignment, bytes));
+    fn posix_memalign(to: *mut *mut c_void, alignment: usize, bytes: usize) -> c_int = with |real| of_program!(real(to, alignment, bytes), memory::posix_aligned(to, alignment, bytes));
+    fn valloc(bytes: usize) -> *mut c_void = with |real| of_program!(real(bytes), memory::allocate(Some(bytes), memory::PAGE, false));
+    fn pvalloc(bytes: usize) -> *mut c_void = with |real| of_program!(real(bytes), memory::allocate(Some(bytes.next_multiple_of(memory::PAGE)), memory::PAGE, false));
+    fn malloc_usable_size(block: *mut c_void) -> usize = memory::usable_size;
+    fn mmap(address: *mut c_void, bytes: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void = with |real| of_program!(real(address, bytes, protection, flags, file, offset), mappings::map(address, bytes, protection, flags, file, offset));
+    fn mmap64(address: *mut c_void, bytes: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void = with |real| of_program!(real(address, bytes, protection, flags, file, offset), mappings::map(address, bytes, protection, flags, file, offset));
+    fn munmap(address: *mut c_void, bytes: usize) -> c_int = mappings::unmap;
+    fn mremap(address: *mut c_void, bytes: usize, new_bytes: usize, flags: c_int, new_address: *mut c_void) -> *mut c_void = mappings::remap;
+    fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int = mappings::protect;
+    fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int = mappings::advise;
+
+    // The process.
+    fn __libc_start_main(main: Main, count: c_int, arguments: *mut *mut c_char, init: *mut c_void, fini: *mut c_void, loader_fini: *mut c_void, stack_end: *mut c_void) -> c_int = with |real| {
+        let rest = [init, fini, loader_fini, stack_end];
+        // SAFETY: as the C library calls it.
+        unsafe {
+            match start::is_wanted() && !crate::context::is_of_program() {
+                true => start::start_main(main, count, arguments, rest),
+                false => real(main, count, arguments, init, fini, loader_fini, stack_end),
+            }
+        }
+    };
+    fn exit(status: c_int) -> () = with |real| of_program!(real(status), start::exit(real, status));
+    fn _exit(status: c_int) -> () = with |real| of_program!(real(status), start::exit_now(status));
+    fn _Exit(status: c_int) -> () = with |real| of_program!(real(status), start::exit_now(status));
+    fn fork() -> c_int = with |real| of_program!(real(), runtime::unsupported("fork without exec", "posix_spawn, system and popen are"));
+    fn system(command: *const c_char) -> c_int = with |real| of_program!(real(command), start::at_first_node(real as *mut c_void, [command as usize, 0, 0, 0, 0, 0]));
+    fn posix_spawn(process: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = with |real| of_program!(real(process, path, actions, attributes, arguments, environment), start::at_first_node(real as *mut c_void, [process as usize, path as usize, actions as usize, attributes as usize, arguments as usize, environment as usize]));
+    fn posix_spawnp(process: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = with |real| of_program!(real(process, file, actions, attributes, arguments, environment), start::at_first_node(real as *mut c_void, [process as usize, file as usize, actions as usize, attributes as usize, arguments as usize, environment as usize]));
+    fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 = with |real| {
+        if number == libc::SYS_futex && crate::context::is_of_program() {
+            // SAFETY: as the program calls it.
+            let answer = unsafe { conditions::futex(a, b as c_int, c as u32, d as *const timespec) };
+            if answer < 0 {
+                trellis_interpose::set_errno(-answer as c_int);
+                return -1;
+            }
+            return answer;
+        }
+        // SAFETY: as the program calls it.
+        unsafe { real(number, a, b, c, d, e, f) }
+    };
+    fn getpid() -> c_int = with |real| of_program!(real(), processors::process());
+    fn sysconf(name: c_int) -> c_long = with |real| {
+        if processors::is_count(name) && crate::context::is_of_program() {
+            return processors::count().into();
+        }
+        // SAFETY: as the program calls it.
+        unsafe { real(name) }
+    };
+    fn get_nprocs() -> c_int = with |real| of_program!(real(), processors::count());
+    fn get_nprocs_conf() -> c_int = with |real| of_program!(real(), processors::count());
+    fn sched_getaffinity(process: c_int, bytes: usize, set: *mut c_void) -> c_int = with |real| of_program!(real(process, bytes, set), processors::fill(bytes, set));
+    fn sched_setaffinity(process: c_int, bytes: usize, set: *const c_void) -> c_int = with |real| of_program!(real(process, bytes, set), 0);
+    fn pthread_getaffinity_np(thread: usize, bytes: usize, set: *mut c_void) -> c_int = with |real| of_program!(real(thread, bytes, set), processors::fill(bytes, set));
+    fn pthread_setaffinity_np(thread: usize, bytes: usize, set: *const c_void) -> c_int = with |real| of_program!(real(thread, bytes, set), 0);
+
+    // Threads.
+    fn pthread_create(thread: *mut usize, attributes: *const c_void, function: Function, argument: *mut c_void) -> c_int = with |real| of_program!(real(thread, attributes, function, argument), threads::create(thread, attributes, function, argument));
+    fn pthread_join(thread: usize, to: *mut usize) -> c_int = with |real| of_program!(real(thread, to), threads::join(thread, to));
+    fn pthread_tryjoin_np(thread: usize, to: *mut usize) -> c_int = with |real| of_program!(real(thread, to), threads::try_join(thread, to));
+    fn pthread_timedjoin_np(thread: usize, to: *mut usize, until: *const timespec) -> c_int = with |real| of_program!(real(thread, to, until), threads::join_until(thread, to, libc::CLOCK_REALTIME, until));
+    fn pthread_clockjoin_np(thread: usize, to: *mut usize, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program!(real(thread, to, clock, until), threads::join_until(thread, to, clock, until));
+    fn pthread_kill(thread: usize, signal: c_int) -> c_int = with |real| of_program!(real(thread, signal), threads::kill(thread, signal));
+    fn pthread_detach(thread: usize) -> c_int = with |real| of_program!(real(thread), threads::detach(thread));
+    fn pthread_cancel(thread: usize) -> c_int = with |real| of_program!(real(thread), runtime::unsupported("pthread_cancel", "let the thread look at a flag"));
+    fn thrd_create(thread: *mut usize, function: C11Function, argument: *mut c_void) -> c_int = with |real| of_program!(real(thread, function, argument), threads::create_c11(thread, function, argument));
+    fn thrd_join(thread: usize, to: *mut c_int) -> c_int = with |real| of_program!(real(thread, to), threads::join_c11(thread, to));
+    fn thrd_detach(thread: usize) -> c_int = with |real| of_program!(real(thread), threads::detach_c11(thread));
+
+    // Locks.
+    fn pthread_mutex_lock(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), mutexes::lock(mutex, FOREVER));
+    fn pthread_mutex_trylock(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), mutexes::lock(mutex, NOW));
+    fn pthread_mutex_timedlock(mutex: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(mutex, until), mutexes::lock_until(mutex, libc::CLOCK_REALTIME, until));
+    fn pthread_mutex_clocklock(mutex: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program!(real(mutex, clock, until), mutexes::lock_until(mutex, clock, until));
+    fn pthread_mutex_unlock(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), mutexes::unlock(mutex));
+    fn pthread_spin_lock(lock: *mut c_void) -> c_int = with |real| of_program!(real(lock), mutexes::spin_lock(lock, FOREVER));
+    fn pthread_spin_trylock(lock: *mut c_void) -> c_int = with |real| of_program!(real(lock), mutexes::spin_lock(lock, NOW));
+    fn pthread_spin_unlock(lock: *mut c_void) -> c_int = with |real| of_program!(real(lock), mutexes::spin_unlock(lock));
+    fn pthread_rwlock_rdlock(lock: *mut c_void) -> c_int = with |real| of_program!(real(lock), mutexes::rwlock(lock, false, FOREVER));
+    fn pthread_rwlock_tryrdlock(lock: *mut c_void) -> c_int = with |real| of_program!(real(lock), mutexes::rwlock(lock, false, NOW));
+    fn pthread_rwlock_timedrdlock(lock: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(lock, until), mutexes::rwlock_until(lock, false, libc::CLOCK_REALTIME, until));
+    fn pthread_rwlock_clockrdlock(lock: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program!(real(lock, clock, until), mutexes::rwlock_until(lock, false, clock, until));
+    fn pthread_rwlock_wrlock(lock: *mut c_void) -> c_int = with |real| of_program!(real(lock), mutexes::rwlock(lock, true, FOREVER));
+    fn pthread_rwlock_trywrlock(lock: *mut c_void) -> c_int = with |real| of_program!(real(lock), mutexes::rwlock(lock, true, NOW));
+    fn pthread_rwlock_timedwrlock(lock: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(lock, until), mutexes::rwlock_until(lock, true, libc::CLOCK_REALTIME, until));
+    fn pthread_rwlock_clockwrlock(lock: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program!(real(lock, clock, until), mutexes::rwlock_until(lock, true, clock, until));
+    fn pthread_rwlock_unlock(lock: *mut c_void) -> c_int = with |real| of_program!(real(lock), mutexes::rwlock_unlock(lock));
+    fn mtx_lock(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), c11(mutexes::lock(mutex, FOREVER)));
+    fn mtx_trylock(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), c11(mutexes::lock(mutex, NOW)));
+    fn mtx_timedlock(mutex: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(mutex, until), c11(mutexes::lock_until(mutex, libc::CLOCK_REALTIME, until)));
+    fn mtx_unlock(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), c11(mutexes::unlock(mutex)));
+
+    // Condition variables, barriers, semaphores.
+    fn pthread_cond_wait(condition: *mut c_void, mutex: *mut c_void) -> c_int = with |real| of_program!(real(condition, mutex), conditions::wait(condition, mutex, FOREVER));
+    fn pthread_cond_timedwait(condition: *mut c_void, mutex: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(condition, mutex, until), conditions::wait_until(condition, mutex, until));
+    fn pthread_cond_clockwait(condition: *mut c_void, mutex: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program!(real(condition, mutex, clock, until), conditions::wait_until_of(condition, mutex, clock, until));
+    fn pthread_cond_signal(condition: *mut c_void) -> c_int = with |real| of_program!(real(condition), conditions::notify(condition, false));
+    fn pthread_cond_broadcast(condition: *mut c_void) -> c_int = with |real| of_program!(real(condition), conditions::notify(condition, true));
+    fn cnd_wait(condition: *mut c_void, mutex: *mut c_void) -> c_int = with |real| of_program!(real(condition, mutex), c11(conditions::wait(condition, mutex, FOREVER)));
+    fn cnd_timedwait(condition: *mut c_void, mutex: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(condition, mutex, until), c11(conditions::wait_until_of(condition, mutex, libc::CLOCK_REALTIME, until)));
+    fn cnd_signal(condition: *mut c_void) -> c_int = with |real| of_program!(real(condition), conditions::notify(condition, false));
+    fn cnd_broadcast(condition: *mut c_void) -> c_int = with |real| of_program!(real(condition), conditions::notify(condition, true));
+    fn pthread_barrier_wait(barrier: *mut c_void) -> c_int = with |real| of_program!(real(barrier), barriers::wait(barrier));
+    fn sem_init(semaphore: *mut c_void, shared: c_int, value: c_uint) -> c_int = with |real| {
+        // SAFETY: as the program calls it.
+        let done = unsafe { real(semaphore, shared, value) };
+        if done == 0 && crate::context::is_of_program() {
+            runtime::semaphore_set(semaphore as usize, value.into());
+        }
+        done
+    };
+    fn sem_wait(semaphore: *mut c_void) -> c_int = with |real| of_program!(real(semaphore), semaphores::wait(semaphore, FOREVER));
+    fn sem_trywait(semaphore: *mut c_void) -> c_int = with |real| of_program!(real(semaphore), semaphores::wait(semaphore, NOW));
+    fn sem_timedwait(semaphore: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(semaphore, until), semaphores::wait_until(semaphore, libc::CLOCK_REALTIME, until));
+    fn sem_clockwait(semaphore: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program!(real(semaphore, clock, until), semaphores::wait_until(semaphore, clock, until));
+    fn sem_post(semaphore: *mut c_void) -> c_int = with |real| of_program!(real(semaphore), semaphores::post(semaphore));
+    fn sem_getvalue(semaphore: *mut c_void, to: *mut c_int) -> c_int = with |real| of_program!(real(semaphore, to), semaphores::value(semaphore, to));
+
+    // What is done once.
+    fn pthread_once(control: *mut c_int, function: OnceFunction) -> c_int = with |real| of_program!(real(control, function), once::once(control, function));
+    fn call_once(control: *mut c_int, function: OnceFunction) -> () = with |real| of_program!(real(control, function), { once::once(control, function); });
+    fn __cxa_guard_acquire(guard: *mut c_void) -> c_int = with |real| of_program!(real(guard), once::guard_acquire(guard));
+    fn __cxa_guard_release(guard: *mut c_void) -> () = with |real| of_program!(real(guard), once::guard_release(guard));
+    fn __cxa_guard_abort(guard: *mut c_void) -> () = with |real| of_program!(real(guard), once::guard_abort(guard));
+
+    // Thread-specific data.
+    fn pthread_key_create(key: *mut c_uint, destructor: Destructor) -> c_int = with |real| of_program!(real(key, destructor), keys::create(key, destructor));
+    fn pthread_key_delete(key: c_uint) -> c_int = with |real| of_program!(real(key), keys::delete(key));
+    fn pthread_getspecific(key: c_uint) -> *mut c_void = with |real| of_program!(real(key), keys::get(key));
+    fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int = with |real| of_program!(real(key, value), keys::set(key, value));
+    fn tss_create(key: *mut c_uint, destructor: Destructor) -> c_int = with |real| of_program!(real(key, destructor), c11(keys::create(key, destructor)));
+    fn tss_delete(key: c_uint) -> () = with |real| of_program!(real(key), { keys::delete(key); });
+    fn tss_get(key: c_uint) -> *mut c_void = with |real| of_program!(real(key), keys::get(key));
+    fn tss_set(key: c_uint, value: *const c_void) -> c_int = with |real| of_program!(real(key, value), c11(keys::set(key, value)));
+
+    // OpenMP.
+    fn GOMP_parallel(function: *mut c_void, data: *mut c_void, threads: c_uint, flags: c_uint) -> () = with |real| of_program!(real(function, data, threads, flags), runtime::unsupported("OpenMP", OPENMP_WAY_OUT));
+}
+
+const OPENMP_WAY_OUT: &str = "run the program without `trellis threads`";
+
+/// The answer of a function of C11 for an error number of pthreads.
+fn c11(error: c_int) -> c_int {
+    const SUCCESS: c_int = 0;
+    const BUSY: c_int = 1;
+    const ERROR: c_int = 2;
+    const TIMED_OUT: c_int = 4;
+    match error {
+        0 => SUCCESS,
+        libc::EBUSY => BUSY,
+        libc::ETIMEDOUT => TIMED_OUT,
+        _ => ERROR,
+    }
+}

@@ -1,0 +1,207 @@
+// Every kind of object of pthreads, shared by eight threads. Ends with status 0 if all results are right.
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#undef assert
+#define assert(what)                                                                  \
+    do {                                                                              \
+        if (!(what)) {                                                                \
+            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #what);       \
+            exit(1);                                                                  \
+        }                                                                             \
+    } while (0)
+
+enum { THREADS = 8, ROUNDS = 200 };
+
+static pthread_mutex_t plain = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t recursive, checking;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_rwlock_t shared = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_spinlock_t spin;
+static pthread_barrier_t all;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+static sem_t tickets;
+
+static int counts[4], initialised, destroyed, serial, turn, readers_max;
+static __thread int own = 7;
+static __thread char large[5000] = "start";
+static int *places[THREADS];
+
+static void initialise(void) {
+    usleep(1000);
+    initialised++;
+}
+
+static void destroy(void *value) {
+    assert(*(int *)value == 100 + own - 7);
+    __atomic_add_fetch(&destroyed, 1, __ATOMIC_SEQ_CST);
+    free(value);
+}
+
+static struct timespec in_ms(clockid_t clock, long ms) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    time.tv_nsec += ms * 1000000;
+    time.tv_sec += time.tv_nsec / 1000000000;
+    time.tv_nsec %= 1000000000;
+    return time;
+}
+
+static void *work(void *argument) {
+    int me = *(int *)argument;
+    own += me;
+    assert(strcmp(large, "start") == 0);
+    memset(large, me, sizeof large);
+    assert(pthread_once(&once, initialise) == 0 && initialised == 1);
+    int *value = malloc(sizeof *value);
+    *value = 100 + me;
+    assert(pthread_getspecific(key) == NULL && pthread_setspecific(key, value) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_mutex_lock(&plain);
+        counts[0]++;
+        pthread_mutex_unlock(&plain);
+        pthread_mutex_lock(&recursive);
+        pthread_mutex_lock(&recursive);
+        counts[1]++;
+        pthread_mutex_unlock(&recursive);
+        pthread_mutex_unlock(&recursive);
+        pthread_spin_lock(&spin);
+        counts[2]++;
+        pthread_spin_unlock(&spin);
+        pthread_rwlock_rdlock(&shared);
+        int seen = counts[3];
+        assert(seen == counts[3]);
+        pthread_rwlock_unlock(&shared);
+        pthread_rwlock_wrlock(&shared);
+        counts[3]++;
+        pthread_rwlock_unlock(&shared);
+    }
+    int result = pthread_barrier_wait(&all);
+    assert(result == 0 || result == PTHREAD_BARRIER_SERIAL_THREAD);
+    if (result != 0) __atomic_add_fetch(&serial, 1, __ATOMIC_SEQ_CST);
+    // In turns, under a condition.
+    pthread_mutex_lock(&plain);
+    while (turn != me) pthread_cond_wait(&changed, &plain);
+    turn++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&plain);
+    // At most three at a time.
+    static int inside;
+    sem_wait(&tickets);
+    int now = __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+    assert(now <= 3);
+    int before = __atomic_load_n(&readers_max, __ATOMIC_SEQ_CST);
+    while (now > before &&
+           !__atomic_compare_exchange_n(&readers_max, &before, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+    usleep(500);
+    __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+    sem_post(&tickets);
+    // A variable of each thread can be read by the others.
+    places[me] = &own;
+    pthread_barrier_wait(&all);
+    for (int other = 0; other < THREADS; other++) assert(*places[other] == 7 + other);
+    for (size_t i = 0; i < sizeof large; i++) assert(large[i] == me);
+    assert(*(int *)pthread_getspecific(key) == 100 + me);
+    pthread_barrier_wait(&all);
+    if (me % 2) pthread_exit((void *)(long)(me * 3));
+    return (void *)(long)(me * 3);
+}
+
+static void *hold(void *argument) {
+    pthread_mutex_lock(argument);
+    pthread_barrier_wait(&all);
+    pthread_barrier_wait(&all);
+    pthread_mutex_unlock(argument);
+    return NULL;
+}
+
+static void *sleep_a_little(void *argument) {
+    usleep(20000);
+    *(int *)argument += 1;
+    return argument;
+}
+
+static void *detach_itself(void *argument) {
+    assert(pthread_detach(pthread_self()) == 0);
+    sem_post(argument);
+    return NULL;
+}
+
+int main(void) {
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&recursive, &kind);
+    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ERRORCHECK);
+    pthread_mutex_init(&checking, &kind);
+    pthread_spin_init(&spin, PTHREAD_PROCESS_PRIVATE);
+    pthread_barrier_init(&all, NULL, THREADS);
+    sem_init(&tickets, 0, 3);
+    pthread_key_create(&key, destroy);
+
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        numbers[i] = i;
+        assert(pthread_create(&threads[i], NULL, work, &numbers[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *result;
+        assert(pthread_join(threads[i], &result) == 0);
+        assert((long)result == i * 3);
+    }
+    for (int i = 0; i < 4; i++) assert(counts[i] == THREADS * ROUNDS);
+    assert(serial == 1 && destroyed == THREADS && turn == THREADS && readers_max <= 3 && own == 7);
+    int value;
+    assert(sem_getvalue(&tickets, &value) == 0 && value == 3);
+
+    // Errors, tries and limits.
+    assert(pthread_mutex_lock(&checking) == 0 && pthread_mutex_lock(&checking) == EDEADLK);
+    assert(pthread_mutex_unlock(&checking) == 0 && pthread_mutex_unlock(&checking) == EPERM);
+    assert(pthread_join(pthread_self(), NULL) == EDEADLK);
+    pthread_barrier_destroy(&all);
+    pthread_barrier_init(&all, NULL, 2);
+    pthread_t holder;
+    pthread_create(&holder, NULL, hold, &plain);
+    pthread_barrier_wait(&all);
+    assert(pthread_mutex_trylock(&plain) == EBUSY);
+    struct timespec limit = in_ms(CLOCK_REALTIME, 20);
+    assert(pthread_mutex_timedlock(&plain, &limit) == ETIMEDOUT);
+    pthread_barrier_wait(&all);
+    pthread_join(holder, NULL);
+    assert(pthread_mutex_trylock(&plain) == 0);
+    limit = in_ms(CLOCK_REALTIME, 20);
+    assert(pthread_cond_timedwait(&changed, &plain, &limit) == ETIMEDOUT);
+    pthread_mutex_unlock(&plain);
+    for (int i = 0; i < 3; i++) assert(sem_trywait(&tickets) == 0);
+    assert(sem_trywait(&tickets) == -1 && errno == EAGAIN);
+    limit = in_ms(CLOCK_REALTIME, 20);
+    assert(sem_timedwait(&tickets, &limit) == -1 && errno == ETIMEDOUT);
+    int slept = 0;
+    pthread_t sleeper;
+    pthread_create(&sleeper, NULL, sleep_a_little, &slept);
+    assert(pthread_tryjoin_np(sleeper, NULL) == EBUSY);
+    limit = in_ms(CLOCK_REALTIME, 10000);
+    void *result;
+    assert(pthread_timedjoin_np(sleeper, &result, &limit) == 0 && result == &slept && slept == 1);
+    sem_t done;
+    sem_init(&done, 0, 0);
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        assert(pthread_create(&thread, NULL, detach_itself, &done) == 0);
+        sem_wait(&done);
+    }
+    puts("pthreads: all right");
+    return 0;
+}
