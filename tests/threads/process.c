@@ -1,6 +1,7 @@
 // One process: its input, output, files, children, identity and end, seen from a thread of another node. The first
 // argument says what the thread does.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -74,6 +75,19 @@ static void *act(void *unused) {
         __atomic_store_n(&file, 1, __ATOMIC_SEQ_CST);
         while (!signalled) usleep(1000);
     }
+    if (!strcmp(what, "state")) {
+        // The second number of a sequence that main began, and the second word of its text.
+        srand(7);
+        int first = rand(), second = rand();
+        srand(7);
+        if (rand() != first || rand() != second) fail("rand");
+        char *word = strtok(NULL, " ");
+        if (!word || strcmp(word, "two")) fail("strtok");
+        file = second;
+        srand(7);
+        rand();
+    }
+    if (!strcmp(what, "dlopen")) dlopen("libz.so.1", RTLD_NOW);
     if (!strcmp(what, "fork") && fork() == 0) _exit(0);
     return NULL;
 }
@@ -101,6 +115,8 @@ int main(int count, char **arguments) {
         char text[10] = "";
         if (!stream || read(file, text, 3) != 3 || strcmp(text, "abc")) fail("read in main");
     }
+    static char words[] = "one two three";
+    if (!strcmp(what, "state") && strcmp(strtok(words, " "), "one")) fail("strtok in main");
     if (pthread_create(&thread, NULL, act, NULL)) fail("pthread_create");
     if (!strcmp(what, "leave")) pthread_exit(NULL);
     if (!strcmp(what, "signals")) {
@@ -116,5 +132,6 @@ int main(int count, char **arguments) {
         if (fclose(stream)) fail("fclose");
     }
     if (!strcmp(what, "signals") && signalled != SIGUSR1) return 1;
+    if (!strcmp(what, "state") && (rand() != file || strcmp(strtok(NULL, " "), "three"))) fail("state in main");
     return 0;
 }

@@ -90,6 +90,21 @@ fn memory_is_sequentially_consistent() {
 }
 
 #[test]
+fn a_library_of_the_program_is_part_of_it() {
+    if !works("a_library_of_the_program_is_part_of_it") {
+        return;
+    }
+    let folder = Folder::new();
+    let library = built_with("gcc", "library.c", &["-O2", "-shared", "-fPIC", "-pthread"]);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/threads/with_library.c");
+    let program = compiled("gcc", &source, &["-O2".as_ref(), "-pthread".as_ref(), library.as_os_str()]);
+    for nodes in [1, 2, 3] {
+        let ended = on(nodes, &program, &[], folder.path());
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "with a library: from main, 401\n"), "{ended:?}");
+    }
+}
+
+#[test]
 fn however_the_program_was_linked() {
     let test = "however_the_program_was_linked";
     if !works(test) {
@@ -159,7 +174,16 @@ fn a_signal_reaches_the_thread_that_it_is_for() {
 }
 
 #[test]
+fn state_of_the_c_library_is_that_of_one_process() {
+    let Some((ended, _)) = process("state", "") else { return };
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
 fn what_is_not_supported_is_named() {
+    let Some((ended, _)) = process("dlopen", "") else { return };
+    assert_eq!(ended.code, Some(70), "{ended:?}");
+    assert!(ended.stderr.contains("loading libz.so.1 after the start (dlopen) is not supported"), "{ended:?}");
     let Some((ended, _)) = process("fork", "") else { return };
     assert_eq!(ended.code, Some(70), "{ended:?}");
     assert!(ended.stderr.contains("fork without exec is not supported by `trellis threads`"), "{ended:?}");

@@ -22,6 +22,7 @@ mod barriers;
 mod conditions;
 mod context;
 mod control;
+mod early;
 mod keys;
 mod mappings;
 mod memory;

@@ -9,8 +9,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::context::{self, aside, is_of_program};
-use crate::runtime;
 use crate::table::reals;
+use crate::{early, runtime};
 
 /// The region: its address and size; none before the program begins.
 static BASE: AtomicUsize = AtomicUsize::new(0);
@@ -40,6 +40,15 @@ fn or_no_memory(block: usize) -> *mut c_void {
     block as *mut c_void
 }
 
+/// Memory for who calls: for a thread of the program, or for a library that is being initialised. `None` if the C library is
+/// to give it.
+pub(crate) fn of_program(bytes: Option<usize>, alignment: usize, zeroed: bool) -> Option<*mut c_void> {
+    if early::is_loading() {
+        return Some(bytes.map_or(null_mut(), |bytes| early::allocate(bytes, alignment)));
+    }
+    is_of_program().then(|| allocate(bytes, alignment, zeroed))
+}
+
 /// Memory for a thread of the program; none if the size is none, as that of an array may be.
 pub(crate) fn allocate(bytes: Option<usize>, alignment: usize, zeroed: bool) -> *mut c_void {
     or_no_memory(bytes.map_or(0, |bytes| runtime::allocate(bytes, alignment, zeroed)))
@@ -48,7 +57,7 @@ pub(crate) fn allocate(bytes: Option<usize>, alignment: usize, zeroed: bool) -> 
 /// # Safety
 /// As free(3).
 pub(crate) unsafe fn free(real: unsafe extern "C" fn(*mut c_void), block: *mut c_void) {
-    if block.is_null() {
+    if block.is_null() || early::has(block as usize) {
         return;
     }
     let errno = trellis_interpose::errno();
@@ -72,6 +81,9 @@ pub(crate) unsafe fn free(real: unsafe extern "C" fn(*mut c_void), block: *mut c
 /// # Safety
 /// As malloc_usable_size(3).
 pub(crate) unsafe fn usable_size(real: unsafe extern "C" fn(*mut c_void) -> usize, block: *mut c_void) -> usize {
+    if early::has(block as usize) {
+        return early::usable(block as usize);
+    }
     if is_in_region(block as usize) {
         return runtime::usable(block as usize);
     }
@@ -87,12 +99,18 @@ pub(crate) unsafe fn realloc(
     bytes: usize,
 ) -> *mut c_void {
     let in_region = is_in_region(block as usize);
-    if !in_region && !is_of_program() {
+    if !in_region && !is_of_program() && !early::is_loading() && !early::has(block as usize) {
         // SAFETY: as the caller promises.
         return unsafe { real(block, bytes) };
     }
+    type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
+    let new_block = |bytes: usize| match of_program(Some(bytes), ALIGNMENT, false) {
+        Some(block) => block,
+        // SAFETY: the C library's function, which has this type.
+        None => unsafe { std::mem::transmute::<*mut c_void, Malloc>(reals::malloc.address())(bytes) },
+    };
     if block.is_null() {
-        return or_no_memory(runtime::allocate(bytes, ALIGNMENT, false));
+        return new_block(bytes);
     }
     // SAFETY: as the caller promises; the functions of the C library have these types.
     unsafe {
@@ -107,7 +125,7 @@ pub(crate) unsafe fn realloc(
         if in_region && bytes <= has && bytes >= has / 2 {
             return block;
         }
-        let new = runtime::allocate(bytes, ALIGNMENT, false) as *mut c_void;
+        let new = new_block(bytes);
         if new.is_null() {
             return or_no_memory(0);
         }
@@ -134,27 +152,32 @@ pub(crate) unsafe fn realloc_array(
 }
 
 /// As memalign(3) and aligned_alloc(3).
-pub(crate) fn aligned(alignment: usize, bytes: usize) -> *mut c_void {
-    if !alignment.is_power_of_two() {
+pub(crate) fn aligned(alignment: usize, bytes: usize) -> Option<*mut c_void> {
+    if !alignment.is_power_of_two() && (is_of_program() || early::is_loading()) {
         trellis_interpose::set_errno(libc::EINVAL);
-        return null_mut();
+        return Some(null_mut());
     }
-    allocate(Some(bytes), alignment, false)
+    of_program(Some(bytes), alignment, false)
 }
 
-/// As posix_memalign(3).
+/// As posix_memalign(3); `None` if the C library is to answer.
 ///
 /// # Safety
 /// The place for the answer is valid.
-pub(crate) unsafe fn posix_aligned(to: *mut *mut c_void, alignment: usize, bytes: usize) -> c_int {
-    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
-        return libc::EINVAL;
+pub(crate) unsafe fn posix_aligned(to: *mut *mut c_void, alignment: usize, bytes: usize) -> Option<c_int> {
+    if !is_of_program() && !early::is_loading() {
+        return None;
     }
-    let block = runtime::allocate(bytes, alignment, false);
-    if block == 0 {
-        return libc::ENOMEM;
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
+        return Some(libc::EINVAL);
+    }
+    let errno = trellis_interpose::errno();
+    let block = of_program(Some(bytes), alignment, false)?;
+    trellis_interpose::set_errno(errno);
+    if block.is_null() {
+        return Some(libc::ENOMEM);
     }
     // SAFETY: the caller's promise.
-    unsafe { *to = block as *mut c_void };
-    0
+    unsafe { *to = block };
+    Some(0)
 }

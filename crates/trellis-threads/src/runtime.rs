@@ -18,6 +18,9 @@ pub(crate) struct Begin {
     pub(crate) control_bytes: usize,
     pub(crate) slots: usize,
     pub(crate) room_bytes: usize,
+    /// The memory that libraries have allocated already.
+    pub(crate) early: usize,
+    pub(crate) early_bytes: usize,
     pub(crate) node: usize,
     pub(crate) nodes: usize,
     pub(crate) base: usize,

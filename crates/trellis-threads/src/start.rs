@@ -18,7 +18,7 @@ use crate::context::{self, aside, slot};
 use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
 use crate::runtime::{self, Begin};
 use crate::table::reals;
-use crate::{memory, system_calls, threads};
+use crate::{early, memory, system_calls, threads};
 
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 type StartMain =
@@ -80,6 +80,7 @@ pub(crate) unsafe fn prepare(environment: *mut *mut c_char) {
                 let count = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
                 PROCESSORS.store(count.unwrap_or(1), Ordering::Relaxed);
                 on_exit(last, null_mut());
+                early::begin();
                 return;
             }
             at = at.wrapping_add(1);
@@ -100,6 +101,7 @@ pub(crate) unsafe fn start_main(
     arguments: *mut *mut c_char,
     rest: [*mut c_void; 4],
 ) -> c_int {
+    let has_early = early::end();
     if let Some(why) = context::obstacle() {
         refuse(why);
     }
@@ -111,9 +113,13 @@ pub(crate) unsafe fn start_main(
         control_bytes: size_of::<Control>(),
         slots: SLOTS,
         room_bytes: ROOM_BYTES,
+        early: early::START,
+        early_bytes: if has_early { early::BYTES } else { 0 },
         ..Begin::default()
     };
+    let low = LowNumbers::taken();
     runtime::begin(&mut begin);
+    drop(low);
     NODE.store(begin.node, Ordering::Relaxed);
     NODES.store(begin.nodes, Ordering::Relaxed);
     control::begin(begin.control);
@@ -146,6 +152,39 @@ pub(crate) unsafe fn start_main(
     loop {
         // SAFETY: has no conditions.
         unsafe { libc::pause() };
+    }
+}
+
+/// The low numbers of descriptors, taken while Trellis opens its own: programs choose such numbers themselves (dup2(2)).
+struct LowNumbers(Vec<c_int>);
+
+impl LowNumbers {
+    /// More than programs use.
+    const MAX: c_int = 200;
+
+    fn taken() -> LowNumbers {
+        // SAFETY: system calls on plain numbers and a constant name.
+        let free = |number: &c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } < 0;
+        let numbers: Vec<c_int> = (3..Self::MAX).filter(free).collect();
+        // SAFETY: the same; a number that is free is nobody's.
+        unsafe {
+            let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+            numbers.iter().for_each(|number| {
+                if *number != nothing {
+                    libc::dup3(nothing, *number, libc::O_CLOEXEC);
+                }
+            });
+        }
+        LowNumbers(numbers)
+    }
+}
+
+impl Drop for LowNumbers {
+    fn drop(&mut self) {
+        for number in &self.0 {
+            // SAFETY: a number that was taken, which nobody else uses.
+            unsafe { libc::close(*number) };
+        }
     }
 }
 
@@ -189,19 +228,46 @@ extern "C-unwind" fn main_thread(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Calls a function of the C library that starts another program, at node 0, whose children are the program's.
+/// Calls a function of the C library at node 0: one that starts another program, whose children are the program's, or one
+/// that keeps a state in the C library's own variables. Of an answer that is an `int`, only that part counts.
 ///
 /// # Safety
 /// The function takes these arguments.
-pub(crate) unsafe fn at_first_node(function: *mut c_void, arguments: [usize; 6]) -> c_int {
+pub(crate) unsafe fn at_first_node(function: *mut c_void, arguments: [usize; 6]) -> isize {
     if node() != 0 {
-        return system_calls::call_at_first_node(function, arguments) as c_int;
+        return system_calls::call_at_first_node(function, arguments);
     }
     let [a, b, c, d, e, f] = arguments;
-    type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
+    type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
     // SAFETY: the caller's promise.
     let function = unsafe { std::mem::transmute::<*mut c_void, Function>(function) };
     function(a, b, c, d, e, f)
+}
+
+/// Opens a library. One that was not loaded with the program would be at one node only.
+///
+/// # Safety
+/// As dlopen(3).
+pub(crate) unsafe fn open_library(
+    real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void,
+    file: *const c_char,
+    how: c_int,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if nodes() == 1
+            || file.is_null()
+            || how & libc::RTLD_NOLOAD != 0
+            || !real(file, how | libc::RTLD_NOLOAD).is_null()
+        {
+            return real(file, how);
+        }
+        let name = CStr::from_ptr(file).to_string_lossy();
+        runtime::unsupported(
+            &format!("loading {name} after the start (dlopen)"),
+            "link the program with it, or have it loaded with LD_PRELOAD",
+        )
+    }
 }
 
 /// What comes last of what the program and its libraries do when the process ends by exit(3), at node 0. The C library then

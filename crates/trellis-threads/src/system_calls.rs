@@ -17,7 +17,9 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::context::{self, aside};
-use crate::control::{ROOM_BYTES, SLOTS, record};
+#[cfg(target_arch = "x86_64")]
+use crate::control::ROOM_BYTES;
+use crate::control::{SLOTS, record};
 use crate::time::FOREVER;
 use crate::{conditions, memory, processors, runtime, start, threads};
 
@@ -256,15 +258,13 @@ unsafe fn call(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
 }
 
 /// Where threads go on after [`start_child`].
+#[cfg(target_arch = "x86_64")]
 static CONTINUATIONS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 
 /// Whether a system call makes a process that shares the memory of this one, or a copy of it.
+#[cfg(target_arch = "x86_64")]
 fn makes_a_process(number: i64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if number == libc::SYS_fork || number == libc::SYS_vfork {
-        return true;
-    }
-    number == libc::SYS_clone || number == libc::SYS_clone3
+    matches!(number, libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3)
 }
 
 /// Makes the system call that is in the registers and goes on where the thread was, in the child too: its stack may be
@@ -460,8 +460,8 @@ extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
                 call(number, arguments)
             } else {
                 let [a, b, c, d, e, f] = arguments;
-                type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
-                std::mem::transmute::<usize, Function>(number as usize)(a, b, c, d, e, f) as isize
+                type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+                std::mem::transmute::<usize, Function>(number as usize)(a, b, c, d, e, f)
             }
         };
         record.call_answer.store(answer as usize, Ordering::Release);

@@ -32,19 +32,33 @@ macro_rules! of_program {
     };
 }
 
+/// The answer if there is one, and otherwise that of the C library's function.
+macro_rules! or_real {
+    ($answer:expr, $real:ident($($argument:expr),*)) => {{
+        #[allow(unused_unsafe, reason = "some of the answers are safe functions")]
+        // SAFETY: as the program calls it.
+        let answer = unsafe { $answer };
+        match answer {
+            Some(answer) => answer,
+            // SAFETY: as the program calls it.
+            None => unsafe { $real($($argument),*) },
+        }
+    }};
+}
+
 functions! {
     // Memory. A block may be one of the region or of the process, whoever gives it back. These come first: to look for a
     // function that does not exist takes memory.
-    fn malloc(bytes: usize) -> *mut c_void = with |real| of_program!(real(bytes), memory::allocate(Some(bytes), memory::ALIGNMENT, false));
-    fn calloc(count: usize, bytes: usize) -> *mut c_void = with |real| of_program!(real(count, bytes), memory::allocate(count.checked_mul(bytes), memory::ALIGNMENT, true));
+    fn malloc(bytes: usize) -> *mut c_void = with |real| or_real!(memory::of_program(Some(bytes), memory::ALIGNMENT, false), real(bytes));
+    fn calloc(count: usize, bytes: usize) -> *mut c_void = with |real| or_real!(memory::of_program(count.checked_mul(bytes), memory::ALIGNMENT, true), real(count, bytes));
     fn realloc(block: *mut c_void, bytes: usize) -> *mut c_void = memory::realloc;
     fn reallocarray(block: *mut c_void, count: usize, bytes: usize) -> *mut c_void = memory::realloc_array;
     fn free(block: *mut c_void) -> () = memory::free;
-    fn memalign(alignment: usize, bytes: usize) -> *mut c_void = with |real| of_program!(real(alignment, bytes), memory::aligned(alignment, bytes));
-    fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void = with |real| of_program!(real(alignment, bytes), memory::aligned(alignment, bytes));
-    fn posix_memalign(to: *mut *mut c_void, alignment: usize, bytes: usize) -> c_int = with |real| of_program!(real(to, alignment, bytes), memory::posix_aligned(to, alignment, bytes));
-    fn valloc(bytes: usize) -> *mut c_void = with |real| of_program!(real(bytes), memory::allocate(Some(bytes), memory::PAGE, false));
-    fn pvalloc(bytes: usize) -> *mut c_void = with |real| of_program!(real(bytes), memory::allocate(Some(bytes.next_multiple_of(memory::PAGE)), memory::PAGE, false));
+    fn memalign(alignment: usize, bytes: usize) -> *mut c_void = with |real| or_real!(memory::aligned(alignment, bytes), real(alignment, bytes));
+    fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void = with |real| or_real!(memory::aligned(alignment, bytes), real(alignment, bytes));
+    fn posix_memalign(to: *mut *mut c_void, alignment: usize, bytes: usize) -> c_int = with |real| or_real!(memory::posix_aligned(to, alignment, bytes), real(to, alignment, bytes));
+    fn valloc(bytes: usize) -> *mut c_void = with |real| or_real!(memory::of_program(Some(bytes), memory::PAGE, false), real(bytes));
+    fn pvalloc(bytes: usize) -> *mut c_void = with |real| or_real!(memory::of_program(Some(bytes.next_multiple_of(memory::PAGE)), memory::PAGE, false), real(bytes));
     fn malloc_usable_size(block: *mut c_void) -> usize = memory::usable_size;
     fn mmap(address: *mut c_void, bytes: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void = with |real| of_program!(real(address, bytes, protection, flags, file, offset), mappings::map(address, bytes, protection, flags, file, offset));
     fn mmap64(address: *mut c_void, bytes: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void = with |real| of_program!(real(address, bytes, protection, flags, file, offset), mappings::map(address, bytes, protection, flags, file, offset));
@@ -68,9 +82,9 @@ functions! {
     fn _exit(status: c_int) -> () = with |real| of_program!(real(status), start::exit_now(status));
     fn _Exit(status: c_int) -> () = with |real| of_program!(real(status), start::exit_now(status));
     fn fork() -> c_int = with |real| of_program!(real(), runtime::unsupported("fork without exec", "posix_spawn, system and popen are"));
-    fn system(command: *const c_char) -> c_int = with |real| of_program!(real(command), start::at_first_node(real as *mut c_void, [command as usize, 0, 0, 0, 0, 0]));
-    fn posix_spawn(process: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = with |real| of_program!(real(process, path, actions, attributes, arguments, environment), start::at_first_node(real as *mut c_void, [process as usize, path as usize, actions as usize, attributes as usize, arguments as usize, environment as usize]));
-    fn posix_spawnp(process: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = with |real| of_program!(real(process, file, actions, attributes, arguments, environment), start::at_first_node(real as *mut c_void, [process as usize, file as usize, actions as usize, attributes as usize, arguments as usize, environment as usize]));
+    fn system(command: *const c_char) -> c_int = with |real| of_program!(real(command), start::at_first_node(real as *mut c_void, [command as usize, 0, 0, 0, 0, 0]) as c_int);
+    fn posix_spawn(process: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = with |real| of_program!(real(process, path, actions, attributes, arguments, environment), start::at_first_node(real as *mut c_void, [process as usize, path as usize, actions as usize, attributes as usize, arguments as usize, environment as usize]) as c_int);
+    fn posix_spawnp(process: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = with |real| of_program!(real(process, file, actions, attributes, arguments, environment), start::at_first_node(real as *mut c_void, [process as usize, file as usize, actions as usize, attributes as usize, arguments as usize, environment as usize]) as c_int);
     fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 = with |real| {
         if number == libc::SYS_futex && crate::context::is_of_program() {
             // SAFETY: as the program calls it.
@@ -98,6 +112,18 @@ functions! {
     fn sched_setaffinity(process: c_int, bytes: usize, set: *const c_void) -> c_int = with |real| of_program!(real(process, bytes, set), 0);
     fn pthread_getaffinity_np(thread: usize, bytes: usize, set: *mut c_void) -> c_int = with |real| of_program!(real(thread, bytes, set), processors::fill(bytes, set));
     fn pthread_setaffinity_np(thread: usize, bytes: usize, set: *const c_void) -> c_int = with |real| of_program!(real(thread, bytes, set), 0);
+
+    fn dlopen(file: *const c_char, how: c_int) -> *mut c_void = with |real| of_program!(real(file, how), start::open_library(real, file, how));
+
+    // State in variables of the C library, which are those of node 0.
+    fn rand() -> c_int = with |real| of_program!(real(), start::at_first_node(real as *mut c_void, [0; 6]) as c_int);
+    fn srand(seed: c_uint) -> () = with |real| of_program!(real(seed), { start::at_first_node(real as *mut c_void, [seed as usize, 0, 0, 0, 0, 0]); });
+    fn random() -> c_long = with |real| of_program!(real(), start::at_first_node(real as *mut c_void, [0; 6]) as c_long);
+    fn srandom(seed: c_uint) -> () = with |real| of_program!(real(seed), { start::at_first_node(real as *mut c_void, [seed as usize, 0, 0, 0, 0, 0]); });
+    fn lrand48() -> c_long = with |real| of_program!(real(), start::at_first_node(real as *mut c_void, [0; 6]) as c_long);
+    fn mrand48() -> c_long = with |real| of_program!(real(), start::at_first_node(real as *mut c_void, [0; 6]) as c_long);
+    fn srand48(seed: c_long) -> () = with |real| of_program!(real(seed), { start::at_first_node(real as *mut c_void, [seed as usize, 0, 0, 0, 0, 0]); });
+    fn strtok(text: *mut c_char, delimiters: *const c_char) -> *mut c_char = with |real| of_program!(real(text, delimiters), start::at_first_node(real as *mut c_void, [text as usize, delimiters as usize, 0, 0, 0, 0]) as *mut c_char);
 
     // Threads.
     fn pthread_create(thread: *mut usize, attributes: *const c_void, function: Function, argument: *mut c_void) -> c_int = with |real| of_program!(real(thread, attributes, function, argument), threads::create(thread, attributes, function, argument));

@@ -26,6 +26,9 @@ pub struct Begin {
     slots: usize,
     /// The room of a thread, which the caller sets.
     slot_bytes: usize,
+    /// The memory that the program's libraries have allocated already, which the caller sets.
+    early: usize,
+    early_bytes: usize,
     node: usize,
     nodes: usize,
     /// The address of the region, and its size.
@@ -41,6 +44,7 @@ pub struct Begin {
 }
 
 const VERSION: usize = 1;
+const PAGE_BYTES: usize = 4096;
 /// The barrier at which the nodes meet before the program begins.
 const BARRIER: u64 = OWN_NUMBERS;
 /// Room for the list of the program's objects.
@@ -72,7 +76,10 @@ pub unsafe extern "C" fn trellis_threads_begin(begin: *mut Begin) {
              CAP_SYS_PTRACE, or after `sysctl -w vm.unprivileged_userfaultfd=1`",
         );
     }
-    let layout = Layout::of_this_process();
+    let mut layout = Layout::of_this_process();
+    if begin.early_bytes > 0 {
+        layout.images.push(begin.early..begin.early + begin.early_bytes);
+    }
     let pieces: Vec<Piece> =
         layout.images.iter().map(|pages| Piece { address: pages.start, bytes: pages.len() }).collect();
     let of_pieces: usize = pieces.iter().map(|piece| piece.bytes).sum();
@@ -143,22 +150,23 @@ fn agree(layout: &Layout, at: usize) {
 
 /// Puts the region in the place of the variables, and their contents into it.
 fn take_over(images: &[Range<usize>]) {
-    // SAFETY: whole pages of variables that nothing uses before the program begins.
-    let contents = |pages: &Range<usize>| unsafe { std::slice::from_raw_parts(pages.start as *const u8, pages.len()) };
+    let pages = || images.iter().flat_map(|pages| pages.clone().step_by(PAGE_BYTES));
+    // SAFETY: a page of variables that nothing uses before the program begins.
+    let contents = |page: usize| unsafe { *(page as *const [u8; PAGE_BYTES]) };
     let is_first = cluster().node() == 0;
-    let saved: Vec<Vec<u8>> = images.iter().filter(|_| is_first).map(|pages| contents(pages).to_vec()).collect();
+    // Pages that were never stored to stay as they are in the region: zero, and of no node.
+    let saved: Vec<(usize, [u8; PAGE_BYTES])> = pages()
+        .filter(|_| is_first)
+        .map(|page| (page, contents(page)))
+        .filter(|(_, content)| *content != [0; PAGE_BYTES])
+        .collect();
     // SAFETY: as above; the contents are restored before the program begins.
     if let Err(error) = unsafe { cluster().region().occupy() } {
         stop(format_args!("the variables of the program cannot be shared: {error}"));
     }
-    for (pages, bytes) in images.iter().zip(saved) {
-        for (page, content) in (pages.start..).step_by(4096).zip(bytes.chunks(4096)) {
-            // Pages that were never stored to stay as they are in the region: zero, and of no node.
-            if content.iter().any(|byte| *byte != 0) {
-                // SAFETY: a page of the region, which only this node uses now.
-                unsafe { (page as *mut u8).copy_from_nonoverlapping(content.as_ptr(), content.len()) };
-            }
-        }
+    for (page, content) in saved {
+        // SAFETY: a page of the region, which only this node uses now.
+        unsafe { (page as *mut [u8; PAGE_BYTES]).write(content) };
     }
 }
 
