@@ -164,6 +164,29 @@ void futures() {
     CHECK(result.get() == 5);
 }
 
+void once_that_throws() {
+    std::once_flag flag;
+    int caught = 0, done = 0;
+    std::mutex mutex;
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+        threads.emplace_back([&] {
+            try {
+                std::call_once(flag, [&] {
+                    std::lock_guard lock(mutex);
+                    if (caught == 0) throw std::runtime_error("not yet");
+                    ++done;
+                });
+            } catch (const std::runtime_error&) {
+                std::lock_guard lock(mutex);
+                ++caught;
+            }
+        });
+    }
+    threads.clear();
+    CHECK(caught >= 1 && done <= 1);
+}
+
 void flags() {
     // A flag and data that is not atomic, without a lock.
     std::vector<int> data(10000);
@@ -185,6 +208,7 @@ int main() {
     queue();
     meetings();
     futures();
+    once_that_throws();
     flags();
     std::ostringstream text;
     text << "standard: " << Counted::alive << " left";

@@ -36,6 +36,8 @@ pub(crate) fn label(number: u64) -> String {
     if number >= OWN_NUMBERS {
         return number.to_string();
     }
+    // The rest says what the object at the address is for.
+    let number = number & NAME_BITS;
     let address = (number ^ number >> 24).wrapping_mul(UNDOES_FACTOR) & (NAME_BITS >> 2);
     format!("at {:#x}", address << 2)
 }

@@ -246,6 +246,8 @@ fn every_declared_function_is_exported() {
     let listed = support::succeed(Command::new("nm").args(["-D", "--defined-only", "-f", "posix"]).arg(&library));
     let mut exported: Vec<&str> =
         listed.lines().filter_map(|line| line.split(' ').next()).filter(|name| name.starts_with("trellis_")).collect();
+    // They are for `libtrellis_threads.so` alone, which is of the same version.
+    exported.retain(|name| !name.starts_with("trellis_threads_"));
     exported.sort_unstable();
     let headers =
         ["trellis.h", "trellis/parmacs.h", "trellis/remote.h", "trellis/stored.h", "trellis/stored_synchronisation.h"]

@@ -80,6 +80,24 @@ fn threads_of_the_standard_library_of_cpp() {
 }
 
 #[test]
+fn what_is_easily_done_wrong() {
+    let test = "what_is_easily_done_wrong";
+    if !works(test) {
+        return;
+    }
+    let program = built("corners.c");
+    for nodes in [1, 2, 3] {
+        let folder = Folder::new();
+        let ended = on(nodes, &program, &[], folder.path());
+        let expected = (Some(0), "corners: all right\n", "");
+        assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), expected, "on {nodes} nodes");
+        let read = |name: &str| std::fs::read_to_string(folder.file(name)).expect("it was written");
+        assert_eq!(read("waiting"), "important\n", "what a waiting thread's stream held, on {nodes} nodes");
+        assert_eq!(read("signals").trim_end(), "SigBlk:\t0000000000000800", "on {nodes} nodes");
+    }
+}
+
+#[test]
 fn blocks_go_from_thread_to_thread() {
     is_right("blocks_go_from_thread_to_thread", "allocator.c", "allocator: 0 bad\n");
 }

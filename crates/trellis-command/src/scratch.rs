@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -38,8 +39,11 @@ impl Scratch {
         let mode = Permissions::from_mode(0o700);
         loop {
             let folder = Builder::new().prefix(&prefix).permissions(mode.clone()).tempdir_in(parent).map_err(failed)?;
-            let lock = File::open(folder.path()).map_err(failed)?;
             // A concurrent sweep may have locked the folder first; it removes what it can lock.
+            let lock = match File::open(folder.path()) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                opened => opened.map_err(failed)?,
+            };
             if lock.try_lock().is_ok() && folder.path().exists() {
                 return Ok(Scratch { _lock: lock, folder });
             }

@@ -67,9 +67,13 @@ const OPERATION_MASK: c_int = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REA
 ///
 /// # Safety
 /// The pointer to the time is valid, or null.
-pub(crate) unsafe fn futex(word: usize, operation: c_int, value: u32, time: *const timespec) -> i64 {
+pub(crate) unsafe fn futex(word: usize, operation: c_int, value: u32, time: *const timespec, bits: u32) -> i64 {
     let clock = if operation & libc::FUTEX_CLOCK_REALTIME != 0 { libc::CLOCK_REALTIME } else { libc::CLOCK_MONOTONIC };
     let operation = operation & OPERATION_MASK;
+    let has_bits = matches!(operation, libc::FUTEX_WAIT_BITSET | libc::FUTEX_WAKE_BITSET);
+    if has_bits && bits != libc::FUTEX_BITSET_MATCH_ANY as u32 {
+        runtime::unsupported("futex(2) with a set of bits", "waiting and waking without one are");
+    }
     let limit_ns = match operation {
         _ if time.is_null() => Some(FOREVER),
         // SAFETY: the caller's promise.

@@ -23,6 +23,8 @@ struct Context {
     thread_pointer: AtomicUsize,
     /// One of the constants below.
     state: AtomicU32,
+    /// 1 until the kernel has ended the thread, which sets it to 0.
+    alive: AtomicU32,
 }
 
 /// The companion uses its memory itself.
@@ -30,9 +32,14 @@ const OWN: u32 = 0;
 /// The thread may use it.
 const LENT: u32 = 1;
 
-static CONTEXTS: [Context; SLOTS] =
-    [const { Context { stack: AtomicUsize::new(0), thread_pointer: AtomicUsize::new(0), state: AtomicU32::new(OWN) } };
-        SLOTS];
+static CONTEXTS: [Context; SLOTS] = [const {
+    Context {
+        stack: AtomicUsize::new(0),
+        thread_pointer: AtomicUsize::new(0),
+        state: AtomicU32::new(OWN),
+        alive: AtomicU32::new(0),
+    }
+}; SLOTS];
 
 /// The address of the room of the first thread, and the size of all rooms; 0 before the program begins.
 pub(crate) static ROOMS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -95,16 +102,21 @@ pub(crate) fn room_bytes() -> usize {
 }
 
 /// The calling thread lends its memory to the thread in `slot`, except `reserve` bytes of its stack, and returns when it
-/// has it back.
+/// has it back and the thread has ended.
 pub(crate) fn lend_to(slot: usize, reserve: usize) {
     let here = 0u8;
     let context = &CONTEXTS[slot];
     context.stack.store(((&raw const here) as usize - reserve) & !63, Ordering::Relaxed);
     context.thread_pointer.store(thread_pointer(), Ordering::Relaxed);
+    context.alive.store(1, Ordering::Relaxed);
     context.state.store(LENT, Ordering::Release);
-    futex(&context.state, libc::FUTEX_WAKE, 1);
+    futex(&context.state, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
     while context.state.load(Ordering::Acquire) == LENT {
-        futex(&context.state, libc::FUTEX_WAIT, LENT);
+        futex(&context.state, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, LENT);
+    }
+    // The kernel wakes as for a futex of several processes.
+    while context.alive.load(Ordering::Acquire) != 0 {
+        futex(&context.alive, libc::FUTEX_WAIT, 1);
     }
 }
 
@@ -112,15 +124,19 @@ pub(crate) fn lend_to(slot: usize, reserve: usize) {
 pub(crate) fn borrow() {
     let state = &CONTEXTS[own_slot()].state;
     while state.load(Ordering::Acquire) == OWN {
-        futex(state, libc::FUTEX_WAIT, OWN);
+        futex(state, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, OWN);
     }
 }
 
 /// The calling thread of the program gives the memory back. From then on it has none, and must not need any.
+///
+/// The kernel will say at a private place that the thread has ended. The C library's own place for that is in the region,
+/// and the kernel does not wait for a page of a thread that ends.
 pub(crate) fn give_back() {
-    let state = &CONTEXTS[own_slot()].state;
-    state.store(OWN, Ordering::Release);
-    futex(state, libc::FUTEX_WAKE, 1);
+    let context = &CONTEXTS[own_slot()];
+    system_calls::tell_end_to(&context.alive);
+    context.state.store(OWN, Ordering::Release);
+    futex(&context.state, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
 }
 
 /// Whether the calling thread is one of the program that has given its private memory back, because it ends.
@@ -130,7 +146,7 @@ pub(crate) fn is_bare() -> bool {
 
 /// futex(2) for waiting without a limit and for waking. It touches no stack and no thread-local variable, not even `errno`.
 fn futex(word: &AtomicU32, operation: libc::c_int, value: u32) {
-    let (word, operation) = (word.as_ptr() as usize, operation | libc::FUTEX_PRIVATE_FLAG);
+    let word = word.as_ptr() as usize;
     // SAFETY: a system call on a word that lives as long as the process; the kernel keeps all registers but the ones named.
     unsafe {
         #[cfg(target_arch = "x86_64")]

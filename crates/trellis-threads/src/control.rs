@@ -64,7 +64,7 @@ pub(crate) struct Record {
     pub(crate) is_c11: AtomicU32,
     /// The number of the error if it could not be started.
     pub(crate) error: AtomicU32,
-    /// The signals that it blocks at first.
+    /// The signals that it blocks at first, and those that a child that it starts blocks.
     pub(crate) mask: AtomicU64,
     /// Its handle in pthreads.
     pub(crate) handle: AtomicUsize,

@@ -1,5 +1,5 @@
-//! Memory that libraries of the program allocate before the program begins, in their constructors. Every node runs these, and
-//! the program goes on with what they made at node 0.
+//! What libraries of the program make before the program begins, in their constructors: memory, keys of thread-specific data,
+//! semaphores. Every node runs these, and the program goes on with what they made at node 0.
 //!
 //! The memory is at one address on every node. When the node joins, its pages become pages of the region, with the contents
 //! of node 0. Promises: a block is never moved or used again. Nothing but the program uses it after the start.
@@ -44,6 +44,60 @@ pub(crate) fn is_loading() -> bool {
 /// Whether a block is one of these.
 pub(crate) fn has(block: usize) -> bool {
     block.wrapping_sub(START) < BYTES
+}
+
+/// The most keys and semaphores that libraries make.
+const MADE_MAX: usize = 64;
+
+/// Things that libraries have made: how many, and a number or two of each.
+struct Made {
+    count: AtomicUsize,
+    things: [[AtomicUsize; 2]; MADE_MAX],
+}
+
+impl Made {
+    const fn none() -> Made {
+        Made { count: AtomicUsize::new(0), things: [const { [const { AtomicUsize::new(0) }; 2] }; MADE_MAX] }
+    }
+
+    /// The number of the new one; `None` if there are too many.
+    fn add(&self, first: usize, second: usize) -> Option<usize> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let [a, b] = self.things.get(number)?;
+        a.store(first, Ordering::Relaxed);
+        b.store(second, Ordering::Relaxed);
+        Some(number)
+    }
+
+    fn each(&self) -> impl Iterator<Item = [usize; 2]> + '_ {
+        let made = self.things.iter().take(self.count.load(Ordering::Relaxed));
+        made.map(|thing| [0, 1].map(|index: usize| thing[index].load(Ordering::Relaxed)))
+    }
+}
+
+/// Destructors of keys, whose numbers are their places.
+static KEYS: Made = Made::none();
+/// Addresses and values of semaphores.
+static SEMAPHORES: Made = Made::none();
+
+/// A library makes a key; its number.
+pub(crate) fn make_key(destructor: usize) -> Option<usize> {
+    KEYS.add(destructor, 0)
+}
+
+/// A library makes a semaphore.
+pub(crate) fn make_semaphore(address: usize, value: usize) {
+    SEMAPHORES.add(address, value);
+}
+
+/// The destructors of the keys, in the order of their numbers.
+pub(crate) fn keys() -> impl Iterator<Item = usize> {
+    KEYS.each().map(|[destructor, _]| destructor)
+}
+
+/// The addresses and the values of the semaphores.
+pub(crate) fn semaphores() -> impl Iterator<Item = [usize; 2]> {
+    SEMAPHORES.each()
 }
 
 /// A block, zero; null if there is no room. Its size is in the word before it.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::context::{self, own_slot, slot};
 use crate::control::{self, KEYS, control, record};
 use crate::table::reals;
+use crate::{early, start};
 
 type Destructor = extern "C-unwind" fn(*mut c_void);
 
@@ -77,6 +78,29 @@ pub(crate) unsafe fn set(key: c_uint, value: *const c_void) -> c_int {
     0
 }
 
+/// A library makes a key in its constructor.
+///
+/// # Safety
+/// As pthread_key_create(3p).
+pub(crate) unsafe fn create_early(key: *mut c_uint, destructor: Option<Destructor>) -> c_int {
+    match early::make_key(destructor.map_or(0, |function| function as usize)) {
+        Some(number) => {
+            // SAFETY: the caller's place for the answer.
+            unsafe { *key = number as c_uint };
+            0
+        }
+        None => libc::EAGAIN,
+    }
+}
+
+/// The program begins with the keys that its libraries have made.
+pub(crate) fn begin() {
+    for (key, destructor) in control().keys.iter().zip(early::keys()) {
+        key.destructor.store(destructor, Ordering::Relaxed);
+        key.generation.store(1, Ordering::Release);
+    }
+}
+
 /// The calling thread of the program has just begun: its values will be destroyed at its end.
 pub(crate) fn begin_thread() {
     let key = *AT_END.get_or_init(|| {
@@ -108,7 +132,11 @@ extern "C-unwind" fn destroy(round: *mut c_void) {
     let Some(slot) = slot() else { return };
     match (round as usize, AT_END.get()) {
         (1, _) => destroy_values(slot),
-        (ROUNDS, _) | (_, None) => return context::give_back(),
+        (ROUNDS, _) | (_, None) => {
+            // A handler would run on memory that is not the thread's any more.
+            start::block_signals();
+            return context::give_back();
+        }
         _ => {}
     }
     if let Some(key) = AT_END.get() {

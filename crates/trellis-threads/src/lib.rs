@@ -32,6 +32,7 @@ mod processors;
 mod runtime;
 mod semaphores;
 mod start;
+mod streams;
 mod system_calls;
 mod table;
 mod threads;

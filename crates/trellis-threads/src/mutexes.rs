@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 
 use libc::{clockid_t, timespec};
 
-use crate::context::own_slot;
+use crate::context::{is_of_program, own_slot};
 use crate::runtime;
 use crate::time::limited;
 
@@ -22,6 +22,15 @@ const KIND_MASK: c_int = 3;
 pub(crate) unsafe fn kind_of(mutex: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { mutex.byte_add(KIND_OFFSET).cast::<c_int>().read_volatile() & KIND_MASK }
+}
+
+/// Initialises a lock, of which the C library writes what it is.
+pub(crate) fn init(lock: *mut c_void, real: impl FnOnce() -> c_int) -> c_int {
+    let done = real();
+    if done == 0 && is_of_program() {
+        runtime::lock_init(lock as usize);
+    }
+    done
 }
 
 /// Locks a mutex.

@@ -8,14 +8,47 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
+use trellis_interpose::Real;
+
+use crate::context::is_of_program;
 use crate::runtime;
 
 /// The value of a `pthread_once_t` whose function was called, as in glibc.
 const DONE: c_int = 2;
 
+static PTHREAD_ONCE: Real = Real::new("pthread_once\0");
+static CALL_ONCE: Real = Real::new("call_once\0");
+
+type Function = Option<extern "C-unwind" fn()>;
+type Once = unsafe extern "C-unwind" fn(*mut c_int, Function) -> c_int;
+
+/// `pthread_once`. Exceptions of the function pass through it.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_once(control: *mut c_int, function: Function) -> c_int {
+    // SAFETY: as the program calls it; the C library's function has this type.
+    unsafe {
+        match is_of_program() {
+            true => once(control, function),
+            false => std::mem::transmute::<*mut c_void, Once>(PTHREAD_ONCE.address())(control, function),
+        }
+    }
+}
+
+/// `call_once` of C11, which has no answer.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn call_once(control: *mut c_int, function: Function) {
+    // SAFETY: as the program calls it; of the C library's function, the answer counts for nothing.
+    unsafe {
+        match is_of_program() {
+            true => once(control, function),
+            false => std::mem::transmute::<*mut c_void, Once>(CALL_ONCE.address())(control, function),
+        }
+    };
+}
+
 /// # Safety
 /// As pthread_once(3p).
-pub(crate) unsafe fn once(control: *mut c_int, function: Option<extern "C-unwind" fn()>) -> c_int {
+unsafe fn once(control: *mut c_int, function: Option<extern "C-unwind" fn()>) -> c_int {
     // SAFETY: the caller's word.
     let word = unsafe { AtomicI32::from_ptr(control) };
     if word.load(Ordering::Acquire) == DONE {

@@ -83,6 +83,7 @@ functions! {
     next_order: "trellis_threads_next_order" = fn() -> bool;
     end: "trellis_threads_end" = fn(status: c_int, busy: bool);
     end_here: "trellis_threads_end_here" = fn(busy: bool);
+    lock_init: "trellis_threads_lock_init" = fn(lock: usize);
     mutex_lock: "trellis_threads_mutex_lock" = fn(mutex: usize, kind: c_int, thread: usize, limit_ns: u64) -> c_int;
     mutex_unlock: "trellis_threads_mutex_unlock" = fn(mutex: usize, kind: c_int, thread: usize) -> c_int;
     condition_wait: "trellis_threads_condition_wait" =

@@ -18,7 +18,7 @@ use crate::context::{self, aside, slot};
 use crate::control::{self, Control, ROOM_BYTES, SLOTS, control};
 use crate::runtime::{self, Begin};
 use crate::table::reals;
-use crate::{early, memory, system_calls, threads};
+use crate::{early, keys, memory, streams, system_calls, threads};
 
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 type StartMain =
@@ -31,10 +31,7 @@ const OURS: [&[u8]; 4] = [b"LD_PRELOAD=", b"LD_BIND_NOW=", b"GLIBC_TUNABLES=", b
 
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
-    static mut stdin: *mut libc::FILE;
-    static mut stdout: *mut libc::FILE;
     fn on_exit(function: unsafe extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
-    fn _IO_flush_all() -> c_int;
 }
 
 /// What the C library gave for the main function.
@@ -146,6 +143,10 @@ pub(crate) unsafe fn start_main(
     for (place, value) in GIVEN.rest.iter().zip(rest) {
         place.store(value, Ordering::Relaxed);
     }
+    keys::begin();
+    for [semaphore, value] in early::semaphores() {
+        runtime::semaphore_set(semaphore, value as u64);
+    }
     threads::make_main(main_thread);
     threads::serve();
     // The program is over, and the thread that ended it ends the process.
@@ -215,7 +216,7 @@ unsafe fn moved(list: *mut *mut c_char, is_kept: impl Fn(&[u8]) -> bool) -> *mut
 
 /// The main thread of the program.
 extern "C-unwind" fn main_thread(_: *mut c_void) -> *mut c_void {
-    make_streams();
+    streams::make();
     let [init, fini, loader_fini, stack_end] =
         [0, 1, 2, 3].map(|index: usize| GIVEN.rest[index].load(Ordering::Relaxed));
     // SAFETY: the C library's function, which has this type, with what it was called with at first.
@@ -274,7 +275,7 @@ pub(crate) unsafe fn open_library(
 /// writes what its streams hold, and makes the system call that ends the process, which comes to [`end`].
 unsafe extern "C" fn last(_: c_int, _: *mut c_void) {
     if slot().is_some() {
-        threads::flush_elsewhere();
+        streams::flush_elsewhere();
         system_calls::trap_all();
     }
 }
@@ -297,8 +298,12 @@ pub(crate) unsafe fn exit(real: unsafe extern "C" fn(c_int), status: c_int) {
     unsafe { real(status) }
 }
 
-/// Ends the program at once, as _exit(2) does.
+/// Ends the program at once, as _exit(2) does; or only a child that shares this memory until it has executed another program
+/// (vfork(2)).
 pub(crate) fn exit_now(status: c_int) {
+    if system_calls::is_in_child() {
+        system_calls::end_child(status);
+    }
     if node() != 0 {
         end_elsewhere(exit_now_there, status);
     }
@@ -325,42 +330,12 @@ extern "C-unwind" fn exit_now_there(status: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// The calling thread of the program has just begun: its standard streams are those of all nodes, and at another node than
-/// node 0 the environment is the program's.
+/// The calling thread of the program has just begun: at another node than node 0 the environment is the program's.
 pub(crate) fn begin_thread() {
-    let [input, output] = &control().streams;
-    // SAFETY: variables of the C library that point to streams; those of all nodes lie in the region.
-    unsafe {
-        stdin = input.load(Ordering::Acquire) as *mut libc::FILE;
-        stdout = output.load(Ordering::Acquire) as *mut libc::FILE;
-        if node() != 0 {
-            environ = control().environment.load(Ordering::Relaxed) as *mut *mut c_char;
-        }
+    if node() != 0 {
+        // SAFETY: the C library's variable; the list is in the region.
+        unsafe { environ = control().environment.load(Ordering::Relaxed) as *mut *mut c_char };
     }
-}
-
-/// Makes the standard streams of all nodes, in the region, in the place of those that are the C library's own variables.
-fn make_streams() {
-    // SAFETY: constant modes; the C library allocates a stream in a thread of the program, so in the region.
-    let made =
-        unsafe { [libc::fdopen(libc::STDIN_FILENO, c"r".as_ptr()), libc::fdopen(libc::STDOUT_FILENO, c"w".as_ptr())] };
-    // SAFETY: variables of the C library that point to streams.
-    let own = unsafe { [stdin, stdout] };
-    for ((place, made), own) in control().streams.iter().zip(made).zip(own) {
-        // A descriptor that is closed has no stream that works.
-        place.store(if made.is_null() { own } else { made } as usize, Ordering::Release);
-    }
-    begin_thread();
-}
-
-/// Writes what streams hold that threads of this node opened. While other threads run here, one of them may have a stream
-/// for as long as it waits, so nothing is written then.
-pub(crate) extern "C-unwind" fn flush_streams(_: *mut c_void) -> *mut c_void {
-    if threads::here() == 1 {
-        // SAFETY: has no conditions.
-        unsafe { _IO_flush_all() };
-    }
-    null_mut()
 }
 
 /// The signals that the calling thread blocks.

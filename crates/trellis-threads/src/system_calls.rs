@@ -14,7 +14,7 @@
 use std::arch::asm;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use crate::context::{self, aside};
 #[cfg(target_arch = "x86_64")]
@@ -36,6 +36,8 @@ const SYSTEM_CALLS_MAX: i64 = 4096;
 static SELECTORS: [AtomicU8; SLOTS] = [const { AtomicU8::new(ALLOW) }; SLOTS];
 /// Where the pairs of addresses are between which the program's variables lie, and how many.
 static IMAGES: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// The number of this process, which is not that of the program at other nodes than node 0.
+static OWN_PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Whether the system calls of any thread come here.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// Whether the thread has a deputy at node 0, which only that node uses.
@@ -87,8 +89,7 @@ fn place_of(number: i64) -> Place {
             | libc::SYS_inotify_init
             | libc::SYS_futimesat
             | libc::SYS_getpgrp
-            | libc::SYS_alarm
-            | libc::SYS_pause => return Place::FirstNode,
+            | libc::SYS_alarm => return Place::FirstNode,
             _ => {}
         }
     }
@@ -184,6 +185,8 @@ pub(crate) fn pass(slot: usize) -> bool {
 pub(crate) fn begin(images: usize, count: usize) {
     IMAGES.0.store(images, Ordering::Relaxed);
     IMAGES.1.store(count, Ordering::Release);
+    // SAFETY: has no conditions.
+    OWN_PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: an action that is zero but for what is set here; the handler is one for three arguments.
     unsafe {
@@ -263,8 +266,30 @@ static CONTINUATIONS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLO
 
 /// Whether a system call makes a process that shares the memory of this one, or a copy of it.
 #[cfg(target_arch = "x86_64")]
-fn makes_a_process(number: i64) -> bool {
-    matches!(number, libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3)
+fn makes_a_process(number: i64, arguments: Arguments) -> bool {
+    let flags = match number {
+        libc::SYS_vfork => return true,
+        libc::SYS_clone => arguments[0],
+        // SAFETY: the structure begins with the flags (clone3(2)).
+        libc::SYS_clone3 => unsafe { (arguments[0] as *const usize).read() },
+        libc::SYS_fork => 0,
+        _ => return false,
+    };
+    let shares_until_exec = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
+    if flags & libc::CLONE_THREAD as usize != 0 {
+        runtime::unsupported("a thread that the C library makes for itself", "do not use SIGEV_THREAD");
+    }
+    if flags & shares_until_exec != shares_until_exec {
+        runtime::unsupported("fork without exec", "posix_spawn, system and popen are");
+    }
+    true
+}
+
+/// The arguments of a system call, from the registers of the thread that makes it.
+#[cfg(target_arch = "x86_64")]
+fn arguments_of(registers: &[i64; 23]) -> Arguments {
+    [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
+        .map(|register| registers[register as usize] as usize)
 }
 
 /// Makes the system call that is in the registers and goes on where the thread was, in the child too: its stack may be
@@ -298,14 +323,19 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
         let registers = &mut context.uc_mcontext.gregs;
         let at = |register: c_int| registers[register as usize] as usize;
         let number = at(libc::REG_RAX) as i64;
-        if makes_a_process(number) && start::node() == 0 {
+        if number == libc::SYS_rt_sigreturn {
+            // The end of a handler that was installed before its way back was known.
+            registers[libc::REG_RIP as usize] = way_back as *const () as i64;
+            SELECTORS[slot].store(BLOCK, Ordering::Relaxed);
+            return;
+        }
+        if start::node() == 0 && makes_a_process(number, arguments_of(registers)) {
             CONTINUATIONS[slot].store(at(libc::REG_RIP), Ordering::Relaxed);
             registers[libc::REG_RIP as usize] = start_child as *const () as i64;
             SELECTORS[slot].store(BLOCK, Ordering::Relaxed);
             return;
         }
-        let arguments =
-            [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9].map(at);
+        let arguments = arguments_of(registers);
         registers[libc::REG_RAX as usize] = answered(slot, mask, number, arguments) as i64;
     }
     #[cfg(target_arch = "aarch64")]
@@ -344,9 +374,10 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
             unsafe { call(libc::SYS_tkill, [thread, signal, 0, 0, 0, 0]) }
         }
         Place::Here if number == libc::SYS_futex && is_shared(arguments[0]) => {
-            let [word, operation, value, time, ..] = arguments;
+            let [word, operation, value, time, _, bits] = arguments;
+            let (operation, value, bits) = (operation as c_int, value as u32, bits as u32);
             // SAFETY: as the program makes it.
-            unsafe { conditions::futex(word, operation as c_int, value as u32, time as *const libc::timespec) as isize }
+            unsafe { conditions::futex(word, operation, value, time as *const libc::timespec, bits) as isize }
         }
         Place::Here if number == libc::SYS_exit_group => {
             start::exit_now(arguments[0] as c_int);
@@ -358,8 +389,34 @@ fn answered(slot: usize, mask: &mut u64, number: i64, arguments: Arguments) -> i
     }
 }
 
+/// The kernel will set this word to 0, and wake who waits for it, when it has ended the calling thread.
+pub(crate) fn tell_end_to(word: &AtomicU32) {
+    // SAFETY: the word lives as long as the process.
+    unsafe { call(libc::SYS_set_tid_address, [word.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// The number of the calling thread.
+pub(crate) fn thread_number() -> u32 {
+    // SAFETY: has no conditions.
+    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// Whether the caller runs in a child that shares the memory of this process.
+pub(crate) fn is_in_child() -> bool {
+    // SAFETY: has no conditions.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as i32 != OWN_PROCESS.load(Ordering::Relaxed) }
+}
+
+/// Ends such a child.
+pub(crate) fn end_child(status: c_int) -> ! {
+    loop {
+        // SAFETY: has no conditions.
+        unsafe { call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
 /// Whether an address is the same memory on all nodes.
-fn is_shared(address: usize) -> bool {
+pub(crate) fn is_shared(address: usize) -> bool {
     let (images, count) = (IMAGES.0.load(Ordering::Relaxed), IMAGES.1.load(Ordering::Acquire));
     if memory::is_in_region(address) || count == 0 {
         return count != 0;
@@ -395,10 +452,7 @@ fn mask_changed(mask: &mut u64, [how, set, old, bytes, ..]: Arguments) -> isize 
 
 /// rt_sigaction(2), but the handler returns through this library, whose system calls pass, and lets SIGSYS through.
 fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
-    if signal as c_int == libc::SIGSYS {
-        return 0;
-    }
-    if action == 0 {
+    if action == 0 || signal as c_int == libc::SIGSYS {
         // SAFETY: as the program makes it.
         return unsafe { call(libc::SYS_rt_sigaction, [signal, 0, old, bytes, 0, 0]) };
     }
@@ -414,7 +468,9 @@ fn with_way_back([signal, action, old, bytes, ..]: Arguments) -> isize {
 /// Has a function of the C library called at node 0, where the program's children are started. Its address is the same
 /// there. Must not be called at node 0 itself.
 pub(crate) fn call_at_first_node(function: *mut c_void, arguments: Arguments) -> isize {
-    at_first_node(context::own_slot(), function as usize as i64, arguments)
+    let slot = context::own_slot();
+    record(slot).mask.store(start::signal_mask(), Ordering::Relaxed);
+    at_first_node(slot, function as usize as i64, arguments)
 }
 
 /// Has a system call made by the thread's deputy at node 0.
@@ -441,7 +497,11 @@ pub(crate) fn make_deputies() {
             && record(slot).has_deputy.load(Ordering::Acquire) == 1
             && !is_there.swap(true, Ordering::SeqCst)
         {
-            threads::make_private(deputise, slot);
+            let error = threads::make_private(deputise, slot);
+            if error != 0 {
+                let why = std::io::Error::from_raw_os_error(error);
+                runtime::stop(&format!("system calls of another node cannot be made: {why}"));
+            }
         }
     }
 }
@@ -461,7 +521,11 @@ extern "C-unwind" fn deputise(slot: *mut c_void) -> *mut c_void {
             } else {
                 let [a, b, c, d, e, f] = arguments;
                 type Function = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
-                std::mem::transmute::<usize, Function>(number as usize)(a, b, c, d, e, f)
+                // A child begins with the signals of the thread that makes it.
+                start::set_signal_mask(record.mask.load(Ordering::Relaxed));
+                let answer = std::mem::transmute::<usize, Function>(number as usize)(a, b, c, d, e, f);
+                start::block_signals();
+                answer
             }
         };
         record.call_answer.store(answer as usize, Ordering::Release);

@@ -7,12 +7,12 @@ use libc::{clockid_t, timespec};
 use trellis_interpose::functions;
 
 use crate::{
-    barriers, conditions, keys, mappings, memory, mutexes, once, processors, runtime, semaphores, start, threads,
+    barriers, conditions, early, keys, mappings, memory, mutexes, once, processors, runtime, semaphores, start,
+    streams, system_calls, threads,
 };
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
-type OnceFunction = Option<extern "C-unwind" fn()>;
 type Destructor = Option<extern "C-unwind" fn(*mut c_void)>;
 type Main = unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 
@@ -25,6 +25,18 @@ macro_rules! of_program {
             unsafe {
                 $answer
             }
+        } else {
+            // SAFETY: as the program calls it.
+            unsafe { $real($($argument),*) }
+        }
+    };
+}
+
+/// The same, if something else is true, too.
+macro_rules! of_program_if {
+    ($condition:expr, $real:ident($($argument:expr),*), $answer:expr) => {
+        if $condition {
+            of_program!($real($($argument),*), $answer)
         } else {
             // SAFETY: as the program calls it.
             unsafe { $real($($argument),*) }
@@ -88,7 +100,7 @@ functions! {
     fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 = with |real| {
         if number == libc::SYS_futex && crate::context::is_of_program() {
             // SAFETY: as the program calls it.
-            let answer = unsafe { conditions::futex(a, b as c_int, c as u32, d as *const timespec) };
+            let answer = unsafe { conditions::futex(a, b as c_int, c as u32, d as *const timespec, f as u32) };
             if answer < 0 {
                 trellis_interpose::set_errno(-answer as c_int);
                 return -1;
@@ -115,6 +127,8 @@ functions! {
 
     fn dlopen(file: *const c_char, how: c_int) -> *mut c_void = with |real| of_program!(real(file, how), start::open_library(real, file, how));
 
+    fn fclose(stream: *mut libc::FILE) -> c_int = with |real| of_program!(real(stream), streams::close(real, stream));
+
     // State in variables of the C library, which are those of node 0.
     fn rand() -> c_int = with |real| of_program!(real(), start::at_first_node(real as *mut c_void, [0; 6]) as c_int);
     fn srand(seed: c_uint) -> () = with |real| of_program!(real(seed), { start::at_first_node(real as *mut c_void, [seed as usize, 0, 0, 0, 0, 0]); });
@@ -124,6 +138,17 @@ functions! {
     fn mrand48() -> c_long = with |real| of_program!(real(), start::at_first_node(real as *mut c_void, [0; 6]) as c_long);
     fn srand48(seed: c_long) -> () = with |real| of_program!(real(seed), { start::at_first_node(real as *mut c_void, [seed as usize, 0, 0, 0, 0, 0]); });
     fn strtok(text: *mut c_char, delimiters: *const c_char) -> *mut c_char = with |real| of_program!(real(text, delimiters), start::at_first_node(real as *mut c_void, [text as usize, delimiters as usize, 0, 0, 0, 0]) as *mut c_char);
+
+    // The user, whom the C library changes for all threads of the process, those of Trellis among them.
+    fn setuid(user: c_uint) -> c_int = with |real| of_program!(real(user), runtime::unsupported("setuid", USER_WAY_OUT));
+    fn setgid(group: c_uint) -> c_int = with |real| of_program!(real(group), runtime::unsupported("setgid", USER_WAY_OUT));
+    fn seteuid(user: c_uint) -> c_int = with |real| of_program!(real(user), runtime::unsupported("seteuid", USER_WAY_OUT));
+    fn setegid(group: c_uint) -> c_int = with |real| of_program!(real(group), runtime::unsupported("setegid", USER_WAY_OUT));
+    fn setreuid(user: c_uint, effective: c_uint) -> c_int = with |real| of_program!(real(user, effective), runtime::unsupported("setreuid", USER_WAY_OUT));
+    fn setregid(group: c_uint, effective: c_uint) -> c_int = with |real| of_program!(real(group, effective), runtime::unsupported("setregid", USER_WAY_OUT));
+    fn setresuid(user: c_uint, effective: c_uint, saved: c_uint) -> c_int = with |real| of_program!(real(user, effective, saved), runtime::unsupported("setresuid", USER_WAY_OUT));
+    fn setresgid(group: c_uint, effective: c_uint, saved: c_uint) -> c_int = with |real| of_program!(real(group, effective, saved), runtime::unsupported("setresgid", USER_WAY_OUT));
+    fn setgroups(count: usize, groups: *const c_uint) -> c_int = with |real| of_program!(real(count, groups), runtime::unsupported("setgroups", USER_WAY_OUT));
 
     // Threads.
     fn pthread_create(thread: *mut usize, attributes: *const c_void, function: Function, argument: *mut c_void) -> c_int = with |real| of_program!(real(thread, attributes, function, argument), threads::create(thread, attributes, function, argument));
@@ -139,6 +164,18 @@ functions! {
     fn thrd_detach(thread: usize) -> c_int = with |real| of_program!(real(thread), threads::detach_c11(thread));
 
     // Locks.
+    fn pthread_mutex_init(mutex: *mut c_void, attributes: *const c_void) -> c_int = with |real| mutexes::init(mutex, || {
+        // SAFETY: as the program calls it.
+        unsafe { real(mutex, attributes) }
+    });
+    fn pthread_rwlock_init(lock: *mut c_void, attributes: *const c_void) -> c_int = with |real| mutexes::init(lock, || {
+        // SAFETY: as the program calls it.
+        unsafe { real(lock, attributes) }
+    });
+    fn mtx_init(mutex: *mut c_void, kind: c_int) -> c_int = with |real| mutexes::init(mutex, || {
+        // SAFETY: as the program calls it.
+        unsafe { real(mutex, kind) }
+    });
     fn pthread_mutex_lock(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), mutexes::lock(mutex, FOREVER));
     fn pthread_mutex_trylock(mutex: *mut c_void) -> c_int = with |real| of_program!(real(mutex), mutexes::lock(mutex, NOW));
     fn pthread_mutex_timedlock(mutex: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(mutex, until), mutexes::lock_until(mutex, libc::CLOCK_REALTIME, until));
@@ -175,27 +212,33 @@ functions! {
     fn sem_init(semaphore: *mut c_void, shared: c_int, value: c_uint) -> c_int = with |real| {
         // SAFETY: as the program calls it.
         let done = unsafe { real(semaphore, shared, value) };
-        if done == 0 && crate::context::is_of_program() {
+        if done == 0 && early::is_loading() {
+            early::make_semaphore(semaphore as usize, value as usize);
+        } else if done == 0 && crate::context::is_of_program() {
             runtime::semaphore_set(semaphore as usize, value.into());
         }
         done
     };
-    fn sem_wait(semaphore: *mut c_void) -> c_int = with |real| of_program!(real(semaphore), semaphores::wait(semaphore, FOREVER));
-    fn sem_trywait(semaphore: *mut c_void) -> c_int = with |real| of_program!(real(semaphore), semaphores::wait(semaphore, NOW));
-    fn sem_timedwait(semaphore: *mut c_void, until: *const timespec) -> c_int = with |real| of_program!(real(semaphore, until), semaphores::wait_until(semaphore, libc::CLOCK_REALTIME, until));
-    fn sem_clockwait(semaphore: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program!(real(semaphore, clock, until), semaphores::wait_until(semaphore, clock, until));
-    fn sem_post(semaphore: *mut c_void) -> c_int = with |real| of_program!(real(semaphore), semaphores::post(semaphore));
-    fn sem_getvalue(semaphore: *mut c_void, to: *mut c_int) -> c_int = with |real| of_program!(real(semaphore, to), semaphores::value(semaphore, to));
+    fn sem_wait(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::wait(semaphore, FOREVER));
+    fn sem_trywait(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::wait(semaphore, NOW));
+    fn sem_timedwait(semaphore: *mut c_void, until: *const timespec) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore, until), semaphores::wait_until(semaphore, libc::CLOCK_REALTIME, until));
+    fn sem_clockwait(semaphore: *mut c_void, clock: clockid_t, until: *const timespec) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore, clock, until), semaphores::wait_until(semaphore, clock, until));
+    fn sem_post(semaphore: *mut c_void) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore), semaphores::post(semaphore));
+    fn sem_getvalue(semaphore: *mut c_void, to: *mut c_int) -> c_int = with |real| of_program_if!(system_calls::is_shared(semaphore as usize), real(semaphore, to), semaphores::value(semaphore, to));
 
     // What is done once.
-    fn pthread_once(control: *mut c_int, function: OnceFunction) -> c_int = with |real| of_program!(real(control, function), once::once(control, function));
-    fn call_once(control: *mut c_int, function: OnceFunction) -> () = with |real| of_program!(real(control, function), { once::once(control, function); });
     fn __cxa_guard_acquire(guard: *mut c_void) -> c_int = with |real| of_program!(real(guard), once::guard_acquire(guard));
     fn __cxa_guard_release(guard: *mut c_void) -> () = with |real| of_program!(real(guard), once::guard_release(guard));
     fn __cxa_guard_abort(guard: *mut c_void) -> () = with |real| of_program!(real(guard), once::guard_abort(guard));
 
     // Thread-specific data.
-    fn pthread_key_create(key: *mut c_uint, destructor: Destructor) -> c_int = with |real| of_program!(real(key, destructor), keys::create(key, destructor));
+    fn pthread_key_create(key: *mut c_uint, destructor: Destructor) -> c_int = with |real| {
+        if early::is_loading() {
+            // SAFETY: as the program calls it.
+            return unsafe { keys::create_early(key, destructor) };
+        }
+        of_program!(real(key, destructor), keys::create(key, destructor))
+    };
     fn pthread_key_delete(key: c_uint) -> c_int = with |real| of_program!(real(key), keys::delete(key));
     fn pthread_getspecific(key: c_uint) -> *mut c_void = with |real| of_program!(real(key), keys::get(key));
     fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int = with |real| of_program!(real(key, value), keys::set(key, value));
@@ -208,6 +251,7 @@ functions! {
     fn GOMP_parallel(function: *mut c_void, data: *mut c_void, threads: c_uint, flags: c_uint) -> () = with |real| of_program!(real(function, data, threads, flags), runtime::unsupported("OpenMP", OPENMP_WAY_OUT));
 }
 
+const USER_WAY_OUT: &str = "start `trellis threads` as the user that the program is to be";
 const OPENMP_WAY_OUT: &str = "run the program without `trellis threads`";
 
 /// The answer of a function of C11 for an error number of pthreads.

@@ -9,7 +9,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use libc::{clockid_t, pthread_attr_t, sigset_t, timespec};
 
@@ -17,7 +17,7 @@ use crate::context::{self, aside};
 use crate::control::{self, ENDED, FREE, RUNNING, SLOTS, STACK_OFFSET, STARTING, control, record};
 use crate::table::reals;
 use crate::time::{FOREVER, NOW, limited};
-use crate::{keys, runtime, start, system_calls};
+use crate::{keys, runtime, start, streams, system_calls};
 
 type Function = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type C11Function = extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -140,11 +140,11 @@ pub(crate) fn end_at_first_node(function: extern "C-unwind" fn(*mut c_void) -> *
     let _ = make(&wish);
 }
 
-/// Has every other node write what its streams hold, and waits for that.
-pub(crate) fn flush_elsewhere() {
+/// Runs a function in a thread of every other node, one after the other.
+pub(crate) fn run_elsewhere(function: Function) {
     for node in 1..start::nodes() {
         let wish = Wish {
-            function: start::flush_streams as *const () as usize,
+            function: function as usize,
             argument: 0,
             is_c11: false,
             is_detached: false,
@@ -152,7 +152,7 @@ pub(crate) fn flush_elsewhere() {
             node: Some(node),
         };
         if let Ok(thread) = make(&wish) {
-            // What came of it is known nowhere but at the files.
+            // What came of it is known nowhere.
             let _ = joined(thread, |ended| runtime::semaphore_wait(ended, FOREVER));
         }
     }
@@ -216,10 +216,12 @@ pub(crate) fn serve() {
             system_calls::make_deputies();
         }
         for slot in 0..SLOTS {
+            // In this order: a slot that is taken again gets its node before its state.
+            let is_starting = control.states[slot].load(Ordering::Acquire) == STARTING;
             if control.nodes[slot].load(Ordering::Acquire) as usize != start::node() {
                 continue;
             }
-            if control.states[slot].load(Ordering::Acquire) == STARTING && claim(slot) {
+            if is_starting && claim(slot) {
                 begin(slot);
             }
             if control.signals[slot].load(Ordering::Acquire) != 0 {
@@ -317,8 +319,10 @@ fn begin(slot: usize) {
 fn not_begun(slot: usize, error: c_int) {
     let record = record(slot);
     HERE.fetch_sub(1, Ordering::SeqCst);
-    BEGUN[slot].store(false, Ordering::SeqCst);
     record.error.store(error as u32, Ordering::Release);
+    // Nobody may take it for one that is to be started.
+    control().states[slot].store(ENDED, Ordering::Release);
+    BEGUN[slot].store(false, Ordering::SeqCst);
     runtime::semaphore_post((&raw const record.started) as usize);
 }
 
@@ -350,6 +354,10 @@ extern "C-unwind" fn accompany(slot: *mut c_void) -> *mut c_void {
     control().states[slot].store(RUNNING, Ordering::Release);
     runtime::semaphore_post((&raw const record.started) as usize);
     context::lend_to(slot, COMPANION_RESERVE_BYTES);
+    // What the kernel would have done, for the C library.
+    let number = thread + NUMBER_OFFSET.load(Ordering::Acquire);
+    // SAFETY: the word of the thread's control block with its number, of which nothing is left but its memory.
+    unsafe { AtomicU32::from_ptr(number as *mut u32) }.store(0, Ordering::Release);
     let mut result = 0;
     // SAFETY: the thread made above, which nobody else joins, and room for the answer.
     unsafe { join(thread, &mut result) };
@@ -377,15 +385,36 @@ fn end(slot: usize, result: usize) -> *mut c_void {
     std::ptr::null_mut()
 }
 
+/// Where the C library keeps the number of a thread in its control block.
+static NUMBER_OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds that place in the control block of the calling thread.
+fn find_number() {
+    /// It is before this, and behind what other programs use.
+    const LOOKED_AT: std::ops::Range<usize> = 0x200..0x400;
+    if NUMBER_OFFSET.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let number = system_calls::thread_number();
+    // SAFETY: words of the thread's own control block, which is larger.
+    let is_there = |offset: &usize| unsafe { ((context::thread_pointer() + offset) as *const u32).read() } == number;
+    match LOOKED_AT.step_by(size_of::<u32>()).find(is_there) {
+        Some(offset) => NUMBER_OFFSET.store(offset, Ordering::Release),
+        None => runtime::unsupported("this version of the C library", "run the program without `trellis threads`"),
+    }
+}
+
 /// The first function of a thread of the program.
 extern "C-unwind" fn run(slot: *mut c_void) -> *mut c_void {
     context::borrow();
+    find_number();
     let record = record(slot as usize);
     // The kernel would end the process at a system call that becomes a signal which is blocked.
     start::set_signal_mask(record.mask.load(Ordering::Relaxed) & !(1 << (libc::SIGSYS - 1)));
     keys::begin_thread();
     system_calls::begin_thread();
     start::begin_thread();
+    streams::begin_thread();
     let (function, argument) = (record.function.load(Ordering::Relaxed), record.argument.load(Ordering::Relaxed));
     if record.is_c11.load(Ordering::Relaxed) != 0 {
         // SAFETY: the function that the program gave.
@@ -488,9 +517,7 @@ pub(crate) fn detach(thread: usize) -> c_int {
     aside(|| {
         let state = control::alone(|control| {
             let state = control.states[slot].load(Ordering::Relaxed);
-            if state == ENDED {
-                control.states[slot].store(FREE, Ordering::Release);
-            } else if control.detached[slot].swap(1, Ordering::Relaxed) != 0 {
+            if state != ENDED && control.detached[slot].swap(1, Ordering::Relaxed) != 0 {
                 return None;
             }
             Some(state)
@@ -498,7 +525,11 @@ pub(crate) fn detach(thread: usize) -> c_int {
         match state {
             None => libc::EINVAL,
             Some(FREE) => libc::ESRCH,
-            Some(ENDED) => runtime::semaphore_wait(ended, FOREVER),
+            Some(ENDED) => {
+                runtime::semaphore_wait(ended, FOREVER);
+                control::alone(|control| control.states[slot].store(FREE, Ordering::Release));
+                0
+            }
             Some(_) => 0,
         }
     })

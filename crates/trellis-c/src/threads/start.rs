@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use trellis::config::{Config, ConfigError, Sources};
+use trellis::config::{Catch, Config, ConfigError, Sources};
 use trellis::launch::EXIT_CONFIGURATION;
 use trellis::memory::{Catcher, Piece, probe};
 use trellis::{Cluster, JoinError};
@@ -120,7 +120,14 @@ fn configuration(heap_at: usize) -> Result<Config, ConfigError> {
             sources = sources.set_by_program(format!("{key}={value}"));
         }
     }
-    let region_bytes = sources.clone().load()?.region_bytes;
+    let read = sources.clone().load()?;
+    if read.catch != Catch::Handler {
+        refuse("trellis threads needs the catcher `handler`, with which stacks can be shared; leave the key catch out");
+    }
+    if read.has_release_consistency() {
+        refuse("trellis threads needs a protocol that is sequentially consistent; leave the key coherence out");
+    }
+    let region_bytes = read.region_bytes;
     sources.set_by_program(format!("heap_bytes={}", region_bytes.saturating_sub(heap_at))).load()
 }
 

@@ -44,6 +44,22 @@ fn in_time(what: &str, limit_ns: u64, late: c_int, mut call: impl FnMut(Duration
     }
 }
 
+/// How often threads of this node have read-write locks to read: a thread that has one gets it again, also while a writer
+/// waits (pthread_rwlock_rdlock(3p), and the kind of lock that glibc makes by default).
+static READERS: Mutex<Option<HashMap<(usize, usize), u32>>> = Mutex::new(None);
+
+fn readers() -> MutexGuard<'static, Option<HashMap<(usize, usize), u32>>> {
+    READERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A mutex or a read-write lock is new. Its memory may have held another one, which was never unlocked.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_threads_lock_init(lock: usize) {
+    held().get_or_insert_default().remove(&lock);
+    // It is an error if this node does not have it.
+    let _ = cluster().mutex(name(lock)).release();
+}
+
 /// Locks a mutex. `limit_ns` is 0 for a try, and `u64::MAX` for no limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_mutex_lock(mutex: usize, kind: c_int, thread: usize, limit_ns: u64) -> c_int {
@@ -106,10 +122,10 @@ pub extern "C" fn trellis_threads_condition_wait(
     limit_ns: u64,
 ) -> c_int {
     let asks = kind == RECURSIVE || kind == ERROR_CHECKING;
-    let before = asks.then(|| held().get_or_insert_default().remove(&mutex)).flatten();
-    if asks && before.is_none_or(|(owner, _)| owner != thread) {
+    if asks && held().get_or_insert_default().get(&mutex).is_none_or(|(owner, _)| *owner != thread) {
         return libc::EPERM;
     }
+    let before = asks.then(|| held().get_or_insert_default().remove(&mutex)).flatten();
     let condition = cluster().condvar(name(condition));
     let limit = (limit_ns != FOREVER).then(|| Duration::from_nanos(limit_ns));
     let (is_held, notified) = condition.wait_with_lock(name(mutex), limit);
@@ -189,6 +205,10 @@ pub extern "C" fn trellis_threads_rwlock_lock(lock: usize, writes: bool, thread:
     if held().get_or_insert_default().get(&lock).is_some_and(|(writer, _)| *writer == thread) {
         return if limit_ns == 0 { libc::EBUSY } else { libc::EDEADLK };
     }
+    if !writes && let Some(count) = readers().get_or_insert_default().get_mut(&(lock, thread)) {
+        *count += 1;
+        return 0;
+    }
     let object = cluster().rwlock(name(lock));
     let answer = match (limit_ns, writes) {
         (FOREVER, false) => {
@@ -208,8 +228,11 @@ pub extern "C" fn trellis_threads_rwlock_lock(lock: usize, writes: bool, thread:
             in_time("a read-write lock", limit, libc::ETIMEDOUT, |limit| object.try_write_acquire_for(limit))
         }
     };
-    if writes && answer == 0 {
-        held().get_or_insert_default().insert(lock, (thread, 1));
+    if answer == 0 {
+        match writes {
+            true => drop(held().get_or_insert_default().insert(lock, (thread, 1))),
+            false => drop(readers().get_or_insert_default().insert((lock, thread), 1)),
+        }
     }
     answer
 }
@@ -217,6 +240,13 @@ pub extern "C" fn trellis_threads_rwlock_lock(lock: usize, writes: bool, thread:
 /// Gives a read-write lock back, in whichever way the thread has it.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_rwlock_unlock(lock: usize, thread: usize) -> c_int {
+    if let Some(count) = readers().get_or_insert_default().get_mut(&(lock, thread)) {
+        *count -= 1;
+        if *count > 0 {
+            return 0;
+        }
+    }
+    readers().get_or_insert_default().remove(&(lock, thread));
     let object = cluster().rwlock(name(lock));
     let writes = {
         let mut held = held();

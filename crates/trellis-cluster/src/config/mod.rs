@@ -215,7 +215,7 @@ impl Config {
     }
 
     /// Whether some of the region starts under a protocol with release consistency.
-    pub(crate) fn has_release_consistency(&self) -> bool {
+    pub fn has_release_consistency(&self) -> bool {
         let ranges = self.coherence_ranges.iter().map(|range| range.protocol);
         std::iter::once(self.coherence).chain(ranges).any(|protocol| protocol.is_release_consistent())
     }

@@ -92,7 +92,9 @@ impl Seen {
 /// failed first, or all were ended.
 pub(super) fn end_of_program(nodes: &[Seen]) -> Option<Ending> {
     let first = nodes.first()?;
-    let earlier = |seen: &Seen| seen.order < first.order && seen.ended.is_some_and(Ended::is_failure);
+    // A node that noticed the end of node 0 may be reaped first.
+    let earlier =
+        |seen: &Seen| seen.order < first.order && seen.ended.is_some_and(Ended::is_failure) && seen.blames != Some(0);
     if first.is_consequence(0) || nodes.iter().skip(1).any(earlier) {
         return None;
     }

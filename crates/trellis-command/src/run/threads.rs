@@ -20,7 +20,7 @@ stacks of its threads are the same memory on all nodes. Threads that it makes wi
 turn. `trellis threads` must be allowed to use userfaultfd for faults of the kernel; `trellis doctor` says whether it is.
 
 What is not supported ends the program with a sentence: OpenMP, fork without exec, pthread_cancel, memory with code, shared \
-mappings of files. Files and sockets belong to the node of the thread that opened them. See docs/reference/threads.md.
+mappings of files. Files, sockets and children are those of node 0. See docs/reference/threads.md.
 
 Exit codes: the program's own status, or 128 + its signal; 70 cluster failure; 126 the program cannot run on several nodes; \
 others as for `trellis run`.";

@@ -7,6 +7,7 @@
 
 mod machine;
 mod targets;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use crate::workspace::{Profile, Workspace};
 use crate::{compiler, demo, fabric, features, setup, step};
 
 use machine::Machine;
-use targets::{Benchmark, CHECK, Figure, REPRODUCE, TARGETS};
+use targets::{Benchmark, CHECK, Figure, REPRODUCE, TARGETS, THREADS};
 
 /// The result of one figure.
 struct Outcome {
@@ -109,6 +110,9 @@ fn choose(only: &[String]) -> Result<Vec<&'static Benchmark>> {
 fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path) -> Result<Value> {
     if benchmark.name == "psort" {
         return measure_psort(workspace, psort);
+    }
+    if benchmark.name == THREADS {
+        return threads::measure(workspace);
     }
     let program = match benchmark {
         benchmark if benchmark.is_of_fabric() => fabric::program(workspace),

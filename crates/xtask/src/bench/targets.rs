@@ -86,6 +86,9 @@ const BPF: &str = "bpf";
 /// The name of a benchmark that is a call of `trellis check`; its arguments select which.
 pub(crate) const CHECK: &str = "check";
 
+/// The name of the benchmark of programs with threads, which this task runs itself.
+pub(crate) const THREADS: &str = "threads";
+
 /// The name of a benchmark that is a call of `trellis reproduce`.
 pub(crate) const REPRODUCE: &str = "reproduce";
 
@@ -95,6 +98,18 @@ const fn figure(field: &'static str, words: &'static str, target: Target) -> Fig
 
 /// All measurements.
 pub(crate) const TARGETS: &[Benchmark] = &[
+    Benchmark {
+        name: THREADS,
+        arguments: &[],
+        figures: &[
+            figure("integrate_ratio", "2 threads alone / on 2 nodes: a loop with a sum", Target::AtLeast(0.97)),
+            figure("matmul_1024_ratio", "2 threads alone / on 2 nodes: matrix product 1024", Target::AtLeast(0.93)),
+            figure("jacobi_2000_ratio", "2 threads alone / on 2 nodes: Jacobi 2000 x 2000, 200 steps", Target::None),
+            figure("pigz_ratio", "2 threads alone / on 2 nodes: pigz", Target::AtLeast(0.7)),
+            figure("one_thread_ratio", "1 thread alone / under `trellis threads -n 2`", Target::AtLeast(0.98)),
+            figure("start_and_end_ms", "`trellis threads -n 2 true` (ms)", Target::AtMost(150.0)),
+        ],
+    },
     Benchmark {
         name: "fault",
         arguments: &["--nodes", "2"],

@@ -31,6 +31,8 @@ const BUS_ADRERR: c_int = 2;
 const KERNEL_SET_BYTES: usize = 8;
 /// glibc and the kernel on x86-64 keep this flag to themselves: it never comes from an application.
 const SA_RESTORER: c_int = 0x0400_0000;
+/// The bit of SIGSYS. Where it stands for system calls, those of a handler must become it, too.
+const SYSTEM_CALL_SIGNAL: u64 = 1 << (libc::SIGSYS - 1);
 /// Signals that the running instruction raises: if they were blocked, the kernel would kill the process without a
 /// message.
 const FAULT_SIGNALS: u64 = bit(libc::SIGSEGV)
@@ -120,7 +122,7 @@ fn install(signal: c_int) -> io::Result<()> {
     // Every other signal waits until the page is there: a handler of the application that interrupted the serving and
     // touched a region would need the locks that this very thread holds. SAFETY: the C library's set starts with the
     // kernel's 64 bits.
-    unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(!FAULT_SIGNALS) };
+    unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(!FAULT_SIGNALS & !SYSTEM_CALL_SIGNAL) };
     // SAFETY: the handler keeps what this file promises; `action` lives for the call.
     if unsafe { libc::sigaction(signal, &raw const action, null_mut()) } != 0 {
         return Err(io::Error::last_os_error());

@@ -1,0 +1,88 @@
+//! Programs with threads, on two nodes and as they are alone, in turns.
+//!
+//! Promises: both runs must print the same. A time is that of the whole command, from its start to its end.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value};
+use trellis_output::programs;
+
+use crate::workspace::Workspace;
+
+/// A program of `examples/threads` with its arguments, and the name of its figure.
+const PROGRAMS: [(&str, &str, &[&str]); 3] = [
+    ("integrate", "integrate.c", &["2", "1000"]),
+    ("matmul_1024", "matmul.c", &["2", "1024"]),
+    ("jacobi_2000", "jacobi.c", &["2", "2000", "200"]),
+];
+/// Each is run so often in each way; the least time counts, because others use this machine, too.
+const TURNS: usize = 3;
+
+/// Measures all once; returns the figures as one object.
+pub(super) fn measure(workspace: &Workspace) -> Result<Value> {
+    let folder = workspace.target.join("bench/threads");
+    std::fs::create_dir_all(&folder)?;
+    let mut figures = Map::new();
+    for (name, source, arguments) in PROGRAMS {
+        let program = folder.join(name);
+        compile(workspace, source, &program)?;
+        let (alone, on_nodes) = in_turns(workspace, &program, arguments, &folder)?;
+        figures.insert(format!("{name}_alone_ms"), (1e3 * alone).into());
+        figures.insert(format!("{name}_ratio"), (alone / on_nodes).into());
+    }
+    // One thread, which has the other node beside it.
+    let (alone, on_nodes) = in_turns(workspace, &folder.join("integrate"), &["1", "500"], &folder)?;
+    figures.insert("one_thread_ratio".to_owned(), (alone / on_nodes).into());
+    let text = folder.join("text");
+    if programs::find("pigz").is_some() {
+        // Numbers in words and digits, 32 MiB.
+        let line =
+            |number: u64| format!("{} {:x} {}\n", number % 977, number * 2_654_435_761, number * number % 10_007);
+        let lines: String = (0..1_600_000).map(line).collect();
+        std::fs::write(&text, lines)?;
+        let (alone, on_nodes) = in_turns(workspace, Path::new("pigz"), &["-p", "2", "-c", "text"], &folder)?;
+        figures.insert("pigz_ratio".to_owned(), (alone / on_nodes).into());
+    } else {
+        figures.insert("pigz_ratio".to_owned(), Value::Null);
+        figures.insert("pigz_left_out".to_owned(), "pigz is not installed".into());
+    }
+    let (_, nothing) = in_turns(workspace, Path::new("true"), &[], &folder)?;
+    figures.insert("start_and_end_ms".to_owned(), (1e3 * nothing).into());
+    Ok(Value::Object(figures))
+}
+
+fn compile(workspace: &Workspace, source: &str, program: &Path) -> Result<()> {
+    let mut compiler = workspace.command("cc");
+    compiler.args(["-O3", "-pthread", "-o"]).arg(program).arg(workspace.root.join("examples/threads").join(source));
+    crate::step::run(&mut compiler)
+}
+
+/// The least times of a program alone and on two nodes, in seconds.
+fn in_turns(workspace: &Workspace, program: &Path, arguments: &[&str], folder: &Path) -> Result<(f64, f64)> {
+    let mut least = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..TURNS {
+        let mut alone = Command::new(program);
+        alone.args(arguments).current_dir(folder);
+        let mut on_nodes = Command::new(workspace.trellis());
+        on_nodes.args(["threads", "-n", "2"]).arg(program).args(arguments).current_dir(folder);
+        let ((first, expected), (second, printed)) = (timed(&mut alone)?, timed(&mut on_nodes)?);
+        if expected != printed {
+            bail!("{} prints something else on two nodes", program.display());
+        }
+        least = (least.0.min(first), least.1.min(second));
+    }
+    Ok(least)
+}
+
+fn timed(command: &mut Command) -> Result<(f64, Vec<u8>)> {
+    let start = Instant::now();
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("the program cannot be started")?;
+    if !output.status.success() {
+        bail!("{command:?} ended with {}", output.status);
+    }
+    Ok((start.elapsed().as_secs_f64(), output.stdout))
+}
