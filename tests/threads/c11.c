@@ -1,17 +1,10 @@
 // Threads of C11. Ends with status 0 if all results are right.
+#include "check.h"
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <threads.h>
 #include <time.h>
-
-#define CHECK(what)                                                              \
-    do {                                                                         \
-        if (!(what)) {                                                           \
-            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #what);  \
-            exit(1);                                                             \
-        }                                                                        \
-    } while (0)
 
 enum { THREADS = 5, ROUNDS = 100 };
 

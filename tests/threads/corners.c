@@ -1,5 +1,6 @@
 // What is easily done wrong, each seen from threads of several nodes. Ends with status 0 if all results are right.
 #define _GNU_SOURCE
+#include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -10,14 +11,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(what)                                                              \
-    do {                                                                         \
-        if (!(what)) {                                                           \
-            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #what);  \
-            exit(1);                                                             \
-        }                                                                        \
-    } while (0)
 
 static pthread_rwlock_t shared = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;

@@ -1,6 +1,6 @@
 // Every kind of object of pthreads, shared by eight threads. Ends with status 0 if all results are right.
 #define _GNU_SOURCE
-#include <assert.h>
+#include "check.h"
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -10,15 +10,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#undef assert
-#define assert(what)                                                                  \
-    do {                                                                              \
-        if (!(what)) {                                                                \
-            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #what);       \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
 
 enum { THREADS = 8, ROUNDS = 200 };
 
@@ -43,7 +34,7 @@ static void initialise(void) {
 }
 
 static void destroy(void *value) {
-    assert(*(int *)value == 100 + own - 7);
+    CHECK(*(int *)value == 100 + own - 7);
     __atomic_add_fetch(&destroyed, 1, __ATOMIC_SEQ_CST);
     free(value);
 }
@@ -60,12 +51,12 @@ static struct timespec in_ms(clockid_t clock, long ms) {
 static void *work(void *argument) {
     int me = *(int *)argument;
     own += me;
-    assert(strcmp(large, "start") == 0);
+    CHECK(strcmp(large, "start") == 0);
     memset(large, me, sizeof large);
-    assert(pthread_once(&once, initialise) == 0 && initialised == 1);
+    CHECK(pthread_once(&once, initialise) == 0 && initialised == 1);
     int *value = malloc(sizeof *value);
     *value = 100 + me;
-    assert(pthread_getspecific(key) == NULL && pthread_setspecific(key, value) == 0);
+    CHECK(pthread_getspecific(key) == NULL && pthread_setspecific(key, value) == 0);
     for (int round = 0; round < ROUNDS; round++) {
         pthread_mutex_lock(&plain);
         counts[0]++;
@@ -80,14 +71,14 @@ static void *work(void *argument) {
         pthread_spin_unlock(&spin);
         pthread_rwlock_rdlock(&shared);
         int seen = counts[3];
-        assert(seen == counts[3]);
+        CHECK(seen == counts[3]);
         pthread_rwlock_unlock(&shared);
         pthread_rwlock_wrlock(&shared);
         counts[3]++;
         pthread_rwlock_unlock(&shared);
     }
     int result = pthread_barrier_wait(&all);
-    assert(result == 0 || result == PTHREAD_BARRIER_SERIAL_THREAD);
+    CHECK(result == 0 || result == PTHREAD_BARRIER_SERIAL_THREAD);
     if (result != 0) __atomic_add_fetch(&serial, 1, __ATOMIC_SEQ_CST);
     // In turns, under a condition.
     pthread_mutex_lock(&plain);
@@ -99,7 +90,7 @@ static void *work(void *argument) {
     static int inside;
     sem_wait(&tickets);
     int now = __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-    assert(now <= 3);
+    CHECK(now <= 3);
     int before = __atomic_load_n(&readers_max, __ATOMIC_SEQ_CST);
     while (now > before &&
            !__atomic_compare_exchange_n(&readers_max, &before, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
@@ -110,9 +101,9 @@ static void *work(void *argument) {
     // A variable of each thread can be read by the others.
     places[me] = &own;
     pthread_barrier_wait(&all);
-    for (int other = 0; other < THREADS; other++) assert(*places[other] == 7 + other);
-    for (size_t i = 0; i < sizeof large; i++) assert(large[i] == me);
-    assert(*(int *)pthread_getspecific(key) == 100 + me);
+    for (int other = 0; other < THREADS; other++) CHECK(*places[other] == 7 + other);
+    for (size_t i = 0; i < sizeof large; i++) CHECK(large[i] == me);
+    CHECK(*(int *)pthread_getspecific(key) == 100 + me);
     pthread_barrier_wait(&all);
     if (me % 2) pthread_exit((void *)(long)(me * 3));
     return (void *)(long)(me * 3);
@@ -133,7 +124,7 @@ static void *sleep_a_little(void *argument) {
 }
 
 static void *detach_itself(void *argument) {
-    assert(pthread_detach(pthread_self()) == 0);
+    CHECK(pthread_detach(pthread_self()) == 0);
     sem_post(argument);
     return NULL;
 }
@@ -154,52 +145,52 @@ int main(void) {
     int numbers[THREADS];
     for (int i = 0; i < THREADS; i++) {
         numbers[i] = i;
-        assert(pthread_create(&threads[i], NULL, work, &numbers[i]) == 0);
+        CHECK(pthread_create(&threads[i], NULL, work, &numbers[i]) == 0);
     }
     for (int i = 0; i < THREADS; i++) {
         void *result;
-        assert(pthread_join(threads[i], &result) == 0);
-        assert((long)result == i * 3);
+        CHECK(pthread_join(threads[i], &result) == 0);
+        CHECK((long)result == i * 3);
     }
-    for (int i = 0; i < 4; i++) assert(counts[i] == THREADS * ROUNDS);
-    assert(serial == 1 && destroyed == THREADS && turn == THREADS && readers_max <= 3 && own == 7);
+    for (int i = 0; i < 4; i++) CHECK(counts[i] == THREADS * ROUNDS);
+    CHECK(serial == 1 && destroyed == THREADS && turn == THREADS && readers_max <= 3 && own == 7);
     int value;
-    assert(sem_getvalue(&tickets, &value) == 0 && value == 3);
+    CHECK(sem_getvalue(&tickets, &value) == 0 && value == 3);
 
     // Errors, tries and limits.
-    assert(pthread_mutex_lock(&checking) == 0 && pthread_mutex_lock(&checking) == EDEADLK);
-    assert(pthread_mutex_unlock(&checking) == 0 && pthread_mutex_unlock(&checking) == EPERM);
-    assert(pthread_join(pthread_self(), NULL) == EDEADLK);
+    CHECK(pthread_mutex_lock(&checking) == 0 && pthread_mutex_lock(&checking) == EDEADLK);
+    CHECK(pthread_mutex_unlock(&checking) == 0 && pthread_mutex_unlock(&checking) == EPERM);
+    CHECK(pthread_join(pthread_self(), NULL) == EDEADLK);
     pthread_barrier_destroy(&all);
     pthread_barrier_init(&all, NULL, 2);
     pthread_t holder;
     pthread_create(&holder, NULL, hold, &plain);
     pthread_barrier_wait(&all);
-    assert(pthread_mutex_trylock(&plain) == EBUSY);
+    CHECK(pthread_mutex_trylock(&plain) == EBUSY);
     struct timespec limit = in_ms(CLOCK_REALTIME, 20);
-    assert(pthread_mutex_timedlock(&plain, &limit) == ETIMEDOUT);
+    CHECK(pthread_mutex_timedlock(&plain, &limit) == ETIMEDOUT);
     pthread_barrier_wait(&all);
     pthread_join(holder, NULL);
-    assert(pthread_mutex_trylock(&plain) == 0);
+    CHECK(pthread_mutex_trylock(&plain) == 0);
     limit = in_ms(CLOCK_REALTIME, 20);
-    assert(pthread_cond_timedwait(&changed, &plain, &limit) == ETIMEDOUT);
+    CHECK(pthread_cond_timedwait(&changed, &plain, &limit) == ETIMEDOUT);
     pthread_mutex_unlock(&plain);
-    for (int i = 0; i < 3; i++) assert(sem_trywait(&tickets) == 0);
-    assert(sem_trywait(&tickets) == -1 && errno == EAGAIN);
+    for (int i = 0; i < 3; i++) CHECK(sem_trywait(&tickets) == 0);
+    CHECK(sem_trywait(&tickets) == -1 && errno == EAGAIN);
     limit = in_ms(CLOCK_REALTIME, 20);
-    assert(sem_timedwait(&tickets, &limit) == -1 && errno == ETIMEDOUT);
+    CHECK(sem_timedwait(&tickets, &limit) == -1 && errno == ETIMEDOUT);
     int slept = 0;
     pthread_t sleeper;
     pthread_create(&sleeper, NULL, sleep_a_little, &slept);
-    assert(pthread_tryjoin_np(sleeper, NULL) == EBUSY);
+    CHECK(pthread_tryjoin_np(sleeper, NULL) == EBUSY);
     limit = in_ms(CLOCK_REALTIME, 10000);
     void *result;
-    assert(pthread_timedjoin_np(sleeper, &result, &limit) == 0 && result == &slept && slept == 1);
+    CHECK(pthread_timedjoin_np(sleeper, &result, &limit) == 0 && result == &slept && slept == 1);
     sem_t done;
     sem_init(&done, 0, 0);
     for (int i = 0; i < 20; i++) {
         pthread_t thread;
-        assert(pthread_create(&thread, NULL, detach_itself, &done) == 0);
+        CHECK(pthread_create(&thread, NULL, detach_itself, &done) == 0);
         sem_wait(&done);
     }
     puts("pthreads: all right");

@@ -276,13 +276,14 @@ uint64_t trellis_id(const trellis_cluster *cluster, const char *name);
 
 /* Any 64-bit number identifies an object; objects of different kinds may have the same number, and none has to be
  * created. trellis_id() turns a name into a number. The numbers from 0xc000000000000000 on are reserved for Trellis
- * itself. What a thread wrote before it released (released a lock or a semaphore, arrived at a barrier, set, notified,
- * changed a word) is visible to a thread that acquired after it (acquired the lock or a permit, left the barrier,
- * waited, was woken, read the word). A wait ends after `wait_seconds_max` with DEADLINE, and the message names the
- * holder or those that are missing. The functions whose names end in `_for` have their own time-out instead, longer or
- * shorter: when it is over they return 0, which is not an error. (A condition's then acquires the lock again, as
- * trellis_lock() does.) A wait that timed out leaves nothing locked. Besides what the functions list, STATE means that
- * a number is reserved, that the home has too many objects of the kind, or that this thread would wait for itself. */
+ * itself. The writes of a thread before a release are visible to a thread after the acquire that follows it. A release
+ * unlocks a lock, adds permits, arrives at a barrier, sets, notifies, or changes a word. An acquire locks a lock,
+ * takes a permit, leaves a barrier, ends a wait, or reads a word. A wait ends after `wait_seconds_max` with DEADLINE,
+ * and the message names the holder or those that are missing. The functions whose names end in `_for` have their own
+ * time-out instead, longer or shorter: when it is over they return 0, which is not an error. (A condition's then
+ * acquires the lock again, as trellis_lock() does.) A wait that timed out leaves nothing locked. Besides what the
+ * functions list, STATE means that a number is reserved, that the home has too many objects of the kind, or that this
+ * thread would wait for itself. */
 
 /* Wait until every node has arrived at barrier `id`. One thread per node may wait at one id. What a node wrote before
  * it arrived is visible to every node afterwards. Errors: ARGUMENT, DEADLINE, NODE_LOST. */

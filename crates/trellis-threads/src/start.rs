@@ -4,8 +4,8 @@
 //! the process joins the cluster. At node 0 the program's main function runs in a thread of the program; the other nodes
 //! wait for threads.
 //!
-//! Promises: standard input and standard output are one stream each, whichever node a thread uses them at. The program ends once, with one status, whichever thread ends it. Children that the program starts know nothing of
-//! Trellis.
+//! Promises: standard input and standard output are one stream each, whichever node a thread uses them at. The program
+//! ends once, with one status, whichever thread ends it. Children that the program starts know nothing of Trellis.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;

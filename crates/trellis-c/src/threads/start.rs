@@ -14,7 +14,7 @@ use super::{PROGRAM, Program, cluster, patiently, stop};
 use crate::addresses::OWN_NUMBERS;
 use crate::layout::Layout;
 
-/// What the library that is loaded first must know; offsets and sizes are in bytes.
+/// The program and its cluster, for the library that is loaded first. Offsets and sizes are in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Begin {

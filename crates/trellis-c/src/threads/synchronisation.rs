@@ -16,7 +16,7 @@ use crate::addresses;
 
 /// No limit.
 const FOREVER: u64 = u64::MAX;
-/// What is added to the name of an address for objects of other kinds that can be at the same place.
+/// Bits that tell the name of a futex, or of a call that is made once, from that of another object at the same address.
 const OF_FUTEX: u64 = 1 << 49;
 const OF_ONCE: u64 = 1 << 50;
 
@@ -28,7 +28,8 @@ fn name(object: usize) -> u64 {
     addresses::name(object as *const _)
 }
 
-/// What threads of this node hold: of a mutex that asks, who and how often; of a read-write lock, who writes.
+/// The locks that threads of this node hold, by address: the thread, and how often it locked a recursive or checking
+/// mutex. A read-write lock is here while a thread writes.
 static HELD: Mutex<Option<HashMap<usize, (usize, u32)>>> = Mutex::new(None);
 
 fn held() -> MutexGuard<'static, Option<HashMap<usize, (usize, u32)>>> {
@@ -240,13 +241,17 @@ pub extern "C" fn trellis_threads_rwlock_lock(lock: usize, writes: bool, thread:
 /// Gives a read-write lock back, in whichever way the thread has it.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_threads_rwlock_unlock(lock: usize, thread: usize) -> c_int {
-    if let Some(count) = readers().get_or_insert_default().get_mut(&(lock, thread)) {
-        *count -= 1;
-        if *count > 0 {
-            return 0;
+    {
+        let mut readers = readers();
+        let readers = readers.get_or_insert_default();
+        if let Some(count) = readers.get_mut(&(lock, thread)) {
+            *count -= 1;
+            if *count > 0 {
+                return 0;
+            }
+            readers.remove(&(lock, thread));
         }
     }
-    readers().get_or_insert_default().remove(&(lock, thread));
     let object = cluster().rwlock(name(lock));
     let writes = {
         let mut held = held();

@@ -89,7 +89,7 @@ pub(super) struct Cluster<N> {
     pub(super) unfinished: u16,
     /// Nodes at which something is pending.
     pub(super) open: u16,
-    /// Nobody tells when a woken thread has run on, as where the kernel blocks the thread.
+    /// The protocol does not learn when a woken thread has run on. This is so where the kernel blocks the thread.
     pub(super) silent: bool,
     pub(super) messages: Vec<Envelope>,
     pub(super) now: Nanoseconds,
@@ -227,8 +227,8 @@ impl<N: Node> Cluster<N> {
         woken.fold(0, |set, thread| set | 1 << thread.page)
     }
 
-    /// What may go off at `node`, and when it is due. A page that is held for a thread that has not run yet does not,
-    /// unless `is_late`: the time of the thread is over.
+    /// The timers of `node` that may expire, and when they are due. The timer of a page that is held for a thread that
+    /// has not run yet may expire only if `is_late`: the time of the thread is over.
     pub(super) fn pending(&self, node: u8, is_late: bool) -> impl Iterator<Item = (Input, Nanoseconds)> {
         let kept = if is_late { 0 } else { self.about_to_look(node) };
         let free = self.places[usize::from(node)].asked_for & !kept;
@@ -270,7 +270,7 @@ impl<N: Node> Cluster<N> {
         self.step(to, Input::Message { from: NodeId(from.into()), message }, draw);
     }
 
-    /// What is pending at `node` goes off.
+    /// A timer of `node` expires.
     pub(super) fn go_off(&mut self, node: u8, input: Input, due: Nanoseconds, draw: &mut impl FnMut() -> u32) {
         self.now = self.now.max(due);
         if let Input::Resumed { page } = input {

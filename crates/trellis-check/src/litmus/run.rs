@@ -32,7 +32,7 @@ enum Schedule {
 enum Action {
     Deliver(usize),
     Thread(usize),
-    /// What is pending at a node goes off, which is due at this time.
+    /// A timer of this node, due at this time, expires.
     Due(u8, Input, Nanoseconds),
 }
 

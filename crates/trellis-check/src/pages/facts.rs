@@ -1,4 +1,4 @@
-//! What can happen to a node, and how its shard takes it: in the way of the runtime.
+//! The events of a node, and how its shard handles them, as in the runtime.
 //!
 //! Promises: the result of a fact depends on the shard and the fact alone. Time has no length here: every step is at the
 //! same moment, and whatever is pending may go off at any later one. The only later moment is that at which the time of a

@@ -53,7 +53,7 @@ pub struct Instance {
     pub prefetches: u8,
     /// A fault reaches the protocol some time after the access that caused it.
     pub late_faults: bool,
-    /// Nobody tells when a woken thread has run on, as where the kernel blocks the thread.
+    /// The protocol does not learn when a woken thread has run on. This is so where the kernel blocks the thread.
     pub silent: bool,
     /// How often each node may report [`trellis_cluster_protocol::coherence::Input::Resumed`] before the thread has
     /// run on. Bounded, because two nodes that never let each other run could do so for ever.
