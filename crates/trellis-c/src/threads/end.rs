@@ -1,7 +1,10 @@
 //! Orders from node to node, and the end of the program.
 //!
 //! Promises: an order is ordered after everything that its sender did. The status of node 0 is that of the program. No
-//! node ends before all of them have written what their threads printed.
+//! node ends before all of them have written what their threads printed. Where no thread runs any more, all nodes leave the
+//! cluster together. Where threads still run, node 0 ends first, and its end ends the other nodes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use trellis::WaitError;
 
@@ -15,8 +18,15 @@ const END: u64 = OWN_NUMBERS + 0x100;
 /// Raised by each node that is ready to end; the threads that still run there are counted by [`BUSY`].
 const READY: u64 = OWN_NUMBERS + 0x101;
 const BUSY: u64 = OWN_NUMBERS + 0x102;
-/// Raised for each node when all are ready.
+/// Raised for each node when all are ready and no thread runs.
 const GO: u64 = OWN_NUMBERS + 0x103;
+
+/// Whether this node, which is not node 0, waits for the end of node 0.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn is_over() -> bool {
+    IS_OVER.load(Ordering::Relaxed)
+}
 
 /// Lets a node look for what it is to do.
 #[unsafe(no_mangle)]
@@ -40,10 +50,10 @@ pub extern "C" fn trellis_threads_end_here(busy: bool) -> ! {
     }
     // Threads that still run end with the program, wherever they are; what they would write comes after its end.
     silence();
+    IS_OVER.store(true, Ordering::Relaxed);
     patiently("the end", || cluster().semaphore(READY).release(1));
     patiently("the end", || cluster().semaphore(GO).acquire());
-    let is_busy = patiently("the end", || cluster().atomic(BUSY).load()) != 0;
-    finish(0, is_busy)
+    leave(0)
 }
 
 /// Ends the program at node 0, with this status; `busy` as for [`trellis_threads_end_here`].
@@ -58,18 +68,23 @@ pub extern "C" fn trellis_threads_end(status: i32, busy: bool) -> ! {
         (1..=others).try_for_each(|node| cluster().semaphore(ORDERED + node).release(1))?;
         (0..others).try_for_each(|_| cluster().semaphore(READY).acquire())?;
         let is_busy = cluster().atomic(BUSY).load()? != 0;
-        cluster().semaphore(GO).release(others.max(1))?;
+        if !is_busy {
+            cluster().semaphore(GO).release(others.max(1))?;
+        }
         Ok(is_busy)
     };
     match ask_to_end() {
-        Ok(is_busy) => finish(status, is_busy),
+        Ok(false) => leave(status),
+        // This node must end first: its threads would take the end of another node for a failure.
+        // SAFETY: has no conditions.
+        Ok(true) => unsafe { libc::_exit(status) },
         Err(error) => stop(format_args!("the end of the program: {error}")),
     }
 }
 
-/// Leaves the cluster if no thread of the program can touch the region any more, and ends the process.
-fn finish(status: i32, is_busy: bool) -> ! {
-    if !is_busy && let Err(error) = cluster().leave() {
+/// Ends the process when no thread of the program can touch the region any more, at any node.
+fn leave(status: i32) -> ! {
+    if let Err(error) = cluster().leave() {
         stop(error);
     }
     // SAFETY: has no conditions.

@@ -44,8 +44,13 @@ fn patiently<T>(what: &str, mut call: impl FnMut() -> Result<T, WaitError>) -> T
     }
 }
 
-/// Ends this process, and with it the run, because the program cannot go on.
+/// Ends this process, and with it the run, because the program cannot go on. After the program's end a node that has ended
+/// is no failure.
 fn stop(why: impl Display) -> ! {
+    if end::is_over() {
+        // SAFETY: has no conditions.
+        unsafe { libc::_exit(0) }
+    }
     match PROGRAM.get() {
         Some(Program { cluster }) => {
             trellis::complain(format_args!("node {}: {why}", cluster.node()));
