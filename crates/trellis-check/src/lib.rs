@@ -12,6 +12,41 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![forbid(unsafe_code)]
 
+/// Everything of [`Coherence`](trellis_cluster_protocol::coherence::Coherence) but `step`, as a field of `self` has it:
+/// for protocols that are another one with a rule broken.
+#[macro_export]
+macro_rules! answers_as {
+    ($inner:ident) => {
+        fn access(&self, page: ::trellis_cluster_protocol::PageIndex) -> ::trellis_cluster_protocol::Access {
+            self.$inner.access(page)
+        }
+
+        fn is_pending(&self, page: ::trellis_cluster_protocol::PageIndex) -> bool {
+            self.$inner.is_pending(page)
+        }
+
+        fn owns(&self, page: ::trellis_cluster_protocol::PageIndex) -> bool {
+            self.$inner.owns(page)
+        }
+
+        fn leaves_behind(&self, page: ::trellis_cluster_protocol::PageIndex) -> bool {
+            self.$inner.leaves_behind(page)
+        }
+
+        fn is_untouched(&self, page: ::trellis_cluster_protocol::PageIndex) -> bool {
+            self.$inner.is_untouched(page)
+        }
+
+        fn release(&mut self, page: ::trellis_cluster_protocol::PageIndex) {
+            self.$inner.release(page);
+        }
+
+        fn adopt(&mut self, page: ::trellis_cluster_protocol::PageIndex) {
+            self.$inner.adopt(page);
+        }
+    };
+}
+
 pub mod changes;
 pub mod commands;
 pub mod explore;

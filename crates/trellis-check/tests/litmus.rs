@@ -10,7 +10,7 @@ use trellis_check::litmus::oracle::{Memory, allowed};
 use trellis_check::litmus::parse::parse_file;
 use trellis_check::litmus::program::Program;
 use trellis_check::litmus::real::{Calls, RealPlan, RealReport, arrangements, run_calling_node, run_node};
-use trellis_check::litmus::simulate::{BLOCK, Node, simulate, simulate_with, tell, tell_with};
+use trellis_check::litmus::simulate::{BLOCK, simulate, simulate_with, tell, tell_with};
 use trellis_check::litmus::{LitmusOptions, LitmusReport, Progress, verdict};
 use trellis_cluster_protocol::Nanoseconds;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
@@ -93,7 +93,7 @@ struct Broken {
     sent: u32,
 }
 
-impl Node for Broken {
+impl Coherence for Broken {
     fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         let before = effects.len();
         Coherence::step(&mut self.inner, now, input, effects);
@@ -113,6 +113,8 @@ impl Node for Broken {
         });
         effects.append(&mut kept);
     }
+
+    trellis_check::answers_as!(inner);
 }
 
 fn broken(rule: Rule) -> impl Fn(Protocol, Geometry) -> Broken + Sync {

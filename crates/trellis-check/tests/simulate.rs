@@ -10,7 +10,7 @@ use trellis_check::simulate::{
 use trellis_cluster_protocol::coherence::choices::Threshold;
 use trellis_cluster_protocol::coherence::delay::STAY_PER_TRANSFER_MAX;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex};
+use trellis_cluster_protocol::{Nanoseconds, NodeId};
 
 const SEEDS: u64 = 30;
 
@@ -164,33 +164,7 @@ impl Coherence for Unfair {
         }
     }
 
-    fn access(&self, page: PageIndex) -> Access {
-        self.inner.access(page)
-    }
-
-    fn is_pending(&self, page: PageIndex) -> bool {
-        self.inner.is_pending(page)
-    }
-
-    fn owns(&self, page: PageIndex) -> bool {
-        self.inner.owns(page)
-    }
-
-    fn leaves_behind(&self, page: PageIndex) -> bool {
-        self.inner.leaves_behind(page)
-    }
-
-    fn is_untouched(&self, page: PageIndex) -> bool {
-        self.inner.is_untouched(page)
-    }
-
-    fn release(&mut self, page: PageIndex) {
-        self.inner.release(page);
-    }
-
-    fn adopt(&mut self, page: PageIndex) {
-        self.inner.adopt(page);
-    }
+    trellis_check::answers_as!(inner);
 }
 
 fn unfair(timeout: Option<u32>) -> Outcome {

@@ -26,6 +26,7 @@ const COMMANDS: &[&str] = &[
     "litmus --simulated --runs 1000000",
     "explore --protocol release --home all --nodes 3 --pages 1 --intervals 1 --program barriers --program locks --program chain --program flags --program at-home",
     "explore --protocol release --nodes 3 --pages 1 --intervals 2 --program barriers --noticing marks --must-end",
+    "explore --protocol release --nodes 2 --pages 1 --intervals 1 --give-ups 1 --program barriers --program locks --program flags --program at-home --must-end",
     "explore --protocol release --nodes 3 --pages 2 --intervals 2 --noticing marks --program chain --program at-home",
     "explore --protocol release --home migrating --nodes 2 --pages 1 --intervals 1 --program wanders --program company --must-end",
     "swarm --protocol release --seeds 20000",

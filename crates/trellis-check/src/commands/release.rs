@@ -32,6 +32,9 @@ pub(super) struct Release {
     /// With release consistency: read the bytes of pages only when they arrive.
     #[arg(long)]
     late_bytes: bool,
+    /// With release consistency: how often the threads of each node give up waiting for a publication.
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=4))]
+    give_ups: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
@@ -67,6 +70,7 @@ pub(super) fn setups(chosen: &Release, shared: &Shared) -> Vec<(String, Setup)> 
                     is_wide: shared.is_wide,
                     late_faults: shared.late_faults,
                     late_bytes: chosen.late_bytes,
+                    give_ups: chosen.give_ups,
                     ..setup(shared.protocol, program, size, home, noticing == Noticing::Marks)
                 };
                 all.push((

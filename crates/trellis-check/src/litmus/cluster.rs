@@ -16,18 +16,6 @@ pub const NODES_MAX: usize = 9;
 /// The maximum number of pages: one for each location.
 pub const PAGES_MAX: usize = LOCATIONS_MAX;
 
-/// The protocol of a node, or a mutant of one.
-pub trait Node: Clone {
-    /// Takes one fact and pushes the effects that follow from it.
-    fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>);
-}
-
-impl<N: Coherence + Clone> Node for N {
-    fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
-        Coherence::step(self, now, input, effects);
-    }
-}
-
 /// A set of pages or locations, one bit each.
 pub(super) type Set = u8;
 
@@ -105,7 +93,7 @@ pub(super) struct Cluster<N> {
     pub(super) trace: Option<Vec<String>>,
 }
 
-impl<N: Node> Cluster<N> {
+impl<N: Coherence + Clone> Cluster<N> {
     pub(super) fn new() -> Cluster<N> {
         Cluster {
             nodes: Vec::new(),

@@ -5,12 +5,12 @@
 //! runtime's bound passed).
 
 use super::Kind;
-use super::cluster::{Activity, Cluster, NODES_MAX, Node, PAGES_MAX, Thread, members};
+use super::cluster::{Activity, Cluster, NODES_MAX, PAGES_MAX, Thread, members};
 use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program};
 use super::simulate::{Run, Series};
 use crate::intern::guarded;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Geometry, Input, Protocol};
+use trellis_cluster_protocol::coherence::{Coherence, Geometry, Input, Protocol};
 use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::node::Shard;
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
@@ -67,7 +67,7 @@ const DRAWN: u32 = 1 << 31;
 /// The slot of an outcome that no program uses: the value that the extra thread loaded.
 const ERRAND: usize = OBSERVED_MAX;
 
-impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
+impl<'a, N: Coherence + Clone, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
     pub(super) fn new(series: &'a Series<'a>, start: F) -> Simulator<'a, N, F> {
         Simulator {
             series,

@@ -12,7 +12,6 @@
 //! must never count a run that did not end as completed.
 
 use super::cluster::NODES_MAX;
-pub use super::cluster::Node;
 use super::generate::partitions;
 use super::oracle::{Allowed, Memory, allowed};
 use super::program::{Outcome, Program};
@@ -21,7 +20,7 @@ use super::{Failure, Kind, LitmusOptions, LitmusReport, Progress, ShapeReport};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use trellis_base::{Random, seed_of_run};
-use trellis_cluster_protocol::coherence::{Geometry, Protocol};
+use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol};
 
 /// Runs of one seed.
 pub const BLOCK: u64 = 8;
@@ -32,7 +31,7 @@ pub fn simulate(options: &LitmusOptions, progress: &mut dyn FnMut(Progress)) -> 
 }
 
 /// Runs the programs with `start` in place of the real protocols.
-pub fn simulate_with<N: Node>(
+pub fn simulate_with<N: Coherence + Clone>(
     options: &LitmusOptions,
     start: impl Fn(Protocol, Geometry) -> N + Sync,
     progress: &mut dyn FnMut(Progress),
@@ -64,7 +63,7 @@ pub fn tell(options: &LitmusOptions) -> Result<Vec<String>, String> {
 }
 
 /// As [`tell`], with `start` in place of the real protocols.
-pub fn tell_with<N: Node>(
+pub fn tell_with<N: Coherence + Clone>(
     options: &LitmusOptions,
     start: impl Fn(Protocol, Geometry) -> N,
 ) -> Result<Vec<String>, String> {
@@ -164,7 +163,7 @@ impl<'a> Series<'a> {
     }
 
     /// Runs every `jobs`-th block from `job` on.
-    fn run_share<N: Node>(
+    fn run_share<N: Coherence + Clone>(
         &self,
         job: u64,
         jobs: u64,

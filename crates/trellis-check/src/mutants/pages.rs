@@ -6,7 +6,7 @@
 use super::rules;
 use crate::pages::Node;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Running};
-use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// The faults; [`super::TABLE`] describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,33 +168,7 @@ impl Coherence for Mutant {
         effects.append(&mut made);
     }
 
-    fn access(&self, page: PageIndex) -> Access {
-        self.inner.access(page)
-    }
-
-    fn is_pending(&self, page: PageIndex) -> bool {
-        self.inner.is_pending(page)
-    }
-
-    fn owns(&self, page: PageIndex) -> bool {
-        self.inner.owns(page)
-    }
-
-    fn leaves_behind(&self, page: PageIndex) -> bool {
-        self.inner.leaves_behind(page)
-    }
-
-    fn is_untouched(&self, page: PageIndex) -> bool {
-        self.inner.is_untouched(page)
-    }
-
-    fn release(&mut self, page: PageIndex) {
-        self.inner.release(page);
-    }
-
-    fn adopt(&mut self, page: PageIndex) {
-        self.inner.adopt(page);
-    }
+    crate::answers_as!(inner);
 }
 
 impl Node for Mutant {}

@@ -56,6 +56,9 @@ pub(super) fn check_rest<'a>(
     ghost.check_end(setup, nodes)
 }
 
+/// A thread that waits for its publication gives up in one of this many steps.
+const GIVES_UP_ONCE_IN: u64 = 16;
+
 /// The carrier of messages.
 enum Network {
     /// Messages in the order in which they were sent, and which of them are slow.
@@ -159,6 +162,10 @@ impl Cluster {
             if self.steps > self.pace.steps_max {
                 return Err((true, format!("the run does not end: {}", self.who_waits())));
             }
+            if let Some((node, thread)) = self.impatient() {
+                self.nodes[node].give_up(&self.setup, thread, &mut self.out);
+                self.after().map_err(|what| (false, what))?;
+            }
             let able = self.able();
             let waiting = self.network_waits();
             let picks_thread = self.random.below(8) < self.pace.threads_of_8 || self.has_only_slow();
@@ -200,6 +207,16 @@ impl Cluster {
             let thread = self.nodes[node].threads.iter().position(|thread| usize::from(thread.number) == number)?;
             self.nodes[node].can_go(&self.setup, thread).then_some((node, thread))
         })
+    }
+
+    /// Rarely, a thread that gives up waiting for its publication.
+    fn impatient(&mut self) -> Option<(usize, usize)> {
+        if self.setup.give_ups == 0 || !self.random.once_in(GIVES_UP_ONCE_IN) {
+            return None;
+        }
+        let nodes = self.nodes.iter().enumerate();
+        let mut threads = nodes.flat_map(|(node, state)| (0..state.threads.len()).map(move |thread| (node, thread)));
+        threads.find(|&(node, thread)| self.nodes[node].can_give_up(thread))
     }
 
     fn network_waits(&self) -> bool {

@@ -4,7 +4,7 @@
 //! Diffs are made as in a runtime: those of other nodes are passed on unchanged; those of this node are the current
 //! difference from the twin, which is then updated. It must never decide anything.
 
-use super::node::{Doing, Node, found};
+use super::node::{Doing, Node};
 use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
 use crate::views::{Change, check_change, check_thought};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
@@ -208,10 +208,7 @@ impl Node {
     fn carry_out(&mut self, setup: &Setup, effect: Effect, out: &mut Out) {
         let places = |range: PageRange| range.pages().filter_map(|page| setup.place(page)).collect::<PlaceList>();
         match effect {
-            Effect::Revoke(range) => {
-                self.open_pages.forget(range);
-                places(range).each(|place| self.views[place] = Access::None);
-            }
+            Effect::Revoke(range) => places(range).each(|place| self.views[place] = Access::None),
             Effect::Downgrade(range) => {
                 places(range).each(|place| {
                     out.check(check_change(self.me, place, self.views[place], Change::Downgrade));
@@ -233,8 +230,8 @@ impl Node {
                 self.views[place] = Access::Write;
             }),
             Effect::KeepTwin(range) => places(range).each(|place| self.twins[place] = self.memory[place]),
-            Effect::Notice { range, stamp } => self.knowledge.intervals.note(Notice { range, stamp }),
-            Effect::Published => self.is_published = true,
+            Effect::Notice { range, stamp } => self.consistency.knowledge.intervals.note(Notice { range, stamp }),
+            Effect::Published => self.published(setup, out),
             Effect::Wake(range) => places(range).each(|place| {
                 for thread in self.threads.iter_mut().filter(|thread| thread.doing == Doing::Waiting(place as u8)) {
                     thread.doing = Doing::Ready;
@@ -247,15 +244,14 @@ impl Node {
 
     /// Stores to these pages must be noticed from now on: the pages are protected, or stay open and are compared.
     fn notice_stores(&mut self, setup: &Setup, range: PageRange) {
-        let Node { open_pages, pages, views, stored, publication, .. } = self;
-        let found = |page| found(&pages.protocol, page);
+        let Node { pages, views, stored, .. } = self;
         let protect = |run: PageRange| {
             run.pages().filter_map(|page| setup.place(page)).for_each(|place| {
                 (views[place], stored[place]) = (Access::Read, false);
             });
             Ok::<(), std::convert::Infallible>(())
         };
-        let Ok(_) = open_pages.published(range, *publication, found, protect);
+        let Ok(()) = pages.downgrade(range, protect);
     }
 
     /// Applies received diffs to pages and twins.

@@ -23,6 +23,11 @@ enum Action {
         node: u16,
         thread: u8,
     },
+    /// A thread waits no longer for its publication.
+    GiveUp {
+        node: u16,
+        thread: u8,
+    },
     /// The message at this index of the state arrives.
     Deliver {
         place: usize,
@@ -61,6 +66,8 @@ struct State {
 
 /// Marks a thread, rather than a message, as the cause of a step.
 const THREAD: u32 = 1 << 31;
+/// Marks that the thread gives up.
+const GIVES_UP: u32 = 1 << 30;
 
 impl Orders {
     /// The model of a setup.
@@ -120,6 +127,8 @@ impl Orders {
             let state = self.nodes.value(state.nodes[usize::from(node)]);
             let able = (0..state.threads.len()).filter(|&thread| state.can_go(&self.setup, thread));
             actions.extend(able.map(|thread| Action::Go { node, thread: thread as u8 }));
+            let impatient = (0..state.threads.len()).filter(|&thread| state.can_give_up(thread));
+            actions.extend(impatient.map(|thread| Action::GiveUp { node, thread: thread as u8 }));
         }
         actions
     }
@@ -139,6 +148,7 @@ impl Orders {
     fn step(&mut self, state: &State, action: Action) -> (usize, u16) {
         let (node, cause) = match action {
             Action::Go { node, thread } => (node, THREAD | u32::from(thread)),
+            Action::GiveUp { node, thread } => (node, THREAD | GIVES_UP | u32::from(thread)),
             Action::Deliver { place } => {
                 let number = self.as_delivered(state, state.packets[place]);
                 (self.packets.value(number).to, number)
@@ -170,6 +180,7 @@ impl Orders {
                 let Envelope { from, packet, .. } = packets.value(cause);
                 node.deliver(setup, *from, packet, out);
             }
+            _ if cause & GIVES_UP != 0 => node.give_up(setup, (cause & !(THREAD | GIVES_UP)) as usize, out),
             _ => node.go(setup, (cause & !THREAD) as usize, out),
         });
         if let Err(what) = done {
@@ -259,6 +270,11 @@ impl Model for Orders {
                     format!("thread {} at node {node}: {operation:?}, {:?}", thread_state.number, thread_state.doing);
                 self.work_out(before, THREAD | u32::from(thread), &mut out);
                 line
+            }
+            Action::GiveUp { node, thread } => {
+                let before = state.nodes[usize::from(node)];
+                self.work_out(before, THREAD | GIVES_UP | u32::from(thread), &mut out);
+                format!("thread {thread} of node {node} gives up waiting for its publication")
             }
             Action::Deliver { place } => {
                 let number = self.as_delivered(&state, state.packets[place]);

@@ -9,6 +9,7 @@ use super::node::Node;
 use trellis_cluster_protocol::coherence::hlrc::Objection;
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Input, Message};
+use trellis_cluster_protocol::node::Consistency;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, PageSet, sync};
 
 /// Declares the faults: name, broken rule, and the propagations that have the rule.
@@ -63,6 +64,7 @@ faults! {
     NeverCloses = "never-closes", "an interval does not end with a release", All;
     ClosesEarly = "closes-early", "an interval ends before its publication", All;
     ReleasesUnacknowledged = "releases-unacknowledged", "a release does not wait for the homes", All;
+    ForgetsLate = "forgets-late", "a release does not wait for what an earlier publication left that took too long", All;
     DiffLost = "diff-lost", "a diff is not sent, and waited for", All;
     DiffTwice = "diff-twice", "a diff is sent twice", All;
     DiffEmpty = "diff-empty", "a diff that is made for a publication holds nothing", All;
@@ -75,6 +77,7 @@ faults! {
     ToldNobody = "told-nobody", "a home says that nobody else has a copy", All;
     AlwaysCurrent = "always-current", "a home says that the writer's copy lacks nothing", Drops;
     NoScan = "no-scan", "marks are not looked at before a publication", All;
+    FirstChunkOnly = "first-chunk-only", "marks are looked at in the first chunk of those that have watched pages", All;
     OpenNotCompared = "open-not-compared", "pages that stay open are not compared before a publication", All;
     NoInspection = "no-inspection", "marks are not looked at when a page is dropped", All;
     ChangeForgotten = "forgets-change", "what was found in a dropped page is not sent", All;
@@ -264,6 +267,15 @@ pub(super) fn alter_notices(fault: Fault, notices: &mut Vec<Notice>) {
         Fault::NothingApplied => notices.clear(),
         Fault::LastNotApplied => drop(notices.pop()),
         _ => {}
+    }
+}
+
+/// The last step of a publication.
+pub(super) fn end_publication(fault: Fault, consistency: &mut Consistency) {
+    let intervals = consistency.knowledge.intervals.clone();
+    consistency.end();
+    if matches!(fault, Fault::NeverCloses | Fault::ClosesEarly) {
+        consistency.knowledge.intervals = intervals;
     }
 }
 

@@ -22,7 +22,7 @@ use trellis_base::{Random, seed_of_run};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::STORED_IN_A_ROW;
+use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
 
 /// Runs of one seed.
 pub const BLOCK: u64 = 8;
@@ -283,8 +283,11 @@ fn setup_of(
         is_wide: random.once_in(2),
         late_faults: random.once_in(4),
         late_bytes: random.once_in(4),
-        unacknowledged_max: random.one_of(&[1, 64]),
-        together_max: random.one_of(&[1, 64]),
+        limits: PublicationLimits {
+            unacknowledged_pages_max: random.one_of(&[1, 64]),
+            together_pages_max: random.one_of(&[1, 64]),
+        },
+        give_ups: 0,
         fault,
         scripts: placement.iter().map(|&node| none(node.into())).chain(errands).collect(),
     }

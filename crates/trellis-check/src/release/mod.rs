@@ -31,7 +31,7 @@ pub use faults::Fault;
 
 use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 use trellis_cluster_protocol::homes::Home;
-use trellis_cluster_protocol::node::STORED_IN_A_ROW;
+use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
 use trellis_cluster_protocol::{NodeId, PageIndex};
 
 /// The number of words of a page.
@@ -134,10 +134,10 @@ pub struct Setup {
     pub late_faults: bool,
     /// Bytes of pages are read when their message arrives, not when it is sent. A runtime may do either.
     pub late_bytes: bool,
-    /// The maximum number of unacknowledged pages of a publication.
-    pub unacknowledged_max: u32,
-    /// The maximum number of pages whose diffs are sent together.
-    pub together_max: u32,
+    /// The sizes of a publication.
+    pub limits: PublicationLimits,
+    /// How often the threads of a node may give up waiting for a publication.
+    pub give_ups: u8,
     /// The rule that is broken on purpose.
     pub fault: Fault,
     /// The threads.
@@ -194,12 +194,13 @@ impl Setup {
         let flag = |is_on: bool, name: &str| if is_on { format!(" {name}") } else { String::new() };
         let opens = self.marks != 0 && self.stored_in_a_row < STORED_IN_A_ROW;
         format!(
-            "{} {} nodes={} pages={} {marks}{}{}{}{}{}",
+            "{} {} nodes={} pages={} {marks}{}{}{}{}{}{}",
             self.protocol,
             self.home.name(),
             self.nodes,
             self.pages.len(),
             flag(opens, &format!("opens-after={}", self.stored_in_a_row)),
+            flag(self.give_ups > 0, &format!("give-ups={}", self.give_ups)),
             flag(self.is_ordered, "ordered"),
             flag(self.is_wide, "wide"),
             flag(self.late_faults, "late-faults"),

@@ -1,21 +1,20 @@
-//! One node: shard, knowledge of intervals, synchronisation, memory, threads, and a runtime's work between them.
+//! One node: its shard, its [`Consistency`] and its synchronisation, which decide as in the runtime; its memory and its
+//! threads.
 //!
-//! Promises: everything at a node depends on that node alone, so the result of a step can be stored. A release
-//! continues only when the publication before it has ended. Knowledge is sent with every message that may release
-//! something, and a received message is used only when the knowledge on which it depends is complete. What was learnt
-//! is applied before an acquire ends. Pages are piggybacked on the token of a lock. It must never inspect another
-//! node.
+//! Promises: everything at a node depends on that node alone, so the result of a step can be stored. It publishes before
+//! a release, sends knowledge with every message that may release something, and applies notices before an acquire ends.
+//! Pages are piggybacked on the token of a lock. It must never inspect another node.
 
 use super::effects::{Body, Envelope, Event, Out, Packet};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
-use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
+use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
-use trellis_cluster_protocol::node::{Found, Knowledge, OpenPages, Shard};
+use trellis_cluster_protocol::node::{Consistency, PublicationStep, Shard, carried_pages_max};
 use trellis_cluster_protocol::sync::{self, Contribution, Sync};
 use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
-/// The maximum number of pages that are piggybacked on the token of a lock.
-const PAGES_CARRIED_MAX: u32 = 4;
+/// The size of the pages of a cluster that this one stands for.
+const PAGE_BYTES: usize = 4096;
 
 /// The number of the barrier at which threads meet.
 const BARRIER: u64 = 0;
@@ -61,19 +60,15 @@ pub struct Node {
     pub me: u16,
     /// Its pages. The protocol holds none of them for a thread, so nothing is ever pending in its timers.
     pub(super) pages: Shard<Running>,
-    pub(super) knowledge: Knowledge,
+    pub(super) consistency: Consistency,
     sync: Sync,
     pub(super) memory: Vec<Page>,
     pub(super) twins: Vec<Page>,
     pub(super) views: Vec<Access>,
     /// By page: whether it was stored to since it was opened or downgraded.
     pub(super) stored: Vec<bool>,
-    pub(super) open_pages: OpenPages,
-    /// The number of its publications.
-    pub(super) publication: u32,
-    /// The thread that publishes, and whether the publication has ended.
-    publisher: Option<u8>,
-    pub(super) is_published: bool,
+    /// How often its threads may still give up waiting for a publication.
+    give_ups: u8,
     /// Its threads.
     pub threads: Vec<Thread>,
 }
@@ -91,20 +86,15 @@ impl Node {
         };
         Node {
             me,
-            pages: Shard::new(setup.protocol.start(setup.geometry(me)), setup.geometry(me), NodeId(0)),
-            knowledge: Knowledge::new(
-                Intervals::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered),
-                usize::MAX,
-            ),
+            pages: Shard::new(setup.protocol.start(setup.geometry(me)), setup.geometry(me), NodeId(0))
+                .opening_after(setup.stored_in_a_row),
+            consistency: Consistency::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered, usize::MAX),
             sync: Sync::new(NodeId(me), setup.nodes),
             memory: vec![[0; PAGE_WORDS]; pages],
             twins: vec![[0; PAGE_WORDS]; pages],
             views: vec![Access::None; pages],
             stored: vec![false; pages],
-            open_pages: OpenPages::new(setup.geometry(me), setup.stored_in_a_row),
-            publication: 0,
-            publisher: None,
-            is_published: false,
+            give_ups: setup.give_ups,
             threads: threads.map(thread).collect(),
         }
     }
@@ -125,11 +115,17 @@ impl Node {
         match doing {
             Doing::Ready => {
                 let operation = setup.scripts[usize::from(number)].operations[usize::from(next)];
-                !releases(operation) || self.publisher.is_none()
+                let publishes = |thread: &Thread| matches!(thread.doing, Doing::Publishing | Doing::Published);
+                !releases(operation) || !self.threads.iter().any(publishes)
             }
             Doing::Faulted | Doing::Published | Doing::Granted(_) => true,
             Doing::Waiting(_) | Doing::Publishing | Doing::Calling | Doing::Over => false,
         }
+    }
+
+    /// Whether the thread at this index may give up waiting for its publication.
+    pub fn can_give_up(&self, thread: usize) -> bool {
+        self.give_ups > 0 && self.threads[thread].doing == Doing::Publishing
     }
 
     /// Whether all threads are done.
@@ -139,7 +135,7 @@ impl Node {
 
     /// Whether it holds nothing back.
     pub fn is_quiet(&self) -> bool {
-        self.knowledge.is_quiet()
+        self.consistency.knowledge.is_quiet()
     }
 
     /// The current content of the page at `place`, if this node is its home.
@@ -252,36 +248,66 @@ impl Node {
     }
 
     fn publish(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
-        self.publisher = Some(self.threads[thread].number);
         self.threads[thread].doing = Doing::Publishing;
-        self.is_published = false;
         if setup.fault == Fault::ClosesEarly {
-            self.knowledge.intervals.close();
+            self.consistency.knowledge.intervals.close();
         }
-        if setup.marks(self.me) {
-            self.look_for_stores(setup, out);
+        for step in PublicationStep::ALL.into_iter().take_while(|step| *step != PublicationStep::Await) {
+            self.take_step(setup, thread, step, out);
         }
-        let Setup { unacknowledged_max, together_max, .. } = *setup;
-        self.step(setup, Input::Publish { unacknowledged_max, together_max }, &Body::Nothing, out);
         if setup.fault == Fault::ReleasesUnacknowledged {
-            self.is_published = true;
+            self.threads[thread].doing = Doing::Published;
         }
-        self.note_published(setup, out);
     }
 
-    /// Finds the pages that were stored to: the kernel marked them, or they stay open and are compared.
+    /// Takes the steps of a publication that follow the wait for it.
+    fn end_publication(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+        let is_before = |step: &PublicationStep| *step != PublicationStep::Await;
+        for step in PublicationStep::ALL.into_iter().skip_while(is_before).skip(1) {
+            self.take_step(setup, thread, step, out);
+        }
+    }
+
+    fn take_step(&mut self, setup: &Setup, thread: usize, step: PublicationStep, out: &mut Out) {
+        match step {
+            PublicationStep::LookForStores => self.look_for_stores(setup, out),
+            PublicationStep::Publish => {
+                self.consistency.begin(self.threads[thread].number.into());
+                if let Some((input, owed)) = self.pages.publish(&setup.limits) {
+                    self.consistency.owes(owed);
+                    self.step(setup, input, &Body::Nothing, out);
+                }
+                self.published(setup, out);
+            }
+            PublicationStep::Await => {}
+            PublicationStep::End => faults::end_publication(setup.fault, &mut self.consistency),
+        }
+    }
+
+    /// A thread waits for its publication no longer. It releases nothing, and begins its operation again.
+    pub fn give_up(&mut self, setup: &Setup, thread: usize, out: &mut Out) {
+        self.give_ups -= 1;
+        self.end_publication(setup, thread, out);
+        if setup.fault == Fault::ForgetsLate {
+            let knowledge = self.consistency.knowledge.clone();
+            let (me, pages) = (NodeId(self.me), setup.region_pages());
+            self.consistency = Consistency::new(me, setup.nodes, pages, setup.is_ordered, usize::MAX);
+            self.consistency.knowledge = knowledge;
+        }
+        self.threads[thread].doing = Doing::Ready;
+    }
+
+    /// Finds the pages that were stored to: they stay open and are compared, or the kernel marked them.
     fn look_for_stores(&mut self, setup: &Setup, out: &mut Out) {
-        self.publication += 1;
-        let Node { open_pages, pages, memory, twins, views, stored, .. } = self;
+        let Node { pages, memory, twins, views, stored, .. } = self;
         let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
-        let found = |page| found(&pages.protocol, page);
         let differs = |page| memory[place(page)] != twins[place(page)];
         let protect = |page| {
             (views[place(page)], stored[place(page)]) = (Access::Read, false);
             Ok::<(), std::convert::Infallible>(())
         };
         let mut found_stores = Vec::new();
-        let Ok(()) = open_pages.examine(found, differs, protect, &mut found_stores);
+        let Ok(()) = pages.look_for_stores(differs, protect, &mut found_stores);
         if setup.fault == Fault::OpenNotCompared {
             found_stores.clear();
         }
@@ -291,34 +317,34 @@ impl Node {
         if setup.fault == Fault::NoScan {
             return;
         }
+        let mut watched: Vec<PageRange> = self.pages.watched().collect();
+        if setup.fault == Fault::FirstChunkOnly {
+            watched.truncate(1);
+        }
         for place in 0..self.views.len() {
             let page = setup.page(place);
-            if self.stored[place] && self.views[place] != Access::None && !self.open_pages.is_open(page) {
-                self.step(setup, Input::Stored { range: PageRange::one(page) }, &Body::Nothing, out);
+            let is_marked = self.stored[place] && self.views[place] != Access::None;
+            if !is_marked || !watched.iter().any(|chunk| chunk.contains(page)) {
+                continue;
             }
+            let inputs: Vec<Input> = self.pages.marked(PageRange::one(page)).collect();
+            inputs.into_iter().for_each(|input| self.step(setup, input, &Body::Nothing, out));
         }
     }
 
-    /// If the publication has ended, the thread that waits for it continues.
-    pub(super) fn note_published(&mut self, setup: &Setup, out: &mut Out) {
-        if !self.is_published {
-            return;
-        }
-        let publisher = self.publisher;
-        let is_it = |thread: &Thread| Some(thread.number) == publisher && thread.doing == Doing::Publishing;
-        let Some(thread) = self.threads.iter().position(is_it) else { return };
-        self.is_published = false;
-        self.threads[thread].doing = Doing::Published;
+    /// If the publication is over, the thread that waits for it continues.
+    pub(super) fn published(&mut self, setup: &Setup, out: &mut Out) {
+        let Some(publisher) = self.consistency.published() else { return };
+        let is_it = |thread: &&mut Thread| u32::from(thread.number) == publisher && thread.doing == Doing::Publishing;
+        let Some(thread) = self.threads.iter_mut().find(is_it) else { return };
+        thread.doing = Doing::Published;
         if setup.fault != Fault::ReleasesUnacknowledged {
-            out.event(Event::Published { thread: self.threads[thread].number });
+            out.event(Event::Published { thread: thread.number });
         }
     }
 
     fn release(&mut self, setup: &Setup, thread: usize, operation: Operation, out: &mut Out) {
-        if !matches!(setup.fault, Fault::NeverCloses | Fault::ClosesEarly) {
-            self.knowledge.intervals.close();
-        }
-        self.publisher = None;
+        self.end_publication(setup, thread, out);
         let number = self.threads[thread].number;
         match operation {
             Operation::Unlock(lock) => {
@@ -329,7 +355,7 @@ impl Node {
             }
             Operation::Barrier => {
                 out.event(Event::Arrive { thread: number });
-                self.knowledge.comes_to_barrier(BARRIER);
+                self.consistency.knowledge.comes_to_barrier(BARRIER);
                 self.call(setup, thread, sync::Input::Arrive(BARRIER, Contribution::Nothing, number.into()), out);
             }
             Operation::Set { flag, source } => {
@@ -348,10 +374,11 @@ impl Node {
             Operation::Lock(lock) => out.event(Event::Locked { thread: number, lock }),
             Operation::Barrier => {
                 if setup.fault == Fault::ForgetsTooEarly {
-                    let time = self.knowledge.intervals.time().to_vec();
-                    self.knowledge.intervals.everybody_knows(&time);
+                    let intervals = &mut self.consistency.knowledge.intervals;
+                    let time = intervals.time().to_vec();
+                    intervals.everybody_knows(&time);
                 }
-                self.knowledge.leaves_barrier(BARRIER, true);
+                self.consistency.knowledge.leaves_barrier(BARRIER, true);
                 out.event(Event::Left { thread: number });
             }
             Operation::Get { register, .. } => {
@@ -370,18 +397,9 @@ impl Node {
     }
 
     fn refresh(&mut self, setup: &Setup, out: &mut Out) {
-        if !self.knowledge.intervals.has_unapplied() {
-            return;
-        }
-        let mut notices = Vec::new();
-        let any = self.knowledge.intervals.take_unapplied(&mut notices);
+        let Some(notices) = self.consistency.refresh() else { return };
+        let mut notices: Vec<Notice> = notices.collect();
         faults::alter_notices(setup.fault, &mut notices);
-        if any {
-            for place in 0..setup.pages.len() {
-                let range = PageRange::one(setup.page(place));
-                self.step(setup, Input::Notice { range, stamp: u64::MAX }, &Body::Nothing, out);
-            }
-        }
         for Notice { range, stamp } in notices {
             self.step(setup, Input::Notice { range, stamp }, &Body::Nothing, out);
         }
@@ -401,7 +419,6 @@ impl Node {
                     }
                 }
                 self.step(setup, Input::Message { from: NodeId(from), message: *message }, body, out);
-                self.note_published(setup, out);
             }
             Packet::Sync { message, knowledge } => {
                 if message.releases() && setup.fault != Fault::UsesTooEarly {
@@ -409,7 +426,7 @@ impl Node {
                 }
                 if message.releases() {
                     // This mutant does not wait for the knowledge on which the message depends.
-                    let _ = self.knowledge.intervals.learn(NodeId(from), knowledge);
+                    let _ = self.consistency.knowledge.intervals.learn(NodeId(from), knowledge);
                 }
                 self.sync_step(setup, sync::Input::Message(NodeId(from), *message), out);
             }
@@ -418,7 +435,7 @@ impl Node {
 
     /// Uses the messages whose knowledge is complete now.
     fn hear(&mut self, setup: &Setup, from: NodeId, message: sync::Message, knowledge: &[u8], out: &mut Out) {
-        let heard = self.knowledge.hear(from, wire::Message::Sync(message), knowledge);
+        let heard = self.consistency.knowledge.hear(from, wire::Message::Sync(message), knowledge);
         let mut next = heard.transpose().map(|heard| (from, heard));
         while let Some((from, heard)) = next {
             match heard {
@@ -428,7 +445,7 @@ impl Node {
                 Ok(other) => unreachable!("nobody sends {other}"),
                 Err(why) => out.problem(format!("node {} refuses {from}: {why}", self.me)),
             }
-            next = self.knowledge.next_usable();
+            next = self.consistency.knowledge.next_usable();
         }
     }
 
@@ -447,8 +464,9 @@ impl Node {
             out.event(Event::Flag { thread: waiter as u8, flag: flag as u8, is_store });
         }
         let next = self.sync.token_goes_to(&input);
-        if let Some(to) = next {
-            self.step(setup, Input::Carry { to, pages_max: PAGES_CARRIED_MAX }, &Body::Nothing, out);
+        if let Some(to) = next.filter(|_| self.pages.protocol.has_carryable()) {
+            let pages_max = carried_pages_max(PAGE_BYTES);
+            self.step(setup, Input::Carry { to, pages_max }, &Body::Nothing, out);
         }
         let mut effects = Vec::new();
         self.sync.step(input, &mut effects);
@@ -461,7 +479,7 @@ impl Node {
                 sync::Effect::Send(to, message) => {
                     let mut knowledge = Vec::new();
                     if message.releases() {
-                        let intervals = &mut self.knowledge.intervals;
+                        let intervals = &mut self.consistency.knowledge.intervals;
                         faults::attach_notices(
                             setup.fault,
                             &message,
@@ -489,15 +507,6 @@ impl Node {
                 }
             }
         }
-    }
-}
-
-/// Whether stores to `page` must be noticed by marks, and whether it has a twin.
-pub(super) fn found(protocol: &Running, page: PageIndex) -> Found {
-    let hlrc = protocol.as_hlrc();
-    Found {
-        is_watched: hlrc.is_some_and(|hlrc| hlrc.is_watched(page)),
-        has_twin: hlrc.is_some_and(|hlrc| hlrc.has_twin(page)),
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::STORED_IN_A_ROW;
+use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
 
 /// The programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -281,8 +281,8 @@ pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks
         is_wide: false,
         late_faults: false,
         late_bytes: false,
-        unacknowledged_max: 64,
-        together_max: 64,
+        limits: PublicationLimits { unacknowledged_pages_max: 64, together_pages_max: 64 },
+        give_ups: 0,
         fault: Fault::None,
         scripts: scripts(program, size),
     }
@@ -301,6 +301,7 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
     };
     let [manager, interleaved, first_touch, migrating] = homes();
     let other = Home::Manager(Manager(NodeId(1)));
+    let one_at_a_time = PublicationLimits { unacknowledged_pages_max: 1, together_pages_max: 64 };
     let mut all = Vec::new();
     for marks in [false, true] {
         all.extend([
@@ -313,7 +314,9 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
             of(Program::Locks, 2, 2, 2, first_touch, marks),
             of(Program::Races, 2, 2, 2, interleaved, marks),
             Setup { is_wide: true, late_faults: true, ..of(Program::Barriers, 2, 2, 1, manager, marks) },
-            Setup { unacknowledged_max: 1, ..of(Program::Barriers, 2, 2, 2, manager, marks) },
+            Setup { limits: one_at_a_time, ..of(Program::Barriers, 2, 2, 2, manager, marks) },
+            Setup { give_ups: 1, ..of(Program::Barriers, 2, 1, 1, other, marks) },
+            Setup { give_ups: 1, ..of(Program::Locks, 2, 1, 1, other, marks) },
             of(Program::Company, 2, 1, 1, manager, marks),
         ]);
     }

@@ -11,7 +11,7 @@ use crate::intern::guarded;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::STORED_IN_A_ROW;
+use trellis_cluster_protocol::node::{PublicationLimits, STORED_IN_A_ROW};
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId};
 
 /// The result of a seed.
@@ -103,8 +103,11 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
         is_wide: random.once_in(2),
         late_faults: random.once_in(3),
         late_bytes: random.once_in(3),
-        unacknowledged_max: random.one_of(&[1, 2, 64]),
-        together_max: random.one_of(&[1, 2, 64]),
+        limits: PublicationLimits {
+            unacknowledged_pages_max: random.one_of(&[1, 2, 64]),
+            together_pages_max: random.one_of(&[1, 2, 64]),
+        },
+        give_ups: Random::for_purpose(number, 2).one_of(&[0, 0, 1, 4]),
         fault,
         scripts: Vec::new(),
     };

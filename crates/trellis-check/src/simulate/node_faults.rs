@@ -3,7 +3,7 @@
 //! Promises: each breaks one rule of [`trellis_cluster_protocol::node`] or of how a runtime carries it out. Must never change
 //! anything where it is [`NodeFault::None`].
 
-use trellis_cluster_protocol::coherence::{Effect, Input, Purpose};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Purpose};
 use trellis_cluster_protocol::node::{LeavingStep, LockedRange, Order, Shard};
 use trellis_cluster_protocol::{Nanoseconds, PageRange};
 
@@ -81,7 +81,7 @@ impl NodeFault {
     }
 
     /// The shard's order for an effect, as this fault changes it.
-    pub(crate) fn order<C>(
+    pub(crate) fn order<C: Coherence>(
         self,
         shard: &mut Shard<C>,
         effect: Effect,
@@ -115,7 +115,7 @@ impl NodeFault {
     }
 
     /// Takes out what goes off now; returns whether it was pending.
-    pub(crate) fn take<C>(self, shard: &mut Shard<C>, due: Input) -> bool {
+    pub(crate) fn take<C: Coherence>(self, shard: &mut Shard<C>, due: Input) -> bool {
         let before = shard.timers.clone();
         let was_pending = shard.timers.take(due);
         if self == NodeFault::AlarmsStay && matches!(due, Input::Alarm { .. }) {

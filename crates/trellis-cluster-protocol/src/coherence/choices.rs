@@ -325,6 +325,26 @@ impl Coherence for Running {
     fn adopt(&mut self, page: PageIndex) {
         of_running!(self, protocol => protocol.adopt(page));
     }
+
+    fn is_watched(&self, page: PageIndex) -> bool {
+        of_running!(self, protocol => protocol.is_watched(page))
+    }
+
+    fn has_twin(&self, page: PageIndex) -> bool {
+        of_running!(self, protocol => protocol.has_twin(page))
+    }
+
+    fn publishers(&self) -> u32 {
+        of_running!(self, protocol => protocol.publishers())
+    }
+
+    fn publishing(&self) -> u32 {
+        of_running!(self, protocol => protocol.publishing())
+    }
+
+    fn has_carryable(&self) -> bool {
+        of_running!(self, protocol => protocol.has_carryable())
+    }
 }
 
 #[cfg(test)]

@@ -633,6 +633,34 @@ pub trait Coherence {
 
     /// At the home of `page`, which is as at the start: this node's view already allows stores, and the bytes are here.
     fn adopt(&mut self, page: PageIndex);
+
+    /// Whether stores to `page` are noticed by marks now, so that the page must be examined before a publication. The
+    /// page is here, and the protocol does not know of a store to it. This is only so under release consistency
+    /// ([`hlrc`]).
+    fn is_watched(&self, _page: PageIndex) -> bool {
+        false
+    }
+
+    /// Whether the bytes of `page` are kept as they were published last ([`hlrc`]).
+    fn has_twin(&self, _page: PageIndex) -> bool {
+        false
+    }
+
+    /// The number of protocols that have something to publish. Those answer [`Input::Publish`]; the others need not be
+    /// asked.
+    fn publishers(&self) -> u32 {
+        0
+    }
+
+    /// The number of protocols that owe an [`Effect::Published`]: a publication is under way.
+    fn publishing(&self) -> u32 {
+        0
+    }
+
+    /// Whether [`Input::Carry`] may send anything.
+    fn has_carryable(&self) -> bool {
+        false
+    }
 }
 
 /// The kinds of fault, as Sane, MacGregor and Campbell name them (1990, §4.2).

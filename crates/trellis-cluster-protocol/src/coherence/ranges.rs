@@ -5,7 +5,7 @@
 //! when the page is untouched or only its home holds it ([`Ranges::change`]). It must never look into a protocol, and must
 //! never keep a protocol's state for pages that another one handles.
 
-use super::{Coherence, Effect, Geometry, Hlrc, Input, Message, Protocol, Running};
+use super::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
 use crate::Nanoseconds;
 use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::vec;
@@ -115,21 +115,6 @@ impl Ranges {
         }
     }
 
-    /// The number of protocols that have something to publish. Those answer [`Input::Publish`]; the others need not be
-    /// asked.
-    pub fn publishers(&self) -> u32 {
-        self.count_hlrc(Hlrc::has_news)
-    }
-
-    /// The number of protocols that owe an [`Effect::Published`]: a publication is under way.
-    pub fn publishing(&self) -> u32 {
-        self.count_hlrc(Hlrc::is_publishing)
-    }
-
-    fn count_hlrc(&self, is_one: impl Fn(&Hlrc) -> bool) -> u32 {
-        self.protocols.iter().filter_map(|(_, running)| running.as_hlrc()).filter(|hlrc| is_one(hlrc)).count() as u32
-    }
-
     /// The nodes whose acknowledgements a publication waits for.
     pub fn awaited_from(&self) -> Vec<NodeId> {
         self.protocols
@@ -137,21 +122,6 @@ impl Ranges {
             .filter_map(|(_, running)| running.as_hlrc())
             .flat_map(|hlrc| hlrc.awaited_from())
             .collect()
-    }
-
-    /// Whether [`Input::Carry`] may send anything.
-    pub fn has_carryable(&self) -> bool {
-        self.protocols.iter().filter_map(|(_, running)| running.as_hlrc()).any(|hlrc| hlrc.has_carryable())
-    }
-
-    /// Whether stores to `page` are currently noticed by marks ([`super::hlrc`]).
-    pub fn is_watched(&self, page: PageIndex) -> bool {
-        self.of(page).as_hlrc().is_some_and(|hlrc| hlrc.is_watched(page))
-    }
-
-    /// Whether the bytes of `page` as they were published last are kept ([`super::hlrc`]).
-    pub fn has_twin(&self, page: PageIndex) -> bool {
-        self.of(page).as_hlrc().is_some_and(|hlrc| hlrc.has_twin(page))
     }
 
     /// Splits the wanted pages at the borders.
@@ -207,7 +177,7 @@ impl Coherence for Ranges {
             Input::Publish { .. } => {
                 let running = self.protocols.iter_mut().map(|(_, running)| running);
                 return running
-                    .filter(|running| running.as_hlrc().is_some_and(Hlrc::has_news))
+                    .filter(|running| running.publishers() > 0)
                     .for_each(|running| running.step(now, input, effects));
             }
             Input::Gone { .. } | Input::Carry { .. } => {
@@ -250,6 +220,26 @@ impl Coherence for Ranges {
     fn adopt(&mut self, page: PageIndex) {
         let place = self.place(page);
         self.protocols[place].1.adopt(page);
+    }
+
+    fn is_watched(&self, page: PageIndex) -> bool {
+        self.of(page).is_watched(page)
+    }
+
+    fn has_twin(&self, page: PageIndex) -> bool {
+        self.of(page).has_twin(page)
+    }
+
+    fn publishers(&self) -> u32 {
+        self.protocols.iter().map(|(_, running)| running.publishers()).sum()
+    }
+
+    fn publishing(&self) -> u32 {
+        self.protocols.iter().map(|(_, running)| running.publishing()).sum()
+    }
+
+    fn has_carryable(&self) -> bool {
+        self.protocols.iter().any(|(_, running)| running.has_carryable())
     }
 }
 

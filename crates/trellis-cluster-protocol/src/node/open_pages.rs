@@ -27,18 +27,17 @@ const PUBLICATION_SHIFT: u32 = 3;
 
 /// What the protocol knows about a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub(super) struct Found {
     /// The next store to the page must be noticed by marks: the page is here, and the protocol does not already know of a
     /// store.
-    pub is_watched: bool,
+    pub(super) is_watched: bool,
     /// It has a twin.
-    pub has_twin: bool,
+    pub(super) has_twin: bool,
 }
 
 /// The open pages of one shard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct OpenPages {
-    geometry: Geometry,
+pub(super) struct OpenPages {
     stored_in_a_row: u8,
     /// One byte for each page. It is allocated when the first page is published.
     known: Vec<u8>,
@@ -49,57 +48,53 @@ pub struct OpenPages {
 impl OpenPages {
     /// None yet. A page stays open after `stored_in_a_row` publications with stores to it. That is [`STORED_IN_A_ROW`], or
     /// less if a checker wants to see more open pages; at most 3.
-    pub fn new(geometry: Geometry, stored_in_a_row: u8) -> OpenPages {
+    pub(super) fn new(stored_in_a_row: u8) -> OpenPages {
         debug_assert!((1..=COUNT).contains(&stored_in_a_row));
-        OpenPages { geometry, stored_in_a_row, known: Vec::new(), open: Vec::new() }
+        OpenPages { stored_in_a_row, known: Vec::new(), open: Vec::new() }
     }
 
     /// Whether `page` stays open. If so, the kernel's marks say nothing about it.
-    pub fn is_open(&self, page: PageIndex) -> bool {
-        self.known(page) & OPEN != 0
+    pub(super) fn is_open(&self, geometry: &Geometry, page: PageIndex) -> bool {
+        self.known(geometry, page) & OPEN != 0
     }
 
     /// These pages were taken away or protected.
-    pub fn forget(&mut self, range: PageRange) {
+    pub(super) fn forget(&mut self, geometry: &Geometry, range: PageRange) {
         if !self.known.is_empty() {
-            range.pages().for_each(|page| self.know(page, 0));
+            range.pages().for_each(|page| self.know(geometry, page, 0));
         }
     }
 
     /// Called after the pages of `range` were stored to and publication number `publication` has included those stores: the
     /// next store to each of them must be noticed. Calls `protect` with the ranges that must be protected for that. The
-    /// other pages stay open; returns whether there are any.
+    /// other pages stay open.
     ///
     /// # Errors
     ///
     /// Those of `protect`.
-    pub fn published<E>(
+    pub(super) fn published<E>(
         &mut self,
+        geometry: &Geometry,
         range: PageRange,
-        publication: u32,
+        publication: u8,
         found: impl Fn(PageIndex) -> Found,
         mut protect: impl FnMut(PageRange) -> Result<(), E>,
-    ) -> Result<bool, E> {
+    ) -> Result<(), E> {
         if !found(range.first()).is_watched {
-            return protect(range).map(|()| false);
+            return protect(range);
         }
         let mut first = range.first().0;
-        let mut any = false;
         for page in range.pages() {
             if !found(page).has_twin {
-                self.forget(PageRange::one(page));
-            } else if self.stays_open(page, publication) {
-                any = true;
+                self.forget(geometry, PageRange::one(page));
+            } else if self.stays_open(geometry, page, publication) {
                 if let Some(run) = PageRange::new(PageIndex(first), page.0 - first) {
                     protect(run)?;
                 }
                 first = page.0 + 1;
             }
         }
-        if let Some(run) = PageRange::new(PageIndex(first), range.end() - first) {
-            protect(run)?;
-        }
-        Ok(any)
+        PageRange::new(PageIndex(first), range.end() - first).map_or(Ok(()), protect)
     }
 
     /// Called before a publication: appends to `stored` the open pages that were stored to. `differs` says whether a page
@@ -108,8 +103,9 @@ impl OpenPages {
     /// # Errors
     ///
     /// Those of `protect`.
-    pub fn examine<E>(
+    pub(super) fn examine<E>(
         &mut self,
+        geometry: &Geometry,
         found: impl Fn(PageIndex) -> Found,
         mut differs: impl FnMut(PageIndex) -> bool,
         mut protect: impl FnMut(PageIndex) -> Result<(), E>,
@@ -118,22 +114,22 @@ impl OpenPages {
         let mut open = core::mem::take(&mut self.open);
         let mut done = Ok(());
         open.retain(|&page| {
-            if done.is_err() || !self.is_open(page) {
+            if done.is_err() || !self.is_open(geometry, page) {
                 return done.is_err();
             }
             let Found { is_watched, has_twin } = found(page);
             if !is_watched {
-                self.forget(PageRange::one(page));
+                self.forget(geometry, PageRange::one(page));
                 return false;
             }
             if has_twin && differs(page) {
                 stored.push(page);
                 return true;
             }
-            if has_twin && self.rests(page) {
+            if has_twin && self.rests(geometry, page) {
                 return true;
             }
-            self.forget(PageRange::one(page));
+            self.forget(geometry, PageRange::one(page));
             done = protect(page);
             // From here on the kernel marks stores. If there is a twin, it shows the stores before.
             if !has_twin || differs(page) {
@@ -145,42 +141,42 @@ impl OpenPages {
         done
     }
 
-    fn known(&self, page: PageIndex) -> u8 {
-        self.known.get(self.geometry.slot(page)).copied().unwrap_or(0)
+    fn known(&self, geometry: &Geometry, page: PageIndex) -> u8 {
+        self.known.get(geometry.slot(page)).copied().unwrap_or(0)
     }
 
-    fn know(&mut self, page: PageIndex, known: u8) {
-        self.known[self.geometry.slot(page)] = known;
+    fn know(&mut self, geometry: &Geometry, page: PageIndex, known: u8) {
+        self.known[geometry.slot(page)] = known;
     }
 
     /// Notes that `page`, which has a twin, is published. Returns whether it stays open.
-    fn stays_open(&mut self, page: PageIndex, publication: u32) -> bool {
+    fn stays_open(&mut self, geometry: &Geometry, page: PageIndex, publication: u8) -> bool {
         if self.known.is_empty() {
-            self.known = vec![0; self.geometry.slots()];
+            self.known = vec![0; geometry.slots()];
         }
-        let known = self.known(page);
-        let number = (publication << PUBLICATION_SHIFT) as u8;
+        let known = self.known(geometry, page);
+        let number = publication << PUBLICATION_SHIFT;
         if known & OPEN != 0 {
-            self.know(page, number | OPEN | COUNT);
+            self.know(geometry, page, number | OPEN | COUNT);
             return true;
         }
-        let is_next = known & !(OPEN | COUNT) == (publication.wrapping_sub(1) << PUBLICATION_SHIFT) as u8;
+        let is_next = known & !(OPEN | COUNT) == publication.wrapping_sub(1) << PUBLICATION_SHIFT;
         let count = if is_next { (known & COUNT) + 1 } else { 1 };
         if count < self.stored_in_a_row {
-            self.know(page, number | count);
+            self.know(geometry, page, number | count);
             return false;
         }
-        self.know(page, number | OPEN | COUNT);
+        self.know(geometry, page, number | OPEN | COUNT);
         self.open.push(page);
         true
     }
 
     /// Notes that `page` was not stored to. Returns whether it stays open nevertheless.
-    fn rests(&mut self, page: PageIndex) -> bool {
-        let known = self.known(page);
+    fn rests(&mut self, geometry: &Geometry, page: PageIndex) -> bool {
+        let known = self.known(geometry, page);
         debug_assert!(known & OPEN != 0);
         let stays = known & COUNT > 1;
-        self.know(page, if stays { known - 1 } else { 0 });
+        self.know(geometry, page, if stays { known - 1 } else { 0 });
         stays
     }
 }
@@ -194,22 +190,30 @@ mod tests {
     const PAGE: PageIndex = PageIndex(7);
     const FOUND: Found = Found { is_watched: true, has_twin: true };
 
+    const GEOMETRY: Geometry = Geometry {
+        me: NodeId(0),
+        nodes: 2,
+        founders: 2,
+        pages: 100,
+        shard: 0,
+        shards: 1,
+        home: Home::Interleaved(Interleaved),
+        marks: true,
+    };
+
     fn open_pages() -> OpenPages {
-        let (me, home) = (NodeId(0), Home::Interleaved(Interleaved));
-        let geometry = Geometry { me, nodes: 2, founders: 2, pages: 100, shard: 0, shards: 1, home, marks: true };
-        OpenPages::new(geometry, STORED_IN_A_ROW)
+        OpenPages::new(STORED_IN_A_ROW)
     }
 
     /// Whether the page stays open after this publication.
-    fn publish(pages: &mut OpenPages, publication: u32) -> bool {
+    fn publish(pages: &mut OpenPages, publication: u8) -> bool {
         let mut protected = false;
         let protect = |_| {
             protected = true;
             Ok::<(), ()>(())
         };
-        let stays = pages.published(PageRange::one(PAGE), publication, |_| FOUND, protect).unwrap();
-        assert_ne!(stays, protected);
-        stays
+        pages.published(&GEOMETRY, PageRange::one(PAGE), publication, |_| FOUND, protect).unwrap();
+        !protected
     }
 
     /// What the page does before a publication: the answers of the comparisons, one after the other.
@@ -222,7 +226,7 @@ mod tests {
             Ok::<(), ()>(())
         };
         let found = |_| Found { has_twin, ..FOUND };
-        pages.examine(found, |_| *answers.next().expect("a comparison"), protect, &mut stored).unwrap();
+        pages.examine(&GEOMETRY, found, |_| *answers.next().expect("a comparison"), protect, &mut stored).unwrap();
         assert_eq!(answers.next(), None, "comparisons that were not made");
         (stored, protected)
     }
@@ -231,8 +235,8 @@ mod tests {
     fn a_page_stays_open_from_the_third_publication_in_a_row_on() {
         let mut pages = open_pages();
         assert!(!publish(&mut pages, 10) && !publish(&mut pages, 11));
-        assert!(!pages.is_open(PAGE));
-        assert!(publish(&mut pages, 12) && pages.is_open(PAGE));
+        assert!(!pages.is_open(&GEOMETRY, PAGE));
+        assert!(publish(&mut pages, 12) && pages.is_open(&GEOMETRY, PAGE));
         assert!(publish(&mut pages, 20), "it is compared, whatever came between");
         assert_eq!(pages.open, [PAGE]);
     }
@@ -258,7 +262,7 @@ mod tests {
             assert_eq!(examine(&mut pages, true, &[false]), (vec![], false));
         }
         assert_eq!(examine(&mut pages, true, &[false, false]), (vec![], true));
-        assert!(!pages.is_open(PAGE) && !publish(&mut pages, 7));
+        assert!(!pages.is_open(&GEOMETRY, PAGE) && !publish(&mut pages, 7));
     }
 
     #[test]
@@ -276,7 +280,7 @@ mod tests {
         let mut pages = open_pages();
         assert!((1..=3).any(|publication| publish(&mut pages, publication)));
         assert_eq!(examine(&mut pages, false, &[]), (vec![PAGE], true));
-        assert!(!pages.is_open(PAGE));
+        assert!(!pages.is_open(&GEOMETRY, PAGE));
     }
 
     #[test]
@@ -289,17 +293,18 @@ mod tests {
             Ok::<(), ()>(())
         };
         let range = PageRange::new(PageIndex(5), 5).unwrap();
-        assert_eq!(pages.published(range, 4, |page| Found { has_twin: page.0 != 9, ..FOUND }, protect), Ok(true));
+        let found = |page: PageIndex| Found { has_twin: page.0 != 9, ..FOUND };
+        assert_eq!(pages.published(&GEOMETRY, range, 4, found, protect), Ok(()));
         assert_eq!(protected, [PageRange::new(PageIndex(5), 2).unwrap(), PageRange::new(PageIndex(8), 2).unwrap()]);
     }
 
     #[test]
     fn what_is_taken_away_is_forgotten() {
         let mut pages = open_pages();
-        pages.forget(PageRange::one(PAGE));
+        pages.forget(&GEOMETRY, PageRange::one(PAGE));
         assert!((1..=3).any(|publication| publish(&mut pages, publication)));
-        pages.forget(PageRange::new(PageIndex(0), 8).unwrap());
-        assert!(!pages.is_open(PAGE) && !pages.is_open(PageIndex(99)));
+        pages.forget(&GEOMETRY, PageRange::new(PageIndex(0), 8).unwrap());
+        assert!(!pages.is_open(&GEOMETRY, PAGE) && !pages.is_open(&GEOMETRY, PageIndex(99)));
         assert_eq!(examine(&mut pages, true, &[]), (vec![], false));
     }
 }

@@ -8,10 +8,11 @@
 //! Promises: no [`Order::Send`] is for a departed node. An alarm comes back through [`Shard::pop_due`], once, and so does
 //! a page that is held, unless the node leaves first. An embedder carries orders out and decides nothing.
 
-use super::{Departures, RangeLocks, Route, Timers};
+use super::{Departures, Marks, PublicationLimits, RangeLocks, Route, STORED_IN_A_ROW, Timers};
 use crate::Nanoseconds;
-use crate::coherence::{Effect, Geometry, Input, Message, Purpose};
-use crate::page::{NodeId, PageRange};
+use crate::coherence::{Coherence, Effect, Geometry, Input, Message, Purpose};
+use crate::page::{NodeId, PageIndex, PageRange};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// See the module.
@@ -27,6 +28,8 @@ pub struct Shard<C> {
     pub departures: Departures,
     /// Answers in place of departed nodes.
     answers: Vec<(NodeId, Message)>,
+    /// The pages whose stores the kernel marks, if it does.
+    marks: Option<Box<Marks>>,
     geometry: Geometry,
     coordinator: NodeId,
 }
@@ -68,7 +71,7 @@ pub enum Order {
     },
 }
 
-impl<C> Shard<C> {
+impl<C: Coherence> Shard<C> {
     /// The shard at its start: no node has departed. `coordinator` takes over what a departed node leaves behind.
     pub fn new(protocol: C, geometry: Geometry, coordinator: NodeId) -> Shard<C> {
         Shard {
@@ -77,9 +80,17 @@ impl<C> Shard<C> {
             locks: RangeLocks::default(),
             departures: Departures::new(geometry.nodes, geometry.me.0 >= geometry.founders),
             answers: Vec::new(),
+            marks: geometry.marks.then(|| Box::new(Marks::new(&geometry, STORED_IN_A_ROW))),
             geometry,
             coordinator,
         }
+    }
+
+    /// As [`Shard::new`], with pages that stay open after `stored_in_a_row` publications with stores to them: fewer than
+    /// [`STORED_IN_A_ROW`], so that a checker sees more open pages.
+    pub fn opening_after(mut self, stored_in_a_row: u8) -> Shard<C> {
+        self.marks = self.marks.map(|_| Box::new(Marks::new(&self.geometry, stored_in_a_row)));
+        self
     }
 
     /// Turns an effect of the protocol into an order. The clock is read only for effects that depend on time. A page
@@ -104,8 +115,79 @@ impl<C> Shard<C> {
                 self.locks.granted(call, now());
                 Order::Granted { range, call }
             }
+            Effect::Install { range, .. } => {
+                if let Some(marks) = &mut self.marks {
+                    marks.installed(&self.geometry, &self.protocol, range);
+                }
+                Order::CarryOut(effect)
+            }
+            Effect::Revoke(range) => {
+                if let Some(marks) = &mut self.marks {
+                    marks.revoked(&self.geometry, range);
+                }
+                Order::CarryOut(effect)
+            }
             other => Order::CarryOut(other),
         }
+    }
+
+    /// Carries out [`Effect::Downgrade`]: calls `protect` with the pages whose views must no longer allow stores. The
+    /// other pages stay open to stores, and are examined before the next publication.
+    ///
+    /// # Errors
+    ///
+    /// Those of `protect`.
+    pub fn downgrade<E>(
+        &mut self,
+        range: PageRange,
+        mut protect: impl FnMut(PageRange) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match &mut self.marks {
+            Some(marks) => marks.downgraded(&self.geometry, &self.protocol, range, protect),
+            None => protect(range),
+        }
+    }
+
+    /// Whether stores must be looked for before a publication.
+    pub fn is_watching(&self) -> bool {
+        self.marks.as_ref().is_some_and(|marks| marks.is_watching())
+    }
+
+    /// A publication begins: appends to `stored` the pages that stay open and were stored to; each is
+    /// [`Input::Stored`]. `differs` says whether a page differs from its twin now; `protect` makes a page read-only.
+    ///
+    /// # Errors
+    ///
+    /// Those of `protect`.
+    pub fn look_for_stores<E>(
+        &mut self,
+        differs: impl FnMut(PageIndex) -> bool,
+        protect: impl FnMut(PageIndex) -> Result<(), E>,
+        stored: &mut Vec<PageIndex>,
+    ) -> Result<(), E> {
+        match &mut self.marks {
+            Some(marks) => marks.look_for_stores(&self.geometry, &self.protocol, differs, protect, stored),
+            None => Ok(()),
+        }
+    }
+
+    /// The pages among which the kernel must look for marks now, by chunk, ascending.
+    pub fn watched(&self) -> impl Iterator<Item = PageRange> {
+        self.marks.iter().flat_map(|marks| marks.chunks(&self.geometry))
+    }
+
+    /// The inputs that follow when the kernel finds the pages of `range`, all of one chunk, marked.
+    pub fn marked(&self, range: PageRange) -> impl Iterator<Item = Input> {
+        self.marks.iter().flat_map(move |marks| marks.marked(&self.geometry, range))
+    }
+
+    /// The input with which the shard publishes, and the number of [`Effect::Published`] that it owes from then on, in
+    /// addition to those that it owes already. `None` if there is nothing to publish.
+    pub fn publish(&self, limits: &PublicationLimits) -> Option<(Input, u32)> {
+        let publishers = self.protocol.publishers();
+        let PublicationLimits { unacknowledged_pages_max, together_pages_max } = *limits;
+        let input = Input::Publish { unacknowledged_max: unacknowledged_pages_max, together_max: together_pages_max };
+        (publishers > 0).then(|| (input, publishers - self.protocol.publishing()))
     }
 
     /// The next answer of a departed node, as the protocol receives it.
@@ -142,19 +224,19 @@ impl<C> Shard<C> {
 mod tests {
     use super::*;
     use crate::Access;
+    use crate::coherence::{Protocol, Running};
     use crate::homes::{Home, Manager};
     use crate::node::RangeLockCall;
-    use crate::page::PageIndex;
 
     const PAGE: PageIndex = PageIndex(7);
     const OTHER: NodeId = NodeId(2);
     const HOLD_MAX: Nanoseconds = 1_000;
 
-    fn shard() -> Shard<()> {
+    fn shard() -> Shard<Running> {
         let home = Home::Manager(Manager(NodeId(0)));
         let geometry =
             Geometry { me: NodeId(1), nodes: 3, founders: 2, pages: 64, shard: 0, shards: 1, home, marks: false };
-        Shard::new((), geometry, NodeId(0))
+        Shard::new(Protocol::IVY.start(geometry), geometry, NodeId(0))
     }
 
     fn no_clock() -> Nanoseconds {

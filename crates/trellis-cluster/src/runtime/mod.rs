@@ -34,6 +34,7 @@ use std::time::Instant;
 
 use trellis_cluster_protocol::coherence::{self, Geometry, Protocol};
 use trellis_cluster_protocol::membership::{self, Membership};
+use trellis_cluster_protocol::node::PublicationLimits;
 use trellis_cluster_protocol::prefetch::Streams;
 use trellis_cluster_protocol::wire::{self, Limits};
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, sync};
@@ -247,6 +248,7 @@ impl Node {
             consistency: consistency::Consistency::new(
                 me,
                 nodes,
+                PublicationLimits::of(config.page_bytes, SHARDS as usize),
                 pages,
                 link.is_ordered(),
                 config.has_release_consistency(),

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use trellis_base::{Deadline, Limit};
+use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Event, Geometry, Input, Message, Protocol, Ranges};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{self, OpenPages, Order, Resumes, STORED_IN_A_ROW};
+use trellis_cluster_protocol::node::{self, Order, Resumes};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
 use super::diffs::{Pieces, joined};
@@ -45,7 +46,6 @@ pub(super) struct Shard {
     pub(super) sent: u32,
     /// Dropped pages that differ from their twins.
     pub(super) changed: Vec<PageIndex>,
-    pub(super) open_pages: OpenPages,
 }
 
 #[derive(Clone, Copy)]
@@ -83,7 +83,6 @@ impl Shard {
             is_timed: is_timed(config.coherence),
             sent: 0,
             changed: Vec::new(),
-            open_pages: OpenPages::new(geometry, STORED_IN_A_ROW),
         };
         for range in &config.coherence_ranges {
             let first = (range.first / config.page_bytes) as u32;
@@ -255,11 +254,12 @@ impl Node {
         let done = match effect {
             Effect::Revoke(range) => {
                 LiveCounters::add(&self.counters().invalidations, u64::from(range.count()));
-                self.consistency.doubt();
-                shard.open_pages.forget(range);
                 self.region.revoke(place(range).0, place(range).1)
             }
-            Effect::Downgrade(range) => self.notice_stores(shard, range),
+            Effect::Downgrade(range) => {
+                self.watch(shard, range);
+                shard.node.downgrade(range, |run| self.region.downgrade(place(run).0, place(run).1))
+            }
             Effect::KeepTwin(range) => {
                 self.region.keep_twin(place(range).0, place(range).1);
                 Ok(())
@@ -273,7 +273,7 @@ impl Node {
                 Ok(())
             }
             Effect::Notice { range, stamp } => {
-                self.consistency.note(range, stamp);
+                self.consistency.note(Notice { range, stamp });
                 Ok(())
             }
             Effect::Published => {
@@ -286,9 +286,7 @@ impl Node {
                     _ => trellis_memory::Access::Read,
                 };
                 self.note_before_opening(shard, range);
-                if shard.node.protocol.is_watched(range.first()) {
-                    self.consistency.watch(range.first());
-                }
+                self.watch(shard, range);
                 self.region.install(place(range).0, place(range).1, access, zero)
             }
             Effect::Upgrade(range) => {
@@ -314,6 +312,13 @@ impl Node {
         };
         if let Err(error) = done {
             self.fail(format!("cannot change the access to pages: {error}"));
+        }
+    }
+
+    /// Publications look at the shard from now on, if the kernel marks stores to these pages.
+    fn watch(&self, shard: &Shard, range: PageRange) {
+        if shard.node.protocol.is_watched(range.first()) {
+            self.consistency.watch(range.first());
         }
     }
 

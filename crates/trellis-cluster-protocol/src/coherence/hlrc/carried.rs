@@ -65,11 +65,6 @@ pub enum Objection {
 }
 
 impl Hlrc {
-    /// Whether [`crate::coherence::Input::Carry`] may send anything.
-    pub fn has_carryable(&self) -> bool {
-        !self.carryable.is_empty()
-    }
-
     pub(super) fn note_carryable(&mut self, page: PageIndex, stamp: Option<u64>) {
         if self.carryable.len() < CARRYABLE_MAX && self.propagation != Propagation::Update {
             self.carryable.push(Carryable { page, stamp });

@@ -202,6 +202,26 @@ impl Coherence for Hlrc {
     fn adopt(&mut self, page: PageIndex) {
         self.set(page, READABLE | WRITABLE | WRITTEN | if self.is_home(page) { 0 } else { HOME });
     }
+
+    fn is_watched(&self, page: PageIndex) -> bool {
+        self.geometry.marks && self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE) == READABLE
+    }
+
+    fn has_twin(&self, page: PageIndex) -> bool {
+        self.has(page, TWIN)
+    }
+
+    fn publishers(&self) -> u32 {
+        u32::from(self.has_news())
+    }
+
+    fn publishing(&self) -> u32 {
+        u32::from(self.is_publishing)
+    }
+
+    fn has_carryable(&self) -> bool {
+        !self.carryable.is_empty()
+    }
 }
 
 impl Hlrc {
@@ -233,24 +253,9 @@ impl Hlrc {
         }
     }
 
-    /// Whether stores to `page` are currently noticed by marks, so that the page must be checked before a publication.
-    pub fn is_watched(&self, page: PageIndex) -> bool {
-        self.geometry.marks && self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE) == READABLE
-    }
-
-    /// Whether the bytes of `page` are kept as they were published last.
-    pub fn has_twin(&self, page: PageIndex) -> bool {
-        self.has(page, TWIN)
-    }
-
     /// Whether a publication would have anything to do or to wait for.
-    pub fn has_news(&self) -> bool {
+    fn has_news(&self) -> bool {
         self.is_publishing || !(self.dirty.is_empty() && self.awaited.is_empty() && self.late.is_empty())
-    }
-
-    /// Whether a publication is under way.
-    pub fn is_publishing(&self) -> bool {
-        self.is_publishing
     }
 
     fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {

@@ -1,7 +1,7 @@
 //! The side of a node that stored to pages: what it publishes, and how it handles the notices of other nodes.
 
 use super::{BEHIND, CARRIED, DEAF, DIRTY, FETCHED, HOME, Hlrc, PENDING, READABLE, SHARED, TWIN, WANTED, WRITABLE};
-use crate::coherence::{Effect, Message, violation};
+use crate::coherence::{Coherence, Effect, Message, violation};
 use crate::page::{NodeId, PageIndex, PageRange, PageSet};
 use alloc::vec::Vec;
 
