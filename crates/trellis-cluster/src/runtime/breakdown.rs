@@ -1,11 +1,11 @@
-//! What the rest of the runtime cannot measure by itself of where the time goes: how long the program ran, how many
-//! threads it has, and what the service thread takes from it.
+//! Parts of the breakdown of time that the rest of the runtime cannot measure: how long the program ran, how many
+//! threads it has, and how much time the service thread takes from it.
 //!
-//! Promises: what the service thread does while a thread of the program waits for Trellis is in that wait, and is not
-//! counted again. Costs one reading of a clock and one of the thread's own time for each time the service thread wakes,
-//! and a few atomic operations for each wait. Must never count more than there was, in the whole run and in each phase:
-//! where a thread enters and leaves several times while the service thread is busy, only the last time is known and less
-//! is counted; and so it is where a phase begins meanwhile.
+//! Promises: the time of the service thread while a thread of the program waits for Trellis belongs to that wait, and
+//! is not counted again. The cost is one reading of a clock and one of the thread's time for each wake-up of the
+//! service thread, and a few atomic operations for each wait. It must never count more time than there was, in the
+//! whole run or in a phase. If a thread enters and leaves several times while the service thread is busy, or if a phase
+//! begins meanwhile, it counts less, because only the last time is known.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::Node;
 use trellis_record::thread_time_ns;
 use trellis_record::{Counters, LiveCounters};
 
-/// Numbers of nodes of this process, from 1: a thread knows whether it was counted at the node that it works for.
+/// The next number of a node of this process, from 1. A thread uses the number to know whether its node has counted it.
 static NODES: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
@@ -25,12 +25,12 @@ thread_local! {
 pub(crate) struct Breakdown {
     number: u64,
     began: AtomicU64,
-    /// When the present phase began, or the program.
+    /// When the present phase began; the first one begins with the program.
     phase_began: AtomicU64,
     has_ended: AtomicBool,
-    /// Threads of the program that are inside of Trellis.
+    /// The number of threads of the program that are inside Trellis.
     inside: AtomicU32,
-    /// When there was one, and when there was none any more.
+    /// When `inside` last rose from 0, and when it last fell to 0.
     since: AtomicU64,
     until: AtomicU64,
 }
@@ -61,13 +61,13 @@ impl Breakdown {
         self.phase_began.store(now, Ordering::Relaxed);
     }
 
-    /// The program is done: nothing is its time from now on.
+    /// The program is done: no time from now on counts as its time.
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// How much of the time from `woke` to `slept` is in the present phase with no thread of the program inside, as far
-    /// as that is known.
+    /// How much of the time from `woke` to `slept` is in the present phase with no thread of the program inside
+    /// Trellis, as far as that is known. In nanoseconds.
     fn outside(&self, woke: u64, slept: u64) -> u64 {
         let woke = woke.max(self.phase_began.load(Ordering::Relaxed));
         let (since, until) = (self.since.load(Ordering::Relaxed), self.until.load(Ordering::Relaxed));
@@ -81,7 +81,7 @@ impl Breakdown {
     }
 }
 
-/// A thread of the program is inside of Trellis as long as this lives.
+/// A thread of the program is inside Trellis as long as this lives.
 pub(super) struct Inside<'a>(&'a Node);
 
 impl Drop for Inside<'_> {
@@ -91,8 +91,8 @@ impl Drop for Inside<'_> {
 }
 
 impl Node {
-    /// A thread of the program comes in at `since`. A caller that counts the wait passes the time at which the wait began:
-    /// the service thread may run between that reading of the clock and this call.
+    /// A thread of the program enters Trellis at `since`. A caller that counts the wait passes the time at which the
+    /// wait began, because the service thread may run between that reading of the clock and this call.
     pub(super) fn inside(&self, since: u64) -> Inside<'_> {
         self.enter(since);
         Inside(self)
@@ -110,10 +110,10 @@ impl Node {
         }
     }
 
-    /// The service thread was awake from `woke` to `slept`; `ran_before` is what this returned the last time.
+    /// Counts what the service thread did between `woke` and `slept`. `ran_before` is what this returned the last time.
     pub(super) fn note_handled(&self, woke: u64, slept: u64, ran_before: u64) -> u64 {
         let ran = thread_time_ns();
-        // Awake is not running: another thread may have had the core.
+        // The thread did not run all this time: another thread may have had the core.
         let handled = (ran - ran_before).min(self.breakdown.outside(woke, slept));
         if !self.breakdown.has_ended.load(Ordering::Relaxed) {
             LiveCounters::add(&self.counters().handler_ns, handled);
@@ -155,18 +155,18 @@ mod tests {
 
     #[test]
     fn only_the_time_without_a_thread_inside_counts() {
-        // Nobody came in, or went before.
+        // No thread entered, or it left before.
         assert_eq!(after(0, 0, 0).outside(100, 150), 50);
         assert_eq!(after(0, 20, 90).outside(100, 150), 50);
-        // Somebody was inside all the time.
+        // A thread was inside all the time.
         assert_eq!(after(1, 90, 40).outside(100, 150), 0);
-        // Came in meanwhile; went meanwhile; both.
+        // A thread entered meanwhile; left meanwhile; did both.
         assert_eq!(after(1, 130, 40).outside(100, 150), 30);
         assert_eq!(after(0, 90, 120).outside(100, 150), 30);
         assert_eq!(after(0, 110, 120).outside(100, 150), 40);
-        // Went, and came again: what was before is not known.
+        // A thread left and entered again: what was before is not known.
         assert_eq!(after(1, 140, 120).outside(100, 150), 20);
-        // The phase began meanwhile, or after all of it.
+        // The phase began meanwhile, or after that time.
         let of_phase = |phase_began| Breakdown { phase_began: AtomicU64::new(phase_began), ..after(1, 130, 40) };
         assert_eq!(of_phase(110).outside(100, 150), 20);
         assert_eq!(of_phase(140).outside(100, 150), 0);

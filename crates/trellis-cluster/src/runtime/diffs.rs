@@ -1,10 +1,10 @@
-//! Diffs of pages: made from pages and their twins, sent, checked when they come, put into pages.
+//! Diffs of pages: makes them from pages and their twins, sends them, checks those that arrive, and applies them.
 //!
-//! On the wire the diffs of a message follow one another in the order of their pages, each after its length (4 bytes,
-//! little-endian). Promises: a diff that came is checked as a whole before anything is done with it. Must never touch a
-//! byte of a page that its diff does not name: another thread may be storing there.
+//! On the wire, the diffs of a message follow one another in the order of their pages, each after its length (4 bytes,
+//! little-endian). Promises: a diff that arrives is checked as a whole before it is used. It must never touch a byte of
+//! a page that the diff does not name: another thread may be storing there.
 //!
-//! A page that is carried along with a lock's token comes here, too: attached whole, and merged.
+//! This file also sends and merges whole pages that travel with a lock's token.
 
 use trellis_cluster_protocol::coherence::{Effect, Message};
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, PageSet, wire};
@@ -17,7 +17,7 @@ use trellis_record::LiveCounters;
 const _: () = assert!(diff::bytes_max(1 << 12) + 4 <= wire::diff_bytes_max(1 << 12));
 const _: () = assert!(diff::bytes_max(1 << 21) + 4 <= wire::diff_bytes_max(1 << 21));
 
-/// The checked diffs that came with a message, or the page.
+/// The checked diffs, or the page, that came with a message.
 #[derive(Clone, Copy)]
 pub(super) struct Pieces<'a> {
     pages: PageSet,
@@ -34,7 +34,7 @@ pub(super) enum BadPieces {
 }
 
 impl<'a> Pieces<'a> {
-    /// Those of `message`, where it has any.
+    /// The pieces of `message`, if it has any.
     pub(super) fn of(
         message: &Message,
         attached: &'a [u8],
@@ -71,8 +71,8 @@ fn put_piece(out: &mut Vec<u8>, piece: &[u8]) {
     out.extend_from_slice(piece);
 }
 
-/// The first effects that can be carried out as one, and how many they are: the same for neighbouring runs of pages, or
-/// the same diffs for several nodes.
+/// Joins the first effects that can be carried out as one: the same effect on neighbouring runs of pages, or the same
+/// diffs to several nodes. Returns also how many they are.
 pub(super) fn joined(effects: &[Effect]) -> (Effect, usize) {
     let first = effects[0];
     if let Effect::Send { message, .. } = first
@@ -105,7 +105,8 @@ fn join(one: Effect, next: Effect) -> Option<Effect> {
 }
 
 impl Node {
-    /// Sends diffs to one node or to several: what this node stored itself, or what came and is sent on (`pieces`).
+    /// Sends diffs to one node or to several: those of this node's stores, or those that came and are passed on
+    /// (`pieces`).
     pub(super) fn send_diffs(&self, message: Message, sends: &[Effect], pieces: Option<Pieces<'_>>) {
         let (origin, pages) = match message {
             Message::Diff { writer, pages, .. } => (writer, pages),
@@ -131,7 +132,7 @@ impl Node {
         }
     }
 
-    /// Sends a page that goes with a lock's token: these bytes, which are the twin or the page as it is now.
+    /// Sends a page that goes with a lock's token. `bytes` are its twin, or the page as it is now.
     fn send_carried(&self, to: NodeId, message: Message, bytes: &[u8]) {
         let encoded = wire::encode_with(&wire::Message::Coherence(message), EPOCH, bytes.len() as u32);
         debug_assert!(encoded.body().is_empty());
@@ -141,13 +142,13 @@ impl Node {
         self.unless_sent(to, sent);
     }
 
-    /// Sends a page of which this node is the home with a lock's token.
+    /// Sends a page whose home is this node, with a lock's token.
     pub(super) fn send_page_carried(&self, to: NodeId, message: Message) {
         let page = message.carried().expect("only a message that carries a page is sent so");
         self.send_carried(to, message, &self.snapshot(PageRange::one(page)));
     }
 
-    /// Puts a page that was carried here into the copy.
+    /// Merges a page that came with a lock's token into the copy.
     pub(super) fn merge(&self, page: PageIndex, has_twin: bool, pieces: Option<Pieces<'_>>) -> Result<(), MapError> {
         let pieces = pieces.expect("a page is merged when it comes");
         let range = PageRange::one(page);
@@ -155,13 +156,13 @@ impl Node {
         LiveCounters::add(&self.counters().pages_carried_in, 1);
         let twin = has_twin.then(|| self.region.twin(page.0 as usize, 1));
         // SAFETY: the bytes were found to be those of a page. Page and twin are whole pages that live as long as the
-        // region; the twin is used under this shard's lock only, and the page is changed word by word. Where there is no
-        // twin no thread can store to the page.
+        // region; the twin is used under this shard's lock only, and the page is changed word by word. If there is no
+        // twin, no thread can store to the page.
         unsafe { diff::merge(pieces.bytes, twin, self.privileged(range)) };
         Ok(())
     }
 
-    /// Sends pages as they were published last.
+    /// Sends pages as they were at their last publication.
     pub(super) fn send_twins(&self, to: NodeId, message: Message) {
         if let Some(page) = message.carried() {
             // SAFETY: as below.
@@ -184,7 +185,7 @@ impl Node {
         self.unless_sent(to, sent);
     }
 
-    /// What this node stored to pages since their twins were kept; the twins follow.
+    /// Makes the diffs of what this node stored to pages since their twins were kept, and brings the twins up to date.
     fn diffs_of(&self, pages: PageSet) -> Vec<u8> {
         let mut out = Vec::new();
         for page in pages.pages() {
@@ -200,7 +201,7 @@ impl Node {
         out
     }
 
-    /// Puts diffs that came into pages, and into those twins that are kept.
+    /// Applies diffs that arrived to pages, and to those twins that are kept.
     pub(super) fn apply(
         &self,
         pages: PageSet,
@@ -222,10 +223,10 @@ impl Node {
         Ok(())
     }
 
-    /// Whether a page differs from its twin. Threads may be storing to it: what they stored before this call is seen.
+    /// Whether a page differs from its twin. Threads may be storing to it; this sees what they stored before the call.
     pub(super) fn differs_from_twin(&self, page: PageIndex) -> bool {
         let (now, before) = (self.privileged(PageRange::one(page)), self.region.twin(page.0 as usize, 1));
-        // SAFETY: both are whole pages that live as long as the region. Where bytes change meanwhile either answer will
+        // SAFETY: both are whole pages that live as long as the region. If bytes change meanwhile, either answer will
         // do: such a page is looked at again. The twin is used under this shard's lock only, which is held.
         unsafe { libc::memcmp(now.cast(), before.cast(), self.config.page_bytes) != 0 }
     }
@@ -238,7 +239,7 @@ fn receiver(effect: &Effect) -> Option<NodeId> {
     }
 }
 
-/// The diffs of `pages` among those that came.
+/// The diffs of `pages`, out of those that came.
 fn relayed(pieces: Pieces<'_>, pages: PageSet) -> Vec<u8> {
     if pieces.pages == pages {
         return pieces.bytes.to_vec();

@@ -1,10 +1,10 @@
-//! Nodes that come and go: lets them in, hands over what one leaves behind, takes over what another left.
+//! Nodes that join and leave: admits them, hands over what this node leaves behind, takes over what another node left.
 //!
-//! Promises: whoever leaves keeps no page that others may come for, no lock, and no message that waits for an answer;
-//! nothing is sent to a node after it was told farewell, and who would have been asked there asks the coordinator.
-//! Must never make the program of a node wait because another one comes or goes.
+//! Promises: a node that leaves keeps no page that others may request, no lock, and no message that waits for an
+//! answer. Nothing is sent to a node after the farewell to it; requests that it would have got go to the coordinator.
+//! It must never make the program of a node wait because another node joins or leaves.
 //!
-//! One lock more in the order of [`super`]: the membership comes before a shard.
+//! The order of locks in [`super`] has one more here: the membership comes before a shard.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,19 +26,19 @@ use super::{LEAVE_LOOK_NS, Node};
 use crate::cluster::WaitError;
 use crate::waits::Wait;
 
-/// What a node knows about those that come and go.
+/// What a node knows about nodes that join and leave.
 pub(super) struct Elastic {
     /// The node, for the thread that takes pages over.
     this: OnceLock<Weak<Node>>,
-    /// This node has met everybody.
+    /// Whether this node has met all members.
     joined: AtomicBool,
-    /// It is this node's turn to go.
+    /// Whether it is this node's turn to leave.
     may_hand_over: AtomicBool,
-    /// No thread may use the region any more.
+    /// Whether this node has begun to leave: no thread may use the region any more.
     is_leaving: AtomicBool,
-    /// Addresses of those that were given a number, from the first that is no founder on.
+    /// The addresses of the nodes that got a number after the start, in the order of their numbers.
     addresses: Ordered<Vec<String>>,
-    /// To the thread that takes pages over; `None` ends it.
+    /// The channel to the thread that takes pages over; dropping it ends the thread.
     taker: Ordered<Option<Sender<PageRange>>>,
 }
 
@@ -63,24 +63,24 @@ impl Elastic {
     }
 }
 
-// Coming.
+// Joining.
 impl Node {
     pub(crate) fn know_thyself(self: &Arc<Node>) {
-        // Set once, by the one who made the node.
+        // It is set only here, once, when the node is made.
         let _ = self.elastic.this.set(Arc::downgrade(self));
     }
 
-    /// Whether this node came after the start.
+    /// Whether this node joined after the start.
     pub(crate) fn is_joined_node(&self) -> bool {
         self.me.0 >= self.founders
     }
 
-    /// Whether this node, which came after the start, has met everybody.
+    /// Whether this node, which joined after the start, has met all members.
     pub(crate) fn has_joined(&self) -> bool {
         self.elastic.joined.load(Ordering::Acquire)
     }
 
-    /// At the coordinator: a number for a process at `address`, or the sentence that refuses it.
+    /// At the coordinator: reserves a number for a process at `address`. The error is the sentence that refuses it.
     pub(crate) fn reserve_place(&self, address: &str) -> Result<NodeId, String> {
         let mut addresses = lock(&self.elastic.addresses);
         let reserved = lock(&self.membership).0.reserve();
@@ -99,7 +99,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Numbers below `node` that were given away and whose node may be there, with their addresses.
+    /// The joined nodes with numbers below `node` that may still be present, with their addresses.
     pub(crate) fn joined_before(&self, node: NodeId) -> Vec<(NodeId, String)> {
         let addresses = lock(&self.elastic.addresses);
         let members = lock(&self.membership);
@@ -108,20 +108,20 @@ impl Node {
         there.map(|(number, address)| (number, address.clone())).collect()
     }
 
-    /// How many nodes are there now.
+    /// The number of nodes that are present, this one among them.
     pub(crate) fn members_present(&self) -> usize {
         let members = lock(&self.membership);
         let others = (0..self.nodes).map(NodeId).filter(|&node| node != self.me);
         1 + others.filter(|&node| members.0.is_present(node)).count()
     }
 
-    /// This node was let in: those joined nodes are there whose bits are set.
+    /// This node was admitted. A set bit in `there` means that the joined node of that number is present.
     pub(super) fn note_admitted(&self, there: u64) {
         let absent = (self.founders..self.nodes).filter(|node| there >> node & 1 == 0);
         absent.for_each(|node| self.note_departs(NodeId(node)));
     }
 
-    /// The cluster ended before this node was part of it: its end is no failure of anybody's.
+    /// The cluster ended before this node was part of it. The other nodes hear nothing of it: no node failed.
     pub(crate) fn find_cluster_ended(&self) {
         let coordinator = self.name_of(NodeId(self.config.manager as u16));
         self.fail_alone(format!(
@@ -134,9 +134,9 @@ impl Node {
     }
 }
 
-// Going.
+// Leaving.
 impl Node {
-    /// Refuses to let a node go that came later and still has what others may wait for.
+    /// Refuses to let a joined node leave while it has something for which others may wait.
     pub(crate) fn may_leave(&self) -> Result<(), WaitError> {
         if !self.is_joined_node() || self.failure.is_set() {
             return Ok(());
@@ -163,15 +163,15 @@ impl Node {
         }
     }
 
-    /// A thread touched a page: after this node left that would be a request that nobody answers.
+    /// A thread touched a page. Once this node has begun to leave, no node would answer the request.
     pub(super) fn refuse_after_leaving(&self) {
         if self.elastic.is_leaving.load(Ordering::Relaxed) {
             super::failure::end_process("the region was touched after this node began to leave the cluster");
         }
     }
 
-    /// Leaves a cluster that goes on: everything that others may come for is handed on. Returns when everybody said
-    /// farewell or the cluster failed, and this node owes nobody an answer.
+    /// Leaves a cluster that continues: hands on everything that others may request. Returns when every member has said
+    /// farewell, or the cluster has failed, and this node owes no answer.
     pub(crate) fn hand_over_and_go(&self) {
         self.elastic.is_leaving.store(true, Ordering::Relaxed);
         for step in LeavingStep::ALL {
@@ -194,7 +194,7 @@ impl Node {
         }
     }
 
-    /// Waits until `done`, or the cluster failed, or everybody has said farewell.
+    /// Waits until `done`, or until the cluster has failed, or until every member has said farewell.
     fn wait_until(&self, done: impl Fn() -> bool) {
         let ticket = self.waiters.take();
         self.leaver.store(ticket.name(), Ordering::SeqCst);
@@ -217,7 +217,7 @@ impl Node {
         self.elastic.is_leaving.load(Ordering::Relaxed)
     }
 
-    /// Pages that were asked for ahead may still be under way.
+    /// Waits for pages that were requested ahead and may still be under way.
     fn wait_for_own_requests(&self) {
         let since = self.now();
         for run in runs(0..self.region.pages() as u32) {
@@ -233,7 +233,7 @@ impl Node {
         }
     }
 
-    /// Answers whoever was told to ask again.
+    /// Answers the nodes that this node told to ask again.
     fn answer_deferred(&self) {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -253,7 +253,8 @@ impl Node {
         }
     }
 
-    /// What was held back here goes on: after the last farewell nothing more comes, and nobody may wait for an answer.
+    /// Handles the messages that were held back here: no message arrives after the last farewell, and no node may be
+    /// left waiting for an answer.
     fn answer_everybody(&self) {
         while !self.failure.is_set() {
             let mut next: Option<u64> = None;
@@ -271,15 +272,15 @@ impl Node {
     }
 }
 
-// Those that have gone.
+// Members that leave.
 impl Node {
-    /// The node is about to go. When this returns nothing is on its way into its queue any more: messages about pages
-    /// are sent under the locks of their shards.
+    /// The node is about to leave. After this returns, nothing more is queued for it, because messages about pages are
+    /// sent under the locks of their shards.
     pub(super) fn note_departs(&self, node: NodeId) {
         self.shards.iter().for_each(|shard| lock(shard).node.departures.depart(node));
     }
 
-    /// Nothing of the node is under way any more.
+    /// No message of the node is under way any more.
     pub(super) fn note_vanished(&self, node: NodeId) {
         let successor = NodeId(self.config.manager as u16);
         for shard in &self.shards {
@@ -290,7 +291,7 @@ impl Node {
 
 // Taking over.
 impl Node {
-    /// Somebody leaves these pages behind; a thread of their own takes them, because that may have to wait.
+    /// A node leaves these pages behind. A separate thread takes them, because it may have to wait.
     pub(super) fn take_over(&self, range: PageRange) {
         let mut taker = lock(&self.elastic.taker);
         if taker.is_none() {
@@ -303,7 +304,7 @@ impl Node {
             *taker = Some(sender);
         }
         if let Some(taker) = &*taker {
-            // A taker that is gone has said why.
+            // A taker that has ended has reported why.
             let _ = taker.send(range);
         }
     }
@@ -324,7 +325,8 @@ impl Node {
                 Some(Taking::Page(page)) => (PageRange::one(page), self.take_page(page)),
                 Some(Taking::Done) => return self.member_took_over(),
                 None => {
-                    // Ends with a range, when no more follow, or after a failure of the cluster with the process.
+                    // This ends with a range, or when no more follow; after a failure of the cluster, it ends with the
+                    // process.
                     match ranges.recv() {
                         Ok(range) => take_over.name(range),
                         // No more follow.
@@ -341,7 +343,7 @@ impl Node {
         }
     }
 
-    /// Has the page here for stores, once.
+    /// Gets the page with the right to store.
     fn take_page(&self, page: PageIndex) -> Result<(), WaitError> {
         let wait = Wait::TakeOver(u64::from(page.0));
         let deadline = self.now().saturating_add(wait.limit_ns(&self.config));

@@ -1,8 +1,8 @@
-//! How a node fails: one sentence, kept, told to the peers, and the end of the process.
+//! How a node fails: it keeps one sentence, tells it to the peers, and ends the process.
 //!
-//! Promises: the first failure is the one reported; every blocked call returns an error that carries it; a process
-//! whose threads compute and never look is ended [`GRACE`] after the failure. Must never end a process whose program
-//! reacts to the error by itself in that time.
+//! Promises: the first failure is the one reported. Every blocked call returns an error that carries it. A process
+//! whose threads compute and never call Trellis is ended [`GRACE`] after the failure. It must never end a process whose
+//! program reacts to the error in that time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,19 +37,20 @@ impl Failure {
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// What happened, for people.
+    /// The sentence about the first failure.
     pub(crate) fn sentence(&self) -> String {
         self.sentence.get().cloned().unwrap_or_default()
     }
 }
 
 impl Node {
-    /// The cluster cannot go on because of this node, and this is why.
+    /// The cluster cannot continue because of this node; `sentence` says why.
     pub(crate) fn fail(&self, sentence: String) {
         self.fail_because_of(self.me, sentence);
     }
 
-    /// The same, because of a peer: the others must hear its name, not ours, whoever tells them first.
+    /// The cluster cannot continue because of `culprit`. The others must hear its name, not this node's, whichever node
+    /// tells them first.
     pub(crate) fn fail_because_of(&self, culprit: NodeId, sentence: String) {
         if !self.keep_failure(culprit, sentence) {
             return;
@@ -57,21 +58,21 @@ impl Node {
         let encoded = wire::encode(&wire::Message::Membership(Message::Fail(culprit)), EPOCH);
         for peer in (0..self.nodes).map(NodeId).filter(|&peer| peer != self.me) {
             if self.link.is_connected(usize::from(peer.0)) {
-                // Who cannot be told notices that the connection breaks.
+                // A peer that cannot be told notices that the connection breaks.
                 let _ = self.link.send(usize::from(peer.0), &encoded.header, trellis_transport::Payload::Nothing);
             }
         }
         self.end_waiting();
     }
 
-    /// This node cannot go on, which is nobody else's business.
+    /// This node cannot continue. Its peers are not told.
     pub(super) fn fail_alone(&self, sentence: String) {
         if self.keep_failure(self.me, sentence) {
             self.end_waiting();
         }
     }
 
-    /// Whether it is the first.
+    /// Keeps the failure if it is the first; returns whether it is.
     fn keep_failure(&self, culprit: NodeId, sentence: String) -> bool {
         if self.failure.sentence.set(sentence).is_err() {
             return false;
@@ -86,13 +87,13 @@ impl Node {
         self.progress.stop();
     }
 
-    /// A thread cannot go on without its page and there is nobody to return an error to.
+    /// Ends the process because a thread cannot continue without its page, and a load or store cannot return an error.
     pub(super) fn end_after_failure(&self) -> ! {
         self.report_failure();
         end_now()
     }
 
-    /// Gives the program time to end by itself, then ends it.
+    /// Gives the program time to end by itself, then ends the process.
     pub(super) fn end_unless_program_does(&self) {
         std::thread::sleep(GRACE.time());
         if !self.left.load(Ordering::Acquire) {

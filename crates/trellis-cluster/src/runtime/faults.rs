@@ -1,8 +1,8 @@
 //! The fault path: a thread touched a page that this node does not hold.
 //!
 //! `signal` and `mprotect` call [`trellis_memory::FaultServer::serve`] in the faulting thread, which sends the request
-//! itself and polls for the answer; `handler` hands the faults of blocked threads to the service thread, which only
-//! submits them: the answer lets the thread go on.
+//! and polls for the answer. `handler` hands the faults of blocked threads to the service thread, which only submits
+//! them: the answer lets the blocked thread continue.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -21,13 +21,13 @@ use crate::launch::Activity;
 use crate::waits::Wait;
 use trellis_record::{FaultKind, LiveCounters};
 
-/// Most runs that an announced access asks for before it waits for the first of them.
+/// The maximum number of runs that an announced access requests before it waits for the first of them.
 const RUNS_UNDER_WAY_MAX: usize = 8;
 
-/// Why pages are asked for that no thread waits for.
+/// Why pages are requested ahead of an access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// They may be touched.
+    /// The program may touch them.
     Guessed,
     /// The program said that it will touch them.
     Announced,
@@ -35,7 +35,7 @@ pub(super) enum Why {
     Gathered,
 }
 
-/// What the catcher calls; does not keep the node alive.
+/// The node, as the catcher calls it. The reference does not keep the node alive.
 pub(crate) struct Server(Weak<Node>);
 
 impl Server {
@@ -53,7 +53,7 @@ impl FaultServer for Server {
     }
 }
 
-/// What a thread waits for that touched a page.
+/// The wait of a thread that touched a page.
 fn wait_for(fault: Fault) -> Wait {
     let page = fault.page as u64;
     if fault.write { Wait::WriteFault(page) } else { Wait::ReadFault(page) }
@@ -82,13 +82,13 @@ impl Node {
             }
             self.read_ahead(&request);
             if !ticket.is_done() && before == Access::None {
-                // The request travels; meanwhile the page's memory is made. If there is none, receiving says so.
+                // The page's memory is made while the request travels. If there is none, receiving reports it.
                 let _ = self.prepare(PageRange::one(page));
             }
             self.wait_for_page(&ticket, fault, polling);
             ticket.rearm();
             shard = lock(self.shard_of(page));
-            // Said also by a thread that has to ask again: it may be the last one that the page stayed for.
+            // A thread that has to ask again reports this too: it may be the last one for which the page stayed.
             let resumes = shard.node.timers.looks(page, || self.now());
             self.resume(&mut shard, resumes);
         }
@@ -96,8 +96,8 @@ impl Node {
         self.note_fault(page, fault.offset as u32, event, started, asked_anybody);
     }
 
-    /// Tells the protocol about a fault, unless that must wait until the page has its new protocol; returns whether
-    /// that sent anything.
+    /// Tells the protocol about a fault, unless the page is about to get a new protocol. Returns whether a message was
+    /// sent, or will be when the page has that protocol.
     fn ask(&self, shard: &mut super::Shard, page: PageIndex, request: &Request) -> bool {
         let frozen = &shard.frozen;
         if frozen.contains(&page.0) {
@@ -114,12 +114,12 @@ impl Node {
     fn wait_for_page<'a>(&'a self, ticket: &Ticket<'_>, fault: Fault, polling: Polling<'a>) {
         let wait = wait_for(fault);
         let since = self.now();
-        // That the page is locked may be heard meanwhile.
+        // The news that the page is locked may arrive meanwhile.
         let look_ns = wait.limit_ns(&self.config).min(Wait::LockRange(0).limit_ns(&self.config));
         if ticket.is_done() {
             return;
         }
-        // It is one wait, however often that is looked at.
+        // This is one wait, however often the loop below looks at it.
         self.doing(Activity::Waiting(wait));
         ticket.begin_wait(wait, since, since.saturating_add(wait.limit_ns(&self.config)));
         let mut early = Some(polling);
@@ -134,8 +134,7 @@ impl Node {
         self.doing(Activity::Computing);
     }
 
-    /// Ends this node if a thread has waited for too long for a page. One that another node's program has locked may take as
-    /// long as a program may take with a lock.
+    /// Ends this node if a thread has waited too long for a page, as [`Node::limit_now_ns`] says.
     pub(super) fn give_up_late(&self, wait: Wait, since: u64) {
         let (Wait::ReadFault(page) | Wait::WriteFault(page)) = wait else { return };
         let page = PageIndex(page as u32);
@@ -147,7 +146,8 @@ impl Node {
         }
     }
 
-    /// How long a wait may last, as things are now: a page that another node's program has locked may take as long as its lock.
+    /// How long a wait may last, by what is known now, in nanoseconds. A page that another node's program has locked
+    /// may take as long as a lock may.
     pub(super) fn limit_now_ns(&self, wait: Wait) -> u64 {
         let is_locked = match wait {
             Wait::ReadFault(page) | Wait::WriteFault(page) | Wait::Fetch(page) => {
@@ -159,7 +159,7 @@ impl Node {
         if is_locked { Wait::LockRange(0) } else { wait }.limit_ns(&self.config)
     }
 
-    /// Who should have given `page`, for the sentence of an error.
+    /// Which node should have given `page`, for the sentence of an error.
     pub(super) fn who_has_page(&self, page: PageIndex) -> String {
         let asked = lock(self.shard_of(page)).asked_for(page);
         let home = format!("its home is {}", self.name_of(self.home_of(page)));
@@ -172,7 +172,7 @@ impl Node {
         }
     }
 
-    /// A fault of a thread that the kernel blocks: submits it and returns.
+    /// Submits the fault of a thread that the kernel blocks, and returns.
     pub(super) fn submit(&self, fault: Fault) {
         self.refuse_after_leaving();
         let since = self.now();
@@ -190,7 +190,7 @@ impl Node {
             is_noted: false,
         });
         self.ask(&mut shard, page, &request);
-        // Who was not woken at once waits for another node.
+        // A thread that was not woken at once waits for another node.
         for waiting in &mut shard.waiting {
             if let Waiting::Kernel { page: waiting_for, asked, .. } = waiting {
                 *asked |= *waiting_for == page;
@@ -223,7 +223,7 @@ impl Node {
         self.step(shard, Input::Prefetch { wanted, write, announced: why != Why::Guessed });
     }
 
-    /// Asks for pages before they are touched; returns when all have been asked for and most have come.
+    /// Requests pages before they are touched. Returns when no request for them is under way any more.
     pub(crate) fn prefetch(&self, pages: Range<u32>, write: bool) -> Result<(), WaitError> {
         let started = self.now();
         let fetched = match self.leases.get() {
@@ -270,7 +270,7 @@ impl Node {
                 match self.wait(&ticket, wait) {
                     Waited::Done => break,
                     Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-                    // That the page is locked may have been heard meanwhile.
+                    // The news that the page is locked may have arrived meanwhile.
                     Waited::TooLong if self.now().saturating_sub(since) < self.limit_now_ns(wait) => {}
                     Waited::TooLong => {
                         let seconds = self.limit_now_ns(wait) / 1_000_000_000;
@@ -294,7 +294,8 @@ impl Node {
         self.count_fault(page.0, Some(offset), kind, since, self.now() - since);
     }
 
-    /// A fault was answered after so long. `offset` is the byte of the page that was touched, if that is known.
+    /// Counts a fault that was answered after `waited` nanoseconds. `offset` is the byte of the page that was touched,
+    /// if it is known.
     pub(super) fn count_fault(&self, page: u32, offset: Option<u32>, kind: FaultKind, since: u64, waited: u64) {
         let counters = self.counters();
         let (counter, time) = match kind {

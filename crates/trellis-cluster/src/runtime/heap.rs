@@ -1,8 +1,8 @@
-//! The shared heap: hands the program's calls to the pure state machine, waits, and keeps the order in which stores
-//! become known: what was written to a block is known before the block can be anybody else's.
+//! The shared heap: passes the program's calls to the pure state machine and waits. It also keeps the order in which
+//! stores become known: what was written to a block is known before another node can get the block.
 //!
-//! Promises: a call that fails has changed nothing, except that it may have given empty pages back. Must never touch the
-//! region: whoever frees or allocates is the program, and only its own stores fill a block.
+//! Promises: a call that fails has changed nothing, except that it may have given empty pages back. It must never touch
+//! the region: only the program's own stores fill a block.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,12 +21,13 @@ use crate::heap::{HeapError, Home};
 use crate::waits::Wait;
 use trellis_record::LiveCounters;
 
-/// Interleaved pages change their home after so many, unless that would be more often than [`STRIPES_MAX`] times.
+/// The home of interleaved pages changes after this many pages, unless that would make more than [`STRIPES_MAX`]
+/// pieces.
 const STRIPE_PAGES_MIN: u32 = 16;
-/// Most pieces in which one allocation is placed.
+/// The maximum number of pieces in which one allocation is placed.
 const STRIPES_MAX: u32 = 1024;
 
-/// The heap of one node, and what came of the calls that wait.
+/// The heap of one node, and the answers to the calls that wait.
 pub(super) struct SharedHeap {
     state: Ordered<State>,
 }
@@ -34,13 +35,14 @@ pub(super) struct SharedHeap {
 struct State {
     machine: heap::Heap,
     effects: Vec<Effect>,
-    /// For threads that were woken and have not looked yet; each takes its own.
+    /// Answers for threads that were woken and have not looked yet, by ticket.
     answers: BTreeMap<u32, Answer>,
-    /// Empty spans that a thread of the program has to give back: only it can make known what was written there.
+    /// Empty spans that a thread of the program has to give back, because only such a thread can publish what was
+    /// written there.
     surplus: Vec<u32>,
 }
 
-/// What the program wants.
+/// An allocation that the program requests.
 #[derive(Clone, Copy)]
 pub(crate) struct AllocationRequest {
     pub(crate) bytes: u64,
@@ -65,12 +67,13 @@ impl SharedHeap {
     }
 }
 
-/// What to do where memory is short: a program learns of one allocation at a time.
+/// What to do when memory is short. The advice is "by much", because a program learns of one failed allocation at a
+/// time.
 const LARGER: &str = "raise heap_bytes or region_bytes, by much (region_bytes=64GiB is fine): pages take memory only when they \
                       are touched";
 
 impl Node {
-    /// A block for the program.
+    /// Allocates a block for the program.
     pub(crate) fn heap_allocate(&self, wanted: AllocationRequest) -> Result<Block, HeapError> {
         let request = self.heap_request(wanted)?;
         self.heap_give_back()?;
@@ -100,7 +103,7 @@ impl Node {
         }
     }
 
-    /// Takes a block back, whichever node handed it out.
+    /// Frees a block, whichever node handed it out.
     pub(crate) fn heap_free(&self, offset: u64) -> Result<(), HeapError> {
         let ticket = self.waiters.take();
         let mut answer = self.heap_call(&ticket, Input::Free(offset, ticket.name()))?;
@@ -118,7 +121,7 @@ impl Node {
         }
     }
 
-    /// Bytes of the block at `offset`.
+    /// The size in bytes of the block at `offset`.
     pub(crate) fn heap_measure(&self, offset: u64) -> Result<u64, HeapError> {
         let ticket = self.waiters.take();
         match self.heap_call(&ticket, Input::Measure(offset, ticket.name()))? {
@@ -127,7 +130,7 @@ impl Node {
         }
     }
 
-    /// What this node handed out, and, at the node that keeps the directory, the pages that nobody has.
+    /// What this node handed out, and, at the node that keeps the directory, the number of free pages.
     pub(crate) fn heap_statistics(&self) -> (Statistics, Option<u64>) {
         let state = lock(&self.heap.state);
         (state.machine.statistics(), state.machine.pages_free())
@@ -156,7 +159,7 @@ impl Node {
         Ok(Request { bytes: wanted.bytes, align: wanted.align, home, own_pages: wanted.own_pages })
     }
 
-    /// Pages that came and that nobody touched yet get their home.
+    /// Gives the pages of a new span their home, before they are touched.
     fn heap_place(&self, run: Run, wanted: &AllocationRequest, home: NodeId) -> Result<(), WaitError> {
         let pages = run.first..run.first + run.pages;
         let is_shared = wanted.bytes <= SMALL_BYTES_MAX && !wanted.own_pages;
@@ -169,13 +172,13 @@ impl Node {
         }
     }
 
-    /// Empty pages go back, so that there may be room in a row; whether there were any.
+    /// Gives empty pages back, so that there may be enough free pages in a row. Returns whether there were any.
     fn heap_trim(&self) -> Result<bool, WaitError> {
         self.heap_step(Input::Trim);
         self.heap_give_back()
     }
 
-    /// Gives empty spans back once what was written to them is known; whether there were any.
+    /// Gives empty spans back after it has published what was written to them. Returns whether there were any.
     fn heap_give_back(&self) -> Result<bool, WaitError> {
         let mut surplus = std::mem::take(&mut lock(&self.heap.state).surplus);
         if surplus.is_empty() {
@@ -192,7 +195,7 @@ impl Node {
         outcome.map(|()| true)
     }
 
-    /// Hands a call over and waits for its answer.
+    /// Passes a call to the state machine and waits for its answer.
     fn heap_call(&self, ticket: &Ticket<'_>, input: Input) -> Result<Answer, WaitError> {
         self.heap_step(input);
         if !ticket.is_done() {
@@ -209,7 +212,7 @@ impl Node {
         Ok(answer.expect("a ticket is signalled when its answer is there"))
     }
 
-    /// The deadline passed. If the answer came at the last moment the call goes on.
+    /// The deadline passed. If the answer came at the last moment, the call continues.
     fn heap_give_up(&self, ticket: &Ticket<'_>) -> Result<(), WaitError> {
         let debt = lock(&self.heap.state).machine.debt(ticket.name());
         let whom = self.who_owes(debt);
@@ -222,15 +225,15 @@ impl Node {
         Err(self.too_long(Wait::Heap, whom))
     }
 
-    /// Who has not answered. Every node answers at once, so the one that is silent now is to blame; where several are,
-    /// the first on the question's way.
+    /// Which node has not answered. Every node answers at once, so the silent one is to blame; of several, the first on
+    /// the way of the question.
     pub(super) fn who_owes(&self, debt: Option<Debt>) -> String {
         let directory = NodeId(self.config.manager as u16);
         let keeper = || format!("no answer from {}, which keeps the heap's directory", self.name_of(directory));
         let silent = self.silent_nodes();
         let asked = match debt {
             Some(Debt::Block(asked)) => asked,
-            // Nobody knows which call of several it is.
+            // It is not known which of several calls this is.
             None if !silent.is_empty() && !silent.contains(&directory) => {
                 return format!("no answer from {}", self.names(&silent));
             }
@@ -300,7 +303,7 @@ impl Node {
     }
 }
 
-/// Pieces of `pages` that change their home in turn.
+/// The pieces of `pages` whose homes alternate.
 fn stripes(pages: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     let count = pages.end - pages.start;
     let stripe = count.div_ceil(STRIPES_MAX).max(STRIPE_PAGES_MIN);

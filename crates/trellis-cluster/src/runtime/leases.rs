@@ -1,12 +1,13 @@
-//! A region that lies at memory servers: who makes it, who says where it is, and what this node's pages have to do with the
-//! rest of the node.
+//! A region that lies at memory servers: its making, the announcement of its place, and the connection of its pages to
+//! the rest of the node.
 //!
-//! The manager makes the region's objects when all have met, and tells the others in words of our own; when all have left it
-//! takes them away. Between, nodes do not ask each other for pages: each asks the servers ([`trellis_remote::paging`]).
-//! Everything else goes over the link as under any protocol.
+//! The manager makes the region's objects when all nodes have met, and tells the others where they are in reserved
+//! words. It deletes the objects when all nodes have left. In between, nodes request pages from the servers
+//! ([`trellis_remote::paging`]), not from each other. Everything else goes over the link as under any protocol.
 //!
-//! Promises: no node's program begins before it knows where the region is; a node has committed everything it changed when
-//! it says that it leaves. A page that cannot be had is a failure of the node, told to its peers like any other.
+//! Promises: no node's program begins before the node knows where the region is. A node has committed all its changes
+//! when it says that it leaves. A page that cannot be fetched is a failure of the node, which its peers hear like any
+//! other.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -34,7 +35,7 @@ pub(crate) const SERVER: Deadline = Deadline {
     then: "the node ends (exit status 70); the server, and which part of the region lies there",
     tested: "crates/trellis-cli/tests/remote_programs.rs a_run_ends_with_the_name_of_its_memory_server_that_is_killed",
 };
-/// A node that joined late hears at once where the region lies.
+/// How long a node waits to hear where the region lies. A node that joined late hears it at once.
 pub(crate) const WHERE: Deadline = Deadline {
     waits_for: "the manager, to say where that is",
     limit: Limit::Other("`start_seconds_max`"),
@@ -42,12 +43,12 @@ pub(crate) const WHERE: Deadline = Deadline {
     tested: "the manager says it, or ends the cluster because it cannot",
     ..SERVER
 };
-/// The event that is set when the words below say where the region is; nothing else of ours uses words or events where
+/// The event that is set when the words below say where the region is. Trellis itself uses no other word or event when
 /// pages are leased.
 const KNOWN: u64 = RESERVED_FIRST;
-/// How many objects there are.
+/// The word with the number of objects.
 const COUNT: u64 = RESERVED_FIRST + 1;
-/// Two words for each object.
+/// The first of the words that name the objects, two for each.
 const FIRST: u64 = RESERVED_FIRST + 2;
 
 /// This node's pages, and where they lie.
@@ -63,7 +64,7 @@ impl Leases {
     }
 }
 
-/// The node, as its pages see it; does not keep it alive.
+/// The node, as its pages see it. The reference does not keep the node alive.
 struct Owner(Weak<Node>);
 
 impl paging::Host for Owner {
@@ -92,11 +93,12 @@ impl paging::Host for Owner {
 }
 
 impl Node {
-    /// The region can be used when this returns; at once where it does not lie at memory servers.
+    /// Makes the region usable; does nothing when the region does not lie at memory servers.
     ///
     /// # Errors
     ///
-    /// A sentence: the servers, or the node that makes the region, do not answer.
+    /// A sentence: the servers do not answer, the manager does not say where the region lies, or threads cannot be
+    /// started.
     pub(crate) fn begin_leases(self: &Arc<Node>) -> Result<(), String> {
         if !self.config.is_leased() {
             return Ok(());
@@ -118,19 +120,19 @@ impl Node {
         let paging = Arc::new(paging);
         let from = objects::Objects::open(&objects, prefix, pages, self.timeout(), &paging)?;
         paging.start(Arc::new(from)).map_err(no_threads)?;
-        // It is begun once.
+        // This is called once.
         let _ = self.leases.set(Leases { paging, objects, prefix });
         Ok(())
     }
 
-    /// Everything that was changed here is at the servers when this returns: no thread of the program uses the region.
+    /// Writes all changes to the servers. No thread of the program may use the region any more.
     pub(crate) fn flush_leases(&self) {
         if let Some(leases) = self.leases.get() {
             leases.paging.flush();
         }
     }
 
-    /// All have left, or the cluster failed: nothing is served any more.
+    /// Stops serving pages, when all nodes have left or the cluster has failed. The manager then deletes the objects.
     pub(crate) fn end_leases(&self) {
         let Some(leases) = self.leases.get() else { return };
         leases.paging.stop();
@@ -143,7 +145,7 @@ impl Node {
         }
     }
 
-    /// Refuses what pages under leases have not.
+    /// Refuses a call that leased pages do not support.
     pub(super) fn refuse_with_leases(&self, what: &str, next: &str) -> Result<(), WaitError> {
         match self.config.is_leased() {
             true => Err(WaitError::Misuse(format!("the region lies at memory servers, where {what}; {next}"))),
@@ -186,7 +188,7 @@ impl Node {
     }
 }
 
-/// A pointer in two words.
+/// Encodes a pointer in two words.
 fn words_of(object: Pointer) -> [u64; 2] {
     let host = u64::from(object.home().0) << 48;
     [host | object.offset(), u64::from(object.cluster().number()) << 16 | u64::from(object.generation())]

@@ -1,4 +1,4 @@
-//! Membership: hands the facts to the pure state machine and carries out what it says.
+//! Membership: passes facts to the pure state machine and carries out its effects.
 
 use std::sync::atomic::Ordering;
 
@@ -28,12 +28,12 @@ impl Node {
         self.member_step(Input::Leave, "");
     }
 
-    /// Names of those for whom a leaving node waits.
+    /// The names of the nodes for which a leaving node waits.
     pub(crate) fn members_missing(&self) -> Vec<String> {
         lock(&self.membership).0.missing().map(|peer| self.name_of(peer)).collect()
     }
 
-    /// Looks at the clock for silent peers; returns how long until the next look.
+    /// Looks for silent peers; returns the nanoseconds until the next look.
     pub(super) fn tick(&self) -> u64 {
         self.count_of_link();
         for (peer, heard) in self.heard.iter().enumerate() {
@@ -45,7 +45,7 @@ impl Node {
         lock(&self.membership).0.tick_interval()
     }
 
-    /// How frames travelled to each peer that came, and why not in a better way where the link chose.
+    /// How frames travelled to each peer that has connected, and, if the link had a choice, why not in a better way.
     pub(super) fn ways(&self) -> Vec<String> {
         let way = |peer: usize| {
             if peer == usize::from(self.me.0) || !self.has_met(peer) {
@@ -57,7 +57,7 @@ impl Node {
         (0..self.link.nodes()).map(way).collect()
     }
 
-    /// Takes over what only the link counts.
+    /// Copies the counters that only the link has.
     pub(crate) fn count_of_link(&self) {
         let (statistics, counters) = (self.link.statistics(), self.counters());
         for (counter, count) in [

@@ -1,12 +1,12 @@
-//! The joint: carries out what the protocols decide, with the memory and the link of one node.
+//! The runtime of one node: carries out what the protocols decide, with the memory and the link.
 //!
-//! Promises: a fault is served in the thread that faulted where the catcher allows it; every wait has a deadline; the
-//! first failure is kept, told to the peers and reported once; effects are carried out in the order in which they were
-//! decided, under the lock of their shard. Must never touch the application view, and on the fault path must never
+//! Promises: a fault is served in the thread that faulted, if the catcher allows it. Every wait has a deadline. The
+//! first failure is kept, told to the peers and reported once. Effects are carried out in the order in which they were
+//! decided, under the lock of their shard. It must never touch the application view. On the fault path it must never
 //! allocate, log, or take a lock other than those of its shard, of the stream guesser and of the link.
 //!
-//! Locks are taken in the order of `ordered`, after a connection's receive side and before a connection's send side.
-//! Nothing is waited for while one is held.
+//! Locks are taken in the order of `ordered`, after a connection's receive side and before a connection's send side. A
+//! thread waits for no other while it holds one, except as [`Rank::Program`] says.
 
 mod breakdown;
 mod change;
@@ -63,55 +63,56 @@ use progress::Progress;
 use waiters::Waiters;
 use watchdog::LeaveWords;
 
-/// Independent parts of the page protocol, each with a lock of its own; neighbouring chunks are in different ones.
+/// The number of shards: independent parts of the page protocol, each with a lock. Neighbouring chunks are in different
+/// shards.
 const SHARDS: u32 = 16;
-/// There is one cluster and it does not change: frames of any other epoch are refused.
+/// The epoch of all frames. A cluster has only this one; frames of any other epoch are refused.
 const EPOCH: u32 = 1;
-/// Most bytes that one message brings, unless a single page is larger: a peer that waits for another page waits behind
-/// it, and what is refused is thrown away through a buffer of this size.
+/// The maximum number of bytes that one message brings, unless a single page is larger. A peer that waits for another
+/// page waits behind such a message, and a refused body is discarded through a buffer of this size.
 const RUN_BYTES_MAX: usize = 4 << 20;
-/// A leaving node looks this often whether the others have left, besides being told.
+/// How often a leaving node looks whether the others have left. They also tell it.
 const LEAVE_LOOK_NS: u64 = 250_000_000;
 
-/// Everything that one node of a cluster is.
+/// One node of a cluster.
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) me: NodeId,
-    /// How many nodes there can be.
+    /// The maximum number of nodes; numbers are below it.
     pub(crate) nodes: u16,
-    /// How many there are from the start to the end, the first ones.
+    /// The number of founders, which have the lowest numbers.
     pub(crate) founders: u16,
-    /// Dropped before the region: it may send pages again from where they lie until it ends.
+    /// The link is dropped before the region: until it ends, it may send pages again from where they lie.
     link: Box<dyn Link>,
     pub(crate) region: Arc<MappedRegion>,
-    /// The pages, where the region lies at memory servers.
+    /// The pages, if the region lies at memory servers.
     leases: OnceLock<leases::Leases>,
     pub(crate) recorder: Recorder,
     pub(crate) failure: Failure,
     pub(crate) status: StatusPage,
     limits: Limits,
     shards: Box<[Ordered<Shard>]>,
-    /// As every shard has it, but for the number of the shard.
+    /// The geometry of every shard, except the number of the shard.
     geometry: Geometry,
     /// Every protocol that the region has had.
     protocols: Ordered<Vec<Protocol>>,
     changes: change::Changes,
-    /// The number of the next call for a lock of a range.
+    /// The number of the next call that locks a range.
     lock_calls: AtomicU32,
     /// Ranges that the program holds without a guard.
     unguarded: Ordered<Vec<range_locks::Unguarded>>,
-    /// What was said last of a peer that was refused.
+    /// The sentence about the peer that was refused last.
     refusal: Ordered<Option<String>>,
-    /// How a program that numbers objects by itself calls one, for people.
+    /// Names an object in messages, for a program that numbers objects by itself.
     pub(crate) object_names: std::sync::OnceLock<fn(u64) -> String>,
-    /// Whether a long wait for an object is nothing to report.
+    /// Whether long waits for objects are normal and are not reported.
     pub(crate) waits_are_normal: AtomicBool,
     pub(crate) names: Names,
     pub(crate) handles: Handles,
     /// Locks that threads of this node hold.
     held: Ordered<synchronisation::Held>,
     streams: Ordered<Streams>,
-    /// Most pages that one message asks for.
+    /// The maximum number of pages that one message requests.
     window_pages_max: u32,
     synchronisation: Ordered<(sync::Sync, Vec<sync::Effect>)>,
     membership: Ordered<(Membership, Vec<membership::Effect>)>,
@@ -119,20 +120,20 @@ pub(crate) struct Node {
     consistency: consistency::Consistency,
     bodies: sink::Bodies,
     heap: heap::SharedHeap,
-    /// What changes where nodes come and go.
+    /// State of nodes that join and leave.
     elastic: Elastic,
     /// Peers from whom something arrived since the last tick.
     heard: Box<[AtomicBool]>,
-    /// One bit per page whose memory exists and is mapped in the privileged view, once for all.
+    /// One bit per page: set when its memory exists and is mapped in the privileged view, which stays so.
     prepared: Box<[AtomicU64]>,
-    /// What [`Node::now`] said last.
+    /// What [`Node::now`] returned last.
     recent: AtomicU64,
     /// Peers that the membership knows to be up.
     met: Box<[AtomicBool]>,
     waiters: Waiters,
     progress: Progress,
     started: Instant,
-    /// The same moment on the clock that the launcher reads.
+    /// The moment `started` on the clock that the launcher reads.
     started_monotonic_ns: u64,
     left: AtomicBool,
     all_left: AtomicBool,
@@ -149,7 +150,7 @@ fn with_attached(message: &wire::Message, attached: &[u8]) -> ([u8; wire::HEADER
     (encoded.header, body)
 }
 
-/// With `start = manager` nobody waits for the other nodes at the start, so the manager does at the end.
+/// With `start = manager`, no node waits for the others at the start, so the manager waits for them at the end.
 fn membership_of(config: &Config, silence_max: u64) -> Membership {
     let mut members = Membership::new(NodeId(config.node as u16), config.capacity() as u16, silence_max);
     if config.start == Start::Manager {
@@ -162,7 +163,8 @@ fn membership_of(config: &Config, silence_max: u64) -> Membership {
     members.elastic(config.node_count() as u16, NodeId(config.manager as u16))
 }
 
-/// Has the kernel mark stores where that is wanted and works; whether it can.
+/// Makes the kernel mark stores, if the configuration wants it and the kernel can. Returns whether stores can be
+/// marked.
 fn detect_stores(config: &Config, region: &MappedRegion) -> std::io::Result<bool> {
     match config.write_detection {
         WriteDetection::Faults => return Ok(false),
@@ -174,7 +176,7 @@ fn detect_stores(config: &Config, region: &MappedRegion) -> std::io::Result<bool
         WriteDetection::Auto | WriteDetection::Marks => {}
     }
     if !config.has_release_consistency() {
-        // Some may be later.
+        // Pages may get `hlrc` later.
         return Ok(true);
     }
     let detect = |first: usize, end: usize, protocol: Protocol| {
@@ -199,7 +201,7 @@ fn protocols(config: &Config) -> Vec<Protocol> {
     protocols
 }
 
-/// As configured, but no longer than a run may be and no larger than [`RUN_BYTES_MAX`].
+/// The configured maximum, limited to the length of a run and to [`RUN_BYTES_MAX`].
 fn window_pages_max(config: &Config) -> u32 {
     let pages = config.prefetch_pages_max.min(RUN_BYTES_MAX / config.page_bytes).max(1);
     (pages as u32).min(trellis_cluster_protocol::CHUNK_PAGES)
@@ -218,7 +220,7 @@ impl Node {
         let silence_max = config.silence_seconds_max.saturating_mul(1_000_000_000);
         let marks = detect_stores(&config, &region)?;
         let already = if config.reserve == Reserve::Full { u64::MAX } else { 0 };
-        // Pages that lie at memory servers have threads of their own.
+        // Pages that lie at memory servers have their own fault threads.
         let faults = if config.is_leased() { None } else { region.event_fd() };
         let progress = Progress::new(&config, link.readiness(), faults)?;
         Ok(Node {
@@ -284,12 +286,13 @@ impl Node {
         now
     }
 
-    /// The time, as of a moment ago: where microseconds do not matter and reading the clock would cost.
+    /// The time of the last reading of the clock, for callers to whom microseconds do not matter and a reading would
+    /// cost.
     fn recent(&self) -> u64 {
         self.recent.load(Ordering::Relaxed)
     }
 
-    /// Makes the memory of pages before it is received into, unless it was made already.
+    /// Makes the memory of pages before bytes are received into it, unless it exists already.
     fn prepare(&self, range: PageRange) -> Result<(), trellis_memory::MapError> {
         let place = |page: PageIndex| (&self.prepared[page.0 as usize / 64], 1u64 << (page.0 % 64));
         let is_prepared = |page| {
@@ -307,7 +310,7 @@ impl Node {
         Ok(())
     }
 
-    /// What the launcher and the report see of this node's counters.
+    /// This node's counters, as the launcher and the report see them.
     pub(crate) fn counters(&self) -> &LiveCounters {
         self.status.counters()
     }
@@ -317,27 +320,27 @@ impl Node {
         self.status.enter(activity, self.started_monotonic_ns + self.recent());
     }
 
-    /// Whether the peer is up and the membership knows: one that leaves from then on is told to, and is not forgotten.
+    /// Whether the membership knows that the peer is up.
     pub(crate) fn has_met(&self, peer: usize) -> bool {
         self.met[peer].load(Ordering::Acquire)
     }
 
-    /// Why a peer is not there yet, where the link knows.
+    /// Why a peer has not connected yet, if the link knows.
     pub(crate) fn trouble_with(&self, peer: usize) -> Option<String> {
         self.link.trouble(peer)
     }
 
-    /// Attempts to connect by whoever does not know the secret.
+    /// The number of attempts to connect by peers that do not know the secret.
     pub(crate) fn unauthenticated_refused(&self) -> u64 {
         self.link.statistics().unauthenticated_refused
     }
 
-    /// A peer was refused when it connected; the sentence says why.
+    /// Notes that a peer was refused when it connected; the sentence says why.
     pub(crate) fn note_refused(&self, sentence: &str) {
         *ordered::lock(&self.refusal) = Some(sentence.to_owned());
     }
 
-    /// What was said last of a peer that was refused.
+    /// The sentence about the peer that was refused last.
     pub(crate) fn last_refusal(&self) -> Option<String> {
         ordered::lock(&self.refusal).clone()
     }
@@ -369,15 +372,15 @@ impl Node {
 
     fn unless_sent(&self, to: NodeId, sent: Result<(), SendError>) {
         match sent {
-            // A peer that is gone is reported by `lost`, which may come later and knows whether it had left.
+            // `lost` reports a peer that is gone. It may come later, and knows whether the peer had left.
             Ok(()) | Err(SendError::Lost { .. }) => {}
-            // What cannot be queued is our own failure.
+            // If a frame cannot be queued, this node has failed.
             Err(error) => self.fail(format!("cannot send to {}: {error}", self.name_of(to))),
         }
     }
 
-    /// Sends a message: with the bytes of its pages straight from the privileged view; if it releases something, with
-    /// what its receiver may not know.
+    /// Sends a message, with the bytes of its pages from the privileged view. If it releases something, the notices
+    /// that its receiver lacks go with it.
     fn send(&self, to: NodeId, message: &wire::Message) {
         if self.releases(message) {
             return self.send_with_knowledge(to, message);
@@ -417,17 +420,17 @@ impl Node {
         self.unless_sent(to, sent);
     }
 
-    /// Where the bytes of pages belong in the privileged view, at every node. They may be put there before the message
-    /// that brings them is heard: from the moment at which it is sent, and whatever comes first, its receiver awaits
-    /// each of these pages and its program can touch none (`Receiver::place` refuses pages in any other state, whenever
-    /// they come). A page that a lost node should have brought stays so: nobody else is asked for it in a cluster that
-    /// failed.
+    /// The place of pages in the privileged view, the same at every node. The bytes may be put there before the message
+    /// that brings them is handled: from the moment at which it is sent, its receiver awaits each of these pages and
+    /// its program can touch none of them, in whatever order messages arrive (`Receiver::place` refuses pages in any
+    /// other state). A page that a lost node should have brought stays in this state, because a failed cluster requests
+    /// it from no other node.
     fn place_of(&self, range: PageRange) -> usize {
         range.first().0 as usize * self.config.page_bytes
     }
 
-    /// Whether this node may store to pages while they are sent, and the link must not see different bytes when it looks
-    /// twice. A copy under `hlrc` may hold the later bytes or the earlier ones; but what is authenticated must not change.
+    /// Whether this node may store to the pages of `message` while they are sent. A copy under `hlrc` may hold the
+    /// later bytes or the earlier ones, but bytes that the link authenticates must not change between its two looks.
     fn may_change_under_way(&self, message: &wire::Message) -> bool {
         let is_copy = matches!(message, wire::Message::Coherence(coherence::Message::Copy { .. }));
         is_copy && self.config.security_in_use() != Security::InsecurePlain
@@ -453,12 +456,12 @@ impl Node {
         range.count() as usize * self.config.page_bytes
     }
 
-    /// The home of `page`: its manager, or who owned it first.
+    /// The home of `page`: its manager, or its first owner.
     fn home_of(&self, page: PageIndex) -> NodeId {
         self.geometry.home_of(page)
     }
 
-    /// Waits until every node's program is done, or the cluster failed.
+    /// Waits until every node's program is done, or the cluster has failed.
     pub(crate) fn wait_until_all_left(&self) {
         let ticket = self.waiters.take();
         self.leaver.store(ticket.name(), Ordering::SeqCst);
@@ -473,7 +476,7 @@ impl Node {
     pub(crate) fn close(&self, service: std::thread::JoinHandle<()>) -> std::thread::Result<()> {
         self.left.store(true, Ordering::Release);
         self.progress.stop();
-        // Ends with the service thread, which leaves when all members have, or fails.
+        // After a failure, the thread waits for [`failure::GRACE`] before it ends.
         let ended = service.join();
         self.link.close();
         ended
@@ -494,7 +497,7 @@ impl Node {
         }
     }
 
-    /// Pages of the application view that hold bytes `[offset, offset + bytes)`.
+    /// The pages that hold bytes `[offset, offset + bytes)`.
     pub(crate) fn pages_of(&self, offset: usize, bytes: usize) -> std::ops::Range<u32> {
         let end = (offset + bytes).min(self.region.bytes());
         let page_bytes = self.config.page_bytes;

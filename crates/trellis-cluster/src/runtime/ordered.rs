@@ -1,27 +1,27 @@
 //! The locks of a node, and the order in which a thread takes them.
 //!
-//! Promises: a thread that takes a lock holds only locks of lower rank, and one that waits for another thread or node holds
-//! none but those of [`Rank::Program`]. Builds with debug assertions look at every lock and every wait, and end with a
-//! sentence that names both ranks. Must cost nothing in other builds.
+//! Promises: a thread that takes a lock holds only locks of lower rank, and one that waits for another thread or node
+//! holds only locks of [`Rank::Program`]. Builds with debug assertions check every lock and every wait, and panic with
+//! a message that names the ranks. Other builds must never pay for this.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where a lock stands in the order; two of the same rank are never held by one thread.
+/// The place of a lock in the order. A thread never holds two locks of the same rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
-    /// Taken by threads of the program alone, while they publish or apply notices; they wait with it.
+    /// Locks that only threads of the program take, while they publish or apply notices. They wait with such a lock.
     Program,
-    /// Where those said they are who join later.
+    /// The addresses of joined nodes.
     Joiners,
-    /// Who is there.
+    /// The members.
     Membership,
-    /// A shard's pages; or locks, barriers and the rest; or the shared heap.
+    /// A shard's pages; locks, barriers and other objects; the shared heap.
     State,
     /// What is known of intervals.
     Knowledge,
-    /// Nothing of ours is taken under it.
+    /// Locks under which no other lock of the node is taken.
     Last,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn lock<T>(ordered: &Ordered<T>) -> Guard<'_, T> {
     Guard { rank, data: ordered.data.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
-/// To be called where a thread is about to wait for others.
+/// A thread calls this when it is about to wait for others.
 pub(super) fn assert_free_to_wait() {
     if cfg!(debug_assertions) {
         let held = HELD.get();

@@ -1,21 +1,22 @@
-//! Who looks after the link, and how threads wait.
+//! Which thread receives from the link, and how threads wait.
 //!
 //! One thread at a time has the *receiving role*. A thread that waits takes it if it is free and polls, because waking
-//! another core costs more than everything else on the way of a page (about 22 µs on the reference machine). When
-//! nobody waits, the service thread sleeps on the link's readiness and takes the role when something arrives. While a
-//! thread of the program polls, the service thread's interest in the link is switched off, so that a message wakes
-//! nobody. The link is told whenever a thread polls again and again: one that can keep silent meanwhile spares the peers
-//! a system call for each frame, and this thread the two that switch the interest. It is told before a request is sent
-//! whose answer may be faster than the work that comes in between: a call that nobody needs costs 10 µs.
+//! another core costs more than everything else on the way of a page (about 22 µs on the reference machine). When no
+//! thread waits, the service thread sleeps on the link's readiness and takes the role when something arrives. While a
+//! thread of the program polls, the service thread's interest in the link is switched off, so that a message wakes no
+//! thread. The link is told when a thread polls continuously. A link that can keep silent meanwhile saves the peers a
+//! system call for each frame, and saves this thread the two calls that switch the interest. The link is told before
+//! the request is sent, because the answer may be faster than the work that comes in between, and a needless wake-up
+//! costs 10 µs.
 //!
-//! Polling is bounded by `spin_microseconds_max` since the last frame. It does not happen at all when this host runs
-//! more nodes than it has cores, or while other threads want the cores: then the one who polls keeps the one who would
-//! answer from running.
+//! Polling is bounded by `spin_microseconds_max` since the last frame. There is none when this host runs more nodes
+//! than it has cores, or while other threads want the cores: a thread that polls would then keep the thread that
+//! answers from running.
 //!
-//! A thread that has polled for long enough sleeps at the link, and keeps the role: a frame wakes it and nobody else.
-//! Another thread that begins to poll takes the role away; then the first one sleeps in a futex until its wait is over.
-//! While a thread sleeps in a futex, the service thread polls on for the same bounded time after each frame that wakes
-//! it; otherwise it sleeps again at once.
+//! A thread that has polled for long enough sleeps at the link and keeps the role: a frame wakes only this thread.
+//! Another thread that begins to poll takes the role away; the first one then sleeps in a futex until its wait is over.
+//! While a thread sleeps in a futex, the service thread polls for the same bounded time after each frame that wakes it.
+//! Otherwise it sleeps again at once.
 
 use std::cell::Cell;
 use std::io;
@@ -34,21 +35,21 @@ use crate::waits::Wait;
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// An answer that has not come after two round trips may come from a thread that has no core.
 const YIELD_AFTER_NS: u64 = 20_000;
-/// A yield that took this long was somebody's turn on the core: what threads of this cluster do for each other takes a
-/// tenth of it.
+/// A yield that took this long was another thread's whole turn on the core: what threads of this cluster do for each
+/// other takes a tenth of this time.
 const TURN_NS_MIN: u64 = 200_000;
-/// For how long contention is believed when it is new, and at most where it lasts: to find that it is over may cost a
-/// turn.
+/// How long contention is assumed to last, at first and at most. The time grows while contention lasts, because finding
+/// that it is over may cost a turn.
 const CONTENDED_NS_FIRST: u64 = 10_000_000;
 const CONTENDED_NS_LONGEST: u64 = 40_000_000;
-/// The service thread's priority where the process may raise it (CAP_SYS_NICE).
+/// The service thread's priority, if the process may raise it (CAP_SYS_NICE).
 const SERVICE_NICE: i32 = -10;
-/// How often a thread that gives a lock back looks for who wants it.
+/// The minimum time between two looks, by threads that give locks back, for requests of the lock.
 const LOOK_EVERY_NS: u64 = 1_000;
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 8;
 
-// The receiving role.
+// States of the receiving role.
 const FREE: u8 = 0;
 /// A thread polls, or looks at the link for a moment.
 const POLLING: u8 = 1;
@@ -61,7 +62,7 @@ const TIMER: u64 = 3;
 const STOP: u64 = 4;
 
 thread_local! {
-    /// A signal handler of the program that touches the region may run below this.
+    /// Whether this thread sleeps at the link: a signal handler that interrupts it may touch the region.
     static SLEEPS_AT_LINK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -76,8 +77,8 @@ pub(crate) enum Waited {
 /// The receiving role and the service thread's descriptors.
 pub(crate) struct Progress {
     role: AtomicU8,
-    /// The service thread was called and found the role taken, or a sleeper lost the role: the service thread watches the
-    /// link again when the role is free.
+    /// Whether the service thread must watch the link again when the role is free: it was woken and found the role
+    /// taken, or a sleeper lost the role.
     was_called: AtomicBool,
     epoll: OwnedFd,
     link: RawFd,
@@ -85,26 +86,26 @@ pub(crate) struct Progress {
     stop: OwnedFd,
     /// When the timer is set to go off; `u64::MAX` when it is not.
     due: AtomicU64,
-    /// Threads of the program that sleep in a wait, but not at the link: their cores are free.
+    /// The number of threads of the program that sleep in a wait, but not at the link. Their cores are free.
     sleepers: AtomicU32,
-    /// When a thread that gave a lock back looked for who wants it.
+    /// When a thread that gave a lock back last looked for requests.
     looked: AtomicU64,
     spin_ns: u64,
     contention: Contention,
 }
 
-/// Whether other threads want the cores that waiting threads poll on. Then polling takes a core from who works, perhaps
-/// from who would answer, and a thread that yields runs again only after everybody else had a whole turn of
-/// milliseconds, where one that sleeps is let in as soon as it is woken.
+/// Whether other threads want the cores on which waiting threads poll. Polling then takes a core from a thread that
+/// works, perhaps from the one that would answer. A thread that yields runs again only after all others had a whole
+/// turn of milliseconds, but a thread that sleeps runs as soon as it is woken.
 #[derive(Default)]
 struct Contention {
-    /// Until when this is believed, and for how long it was believed last.
+    /// Until when contention is assumed, and for how long it was assumed last.
     until: AtomicU64,
     period: AtomicU64,
 }
 
 impl Contention {
-    /// A thread that yielded came back only after somebody else's turn.
+    /// A thread that yielded ran again only after another thread's turn.
     fn note(&self, now: u64) {
         let (until, period) = (self.until.load(Ordering::Relaxed), self.period.load(Ordering::Relaxed));
         if now < until {
@@ -151,7 +152,7 @@ impl Progress {
         Ok(progress)
     }
 
-    /// Makes the service thread look after held pages and alarms at `due` (see [`Node::now`]) at the latest.
+    /// Makes the service thread handle held pages and alarms at `due` (see [`Node::now`]) at the latest.
     pub(super) fn wake_at(&self, now: u64, due: u64) {
         if self.due.fetch_min(due, Ordering::AcqRel) <= due {
             return;
@@ -159,7 +160,7 @@ impl Progress {
         let mut set = due;
         loop {
             self.set_timer(set.saturating_sub(now).max(1));
-            // Another thread with an earlier moment may have set the timer just before us.
+            // Another thread may have set the timer to an earlier moment just before this one did.
             let earliest = self.due.load(Ordering::Acquire);
             if earliest >= set {
                 return;
@@ -192,7 +193,7 @@ impl Progress {
         unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// How long a thread polls that begins to wait now.
+    /// How long a thread that begins to wait now polls, in nanoseconds.
     fn poll_ns(&self, now: u64) -> u64 {
         if self.contention.is_there(now) { 0 } else { self.spin_ns }
     }
@@ -201,7 +202,7 @@ impl Progress {
         self.change_role(FREE, POLLING)
     }
 
-    /// The same, or takes it away from a thread that sleeps with it.
+    /// Takes the role if it is free, or from a thread that sleeps with it.
     fn take_role_from_sleeper(&self, waiters: &Waiters) -> bool {
         if self.take_role() {
             return true;
@@ -232,13 +233,13 @@ impl Progress {
         self.watch_link_again();
     }
 
-    /// The service thread was called although another thread polls: a link that was told to keep silent may have called
-    /// just before. It must not be called again and again meanwhile, on the core where that thread runs.
+    /// The service thread was woken although another thread polls: a link that was told to keep silent may have woken
+    /// it just before. It must not be woken again and again meanwhile, on the core where that thread runs.
     fn leave_link_to_another(&self) {
         self.watch_link(false);
         self.was_called.store(true, Ordering::SeqCst);
         if self.role.load(Ordering::SeqCst) == FREE {
-            // Who had the role may not have seen this.
+            // The thread that had the role may not have seen this.
             self.watch_link_again();
         }
     }
@@ -277,21 +278,22 @@ impl Progress {
     }
 }
 
-/// A thread that polls, or is about to: the receiving role, if it was free, and the link's silence, if it can keep silent.
+/// A thread that polls, or is about to. It has the receiving role, if that was free, and the link keeps silent, if it
+/// can.
 pub(super) struct Polling<'a> {
     node: &'a Node,
     has_role: bool,
-    /// No frame calls the service thread while this lives.
+    /// Whether the link keeps silent: no frame wakes the service thread while this lives.
     is_silent: bool,
-    /// The link was told that a thread polls continuously.
+    /// Whether the link was told that a thread polls continuously.
     polls: bool,
-    /// The service thread's interest in the link is switched off.
+    /// Whether the service thread's interest in the link is switched off.
     is_unwatched: bool,
 }
 
 impl Polling<'_> {
-    /// An answer is on its way: from now on no frame calls the service thread. If another thread sleeps with the role,
-    /// this one takes it away to poll.
+    /// An answer is on its way: from now on no frame wakes the service thread. If another thread sleeps with the role,
+    /// this one takes the role away to poll.
     pub(super) fn expect_answer(&mut self) {
         let node = self.node;
         if !self.has_role && node.may_displace() && node.progress.take_role_from_sleeper(&node.waiters) {
@@ -305,8 +307,8 @@ impl Polling<'_> {
         }
     }
 
-    /// To be called without any lock: what called just before this thread came is looked at here, so that it does not call
-    /// once more.
+    /// Ends a wait; the caller must hold no lock. This receives the frames that woke the service thread just before
+    /// this thread polled, so that they do not wake it once more.
     fn end(mut self) {
         self.stop_polling();
         if self.is_silent && self.node.progress.was_called() {
@@ -314,9 +316,9 @@ impl Polling<'_> {
         }
     }
 
-    /// Sleeps at the link until a frame comes or the ticket is signalled, or for `timeout`. Returns false where it could
-    /// not, without the role or while another thread is about to leave the link, and where another thread has taken the
-    /// role meanwhile.
+    /// Sleeps at the link until a frame arrives, the ticket is signalled, or `timeout` has passed. Returns whether this
+    /// thread still has the role. It does not sleep without the role, or while another thread is about to leave the
+    /// link.
     fn sleep(&mut self, ticket: &Ticket<'_>, timeout: Duration) -> bool {
         let progress = &self.node.progress;
         if !self.has_role || self.node.is_over() {
@@ -332,7 +334,7 @@ impl Polling<'_> {
         SLEEPS_AT_LINK.set(true);
         ticket.sleep_at(&place, progress.link, timeout);
         SLEEPS_AT_LINK.set(false);
-        // While this thread has the place, no other one sleeps with the role.
+        // While this thread has the place at the link, no other one sleeps with the role.
         self.has_role = progress.change_role(SLEEPING, POLLING);
         drop(place);
         if self.has_role {
@@ -365,7 +367,7 @@ impl Drop for Polling<'_> {
     }
 }
 
-/// How long one stretch of polling goes on.
+/// The limit of one stretch of polling.
 struct PollLimit {
     since: u64,
     nanoseconds: u64,
@@ -404,12 +406,13 @@ impl PollLimit {
 }
 
 impl Node {
-    /// Waits until the ticket is signalled, the cluster failed, or the limit of such a wait passed.
+    /// Waits until the ticket is signalled, the cluster has failed, or the limit of this kind of wait has passed.
     pub(crate) fn wait(&self, ticket: &Ticket<'_>, wait: Wait) -> Waited {
         self.wait_polling(None, ticket, wait, self.now().saturating_add(wait.limit_ns(&self.config)))
     }
 
-    /// The same until `deadline`, perhaps after [`Node::poll_early`]. The launcher and the watchdog see it meanwhile.
+    /// Waits like [`Node::wait`], but until `deadline`, perhaps after [`Node::poll_early`]. The launcher and the
+    /// watchdog see the wait meanwhile.
     pub(super) fn wait_polling<'a>(
         &'a self,
         early: Option<Polling<'a>>,
@@ -430,7 +433,7 @@ impl Node {
         waited
     }
 
-    /// The same, without anybody seeing it: a part of another wait.
+    /// Waits like [`Node::wait_polling`], as a part of another wait: the launcher and the watchdog do not see it.
     pub(super) fn wait_unseen<'a>(
         &'a self,
         mut early: Option<Polling<'a>>,
@@ -468,21 +471,21 @@ impl Node {
         }
     }
 
-    /// To be called before something is sent whose answer this thread will wait for, where other work comes in between:
-    /// an answer that is faster calls nobody. `None` where the link cannot keep silent: then the service thread receives
-    /// until the wait begins. Takes no lock.
+    /// Begins to poll before a request is sent, for a caller that has other work before it waits for the answer: an
+    /// answer that is faster than this work then wakes no thread. Returns `None` if the link cannot keep silent; the
+    /// service thread then receives until the wait begins. Takes no lock.
     pub(super) fn poll_early(&self) -> Option<Polling<'_>> {
         Some(self.begin_polling()).filter(|polling| polling.is_silent)
     }
 
-    /// Takes the receiving role if nobody has it. To be waited with soon. Takes no lock.
+    /// Takes the receiving role if no thread has it. The caller must wait with it soon. Takes no lock.
     pub(super) fn begin_polling(&self) -> Polling<'_> {
         let has_role = self.progress.take_role();
         let is_silent = has_role && self.link.set_polling(true);
         Polling { node: self, has_role, is_silent, polls: has_role, is_unwatched: false }
     }
 
-    /// Polls, with the receiving role if it was free, until the ticket is signalled or the bounded time is over.
+    /// Polls, with the receiving role if it was free, until the ticket is signalled or [`PollLimit`] ends it.
     fn poll_until(&self, polling: &mut Polling<'_>, ticket: &Ticket<'_>, deadline: u64) {
         let mut poll_limit = PollLimit::new(self);
         polling.expect_answer();
@@ -498,14 +501,14 @@ impl Node {
         }
     }
 
-    /// Whether a thread that waits now takes the role from one that sleeps with it: to poll, or because that one is itself,
-    /// below a signal handler.
+    /// Whether a thread that waits now takes the role from a thread that sleeps with it. It does so to poll, or because
+    /// it is itself that thread, interrupted by a signal handler.
     fn may_displace(&self) -> bool {
         self.progress.poll_ns(self.recent()) > 0 || SLEEPS_AT_LINK.get()
     }
 
-    /// Takes what has come, unless another thread has the receiving role, or this was done a moment ago: it costs more
-    /// than to give a lock back.
+    /// Receives, unless another thread has the receiving role or this was done a moment ago: it costs more than giving
+    /// a lock back.
     pub(super) fn receive_now_and_then(&self) {
         let now = self.now();
         if now.saturating_sub(self.progress.looked.load(Ordering::Relaxed)) >= LOOK_EVERY_NS
@@ -548,8 +551,8 @@ impl Node {
         }
     }
 
-    /// Something arrived while nobody polled. Where a thread of the program sleeps, its core is free: then this thread
-    /// stays awake for what comes next as that thread would have done.
+    /// Something arrived while no thread polled. If a thread of the program sleeps, its core is free, so this thread
+    /// polls in its place for what comes next.
     fn serve_link(&self) {
         if !self.progress.take_role() {
             return self.progress.leave_link_to_another();
@@ -570,10 +573,10 @@ impl Node {
         self.progress.drop_role();
     }
 
-    /// Faults of blocked threads: submits them and stays awake for the answers, because waking this thread once more
-    /// for each would cost more than the answer takes.
+    /// Submits the faults of blocked threads and stays awake for the answers, because waking this thread once more for
+    /// each would cost more than the answer takes.
     fn serve_faults(&self, faults: &mut Vec<trellis_memory::Fault>) {
-        // Whoever has the role polls; when this thread has it not, another one does.
+        // The thread with the role polls; if this one does not have it, another one does.
         self.link.set_polling(true);
         let mut poll_limit = PollLimit::new(self);
         loop {
@@ -601,7 +604,8 @@ impl Node {
         }
     }
 
-    /// A thread that sleeps with the role may be in a signal handler of the program, for however long.
+    /// Receives in place of a thread that sleeps with the role: it may be in a signal handler of the program, for any
+    /// time.
     fn relieve_sleeper(&self) {
         if self.progress.is_slept_through() && self.progress.take_role_from_sleeper(&self.waiters) {
             self.receive();
@@ -616,7 +620,8 @@ impl Node {
         self.serve_held();
     }
 
-    /// Whoever polls serves what is due: the service thread may be waiting for a core, or be busy with the link.
+    /// Handles what is due. Every thread that polls does so: the service thread may be waiting for a core, or be busy
+    /// with the link.
     fn serve_due(&self) {
         if self.progress.is_due(self.recent()) {
             self.serve_held();
@@ -646,7 +651,7 @@ pub(crate) fn start_service(node: &Arc<Node>) -> io::Result<std::thread::JoinHan
     })
 }
 
-/// The program's signals are for the program's threads.
+/// Leaves the program's signals to the program's threads.
 pub(super) fn block_all_signals() {
     // SAFETY: a signal set on this stack is filled, cleared of the signals that a fault of our own would raise, and
     // handed to the kernel.
@@ -673,8 +678,8 @@ struct SchedulingAttributes {
     period_ns: u64,
 }
 
-/// Asks to be let in early when every core computes, because a peer waits for this thread and it runs for microseconds:
-/// the shortest time slice (taken since Linux 6.12), and a higher priority where the process may have one.
+/// Asks the kernel to run this thread early when every core computes, because a peer waits for it and it runs for
+/// microseconds: the shortest time slice (used since Linux 6.12), and a higher priority if the process may have one.
 fn ask_for_short_delays() {
     let apply = |attributes: &SchedulingAttributes| {
         // SAFETY: the structure is sched_setattr(2)'s first version, whose size it names; it lives during the call.

@@ -1,8 +1,7 @@
-//! Locks of ranges, as calls of the program: waits for the pages, and says why a call failed.
+//! Locks of page ranges, as calls of the program: waits for the pages, and says why a call failed.
 //!
-//! Promises: what [`trellis_cluster_protocol::node::RangeLocks`] decides is carried out in its order; a lock that was not got
-//! is given up on every page; a refusal says which protocol is in the way. Must never be used on the fault path: a lock is
-//! a call of the program.
+//! Promises: decisions of [`trellis_cluster_protocol::node::RangeLocks`] are carried out in their order. A call that
+//! fails holds no page. A refusal says which protocol is in the way. It must never be used on the fault path.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -21,11 +20,11 @@ use crate::waits::Wait;
 use trellis_cache::this_thread;
 use trellis_record::LiveCounters;
 
-/// A range that is held without a guard: its offset and length, the thread that took it, and what it took.
+/// A range that is held without a guard: its offset and length in bytes, the thread that took it, and its pages.
 pub(super) type Unguarded = ((usize, usize), std::thread::ThreadId, LockedRange);
 
 impl Node {
-    /// Takes every page of `pages` for stores and keeps it, until [`Node::unlock_range`] or for `stay` nanoseconds.
+    /// Takes every page of `pages` for stores and keeps them until [`Node::unlock_range`], or for `stay` nanoseconds.
     pub(crate) fn lock_range(&self, pages: Range<u32>, stay: Option<u64>) -> Result<LockedRange, WaitError> {
         let started = self.now();
         let counters = self.counters();
@@ -42,7 +41,7 @@ impl Node {
                     taken.took(piece, call);
                 }
                 Err(error) => {
-                    // That a piece of it had ended by itself does not matter any more.
+                    // It does not matter any more whether the time of a piece was over.
                     let _ = self.unlock_range(&mut taken);
                     return Err(error);
                 }
@@ -57,7 +56,7 @@ impl Node {
         Ok(taken)
     }
 
-    /// Gives a range back; a second time does nothing. An error says that its time was over before.
+    /// Gives a range back. A second call does nothing. The error says that its time was over before.
     pub(crate) fn unlock_range(&self, taken: &mut LockedRange) -> Result<(), WaitError> {
         let mut ended = false;
         while let Some((range, call)) = taken.pop() {
@@ -70,7 +69,7 @@ impl Node {
         Ok(())
     }
 
-    /// As [`Node::lock_range`], but this node keeps what was taken until [`Node::give_back_range`].
+    /// Locks a range like [`Node::lock_range`], but this node keeps it until [`Node::give_back_range`].
     pub(crate) fn hold_range(
         &self,
         range: (usize, usize),
@@ -85,13 +84,13 @@ impl Node {
         unguarded.push((range, this_thread, taken));
         drop(unguarded);
         if let Some((_, _, mut ended)) = before {
-            // It ended by itself, or this thread would not have got the range again.
+            // Its time was over, or this thread would not have got the range again.
             let _ = self.unlock_range(&mut ended);
         }
         Ok(())
     }
 
-    /// Gives back the range that this thread took last, or else another thread.
+    /// Gives back `range`: the one that this thread took last, or else the one that another thread took last.
     pub(crate) fn give_back_range(&self, range: (usize, usize)) -> Result<(), WaitError> {
         let this_thread = std::thread::current().id();
         let mut unguarded = lock(&self.unguarded);
@@ -106,7 +105,7 @@ impl Node {
         self.unlock_range(&mut taken)
     }
 
-    /// Gives back whatever the program still holds: it is done, and others may wait for it.
+    /// Gives back everything that the program still holds, because it is done and others may wait.
     pub(crate) fn unlock_all_ranges(&self) {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -116,14 +115,15 @@ impl Node {
         }
     }
 
-    /// The protocol gave a call its pages.
+    /// Wakes the thread of a call that got its pages.
     pub(super) fn wake_call(&self, shard: &mut Shard, call: u32) {
         if let Some(ticket) = shard.forget_waiting_call(call) {
             self.waiters.signal(ticket, 0);
         }
     }
 
-    /// Takes the pages at the start of `rest` that have one protocol; returns them, the call, and whether that took messages.
+    /// Takes the pages at the start of `rest` that have one protocol. Returns them, the number of the call, and whether
+    /// it had to wait.
     fn lock_run(&self, rest: PageRange, stay: Option<u64>, started: u64) -> Result<(PageRange, u32, bool), WaitError> {
         let ticket = self.waiters.take();
         let deadline = started.saturating_add(Wait::LockRange(0).limit_ns(&self.config));
@@ -138,7 +138,7 @@ impl Node {
         let range = shard.node.protocol.alike(rest.first(), rest);
         self.refuse_unlockable(&shard, range)?;
         let number = self.lock_calls.fetch_add(1, Ordering::Relaxed);
-        // Locks that ended by themselves and are never given back. One that ends from now on is still held for the call.
+        // This releases locks whose time is over. One whose time ends from now on is still held for this call.
         let now = self.now();
         self.release_due(&mut shard);
         let call = RangeLockCall { range, number, thread: this_thread(), stay };
@@ -158,7 +158,7 @@ impl Node {
         Ok((range, number, waits))
     }
 
-    /// Whether the time of the lock was over already.
+    /// Gives a piece back. Returns whether its time was over already.
     fn unlock_run(&self, range: PageRange, call: u32) -> bool {
         let now = self.now();
         let mut shard = lock(self.shard_of(range.first()));

@@ -1,7 +1,7 @@
-//! The run's own record: phases always, single faults when a record was asked for.
+//! The record of a run: its phases always, its single faults if a record was requested.
 //!
-//! Promises: noting a fault allocates nothing, the room for `record_faults_max` of them is taken at the start (and is
-//! only address space until used); what finds no room is counted.
+//! Promises: noting a fault allocates nothing. The room for `record_faults_max` faults is reserved at the start, and is
+//! only address space until it is used. Faults that find no room are counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,15 +10,15 @@ use super::ordered::{Ordered, Rank, lock};
 use crate::config::Config;
 use trellis_record::{Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
 
-/// Most threads whose faults are told apart; later ones count as the last.
+/// The maximum number of threads whose faults are distinguished. Later threads count as the last.
 const THREADS_MAX: usize = 1024;
 
 pub(crate) struct Recorder {
     faults: Option<Ordered<Faults>>,
-    /// Whether there is room for any: then finding the thread of each would be for nothing.
+    /// Whether there is room for any fault. If not, the thread of a fault is not looked up.
     keeps_faults: bool,
     dropped: AtomicU64,
-    /// Name, start, and what was counted until then.
+    /// The name of each phase, its start, and the counters at its start.
     phases: Ordered<Vec<(String, u64, Counters)>>,
 }
 
@@ -67,12 +67,12 @@ impl Recorder {
         });
     }
 
-    /// A part of the run that the program names begins.
+    /// Begins a part of the run that the program names.
     pub(crate) fn phase(&self, name: &str, now_ns: u64, until_now: Counters) {
         lock(&self.phases).push((name.to_owned(), now_ns, until_now));
     }
 
-    /// Writes the record if one was asked for.
+    /// Writes the record if one was requested.
     pub(crate) fn write(&self, node: &Node) {
         let (Some(folder), Some(faults)) = (&node.config.record, &self.faults) else { return };
         let faults = lock(faults).faults.clone();
@@ -112,7 +112,7 @@ impl Recorder {
     }
 }
 
-/// Each ends where the next begins, the last one now.
+/// The phases with their ends: each ends where the next begins, and the last one ends now.
 fn phases(begun: &[(String, u64, Counters)], now_us: u64, now: &Counters) -> Vec<Phase> {
     let ends = begun.iter().skip(1).map(|(_, start, until)| (start / 1000, until)).chain([(now_us, now)]);
     let phase = |((name, start, before), (end_us, after)): (&(String, u64, Counters), (u64, &Counters))| {

@@ -1,4 +1,4 @@
-//! What arrives from the link: checked, put in place, and given to the protocol that it is for.
+//! Receives from the link: checks frames, gives their bodies a place, and passes messages to their protocol.
 
 use std::sync::atomic::Ordering;
 
@@ -11,21 +11,23 @@ use super::Node;
 use super::ordered::{Ordered, Rank, lock};
 use trellis_record::LiveCounters;
 
-/// A run this long is worth one system call that makes its memory exist, instead of a kernel fault per page.
+/// The minimum length of a run for which one system call that makes its memory exist is cheaper than a kernel fault per
+/// page.
 const POPULATE_PAGES_MIN: u32 = 8;
 
-/// Buffers that are kept for the next long body.
+/// The maximum number of buffers that are kept for the next long bodies.
 const SPARE_BODIES_MAX: usize = 8;
 
-/// Long bodies of one peer that have begun and not arrived: a peer's link holds no more of them under way.
+/// The maximum number of long bodies of one peer that have begun and not arrived. A peer's link has no more of them
+/// under way.
 const PLACED_BODIES_MAX: usize = QUEUE_BYTES_MAX / INLINE_BODY_BYTES_MAX;
 
 /// What the reader of a refusal can do.
 const CHANGED_ON_ITS_WAY: &str = "it was changed on its way, or that node runs another build: compare `trellis --version` \
                                   on both hosts, and use `security = \"signed\"` where the network cannot be trusted";
 
-/// Bodies that are neither pages nor short: diffs, and notices. The header, which names one message of a peer, finds the
-/// body again.
+/// Long bodies that are not pages: diffs and notices. A body is found again by its header, which identifies one message
+/// of a peer.
 pub(super) struct Bodies(Ordered<Waiting>);
 
 #[derive(Default)]
@@ -143,19 +145,19 @@ impl Sink for Receiver<'_> {
 }
 
 impl Node {
-    /// A frame of an authenticated peer cannot be used: whoever waits for what it should have brought would wait for ever,
-    /// so the cluster ends and names the peer.
+    /// Ends the cluster because a frame of an authenticated peer cannot be used: a thread that waits for what it should
+    /// have brought would wait for ever. The error names the peer.
     pub(super) fn refuse_frame(&self, from: NodeId, why: &str) {
         self.fail_because_of(from, self.refused(from, why));
     }
 
-    /// Counts what a peer may not send; the sentence about it.
+    /// Counts a frame that a peer may not send. Returns the sentence about it.
     pub(super) fn refused(&self, from: NodeId, why: &str) -> String {
         LiveCounters::add(&self.counters().frames_refused, 1);
         format!("{} sent what this node refuses: {why}; {CHANGED_ON_ITS_WAY}", self.name_of(from))
     }
 
-    /// Whether the bytes of these pages were asked for and may be overwritten.
+    /// Whether the bytes of these pages were requested and may be overwritten.
     fn expects(&self, range: PageRange) -> bool {
         let shard = lock(self.shard_of(range.first()));
         range

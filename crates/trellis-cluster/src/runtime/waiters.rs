@@ -1,8 +1,8 @@
-//! Places where threads wait: a fixed number of slots, each with a futex, and one wake-up descriptor for the thread that
+//! Slots in which threads wait: a fixed number, each with a futex, and one wake-up descriptor for the thread that
 //! sleeps at the link instead.
 //!
-//! Promises: a slot that was signalled stays signalled until it is given back, so a signal is never lost; a signal for an
-//! earlier use of a slot neither ends the wait of the present one nor changes what comes with it; taking, signalling and
+//! Promises: a slot that was signalled stays signalled until it is given back, so no signal is lost. A signal for an
+//! earlier use of a slot neither ends the wait of the present use nor changes its outcome. Taking, signalling and
 //! giving back a slot allocate nothing and take no lock, because the fault path does all three.
 
 use std::io;
@@ -16,9 +16,9 @@ use trellis_base::{Deadline, Limit};
 use crate::launch::Activity;
 use crate::waits::Wait;
 
-/// The maximum number of threads of one node that wait at the same time. One more sleeps until it gets a slot.
+/// The maximum number of threads of one node that wait at the same time. Another thread sleeps until it gets a slot.
 pub(crate) const WAITERS_MAX: usize = 1024;
-/// The wait of one more.
+/// How long such a thread waits for a slot.
 pub(crate) const SLOT: Deadline = Deadline {
     who: "a thread of a node",
     waits_for: "a place to wait, where 1,024 threads of the node wait already",
@@ -27,18 +27,19 @@ pub(crate) const SLOT: Deadline = Deadline {
     tested: "crates/trellis-cluster/src/runtime/waiters.rs threads_without_a_slot_sleep_until_slots_are_given_back",
 };
 
-// What a slot's word says in its low bits. Above them it counts how often the slot was taken: whoever signals changes
+// States of a slot, in the low bits of its word. The high bits count how often the slot was taken. A signal changes
 // both with one instruction, or nothing.
 const IDLE: u32 = 0;
 const WAITING: u32 = 1;
 const SLEEPING: u32 = 2;
-/// Somebody signals: the outcome is being written, for a few instructions.
+/// A thread signals: it is writing the outcome, for a few instructions.
 const SIGNALLING: u32 = 3;
 const DONE: u32 = 4;
 /// The thread sleeps until the link or the wake-up descriptor wakes it.
 const AT_LINK: u32 = 5;
 const STATES: u32 = 8;
-/// Uses of a slot that have different names; a signal would have to be late by as many.
+/// The number of successive uses of a slot that have different names. Only a signal that is late by so many could hit
+/// another use.
 const USES: u32 = u32::MAX / WAITERS_MAX as u32 + 1;
 
 /// The slots of one node.
@@ -48,7 +49,8 @@ pub(crate) struct Waiters {
     taken: Box<[AtomicU64]>,
     /// The number of threads that sleep, or are about to, because no slot is free.
     without_slot: AtomicU32,
-    /// Changes when a slot is given back while a thread has none; such threads sleep on it.
+    /// The futex on which threads without a slot sleep. It changes when a slot is given back while there are such
+    /// threads.
     given_back: AtomicU32,
     /// An eventfd that wakes the thread that sleeps at the link. Only that thread takes what was written to it.
     wake: OwnedFd,
@@ -61,10 +63,10 @@ struct Slot {
     word: AtomicU32,
     value: AtomicU64,
     is_refused: AtomicBool,
-    /// Why; only looked at when refused, which the fault path never is.
+    /// Why the call was refused. It is locked only after a refusal, which does not happen on the fault path.
     refusal: Mutex<&'static str>,
-    /// What the present use waits for, as [`Activity::to_word`] says it; 0 while it does not wait. The word has no room for all of a
-    /// number, so that is beside it. Since when and until when.
+    /// What the present use waits for, as [`Activity::to_word`] encodes it; 0 while it does not wait. The word has no
+    /// room for a whole number, so `number` holds it.
     wait: AtomicU64,
     number: AtomicU64,
     since_ns: AtomicU64,
@@ -72,7 +74,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Changes the state of the present use from `before`, if it is that.
+    /// Changes the state of the present use to `after`, if it is `before`.
     fn change(&self, before: u32, after: u32) -> bool {
         let word = self.word.load(Ordering::Relaxed) / STATES * STATES;
         self.word.compare_exchange(word | before, word | after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -100,20 +102,20 @@ pub(crate) struct Waits {
     pub(crate) until_ns: u64,
 }
 
-/// A taken slot; given back when dropped.
+/// A taken slot. Dropping it gives it back.
 pub(crate) struct Ticket<'a> {
     waiters: &'a Waiters,
     index: u32,
     name: u32,
 }
 
-/// The right to say how the wait of one use of a slot ended: nobody else can, and the slot is not taken again meanwhile.
+/// The exclusive right to set how the wait of one use of a slot ended. The slot is not taken again meanwhile.
 struct Signal<'a> {
     waiters: &'a Waiters,
     slot: &'a Slot,
-    /// The word while this lives.
+    /// The slot's word while this lives.
     word: u32,
-    /// The state before.
+    /// The state before the signal.
     before: u32,
 }
 
@@ -165,7 +167,8 @@ impl Waiters {
 
     fn try_take(&self) -> Option<Ticket<'_>> {
         let index = self.taken.iter().enumerate().find_map(|(word_index, word)| {
-            // In one order with what [`Waiters::take_given_back`] counts: either it sees the slot, or it is woken.
+            // Sequentially consistent with the count in [`Waiters::take_given_back`]: a thread there either sees the
+            // slot or is woken.
             let mut seen = word.load(Ordering::SeqCst);
             while seen != u64::MAX {
                 let bit = (!seen).trailing_zeros();
@@ -196,7 +199,7 @@ impl Waiters {
         ticket
     }
 
-    /// Signals the ticket of this name with `value`; a name that nobody has any more is ignored.
+    /// Signals the ticket of this name with `value`. The name of an ended use is ignored.
     pub(crate) fn signal(&self, name: u32, value: u64) {
         if let Some(signal) = self.begin_signal(name) {
             signal.slot.value.store(value, Ordering::Relaxed);
@@ -204,7 +207,7 @@ impl Waiters {
         }
     }
 
-    /// Signals the ticket of this name: the call was refused.
+    /// Signals the ticket of this name that its call was refused.
     pub(crate) fn refuse(&self, name: u32, why: &'static str) {
         if let Some(signal) = self.begin_signal(name) {
             *signal.slot.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
@@ -213,7 +216,7 @@ impl Waiters {
         }
     }
 
-    /// `None` where the use of this name is over, or was signalled already.
+    /// `None` if the use of this name is over, or was signalled already.
     fn begin_signal(&self, name: u32) -> Option<Signal<'_>> {
         let slot = &self.slots[name as usize % WAITERS_MAX];
         let use_of_name = name / WAITERS_MAX as u32;
@@ -225,7 +228,7 @@ impl Waiters {
         Some(Signal { waiters: self, slot, word: use_of_name * STATES + SIGNALLING, before: before % STATES })
     }
 
-    /// What threads wait for. Taken while they go on: some of it may be over.
+    /// What threads wait for. Threads continue meanwhile, so some of the waits may be over.
     pub(crate) fn waits(&self) -> impl Iterator<Item = Waits> {
         self.slots.iter().filter_map(|slot| match Activity::from_word(slot.wait.load(Ordering::Acquire))? {
             Activity::Waiting(wait) => Some(Waits {
@@ -237,7 +240,7 @@ impl Waiters {
         })
     }
 
-    /// Makes every sleeping thread look again; used when the cluster failed.
+    /// Makes every sleeping thread look again, after the cluster has failed.
     pub(crate) fn rouse_all(&self) {
         for slot in &self.slots {
             if slot.change(SLEEPING, WAITING) {
@@ -266,7 +269,7 @@ impl Ticket<'_> {
         Ok(self.slot().value.load(Ordering::Relaxed))
     }
 
-    /// The thread waits from now on.
+    /// Notes what the thread waits for from now on, for [`Waiters::waits`].
     pub(super) fn begin_wait(&self, wait: Wait, now_ns: u64, until_ns: u64) {
         self.slot().since_ns.store(now_ns, Ordering::Relaxed);
         self.slot().until_ns.store(until_ns, Ordering::Relaxed);
@@ -274,7 +277,7 @@ impl Ticket<'_> {
         self.slot().wait.store(Activity::Waiting(wait).to_word(), Ordering::Release);
     }
 
-    /// It does not any more.
+    /// Notes that the thread does not wait any more.
     pub(super) fn end_wait(&self) {
         self.slot().wait.store(0, Ordering::Relaxed);
     }
@@ -284,7 +287,7 @@ impl Ticket<'_> {
         self.settle(WAITING);
     }
 
-    /// Sleeps until signalled, roused, or `timeout` passed; may also return for no reason.
+    /// Sleeps until it is signalled or roused, or `timeout` has passed. It may also return for no reason.
     pub(crate) fn sleep(&self, timeout: Duration) {
         let slot = self.slot();
         if !slot.change(WAITING, SLEEPING) {
@@ -294,8 +297,8 @@ impl Ticket<'_> {
         slot.change(SLEEPING, WAITING);
     }
 
-    /// Sleeps until `link` is readable, the ticket is signalled, [`Waiters::rouse_at_link`] is called, or `timeout` passed;
-    /// may also return for no reason.
+    /// Sleeps until `link` is readable, the ticket is signalled, [`Waiters::rouse_at_link`] is called, or `timeout` has
+    /// passed. It may also return for no reason.
     pub(super) fn sleep_at(&self, _place: &AtLink<'_>, link: RawFd, timeout: Duration) {
         let slot = self.slot();
         if !slot.change(WAITING, AT_LINK) {
@@ -324,7 +327,7 @@ impl Ticket<'_> {
         slot.change(AT_LINK, WAITING);
     }
 
-    /// Gives the slot this state, once whoever is signalling it has ended.
+    /// Sets the state of the slot, after a signal that is being given has ended.
     fn settle(&self, state: u32) {
         loop {
             let seen = self.slot().word.load(Ordering::Acquire);
@@ -341,7 +344,7 @@ impl Ticket<'_> {
         }
     }
 
-    /// The slot's word in this state.
+    /// The word of this use in `state`.
     fn word(&self, state: u32) -> u32 {
         self.name / WAITERS_MAX as u32 * STATES + state
     }
@@ -416,8 +419,8 @@ mod tests {
         assert_eq!(ticket.outcome(), Ok(7));
     }
 
-    /// A stale signal that comes at any moment of the next use; found in less than a second where the use and the state
-    /// are looked at one after the other.
+    /// A late signal arrives at any moment of the next use. If the code looked at the use and the state one after the
+    /// other, this test would find it in less than a second.
     #[test]
     fn a_late_signal_never_ends_the_next_use_of_its_slot() {
         let waiters = Waiters::new().unwrap();
@@ -439,8 +442,8 @@ mod tests {
         });
     }
 
-    /// Wherever it sleeps, and at whatever moment it is signalled: some of these sleep at the link, one at a time. One that
-    /// is overlooked sleeps for ten minutes.
+    /// Threads sleep in both places, some of them at the link, one at a time, and are signalled at any moment. One that
+    /// is overlooked would sleep for ten minutes.
     #[test]
     fn sleeping_threads_are_woken_by_another() {
         let waiters = Waiters::new().unwrap();
@@ -488,7 +491,7 @@ mod tests {
         assert!(waiters.take_link().is_some());
     }
 
-    /// Both sleepers are woken, and neither overlooks a slot for which the other was quicker.
+    /// Both sleepers are woken and get a slot, even if one of them takes the slot that woke the other.
     #[test]
     fn threads_without_a_slot_sleep_until_slots_are_given_back() {
         let waiters = Waiters::new().unwrap();

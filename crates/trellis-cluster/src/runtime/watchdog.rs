@@ -1,9 +1,9 @@
-//! Says who waits for whom, while somebody waits.
+//! Reports waits that take long, and which node each one waits for.
 //!
-//! Promises: a wait that has lasted for [`REPORT_NS`] is reported on standard error and in the status page, with who is in its
-//! way, and again when it has lasted ten times as long. A wait that was reported and ended was none to worry about, so the next
-//! one of its kind is reported after twice the time. A thread that the kernel blocks at a page waits no longer than any other.
-//! Must never run on the fault path, nor keep a thread from going on.
+//! Promises: a wait that has lasted for [`REPORT_NS`] is reported on standard error and in the status page, with what
+//! is in its way, and again when it has lasted ten times as long. A reported wait that ended was harmless, so the next
+//! one of its kind is reported after twice the time. A thread that the kernel blocks at a page has the same limit as
+//! any other. It must never run on the fault path, nor keep a thread from continuing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,14 @@ use super::pages::Waiting;
 use super::waiters::{WAITERS_MAX, Waits};
 use crate::waits::Wait;
 
-/// How often it looks.
+/// The time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// What a wait takes that a person wants to hear about.
+/// How long a wait takes until it is reported.
 const REPORT_NS: u64 = 5_000_000_000;
-/// How much longer the same wait takes until it is reported again.
+/// The factor by which a wait, or a number of refusals, grows until it is reported again.
 const AGAIN: u64 = 10;
 
-/// The thread that looks, ended with this value.
+/// The watchdog's thread. It ends when this is dropped.
 pub(crate) struct Watchdog {
     is_over: Arc<AtomicBool>,
     thread: Thread,
@@ -57,8 +57,8 @@ impl Drop for Watchdog {
         self.is_over.store(true, Ordering::Release);
         self.thread.unpark();
         if let Some(handle) = self.handle.take().filter(|handle| handle.thread().id() != std::thread::current().id()) {
-            // A panic there was printed when it happened.
-            // Ends at once: the watchdog was unparked, and sees that it is over.
+            // The thread ends at once: it was unparked, and sees that it is over. Its panic was printed when it
+            // happened.
             let _ = handle.join();
         }
     }
@@ -70,26 +70,27 @@ struct Reported {
     next_ns: u64,
 }
 
-/// What has been said so far.
+/// What has been reported so far.
 struct Watch {
     reported: Vec<Reported>,
-    /// How long a wait of a kind takes until it is reported, where that is not [`REPORT_NS`].
+    /// How long a wait of a kind takes until it is reported, if that is not [`REPORT_NS`].
     normal: Vec<(Wait, u64)>,
-    /// What the last look saw. Made with room, as those below, so that a look that has nothing to say allocates nothing.
+    /// The waits that the last look saw. This and `blocked` have their room from the start, so that a look that reports
+    /// nothing allocates nothing.
     waits: Vec<Waits>,
     blocked: Vec<(Wait, u64)>,
     unauthenticated: Refused,
     packets: Refused,
 }
 
-/// How many of a kind were refused when that was said last.
+/// How many of a kind had been refused at the last report.
 #[derive(Default)]
 struct Refused {
     said: u64,
 }
 
 impl Refused {
-    /// Whether it is to be said of so many: of the first, and of ten times as many as were said last.
+    /// Whether `count` refusals are to be reported: the first is, and then ten times as many as at the last report.
     fn is_due(&mut self, count: u64) -> bool {
         let is_due = count > 0 && count >= self.said.saturating_mul(AGAIN);
         if is_due {
@@ -129,7 +130,7 @@ impl Watch {
                 None if waited < timeout => continue,
                 None => self.reported.push(Reported { waits: one, next_ns }),
             }
-            // Threads that wait for the same are one matter.
+            // Threads that wait for the same thing are reported once.
             if due.iter().all(|other| other.wait != one.wait) {
                 due.push(one);
             }
@@ -142,7 +143,7 @@ impl Watch {
         }
     }
 
-    /// Tells people of those who were refused and cannot be answered.
+    /// Reports refused peers and datagrams, which get no answer.
     fn say_refused(&mut self, node: &Node) {
         let statistics = node.link.statistics();
         let (unauthenticated, packets, me) =
@@ -162,7 +163,7 @@ impl Watch {
         }
     }
 
-    /// Waits that are over were normal. Threads that waited for the same are one matter, however many they were.
+    /// Notes reported waits that have ended as normal. Threads that waited for the same thing count once.
     fn forget_ended(&mut self) {
         let mut ended: Vec<Wait> = Vec::new();
         for wait in self.reported.iter().map(|it| it.waits).filter(|it| !self.waits.contains(it)).map(|it| it.wait) {
@@ -174,7 +175,8 @@ impl Watch {
         ended.into_iter().for_each(|wait| self.was_normal(wait));
     }
 
-    /// Takes down what threads wait for, those that the kernel blocks among them. One of those whose time is over ends the node.
+    /// Collects what threads wait for, including threads that the kernel blocks. If one of the latter has reached its
+    /// limit, the node ends.
     fn see(&mut self, node: &Node) {
         for shard in &node.shards {
             self.blocked.extend(lock(shard).waiting.iter().filter_map(|waiting| match *waiting {
@@ -207,7 +209,7 @@ impl Watch {
     }
 }
 
-/// What a node that leaves says of for whom it stays: as often as is said of any other wait.
+/// Reports for which nodes a leaving node waits, as often as any other wait is reported.
 pub(super) struct LeaveWords {
     since_ns: u64,
     next_ns: u64,
@@ -218,7 +220,7 @@ impl LeaveWords {
         LeaveWords { since_ns: now, next_ns: REPORT_NS }
     }
 
-    /// Says it if it is time to.
+    /// Reports, if it is time to.
     pub(super) fn say(&mut self, node: &Node, what: impl FnOnce() -> String) {
         let waited_ns = node.now().saturating_sub(self.since_ns);
         if waited_ns >= self.next_ns {
@@ -230,7 +232,7 @@ impl LeaveWords {
 }
 
 impl Node {
-    /// Tells people who waits for whom.
+    /// Reports one wait, and how many threads have it.
     fn report_wait(&self, Waits { wait, since_ns, until_ns }: Waits, now: u64, threads: usize) {
         let who = if threads == 1 { String::new() } else { format!("{threads} threads are ") };
         let seconds = now.saturating_sub(since_ns) / 1_000_000_000;

@@ -1,12 +1,13 @@
-//! Which thread of this node's program holds what, so that a thread that would wait for itself hears it at once.
+//! Which thread of this node's program holds which object, so that a thread that would wait for itself gets an error at
+//! once.
 //!
-//! The pure state knows nodes and calls; threads are a matter of this process. A lock may be given back by another thread than
-//! the one that took it, so what is noted here goes with the lock and not with the thread. Must never refuse what could come
-//! about: only who holds something itself is refused.
+//! The pure state machine knows nodes and calls, not threads. Another thread than the one that took a lock may give it
+//! back, so an entry here belongs to the lock and not to the thread. It must never refuse a call that could succeed: it
+//! refuses only a thread that holds the object itself.
 
 use super::{Node, Timeout, WaitError, lock};
 
-/// What a thread holds.
+/// How a thread holds an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::runtime) enum Holding {
     Lock,
@@ -15,12 +16,12 @@ pub(in crate::runtime) enum Holding {
     Once,
 }
 
-/// What threads of a node hold: how, which number, and which thread.
+/// What threads of a node hold: how, the number of the object, and the thread.
 pub(in crate::runtime) type Held = Vec<(Holding, u64, u64)>;
 
 impl Node {
-    /// Refuses what this thread would wait for in vain, because it is itself in the way. Who waits for a time of its own
-    /// choice hears after that time that it was in vain.
+    /// Refuses a wait that this thread itself would prevent from ending. A call with its own timeout is not refused: it
+    /// ends with the timeout.
     pub(super) fn refuse_own(&self, wanted: Holding, id: u64, timeout: Timeout) -> Result<(), WaitError> {
         if matches!(timeout, Timeout::For(_)) {
             return Ok(());
@@ -55,7 +56,7 @@ impl Node {
         lock(&self.held).push((how, id, trellis_cache::this_thread()));
     }
 
-    /// Given back by this thread, or by it for another one.
+    /// Notes that this thread gave an object back that it, or else another thread, held.
     pub(super) fn note_given_back(&self, how: Holding, id: u64) {
         let me = trellis_cache::this_thread();
         let mut held = lock(&self.held);

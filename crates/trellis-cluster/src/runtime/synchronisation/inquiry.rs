@@ -1,22 +1,22 @@
-//! Who is in the way of a call whose deadline passed: asks every node and makes a sentence of the answers. The shared heap
-//! asks here who is silent.
+//! Finds out who is in the way of a call whose deadline passed: asks every node and makes a sentence of the answers.
+//! The shared heap uses it to find silent nodes.
 //!
-//! Promises: a sentence names who holds, who is missing, and who did not answer, and asks for no longer than
-//! [`Wait::Inquiry`] says. Must never guess: what nobody said is not told.
+//! Promises: a sentence names the nodes that hold the object, those that are missing, and those that did not answer.
+//! Asking takes no longer than [`Wait::Inquiry`] says. It must never guess: a sentence contains only what a node said.
 
 use trellis_cluster_protocol::sync::{Kind, Standing, Subject};
 use trellis_cluster_protocol::{NodeId, PageIndex};
 
 use super::{Node, Wait, lock};
 
-/// What the nodes said, this one among them, by number.
+/// What the nodes said, including this one, in the order of their numbers.
 struct Answers {
     reports: Vec<(NodeId, Standing)>,
     silent: Vec<NodeId>,
 }
 
 impl Node {
-    /// Who is in the way of a wait, as its sentence says it.
+    /// Who is in the way of a wait, as a part of its sentence.
     pub(in crate::runtime) fn whom(&self, wait: Wait) -> String {
         let subject = |kind, id| Subject { kind, id };
         let page = |page: u64| PageIndex(page as u32);
@@ -43,7 +43,7 @@ impl Node {
         }
     }
 
-    /// Who has a lock, or reads, or writes, or does what is done once; and who else waits.
+    /// Which nodes hold a lock or a read-write lock, or do what is done once, and which others wait.
     fn who_has(&self, subject: Subject) -> String {
         let answers = self.ask_around(subject);
         let holders: Vec<String> = answers
@@ -67,7 +67,7 @@ impl Node {
         self.with_the_others(first, subject, &answers)
     }
 
-    /// Who has not come to a barrier of all nodes.
+    /// Which nodes have not come to a barrier of all nodes.
     fn who_has_not_come(&self, id: u64) -> String {
         let answers = self.ask_around(Subject { kind: Kind::Barrier, id });
         let missing = answers.reports.iter().filter(|(node, standing)| node.0 < self.founders && standing.waits == 0);
@@ -87,7 +87,7 @@ impl Node {
         parts.join("; ")
     }
 
-    /// How many have come to a counting barrier, and of which nodes.
+    /// How many participants have come to a counting barrier, and from which nodes.
     pub(super) fn who_has_come(&self, id: u64, participants: Option<u32>) -> String {
         let answers = self.ask_around(Subject { kind: Kind::CountingBarrier, id });
         let come = answers.reports.iter().filter(|(_, standing)| standing.waits > 0);
@@ -99,7 +99,7 @@ impl Node {
         self.add_silent(first, &answers)
     }
 
-    /// That what was waited for was done by nobody; who else waits.
+    /// Says that no node has done what was waited for, and which others wait.
     fn nobody_has(&self, done: &str, subject: Subject) -> String {
         let answers = self.ask_around(subject);
         self.with_the_others(format!("nobody has {done} it"), subject, &answers)
@@ -126,7 +126,7 @@ impl Node {
 
     /// The other nodes that do not answer now.
     pub(in crate::runtime) fn silent_nodes(&self) -> Vec<NodeId> {
-        // Of what is asked does not matter: no program can have this object.
+        // The object does not matter: no program can have this one.
         self.ask_around(Subject { kind: Kind::Event, id: u64::MAX }).silent
     }
 
@@ -135,7 +135,7 @@ impl Node {
         names.join(", ")
     }
 
-    /// Asks every node that is there how it stands to the object, and adds this one.
+    /// Asks every present node whether it holds the object or waits for it, and adds this node's answer.
     fn ask_around(&self, subject: Subject) -> Answers {
         let peers: Vec<NodeId> = {
             let members = lock(&self.membership);

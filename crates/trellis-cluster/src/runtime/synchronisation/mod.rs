@@ -1,10 +1,10 @@
-//! Locks, barriers and words, and what all waits for each other have in common: hands the program's calls to the pure
+//! Locks, barriers and words, and what all waits for objects have in common: passes the program's calls to the pure
 //! state machine and waits.
 //!
-//! Promises: what releases is preceded by [`Node::publish`] and does not happen where that fails: the lock stays held and
-//! can be given back again. What acquires is followed by [`Node::refresh`]. A call whose deadline passes asks around who is
-//! in its way, is abandoned, and leaves nothing locked that was not; one that was granted at the last moment is granted.
-//! Must never wait while the state machine is locked.
+//! Promises: [`Node::publish`] precedes every release. If it fails, the release does not happen: the lock stays held
+//! and can be given back again. [`Node::refresh`] follows every acquire. A call whose deadline passes asks who is in
+//! its way, is abandoned, and leaves nothing locked; but if it was granted at the last moment, it succeeds. It must
+//! never wait while the state machine is locked.
 
 mod held;
 mod inquiry;
@@ -27,23 +27,23 @@ pub(super) use held::Held;
 use held::Holding;
 pub(crate) use objects::Guarding;
 
-/// Numbers of barriers, locks and other objects from here on are for Trellis itself.
+/// The first number of barriers, locks and other objects that is reserved for Trellis itself.
 pub(crate) const RESERVED_FIRST: u64 = u64::MAX - 0xffff;
 
 /// How long a call waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timeout {
-    /// As long as the configuration says; then it is an error.
+    /// As long as the configuration says; then the call returns an error.
     Configured,
-    /// For so long; then it has not come about.
+    /// For this time; then the call returns that it did not succeed.
     For(Duration),
 }
 
-/// How a wait ended that did not fail.
+/// How a call that did not fail ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Woken(u64),
-    /// The call was abandoned: its patience was the caller's own.
+    /// The call was abandoned after the caller's own timeout.
     NotYet,
 }
 
@@ -63,7 +63,7 @@ impl Node {
         self.acquire_within(id, Timeout::Configured).map(drop)
     }
 
-    /// Whether the lock was got.
+    /// Takes the lock. Returns whether it got it within `timeout`.
     pub(crate) fn acquire_within(&self, id: u64, timeout: Timeout) -> Result<bool, WaitError> {
         refuse_reserved(id)?;
         self.refuse_own(Holding::Lock, id, timeout)?;
@@ -85,7 +85,7 @@ impl Node {
         self.refresh_or(id)
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free. Returns whether it was.
     pub(crate) fn try_acquire(&self, id: u64) -> Result<bool, WaitError> {
         refuse_reserved(id)?;
         let ticket = self.waiters.take();
@@ -104,7 +104,7 @@ impl Node {
         self.refresh_or(id)
     }
 
-    /// True when no page here is older than what was released to this node; else gives back what was got.
+    /// Applies what was released to this node, after it got the lock. On an error it gives the lock back.
     fn refresh_or(&self, id: u64) -> Result<bool, WaitError> {
         if let Err(error) = self.refresh() {
             self.sync_step(Input::Release(id));
@@ -120,12 +120,12 @@ impl Node {
             refuse_reserved(id)?;
             return Err(not_held());
         }
-        // The next holder must find these stores: until they are at their homes the lock stays here.
+        // The next holder must find these stores, so the lock stays here until they are at their homes.
         self.publish()?;
         // Another thread of this node may have given it back meanwhile.
         self.note_given_back(Holding::Lock, id);
-        // Who waits for the lock is served now, and not after this thread has taken it many times more: the request may
-        // have come while no thread was free to receive it.
+        // A request for the lock may have come while no thread was free to receive it. It is served now, and not after
+        // this thread has taken the lock many more times.
         self.receive_now_and_then();
         self.sync_step_if(|state| state.holds(id), Input::Release(id)).map(drop).ok_or_else(not_held)
     }
@@ -137,7 +137,7 @@ impl Node {
         self.meet_in(id, Contribution::Nothing).map(drop)
     }
 
-    /// Meets one thread of every node; what came of what all of them brought.
+    /// Meets one thread of every node. Returns the reduction of the values that they brought.
     pub(crate) fn reduce(&self, id: u64, reduction: Reduction, value: u64) -> Result<u64, WaitError> {
         self.meet_in(id, Contribution::Value(reduction, value))
     }
@@ -167,14 +167,14 @@ impl Node {
         LiveCounters::add(&self.counters().barrier_wait_ns, self.now() - started);
     }
 
-    /// This node has come to one of our own barriers from now on, whether or not anybody waits in it.
+    /// This node has come to one of Trellis's own barriers from now on, whether or not one of its threads waits in it.
     pub(super) fn enter_barrier(&self, id: u64) -> Ticket<'_> {
         let ticket = self.waiters.take();
         self.sync_step(Input::Arrive(id, Contribution::Nothing, ticket.name()));
         ticket
     }
 
-    /// Waits for the others in one of our own barriers, also once more after an error.
+    /// Waits for the others in one of Trellis's own barriers. It may be called again after an error.
     pub(super) fn wait_in_barrier(&self, ticket: &Ticket<'_>, id: u64, wait: Wait) -> Result<(), WaitError> {
         let started = self.now();
         let result = match self.wait_at(ticket, wait, Timeout::Configured) {
@@ -199,7 +199,7 @@ impl Node {
         Ok(before)
     }
 
-    /// Operates on a word, be it the program's or our own.
+    /// Operates on a word, of the program or of Trellis itself.
     pub(super) fn operate_as(&self, id: u64, operation: Operation, wait: Wait) -> Result<u64, WaitError> {
         let ticket = self.waiters.take();
         let started = self.now();
@@ -221,12 +221,12 @@ impl Node {
         self.sync_step(Input::Message(from, message));
     }
 
-    /// Whether anything was sent.
+    /// Takes a step. Returns whether it sent a message.
     pub(super) fn sync_step(&self, input: Input) -> bool {
         self.sync_step_if(|_| true, input).is_some_and(|sent| sent)
     }
 
-    /// Takes the step if the state allows it; then whether anything was sent.
+    /// Takes a step if the state allows it. Returns whether it sent a message, or `None` if the state forbade it.
     fn sync_step_if(&self, allows: impl FnOnce(&Sync) -> bool, input: Input) -> Option<bool> {
         let mut guard = self.before_token_leaves(&input);
         let (state, effects) = &mut *guard;
@@ -237,12 +237,13 @@ impl Node {
         Some(self.carry_out_sync(&mut guard))
     }
 
-    /// The state; if the token of a lock is about to leave this node because of this fact, the pages that go with it have
+    /// Locks the state. If `input` makes the token of a lock leave this node, the pages that go with the token have
     /// been sent.
     fn before_token_leaves(&self, input: &Input) -> Guard<'_, (Sync, Vec<Effect>)> {
         let mut guard = lock(&self.synchronisation);
         let mut carried_to = None;
-        // Pages are sent while the state is free, so somebody may ask for the lock meanwhile, or take it.
+        // Pages are sent while the state is not locked, so a node may request the lock meanwhile, or a thread may take
+        // it.
         while self.consistency.is_used()
             && let Some(next) = guard.0.token_goes_to(input).filter(|next| Some(*next) != carried_to)
         {
@@ -254,7 +255,7 @@ impl Node {
         guard
     }
 
-    /// Whether anything was sent.
+    /// Carries out the effects. Returns whether it sent a message.
     fn carry_out_sync(&self, guard: &mut Guard<'_, (Sync, Vec<Effect>)>) -> bool {
         let (state, effects) = &mut **guard;
         let mut sent = false;
@@ -278,8 +279,8 @@ impl Node {
 
 // Waiting.
 impl Node {
-    /// Waits for a call of the program. When its time is over it is abandoned; where that is an error, `whom` says who
-    /// is in its way, which is asked before.
+    /// Waits for a call of the program, and abandons it when its time is over. If that is an error, `whom` finds out
+    /// before who is in its way.
     fn wait_for_call(
         &self,
         ticket: &Ticket<'_>,
@@ -298,7 +299,7 @@ impl Node {
                 debug_assert!(ticket.is_done(), "an abandoned call has been woken or refused");
             }
         }
-        // It may have been granted at the last moment: then it is granted.
+        // A call that was granted at the last moment succeeds.
         match (ticket.outcome(), sentence) {
             (Ok(value), _) => Ok(Ended::Woken(value)),
             (Err(ABANDONED), Some(sentence)) => Err(self.too_long(wait, sentence)),
@@ -320,17 +321,17 @@ impl Node {
         WaitError::TooLong { what: self.described(wait), seconds, whom }
     }
 
-    /// What is waited for, in the words of the program where it has some.
+    /// What is waited for, with the program's name of the object if it has one.
     pub(in crate::runtime) fn described(&self, wait: Wait) -> String {
         wait.object().map_or(wait.to_string(), |id| self.in_words(&wait, id))
     }
 
-    /// A text about object `id`, with the name in place of its number.
+    /// A text about object `id`, with its name in place of its number.
     pub(in crate::runtime) fn in_words(&self, text: &impl ToString, id: u64) -> String {
         text.to_string().replace(&id.to_string(), &self.object(id))
     }
 
-    /// An object's number, in the words of the program where it has some.
+    /// The program's name of an object, or its number.
     pub(crate) fn object(&self, id: u64) -> String {
         let numbered = || self.object_names.get().map_or_else(|| id.to_string(), |name| name(id));
         self.names.shown(id).unwrap_or_else(numbered)
@@ -348,7 +349,7 @@ impl Node {
         format!("its home is {}", self.name_of(self.home_of_object(id)))
     }
 
-    /// As far as this node knows by itself.
+    /// Which nodes are missing at a barrier, as far as this node knows without asking.
     fn who_is_missing(&self, barrier: u64) -> String {
         let missing = lock(&self.synchronisation).0.missing(barrier);
         let names: Vec<String> = missing.into_iter().map(|node| self.name_of(node)).collect();

@@ -1,14 +1,14 @@
 //! Calls for objects that are kept at their home, and waits for a condition under a lock.
 //!
-//! Promises: what the parent file promises; and a wait for a condition returns with its lock held again, or says that it
-//! is not. Must never release a lock before the wait is enrolled: a notification would be missed.
+//! Promises what `mod.rs` promises. A wait for a condition returns with its lock held again, or says that it is not. It
+//! must never release a lock before the wait is enrolled: a notification would be missed.
 
 use trellis_cluster_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand};
 
 use super::held::Holding;
 use super::{Ended, LiveCounters, Node, Ticket, Timeout, Wait, WaitError, Waited, refuse_reserved};
 
-/// The lock under which a condition is waited for.
+/// The lock under which a thread waits for a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarding {
     /// A lock of this number.
@@ -19,9 +19,9 @@ pub enum Guarding {
     ReadLock(u64),
 }
 
-/// What came of a wait for a condition.
+/// The outcome of a wait for a condition.
 pub(crate) struct ConditionWait {
-    /// Whether it was notified within the caller's own time.
+    /// Whether it was notified within the caller's timeout.
     pub(crate) notified: Result<bool, WaitError>,
     pub(crate) is_lock_held: bool,
 }
@@ -38,7 +38,7 @@ fn wait_of(demand: Demand, id: u64) -> Wait {
     }
 }
 
-/// What the caller has when such a demand is answered with 1.
+/// What the caller holds after the demand was answered with 1.
 fn holding(demand: Demand) -> Option<Holding> {
     match demand {
         Demand::ReadWriteLock(ReadWriteDemand::Read | ReadWriteDemand::TryRead) => Some(Holding::Read),
@@ -48,26 +48,26 @@ fn holding(demand: Demand) -> Option<Holding> {
     }
 }
 
-/// The same of a demand that waits; one that only tries is answered at once.
+/// What the caller will hold, for a demand that waits. `None` for one that only tries, which is answered at once.
 fn waits_to_hold(demand: Demand) -> Option<Holding> {
     let tries = matches!(demand, Demand::ReadWriteLock(ReadWriteDemand::TryRead | ReadWriteDemand::TryWrite));
     holding(demand).filter(|_| !tries)
 }
 
 impl Node {
-    /// Demands something and waits for the answer as long as is configured.
+    /// Demands something of an object and waits for the answer, at most for the configured time.
     pub(crate) fn demand(&self, id: u64, demand: Demand) -> Result<u64, WaitError> {
         let answer = self.demand_within(id, demand, Timeout::Configured)?;
         Ok(answer.expect("the configured timeout ends with an error"))
     }
 
-    /// The answer, if it came within the caller's own time.
+    /// Demands something and returns the answer, or `None` if it did not come within `timeout`.
     pub(crate) fn demand_within(&self, id: u64, demand: Demand, timeout: Timeout) -> Result<Option<u64>, WaitError> {
         refuse_reserved(id)?;
         self.demand_as(id, demand, timeout)
     }
 
-    /// The same, for an object of the program's or of our own.
+    /// Does the same for any object, of the program or of Trellis itself.
     pub(in crate::runtime) fn demand_as(
         &self,
         id: u64,
@@ -113,7 +113,7 @@ impl Node {
         ended.map(drop).ok_or_else(|| not_held(&self.object(id), demand))
     }
 
-    /// What was granted to a call that fails all the same goes back.
+    /// Gives back what was granted to a call that fails nevertheless.
     fn give_back_grant(&self, id: u64, demand: Demand, answer: u64) {
         let back = match demand {
             _ if answer != 1 => return,
@@ -126,7 +126,7 @@ impl Node {
             Demand::Once(OnceDemand::Begin) => Demand::Once(OnceDemand::Failed),
             _ => return,
         };
-        // Nobody waits for the answer, if there is one: the ticket's name is given back before it comes.
+        // No thread waits for the answer, if there is one: the ticket is given back before it comes.
         let ticket = self.waiters.take();
         self.sync_step_if(|state| state.may_end(id, back), Input::Demand(id, back, ticket.name()));
     }
@@ -186,12 +186,12 @@ impl Node {
         self.count_wait(demand, started, true);
         match self.take_again(guarding) {
             Ok(()) => ConditionWait { notified: ended.map(|ended| ended != Ended::NotYet), is_lock_held: true },
-            // Where the wait failed, the lock failed for the same reason.
+            // If the wait failed, the lock failed for the same reason.
             Err(error) => ConditionWait { notified: Err(ended.err().unwrap_or(error)), is_lock_held: false },
         }
     }
 
-    /// Returns when no notification is missed any more.
+    /// Enrolls the wait. After this returns, no notification is missed.
     fn enroll(&self, id: u64, ticket: &Ticket<'_>) -> Result<(), WaitError> {
         let enrolled = self.waiters.take();
         let started = self.now();
